@@ -1,0 +1,105 @@
+//! Blocks: the unit of caching. A file of up to 4 MiB is one block; a larger one is cut every 4 MiB.
+//!
+//! Blocks are numbered through the whole snapshot in file order, so that a flat table indexed by [`BlockIndex`] can say
+//! where each one is. An empty file has no block.
+
+/// The most bytes a block holds.
+pub const BLOCK_BYTES: u64 = 4 << 20;
+
+/// The number of a block within its snapshot, counted over all files in manifest order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockIndex(pub u32);
+
+impl std::fmt::Display for BlockIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The number of blocks of a file of `size` bytes.
+pub const fn block_count(size: u64) -> u64 {
+    size.div_ceil(BLOCK_BYTES)
+}
+
+/// The piece of a read that falls into one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPart {
+    /// Which block of the snapshot.
+    pub block: BlockIndex,
+    /// Where the block starts in its file, in bytes.
+    pub file_offset: u64,
+    /// Bytes that the whole block holds.
+    pub block_len: u32,
+    /// First byte wanted, counted from the start of the block.
+    pub start: u32,
+    /// Bytes wanted.
+    pub len: u32,
+}
+
+impl BlockPart {
+    /// True if this part reaches the last byte of its block.
+    pub const fn reaches_end(&self) -> bool {
+        self.start + self.len == self.block_len
+    }
+}
+
+/// Cuts a read of `len` bytes at `offset` into the blocks of a file of `size` bytes whose first block is `first_block`.
+/// What lies beyond the end of the file is left out.
+pub fn parts(first_block: BlockIndex, size: u64, offset: u64, len: u64) -> impl Iterator<Item = BlockPart> {
+    let end = offset.saturating_add(len).min(size);
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let nth = at / BLOCK_BYTES;
+        let file_offset = nth * BLOCK_BYTES;
+        let block_len = (size - file_offset).min(BLOCK_BYTES);
+        let start = at - file_offset;
+        let len = (end - at).min(block_len - start);
+        at += len;
+        Some(BlockPart {
+            // A manifest holds at most u32::MAX blocks, which its builder and decoder both check.
+            block: BlockIndex(first_block.0 + nth as u32),
+            file_offset,
+            block_len: block_len as u32,
+            start: start as u32,
+            len: len as u32,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_empty_file_has_no_block() {
+        assert_eq!(block_count(0), 0);
+        assert_eq!(parts(BlockIndex(7), 0, 0, 100).count(), 0);
+    }
+
+    #[test]
+    fn a_file_of_exactly_one_block_has_one() {
+        assert_eq!(block_count(BLOCK_BYTES), 1);
+        assert_eq!(block_count(BLOCK_BYTES + 1), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_cover_the_read_exactly_and_in_order(
+            size in 0..5 * BLOCK_BYTES, offset in 0..6 * BLOCK_BYTES, len in 0..3 * BLOCK_BYTES
+        ) {
+            let first = BlockIndex(3);
+            let mut at = offset.min(size);
+            for part in parts(first, size, offset, len) {
+                prop_assert_eq!(part.file_offset + u64::from(part.start), at);
+                prop_assert_eq!(u64::from(part.block.0 - 3) * BLOCK_BYTES, part.file_offset);
+                prop_assert!(part.len > 0 && part.start + part.len <= part.block_len);
+                at += u64::from(part.len);
+            }
+            prop_assert_eq!(at, if offset >= size { size } else { (offset + len).min(size) });
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The domain of Larder: what a dataset's snapshot is made of.
+//!
+//! The cast: [`name`] decides which origin keys can be file names; [`block`] cuts files into the units of caching;
+//! [`manifest`] is the immutable index of a snapshot, and at the same time the inode table of a mount.
+//!
+//! Invariant: everything here is pure. No I/O, no clock, no logging, no async: the same input gives the same answer on
+//! every node, so that readers, schedulers and controllers cannot disagree.
+
+pub mod block;
+pub mod manifest;
+pub mod name;
+
+pub use block::{BLOCK_BYTES, BlockIndex, BlockPart};
+pub use manifest::{
+    DirIndex, Entry, FileIndex, Location, Manifest, ManifestBuilder, ManifestError, SnapshotId, VersionTag,
+};
+pub use name::{NameRules, Rejection};

@@ -1,0 +1,271 @@
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::name::{NameRules, Rejection};
+
+const MD5: &str = "\"0123456789abcdef0123456789abcdef\"";
+
+fn plain<'a>(path: &'a [u8], size: u64, etag: &'a str) -> FileSource<'a> {
+    FileSource { path, size, mtime_ns: 1_700_000_000_000_000_000, version: VersionTag::ETag(Cow::Borrowed(etag)) }
+}
+
+fn build(files: &[(&[u8], u64, &str)]) -> Built {
+    let mut builder = ManifestBuilder::new();
+    for (path, size, etag) in files {
+        builder.push(&plain(path, *size, etag), NameRules::FOLDER).unwrap();
+    }
+    builder.finish("small", "s3://bucket/small", 42).unwrap()
+}
+
+/// The snapshots whose bytes are checked in: one of each kind, with every version tag.
+fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
+    let mut builder = ManifestBuilder::new();
+    let mut add = |path: &[u8], size, version| {
+        builder.push(&FileSource { path, size, mtime_ns: -1, version }, NameRules::FOLDER).unwrap();
+    };
+    add(b"train/n01440764/n01440764_10026.JPEG", 13_697, VersionTag::ETag(MD5.into()));
+    add(
+        b"train/n01440764/n01440764_10027.JPEG",
+        9 << 20,
+        VersionTag::ETag("\"0123456789abcdef0123456789abcdef-3\"".into()),
+    );
+    add(b"empty", 0, VersionTag::ETag("W/\"odd\"".into()));
+    add(&[0xff, b'/', 0xfe], 1, VersionTag::MtimeSize { mtime_ns: -1, size: 1 });
+    builder.push_folder(b"hollow", NameRules::FOLDER).unwrap();
+    let plain = builder.finish("golden", "s3://bucket/golden", 1_700_000_000_000_000_000).unwrap().to_bytes();
+
+    let mut builder = ManifestBuilder::new();
+    let mut add = |path: &[u8], size, pack, offset, block_crcs: &[u32]| {
+        builder.push_packed(&Packed { path, size, mtime_ns: 7, pack, offset, block_crcs }).unwrap();
+    };
+    add(b"b/2", 5 << 20, 1, 0, &[3, 4]);
+    add(b"a/1", 100, 0, 0, &[1]);
+    add(b"a/2", 0, 0, 100, &[]);
+    builder.set_packs(vec![
+        PackObject { key: b"packs/000000.pack".to_vec(), size: 100, etag: MD5.into() },
+        PackObject { key: b"packs/000001.pack".to_vec(), size: 5 << 20, etag: String::new() },
+    ]);
+    let packed = builder.finish("golden", "s3://bucket/packed", 0).unwrap().to_bytes();
+    [
+        ("v1-plain.manifest", include_bytes!("../../golden/v1-plain.manifest"), plain),
+        ("v1-packed.manifest", include_bytes!("../../golden/v1-packed.manifest"), packed),
+    ]
+}
+
+#[test]
+fn golden_files_are_still_written_and_read() {
+    for (name, checked_in, made) in golden() {
+        if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
+            std::fs::write(format!("{}/golden/{name}", env!("CARGO_MANIFEST_DIR")), &made).unwrap();
+        }
+        assert_eq!(checked_in, made, "{name}: the format changed: raise the version and add a golden file beside it");
+        Manifest::open(checked_in).unwrap().verify().unwrap();
+    }
+}
+
+#[test]
+fn every_row_of_the_plain_golden_file_reads_back() {
+    let manifest = Manifest::open(&include_bytes!("../../golden/v1-plain.manifest")[..]).unwrap();
+    assert_eq!(manifest.totals(), Totals { dirs: 5, files: 4, blocks: 5, packs: 0, bytes: 13_697 + (9 << 20) + 1 });
+    assert_eq!(manifest.name_and_origin().unwrap(), ("golden", "s3://bucket/golden"));
+    let file = |path: &[u8]| match manifest.resolve(path).unwrap() {
+        Some(Entry::File(file)) => manifest.file(file).unwrap(),
+        other => panic!("{}: {other:?}", path.escape_ascii()),
+    };
+    let image = file(b"train/n01440764/n01440764_10027.JPEG");
+    assert_eq!((image.size, image.mtime_ns, image.location), (9 << 20, -1, Location::Object));
+    assert_eq!(
+        manifest.version(&image).unwrap(),
+        Some(VersionTag::ETag("\"0123456789abcdef0123456789abcdef-3\"".into()))
+    );
+    assert_eq!(manifest.version(&file(b"empty")).unwrap(), Some(VersionTag::ETag("W/\"odd\"".into())));
+    assert_eq!(
+        manifest.version(&file(&[0xff, b'/', 0xfe])).unwrap(),
+        Some(VersionTag::MtimeSize { mtime_ns: -1, size: 1 })
+    );
+    assert!(matches!(manifest.resolve(b"hollow").unwrap(), Some(Entry::Dir(_))));
+    assert_eq!(manifest.resolve(b"train/none").unwrap(), None);
+    assert_eq!(manifest.resolve(b"empty/below").unwrap(), None);
+    assert_eq!(manifest.file_crc(&image).unwrap(), None);
+}
+
+#[test]
+fn packed_files_know_their_pack_and_checksums() {
+    let manifest = Manifest::open(&include_bytes!("../../golden/v1-packed.manifest")[..]).unwrap();
+    let Some(Entry::File(index)) = manifest.resolve(b"b/2").unwrap() else { panic!("b/2 is missing") };
+    let file = manifest.file(index).unwrap();
+    assert_eq!(file.location, Location::Pack { pack: 1, offset: 0 });
+    assert_eq!(manifest.block_crc(file.first_block).unwrap(), Some(3));
+    assert_eq!(manifest.block_crc(BlockIndex(file.first_block.0 + 1)).unwrap(), Some(4));
+    assert_eq!(manifest.file_crc(&file).unwrap(), Some(crc32c::crc32c_combine(3, 4, 1 << 20)));
+    assert_eq!(manifest.version(&file).unwrap(), None, "a pack in a folder has no ETag");
+    assert_eq!(manifest.pack(0).unwrap().etag, MD5);
+}
+
+#[test]
+fn a_file_beside_a_folder_of_the_same_name_is_shadowed_and_reported() {
+    let built = build(&[(b"a", 1, MD5), (b"a/b", 2, MD5), (b"a/b/c", 3, MD5)]);
+    let keys: Vec<_> = built.rejected.iter().map(|rejected| (rejected.key.as_slice(), rejected.reason)).collect();
+    assert_eq!(keys, [(&b"a"[..], Rejection::ShadowedByFolder), (b"a/b", Rejection::ShadowedByFolder)]);
+    let manifest = Manifest::open(built.to_bytes()).unwrap();
+    manifest.verify().unwrap();
+    assert_eq!(manifest.totals().files, 1);
+    assert!(matches!(manifest.resolve(b"a/b").unwrap(), Some(Entry::Dir(_))));
+}
+
+#[test]
+fn a_file_listed_twice_is_kept_once_unless_it_changed() {
+    let built = build(&[(b"a", 1, MD5), (b"a", 1, MD5)]);
+    assert_eq!(built.totals.files, 1);
+    let mut builder = ManifestBuilder::new();
+    builder.push(&plain(b"a", 1, MD5), NameRules::FOLDER).unwrap();
+    builder.push(&plain(b"a", 2, MD5), NameRules::FOLDER).unwrap();
+    assert_eq!(builder.finish("n", "s3://b", 0).unwrap_err(), BuildError::ChangedWhileListed { path: "a".into() });
+}
+
+#[test]
+fn the_snapshot_id_depends_on_contents_and_origin_only() {
+    let files: &[(&[u8], u64, &str)] = &[(b"x/1", 1, MD5), (b"y", 2, MD5), (b"x/0", 3, MD5)];
+    let reversed: Vec<_> = files.iter().rev().copied().collect();
+    let (one, two) = (build(files), build(&reversed));
+    assert_eq!(one.to_bytes(), two.to_bytes());
+    let mut changed = files.to_vec();
+    changed[0].1 = 9;
+    assert_ne!(build(&changed).snapshot, one.snapshot);
+}
+
+#[test]
+fn imagenet_like_paths_cost_at_most_100_bytes_a_file() {
+    let mut builder = ManifestBuilder::new();
+    for class in 0..1000 {
+        for image in 0..100 {
+            let path = format!("train/n{:08}/n{:08}_{image}.JPEG", 1_440_764 + class, 1_440_764 + class);
+            builder.push(&plain(path.as_bytes(), 110_000, MD5), NameRules::OBJECT_STORE).unwrap();
+        }
+    }
+    let built = builder.finish("imagenet", "s3://bucket/imagenet", 0).unwrap();
+    let bytes_a_file = built.len_bytes() as f64 / 100_000.0;
+    assert!(bytes_a_file <= 100.0, "{bytes_a_file}");
+}
+
+#[test]
+fn other_files_and_other_versions_are_named_for_what_they_are() {
+    assert_eq!(Manifest::open(&b"hello"[..]).unwrap_err(), ManifestError::NotAManifest);
+    assert_eq!(Manifest::open(&[0; 4096][..]).unwrap_err(), ManifestError::NotAManifest);
+    let mut bytes = build(&[(b"a", 1, MD5)]).to_bytes();
+    bytes[8] = 9;
+    assert_eq!(Manifest::open(bytes).unwrap_err(), ManifestError::Version { found: 9, supported: 1 });
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_found() {
+    let bytes = build(&[(b"a/b", 1, MD5), (b"c", 5 << 20, "odd")]).to_bytes();
+    for at in 0..bytes.len() {
+        let mut broken = bytes.clone();
+        broken[at] ^= 1;
+        let found = Manifest::open(broken).and_then(|manifest| manifest.verify());
+        assert!(found.is_err(), "byte {at}");
+    }
+}
+
+#[test]
+fn a_manifest_cut_off_anywhere_is_found() {
+    let bytes = build(&[(b"a/b", 1, MD5)]).to_bytes();
+    for len in 0..bytes.len() {
+        assert!(Manifest::open(&bytes[..len]).is_err(), "{len} bytes");
+    }
+}
+
+fn path() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(prop::collection::vec(prop::sample::select(&b"abc\xff"[..]), 1..3), 1..4)
+        .prop_map(|parts| parts.join(&b'/'))
+}
+
+proptest! {
+    #[test]
+    fn a_manifest_is_the_map_it_was_made_from(
+        files in prop::collection::btree_map(path(), 0..20_u64 << 20, 0..40),
+        others in prop::collection::vec(path(), 0..10),
+    ) {
+        let mut builder = ManifestBuilder::new();
+        for (path, size) in &files {
+            builder.push(&plain(path, *size, MD5), NameRules::FOLDER).unwrap();
+        }
+        let built = builder.finish("n", "file:///n", 0).unwrap();
+        let shadowed: Vec<_> = built.rejected.iter().map(|rejected| rejected.key.clone()).collect();
+        let manifest = Manifest::open(built.to_bytes()).unwrap();
+        manifest.verify().unwrap();
+
+        let expected: BTreeMap<_, _> = files.iter().filter(|(path, _)| !shadowed.contains(path)).collect();
+        let mut blocks = 0;
+        for index in 0..manifest.totals().files {
+            let file = manifest.file(FileIndex(index)).unwrap();
+            let path = manifest.file_path(&file).unwrap();
+            prop_assert_eq!(expected.get(&path).copied().copied(), Some(file.size));
+            prop_assert_eq!(manifest.resolve(&path).unwrap(), Some(Entry::File(FileIndex(index))));
+            for part in file.parts(0, file.size) {
+                prop_assert_eq!(part.block.0, blocks);
+                prop_assert_eq!(manifest.file_of_block(part.block).unwrap(), FileIndex(index));
+                blocks += 1;
+            }
+        }
+        prop_assert_eq!(manifest.totals().files as usize, expected.len());
+        prop_assert!(manifest.file_of_block(BlockIndex(blocks)).is_err());
+        for other in others {
+            let is_file = matches!(manifest.resolve(&other).unwrap(), Some(Entry::File(_)));
+            prop_assert_eq!(is_file, expected.contains_key(&other));
+        }
+    }
+
+    #[test]
+    fn broken_bytes_never_panic(changes in prop::collection::vec((0..2000_usize, any::<u8>()), 1..8)) {
+        let mut bytes = build(&[(b"a/b", 1, MD5), (b"a/c", 9 << 20, "odd"), (b"d", 0, MD5)]).to_bytes();
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        // Make the checksums right again, so that the rows themselves are what is tested.
+        walk(&reseal(bytes));
+    }
+}
+
+/// Sets the CRCs to those of the bytes.
+fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let crcs_at = (u64_at(&bytes, header::SECTIONS + 6 * 16) as usize).min(bytes.len());
+    let chunks = crcs_at.div_ceil(CHUNK_BYTES);
+    for chunk in 0..chunks {
+        let range = (chunk * CHUNK_BYTES).max(HEADER_BYTES)..((chunk + 1) * CHUNK_BYTES).min(crcs_at);
+        let Some(body) = bytes.get(range) else { return bytes };
+        let crc = crc32c::crc32c(body).to_le_bytes();
+        let Some(slot) = bytes.get_mut(crcs_at + chunk * 4..crcs_at + chunk * 4 + 4) else { return bytes };
+        slot.copy_from_slice(&crc);
+    }
+    let crc = crc32c::crc32c(&bytes[crcs_at..]).to_le_bytes();
+    bytes[header::CHUNKS_CRC..header::CRC].copy_from_slice(&crc);
+    let crc = crc32c::crc32c(&bytes[..header::CRC]).to_le_bytes();
+    bytes[header::CRC..HEADER_BYTES].copy_from_slice(&crc);
+    bytes
+}
+
+/// Calls everything a mount would call.
+fn walk(bytes: &[u8]) {
+    let Ok(manifest) = Manifest::open(bytes) else { return };
+    let _ = manifest.verify();
+    let _ = manifest.name_and_origin();
+    for index in 0..manifest.totals().files.min(100) {
+        if let Ok(file) = manifest.file(FileIndex(index)) {
+            let _ = (manifest.file_path(&file), manifest.version(&file), manifest.file_crc(&file));
+        }
+    }
+    for index in 0..manifest.totals().dirs.min(100) {
+        if let Ok(dir) = manifest.dir(DirIndex(index)) {
+            let _ = (manifest.lookup(&dir, b"a"), manifest.lookup(&dir, b"d"));
+        }
+    }
+    for block in 0..10 {
+        let _ = (manifest.file_of_block(BlockIndex(block)), manifest.block_crc(BlockIndex(block)));
+    }
+}

@@ -1,0 +1,165 @@
+//! Which origin keys can be file names, and why the others cannot.
+//!
+//! A key becomes a path by splitting it at `/`. Nothing is repaired: a key that is not a clean relative path is rejected
+//! with its reason, listed by `larder import` and reachable under no name, so that no key can shadow or escape another.
+
+use std::fmt;
+
+/// The most bytes one part of a path may have (Linux's NAME_MAX).
+pub const NAME_MAX: usize = 255;
+
+/// The most bytes a whole path may have (Linux's PATH_MAX, less its final NUL).
+pub const PATH_MAX: usize = 4095;
+
+/// The folder at the root of each mount that tells about the mount itself.
+pub const RESERVED: &[u8] = b".larder";
+
+/// What a kind of origin cannot express, beside what no file system can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameRules {
+    /// False where keys with ASCII control characters cannot be asked for.
+    pub control_characters: bool,
+}
+
+impl NameRules {
+    /// Object stores: keys with control characters cannot be put into a request.
+    pub const OBJECT_STORE: Self = Self { control_characters: false };
+    /// Local folders: every byte but `/` and NUL.
+    pub const FOLDER: Self = Self { control_characters: true };
+}
+
+/// Why a key is not in the file tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// An empty part: a leading `/`, or `//`.
+    EmptyPart,
+    /// A part that is `.` or `..`.
+    DotPart,
+    /// A part of more than 255 bytes.
+    PartTooLong,
+    /// More than 4,095 bytes in all.
+    PathTooLong,
+    /// A NUL byte.
+    Nul,
+    /// An ASCII control character, in an origin that cannot be asked for it.
+    ControlCharacter,
+    /// Below the reserved folder `.larder` at the root.
+    Reserved,
+    /// There is a folder of the same name (`a` beside `a/b`).
+    ShadowedByFolder,
+    /// A folder marker (a key that ends in `/`) that holds bytes.
+    MarkerWithBytes,
+}
+
+impl Rejection {
+    /// Every reason, for tables.
+    pub const ALL: [Self; 9] = [
+        Self::EmptyPart,
+        Self::DotPart,
+        Self::PartTooLong,
+        Self::PathTooLong,
+        Self::Nul,
+        Self::ControlCharacter,
+        Self::Reserved,
+        Self::ShadowedByFolder,
+        Self::MarkerWithBytes,
+    ];
+
+    /// The reason in words, as `larder import` prints it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EmptyPart => "empty path part (leading / or //)",
+            Self::DotPart => "path part . or ..",
+            Self::PartTooLong => "path part over 255 bytes",
+            Self::PathTooLong => "path over 4095 bytes",
+            Self::Nul => "NUL byte",
+            Self::ControlCharacter => "control character",
+            Self::Reserved => "below the reserved folder .larder",
+            Self::ShadowedByFolder => "a folder has the same name",
+            Self::MarkerWithBytes => "folder marker that holds bytes",
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Checks that `path` is a clean relative path of a file or folder. Errors: the first reason found.
+pub fn check(path: &[u8], rules: NameRules) -> Result<(), Rejection> {
+    if path.len() > PATH_MAX {
+        return Err(Rejection::PathTooLong);
+    }
+    for (nth, part) in path.split(|&byte| byte == b'/').enumerate() {
+        match part {
+            [] => return Err(Rejection::EmptyPart),
+            b"." | b".." => return Err(Rejection::DotPart),
+            RESERVED if nth == 0 => return Err(Rejection::Reserved),
+            _ => {}
+        }
+        if part.contains(&0) {
+            return Err(Rejection::Nul);
+        }
+        if part.len() > NAME_MAX {
+            return Err(Rejection::PartTooLong);
+        }
+        if !rules.control_characters && part.iter().any(u8::is_ascii_control) {
+            return Err(Rejection::ControlCharacter);
+        }
+    }
+    Ok(())
+}
+
+/// Splits a clean path into its folder (empty for the root) and its last part.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&[], path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_keys_are_rejected_with_their_reason() {
+        let long = [b'x'; 256];
+        let deep = [b"a/".repeat(2048), b"b".to_vec()].concat();
+        let cases: &[(&[u8], Rejection)] = &[
+            (b"", Rejection::EmptyPart),
+            (b"/a", Rejection::EmptyPart),
+            (b"a//b", Rejection::EmptyPart),
+            (b"a/", Rejection::EmptyPart),
+            (b"..", Rejection::DotPart),
+            (b"a/../b", Rejection::DotPart),
+            (b"./a", Rejection::DotPart),
+            (&long, Rejection::PartTooLong),
+            (&deep, Rejection::PathTooLong),
+            (b"a\0b", Rejection::Nul),
+            (b"a\nb", Rejection::ControlCharacter),
+            (b".larder/stats.json", Rejection::Reserved),
+            (b".larder", Rejection::Reserved),
+        ];
+        for (key, reason) in cases {
+            assert_eq!(check(key, NameRules::OBJECT_STORE), Err(*reason), "{}", key.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn odd_but_honest_names_are_kept() {
+        for key in [&b"..a/b.."[..], b"a b/%2e%2e", &[0xff, 0xfe], &[b'x'; 255], b"a/.larder", "ä/💀".as_bytes()] {
+            assert_eq!(check(key, NameRules::OBJECT_STORE), Ok(()), "{}", key.escape_ascii());
+        }
+        assert_eq!(check(b"a\nb", NameRules::FOLDER), Ok(()));
+    }
+
+    #[test]
+    fn split_takes_the_last_part() {
+        assert_eq!(split(b"a/b/c"), (&b"a/b"[..], &b"c"[..]));
+        assert_eq!(split(b"c"), (&b""[..], &b"c"[..]));
+    }
+}
