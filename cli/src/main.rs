@@ -1,1 +1,48 @@
-fn main() {}
+//! The command `larder`: what a person types. Every sub-command is a file in `commands`; flags are parsed once, here.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong use. Errors go to standard error and say what to do; results go to standard
+//! output, as a table or with `--json`. Nothing printed holds a secret.
+#![expect(clippy::print_stdout, reason = "a command's results go to standard output")]
+
+mod args;
+mod commands;
+mod home;
+mod ioctl;
+mod output;
+mod size;
+mod source;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(error) = larder_telemetry::init_logs(if cli.verbose { "info" } else { "warn" }) {
+        eprintln!("error: {error}");
+        return ExitCode::from(2);
+    }
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Quickstart(args) => commands::quickstart::run(&args),
+        Command::Import(args) => commands::import::run(&args),
+        Command::Pack(args) => commands::pack::run(&args),
+        Command::Mount(args) => commands::mount::run(&args),
+        Command::Umount(args) => commands::umount::run(&args),
+        Command::Warm(args) => commands::warm::run(&args),
+        Command::Verify(args) => commands::verify::run(&args),
+        Command::Stats(args) => commands::stats::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+    }
+}

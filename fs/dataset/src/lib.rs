@@ -12,6 +12,6 @@ pub mod name;
 
 pub use block::{BLOCK_BYTES, BlockIndex, BlockPart};
 pub use manifest::{
-    DirIndex, Entry, FileIndex, Location, Manifest, ManifestBuilder, ManifestError, SnapshotId, VersionTag,
+    Dir, DirIndex, Entry, File, FileIndex, Location, Manifest, ManifestBuilder, ManifestError, SnapshotId, Totals, VersionTag,
 };
 pub use name::{NameRules, Rejection};

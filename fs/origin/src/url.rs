@@ -98,7 +98,10 @@ impl FromStr for OriginUrl {
         let invalid = |what: String| Err(OriginError::Invalid { what });
         // The text is not repeated until it is known to hold no credentials.
         let Some((scheme, rest)) = text.split_once("://") else {
-            return invalid("an origin is a URL: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder".into());
+            return invalid(
+                "an origin is a URL: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"
+                    .into(),
+            );
         };
         let scheme = match scheme {
             "s3" => Scheme::S3,
@@ -127,7 +130,9 @@ impl FromStr for OriginUrl {
         if bucket.is_empty() {
             return invalid(format!("the URL names no bucket: {}://bucket/prefix", scheme.as_str()));
         }
-        if !bucket.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._$".contains(&byte)) || bucket.starts_with('.') {
+        if !bucket.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._$".contains(&byte))
+            || bucket.starts_with('.')
+        {
             return invalid(format!("{:?} cannot be the name of a bucket", Key::from(bucket.as_bytes())));
         }
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
@@ -161,7 +166,14 @@ mod tests {
 
     #[test]
     fn every_scheme_comes_back_as_it_was_written() {
-        for text in ["s3://bucket", "s3://bucket/a/b c%20?x#y", "gs://b/p", "az://container/p", "file:///data/images", "s3://b//x"] {
+        for text in [
+            "s3://bucket",
+            "s3://bucket/a/b c%20?x#y",
+            "gs://b/p",
+            "az://container/p",
+            "file:///data/images",
+            "s3://b//x",
+        ] {
             assert_eq!(parsed(text).to_string(), text);
         }
         assert_eq!(parsed("s3://bucket/a/").to_string(), "s3://bucket/a");
@@ -189,7 +201,17 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused_with_a_hint() {
-        for text in ["bucket/x", "ftp://h/x", "s3://", "s3:///x", "file://host/x", "file:x", "s3://b ad/x", "s3://b/\u{7}", "s3://../x"] {
+        for text in [
+            "bucket/x",
+            "ftp://h/x",
+            "s3://",
+            "s3:///x",
+            "file://host/x",
+            "file:x",
+            "s3://b ad/x",
+            "s3://b/\u{7}",
+            "s3://../x",
+        ] {
             let error = text.parse::<OriginUrl>().expect_err(text);
             assert!(matches!(error, OriginError::Invalid { .. }), "{text}: {error}");
         }

@@ -1,0 +1,48 @@
+# The README's two commands are `make quickstart` and `make test`. Each installs what it needs.
+# One target folder for all builds, outside the clone, so that a fresh clone does not compile RocksDB again.
+export LARDER_CACHE ?= $(HOME)/.cache/larder
+export CARGO_TARGET_DIR ?= $(LARDER_CACHE)/target
+export CARGO_TERM_COLOR ?= auto
+PATH := $(LARDER_CACHE)/bin:$(HOME)/.cargo/bin:$(PATH)
+
+.PHONY: help quickstart build test lint fmt unit doc fuzz tools packages clean-cache
+
+help:
+	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
+	@echo "make test         everything CI checks"
+	@echo "make lint unit doc fuzz   its parts"
+
+quickstart: packages
+	cargo build --release -p larder
+	$(CARGO_TARGET_DIR)/release/larder quickstart $(ARGS)
+
+build: packages
+	cargo build --release --workspace --all-targets
+
+test: packages tools lint build unit doc fuzz
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets -- -D warnings
+
+unit: build
+	cargo nextest run --release --workspace
+
+doc:
+	cargo test --release --workspace --doc
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
+
+# Bounded: the same targets run for hours with SECONDS_EACH=3600.
+fuzz:
+	fuzz/run.sh $(or $(SECONDS_EACH),20)
+
+# What compiling needs.
+packages:
+	scripts/install-packages build
+
+# What testing needs beside: nextest, cargo-fuzz, MinIO, Ceph.
+tools: packages
+	scripts/install-packages test
+
+fmt:
+	cargo fmt --all

@@ -1,0 +1,84 @@
+//! Makes a folder of files like a training set's: many small ones, a few large, random bytes, the same for the same seed.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+
+/// The talk's image sizes: 16 KB to 5 MB.
+pub const SIZES: std::ops::RangeInclusive<u64> = 16_000..=5_000_000;
+
+/// How far sizes spread: sigma of the log-normal distribution.
+const SIGMA: f64 = 0.75;
+
+/// Files in one folder.
+const FILES_IN_A_FOLDER: u32 = 200;
+
+/// One file that was made.
+#[derive(Clone, Debug)]
+pub struct MadeFile {
+    /// Path below the root.
+    pub path: PathBuf,
+    /// Bytes.
+    pub size: u64,
+    /// CRC32C of its bytes.
+    pub crc32c: u32,
+}
+
+/// Sizes of `files` files with the given mean, log-normal and clipped to [`SIZES`].
+pub fn sizes(files: u32, mean: u64, seed: u64) -> Vec<u64> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let normal: Vec<f64> = (0..files)
+        .map(|_| {
+            // Box and Muller's way from two even numbers to a normal one.
+            let (a, b): (f64, f64) = (1.0 - random.random::<f64>(), random.random());
+            (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
+        })
+        .collect();
+    let clipped = |median: f64| {
+        normal.iter().map(move |z| ((median * (SIGMA * z).exp()) as u64).clamp(*SIZES.start(), *SIZES.end()))
+    };
+    // Clipping moves the mean, so search for the median that gives the one asked for.
+    let (mut low, mut high) = (1.0, 1e8);
+    for _ in 0..60 {
+        let middle = f64::sqrt(low * high);
+        if clipped(middle).sum::<u64>() < mean * u64::from(files) { low = middle } else { high = middle }
+    }
+    clipped(low).collect()
+}
+
+/// Writes the files below `root`; `made` hears of each. Errors name the file.
+pub fn make(root: &Path, sizes: &[u64], seed: u64, mut made: impl FnMut(&MadeFile)) -> anyhow::Result<Vec<MadeFile>> {
+    let mut files = Vec::with_capacity(sizes.len());
+    let mut bytes = Vec::new();
+    for (number, &size) in (0_u32..).zip(sizes) {
+        let path = PathBuf::from(format!("class-{:04}/image-{number:07}.jpg", number / FILES_IN_A_FOLDER));
+        bytes.resize(size as usize, 0);
+        StdRng::seed_from_u64(seed ^ (u64::from(number) << 32)).fill_bytes(&mut bytes);
+        let target = root.join(&path);
+        if let Some(folder) = target.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("make folder {}", folder.display()))?;
+        }
+        std::fs::write(&target, &bytes).with_context(|| format!("write {}", target.display()))?;
+        let file = MadeFile { path, size, crc32c: crc32c::crc32c(&bytes) };
+        made(&file);
+        files.push(file);
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_mean_asked_for_and_stay_within_bounds() {
+        let sizes = sizes(5000, 111_000, 42);
+        let mean = sizes.iter().sum::<u64>() / 5000;
+        assert!((110_000..112_000).contains(&mean), "{mean}");
+        assert!(sizes.iter().all(|size| SIZES.contains(size)));
+        assert!(sizes.iter().max() > Some(&1_000_000));
+        assert_eq!(sizes, super::sizes(5000, 111_000, 42));
+    }
+}

@@ -1,0 +1,33 @@
+//! What the datasets of one store stand on together: the folder and its lock, the index, the disk's health, the counts.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::counters::StoreCounters;
+use crate::folder::{Abilities, Folder};
+use crate::health::Health;
+use crate::index::{Index, LastRun};
+
+/// What a store's datasets share.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub(crate) counters: Arc<StoreCounters>,
+    pub(crate) health: Health,
+    pub(crate) index: Index,
+    pub(crate) last_run: LastRun,
+    pub(crate) abilities: Abilities,
+    pub(crate) segment_bytes: u64,
+    pub(crate) closed: AtomicBool,
+    pub(crate) logged: LoggedFlaws,
+    /// Last, so that the lock is given back after RocksDB is closed.
+    pub(crate) folder: Folder,
+}
+
+/// Which kinds of flaws were logged; each is once, the counters have the rest.
+#[derive(Debug, Default)]
+pub(crate) struct LoggedFlaws {
+    pub(crate) torn: AtomicBool,
+    pub(crate) foreign: AtomicBool,
+    pub(crate) rotten: AtomicBool,
+    pub(crate) unreadable: AtomicBool,
+}

@@ -1,0 +1,61 @@
+//! What a store counts. The struct is passed in, so that metrics and tests read the same numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that only grows, in a cache line of its own so that readers on different cores do not slow each other.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// The count so far.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// Counts of one store, over all its datasets, since it was opened.
+#[derive(Debug, Default)]
+pub struct StoreCounters {
+    /// Reads of (a part of) a block that was cached.
+    pub hits: Counter,
+    /// Bytes that those reads asked for.
+    pub hit_bytes: Counter,
+    /// Reads of a block that was not cached, for whatever reason.
+    pub misses: Counter,
+    /// Blocks written.
+    pub admitted: Counter,
+    /// Bytes of the blocks written.
+    pub admitted_bytes: Counter,
+    /// Blocks that were not kept: the policy said no, admissions are paused, or a rebuild is under way.
+    pub refused: Counter,
+    /// Blocks that a policy took out to make room.
+    pub evicted: Counter,
+    /// Bytes of the blocks evicted.
+    pub evicted_bytes: Counter,
+    /// Records found cut off or never wholly written.
+    pub corrupt_torn: Counter,
+    /// Records found to be another block's or another snapshot's.
+    pub corrupt_foreign: Counter,
+    /// Records whose bytes have changed.
+    pub corrupt_rotten: Counter,
+    /// Reads that the disk failed; each was a miss.
+    pub read_errors: Counter,
+    /// Blocks that could not be written.
+    pub write_errors: Counter,
+    /// Changes to the index that failed.
+    pub index_errors: Counter,
+    /// Changes to the index that were dropped because too many were waiting.
+    pub index_dropped: Counter,
+}
+
+impl StoreCounters {
+    /// All records found unusable, whatever the reason.
+    pub fn corrupt(&self) -> u64 {
+        self.corrupt_torn.get() + self.corrupt_foreign.get() + self.corrupt_rotten.get()
+    }
+}

@@ -1,0 +1,244 @@
+//! Disks that fill up, stop taking writes or lie.
+
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use super::*;
+use crate::record::extent_bytes;
+
+/// A file system of the test's own. Needs root.
+struct Mount {
+    at: tempfile::TempDir,
+}
+
+impl Mount {
+    fn new(args: &[&str]) -> Self {
+        let at = tempfile::tempdir().unwrap();
+        run(Command::new("mount").args(args).arg(at.path()));
+        Self { at }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg("-l").arg(self.at.path()));
+    }
+}
+
+fn run(command: &mut Command) {
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{command:?} (this test needs root): {}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn try_put(bed: &Bed, block: u32) -> Option<Result<(), WriteError>> {
+    let block = BlockIndex(block);
+    let reservation = bed.cache().reserve(block, len_of(block))?;
+    Some(bed.cache().write(reservation, &bytes_of(block, len_of(block))))
+}
+
+/// Changes the segment files behind the store's back.
+fn spoil(bed: &Bed, block: u32, change: impl FnOnce(&fs::File, u64)) {
+    let place = bed.place(block);
+    let file = fs::OpenOptions::new().read(true).write(true).open(bed.segment_file(place)).unwrap();
+    change(&file, place.offset());
+    file.sync_all().unwrap();
+}
+
+fn flip(file: &fs::File, at: u64) {
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+#[test]
+fn a_full_disk_pauses_admissions_costs_no_hit_and_is_tried_again() {
+    let mount = Mount::new(&["-t", "tmpfs", "-o", "size=12m", "tmpfs"]);
+    let bed = Bed::at(mount.at.path(), PolicyKind::Nr, 1 << 30);
+    let ballast = mount.at.path().join("ballast");
+    fs::write(&ballast, vec![1; 6 << 20]).unwrap();
+    let error = (0..1000).find_map(|block| try_put(&bed, block)?.err()).expect("the disk fills up");
+    assert!(matches!(error, WriteError::Full { .. }), "{error}");
+    let kept = bed.counters.admitted.get();
+    assert!(kept > 10);
+    assert_eq!(bed.cache().usage().degraded, Some("disk full"));
+    assert_eq!(bed.counters.write_errors.get(), 1);
+    assert!(try_put(&bed, 999).is_none(), "paused");
+    assert_eq!(bed.hits(0..1000) as u64, kept);
+    let usage = bed.cache().usage();
+    let cached = (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block)));
+    assert_eq!(usage.used_bytes, bytes_in(cached), "what failed gave its room back");
+    std::thread::sleep(Duration::from_millis(25));
+    // A block of many pages: what is left may do for a small one.
+    assert!(try_put(&bed, 992).expect("tried").is_err());
+    fs::remove_file(ballast).unwrap();
+    std::thread::sleep(Duration::from_millis(45));
+    try_put(&bed, 992).expect("tried").unwrap();
+    assert_eq!(bed.cache().usage().degraded, None);
+    assert!(bed.put(999) && bed.get(999) && bed.get(992));
+    assert_eq!(bed.counters.corrupt(), 0);
+}
+
+#[test]
+fn a_disk_too_small_for_the_slot_table_is_a_clear_error() {
+    let mount = Mount::new(&["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
+    let mut bed = Bed::at(mount.at.path(), PolicyKind::Nr, 1 << 30);
+    bed.spec = DatasetSpec { snapshot: SnapshotId([9; 32]), blocks: 10_000_000, ..bed.spec };
+    let error = bed.store().dataset(bed.spec.clone()).unwrap_err().to_string();
+    assert!(error.contains("open the slot table of dataset 0909") && error.contains("No space left"), "{error}");
+}
+
+#[test]
+fn a_disk_that_becomes_read_only_costs_no_hit_and_no_process() {
+    let images = tempfile::tempdir().unwrap();
+    let image = images.path().join("image");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    run(Command::new("mkfs.ext4").arg("-q").arg(&image));
+    let mount = Mount::new(&["-o", "loop", image.to_str().unwrap()]);
+    // A cache that is full, so that evictions have slots to clear.
+    let bed = Bed::at(mount.at.path(), PolicyKind::Lru, 2 << 20);
+    bed.put_all(0..300);
+    let cached: Vec<_> = (0..300).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
+    // What the kernel does to ext4 after a journal error.
+    run(Command::new("mount").args(["-o", "remount,abort"]).arg(mount.at.path()));
+    let mut failed = 0;
+    for block in 300..600 {
+        failed += u32::from(try_put(&bed, block).is_some_and(|done| done.is_err()));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(failed >= 2, "tried again after a pause");
+    assert!(bed.cache().usage().degraded.is_some());
+    assert!(bed.counters.write_errors.get() >= u64::from(failed));
+    assert!(bed.hits(cached.iter().copied()) + 4 * failed as usize + 4 > cached.len());
+    assert_eq!(bed.counters.corrupt(), 0);
+    for block in 300..600 {
+        assert!(!bed.get(block));
+    }
+}
+
+#[test]
+fn a_torn_record_is_a_counted_miss_and_fetched_again() {
+    let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    bed.put_all([0, 4, 5]);
+    spoil(&bed, 5, |file, offset| file.set_len(offset + 100).unwrap());
+    assert!(!bed.get(5) && !bed.cache().contains(BlockIndex(5)));
+    assert_eq!(bed.counters.corrupt_torn.get(), 1);
+    // Never written: a hole where the record should be.
+    spoil(&bed, 4, |file, offset| file.write_all_at(&[0; 4096], offset).unwrap());
+    assert!(!bed.get(4));
+    assert_eq!(bed.counters.corrupt_torn.get(), 2);
+    assert_eq!(bed.cache().usage().used_bytes, bytes_in([0]));
+    bed.put_all([4, 5]);
+    bed.drop_all();
+    bed.open();
+    assert_eq!(bed.hits([0, 4, 5]), 3);
+}
+
+#[test]
+fn a_changed_byte_anywhere_is_a_counted_miss_and_never_wrong_bytes() {
+    let bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    // Block 16 has 200,000 bytes: four chunks, so its data starts at 80.
+    for at in [0, 4, 30, 60, 65, 79, 80, 100_000, 200_079] {
+        bed.put_all([16]);
+        spoil(&bed, 16, |file, offset| flip(file, offset + at));
+        assert!(!bed.get(16) && !bed.get(16), "byte {at}");
+    }
+    assert_eq!(bed.counters.corrupt_rotten.get(), 9, "each once");
+    bed.put_all([16]);
+    spoil(&bed, 16, |file, offset| flip(file, offset + 150_000));
+    let read = |start, len| bed.cache().read(BlockIndex(16), 200_000, start, len, <[u8]>::to_vec).hit();
+    assert_eq!(read(0, 131_072).unwrap(), bytes_of(BlockIndex(16), 131_072), "other chunks are good");
+    assert_eq!(read(140_000, 1), None);
+}
+
+#[test]
+fn another_blocks_record_is_a_counted_miss_and_the_other_stays() {
+    let bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    bed.put_all([4, 5, 6]);
+    bed.cache().shared.slots.set(BlockIndex(5), Some(bed.place(4))).unwrap();
+    assert!(!bed.get(5) && bed.get(4) && bed.get(6));
+    assert_eq!(bed.counters.corrupt_foreign.get(), 1);
+    let record = |block: u32| vec![0; extent_bytes(len_of(BlockIndex(block)))];
+    let (mut four, mut six) = (record(4), record(6));
+    spoil(&bed, 4, |file, offset| file.read_exact_at(&mut four, offset).unwrap());
+    spoil(&bed, 6, |file, offset| {
+        file.read_exact_at(&mut six, offset).unwrap();
+        file.write_all_at(&four, offset).unwrap();
+    });
+    spoil(&bed, 4, |file, offset| file.write_all_at(&six, offset).unwrap());
+    assert!(!bed.get(4) && !bed.get(6));
+    assert_eq!(bed.counters.corrupt(), 3);
+}
+
+#[test]
+fn the_same_block_of_another_snapshot_is_foreign() {
+    let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    bed.put_all([4]);
+    let theirs = bed.segment_file(bed.place(4));
+    bed.drop_all();
+    bed.spec.snapshot = SnapshotId([0x33; 32]);
+    bed.open();
+    bed.put_all([4]);
+    let ours = bed.dir.join("datasets").join("33".repeat(32)).join("segments/00000001.seg");
+    fs::copy(theirs, ours).unwrap();
+    assert!(!bed.get(4));
+    assert_eq!(bed.counters.corrupt_foreign.get(), 1);
+}
+
+#[test]
+fn slots_full_of_nonsense_give_misses_and_harm_no_other_block() {
+    let mut bed = Bed::new(PolicyKind::Lru, 1 << 30);
+    bed.put_all(0..50);
+    let middle = Place { page: bed.place(0).page + 1, ..bed.place(0) };
+    let nonsense = [middle, Place { segment: 77, page: 0 }, Place { segment: 1, page: u32::MAX }, bed.place(20)];
+    for (block, place) in (60..).zip(nonsense) {
+        bed.cache().shared.slots.set(BlockIndex(block), Some(place)).unwrap();
+    }
+    assert_eq!(bed.hits(60..64), 0);
+    assert_eq!(bed.hits(0..50), 50);
+    for (block, place) in (60..).zip(nonsense) {
+        bed.cache().shared.slots.set(BlockIndex(block), Some(place)).unwrap();
+    }
+    bed.drop_all();
+    bed.open();
+    assert_eq!(bed.hits(60..64), 0);
+    assert_eq!(bed.hits(0..50), 50);
+    assert_eq!(bed.cache().usage().used_bytes, bytes_in(0..50));
+}
+
+#[test]
+fn a_segment_lost_between_two_runs_costs_its_blocks_only() {
+    let mut bed = Bed::new(PolicyKind::Fifo, 1 << 30);
+    bed.put_all(0..200);
+    let gone = bed.place(100).segment;
+    let lost: Vec<_> = (0..200).filter(|&block| bed.place(block).segment == gone).collect();
+    fs::remove_file(bed.segment_file(bed.place(100))).unwrap();
+    bed.drop_all();
+    bed.open();
+    assert_eq!(bed.hits(0..200), 200 - lost.len());
+    bed.put_all(lost);
+    assert_eq!(bed.hits(0..200), 200);
+    assert_eq!(bed.cache().usage().used_bytes, bytes_in(0..200));
+}
+
+#[test]
+fn a_deleted_folder_ends_admissions_and_nothing_else() {
+    let mut bed = Bed::new(PolicyKind::Lru, 3 << 20);
+    bed.put_all(0..100);
+    let cached: Vec<_> = (0..100).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
+    fs::remove_dir_all(&bed.dir).unwrap();
+    let mut failed = 0;
+    for block in 100..400 {
+        match try_put(&bed, block) {
+            Some(Err(WriteError::Gone { .. })) => failed += 1,
+            Some(other) => panic!("{other:?}"),
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    assert!(failed >= 2 && bed.cache().usage().degraded == Some("cache folder deleted"));
+    assert!(bed.hits(cached.iter().copied()) > 0, "open files outlive their names");
+    assert_eq!(bed.counters.corrupt(), 0);
+    bed.drop_all();
+    bed.open();
+    assert_eq!(bed.hits(0..400), 0);
+    assert!(bed.put(4) && bed.get(4));
+}

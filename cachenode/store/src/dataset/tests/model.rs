@@ -1,0 +1,112 @@
+//! Any order of reads, admissions, restarts and rot against a map of what may be there.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::record::HEADER_BYTES;
+
+const BLOCKS: u32 = 32;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Read(u32),
+    Put(u32),
+    /// A reservation whose fetch fails.
+    GiveUp(u32),
+    /// A byte of the block's record changes.
+    Rot(u32, prop::sample::Index),
+    Close,
+    Kill,
+    /// Killed, and the slot table with it.
+    LoseSlots,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let block = 0..BLOCKS;
+    let op = prop_oneof![
+        20 => block.clone().prop_map(Op::Read),
+        20 => block.clone().prop_map(Op::Put),
+        4 => block.clone().prop_map(Op::GiveUp),
+        4 => (block, any::<prop::sample::Index>()).prop_map(|(block, at)| Op::Rot(block, at)),
+        1 => Just(Op::Close),
+        1 => Just(Op::Kill),
+        1 => Just(Op::LoseSlots),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+fn run(policy: PolicyKind, ops: &[Op]) {
+    let mut bed = Bed::new(policy, 300_000);
+    bed.drop_all();
+    bed.segment_bytes = 96 << 10;
+    bed.open();
+    // What has its bytes on the disk, and what of that was spoilt and not yet found out.
+    let (mut kept, mut spoilt) = (BTreeSet::new(), BTreeSet::new());
+    for op in ops {
+        match *op {
+            Op::Read(block) => {
+                let is_hit = bed.get(block);
+                assert_eq!(is_hit, kept.contains(&block) && !spoilt.contains(&block), "{block}");
+                if spoilt.remove(&block) {
+                    kept.remove(&block);
+                }
+            }
+            Op::Put(block) => {
+                if bed.put(block) {
+                    assert!(kept.insert(block), "{block} was there");
+                }
+            }
+            Op::GiveUp(block) => drop(bed.cache().reserve(BlockIndex(block), len_of(BlockIndex(block)))),
+            Op::Rot(block, at) => {
+                if kept.contains(&block) && spoilt.insert(block) {
+                    let place = bed.place(block);
+                    let file = fs::OpenOptions::new().read(true).write(true).open(bed.segment_file(place)).unwrap();
+                    let at = place.offset() + at.index(HEADER_BYTES + len_of(BlockIndex(block)) as usize) as u64;
+                    let mut byte = [0];
+                    file.read_exact_at(&mut byte, at).unwrap();
+                    file.write_all_at(&[!byte[0]], at).unwrap();
+                    file.sync_all().unwrap();
+                }
+            }
+            Op::Close => {
+                bed.close();
+                bed.open();
+            }
+            Op::Kill => {
+                bed.drop_all();
+                bed.open();
+            }
+            Op::LoseSlots => {
+                bed.drop_all();
+                fs::remove_file(bed.slots_file()).unwrap();
+                bed.open();
+            }
+        }
+        let cached: BTreeSet<_> = (0..BLOCKS).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
+        if policy.evicts() {
+            // Evictions are the policy's affair; what stays must be what was kept.
+            assert!(cached.is_subset(&kept));
+            kept.retain(|block| cached.contains(block));
+            spoilt.retain(|block| cached.contains(block));
+        }
+        assert_eq!(cached, kept, "after {op:?}");
+        let usage = bed.cache().usage();
+        assert_eq!((usage.used_bytes, usage.blocks_cached), (bytes_in(kept.iter().copied()), kept.len() as u64));
+        assert!(usage.used_bytes <= usage.capacity_bytes);
+    }
+    assert_eq!((bed.counters.write_errors.get(), bed.counters.index_errors.get()), (0, 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_order_of_reads_writes_restarts_and_rot_is_as_the_model_says(ops in ops()) {
+        for policy in PolicyKind::ALL {
+            run(policy, &ops);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The pause after a failed write: a full or failing disk is asked again after a while, not for every block.
+//!
+//! Invariant: while the disk fails, at most one admission a pause goes through to try it; the pause doubles with each
+//! failed try up to its limit, and a try that works ends it. Reads know nothing of this.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub(crate) struct Health {
+    /// A hint that spares the healthy case the lock.
+    failing: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+    first: Duration,
+    most: Duration,
+}
+
+#[derive(Debug)]
+struct Failure {
+    reason: &'static str,
+    pause: Duration,
+    until: Instant,
+    tried: bool,
+}
+
+impl Health {
+    pub(crate) fn new(first: Duration, most: Duration) -> Self {
+        Self { failing: AtomicBool::new(false), failure: Mutex::new(None), first, most }
+    }
+
+    /// May an admission go to the disk now?
+    pub(crate) fn may_write(&self, now: Instant) -> bool {
+        if !self.failing.load(Ordering::Relaxed) {
+            return true;
+        }
+        match &mut *self.lock() {
+            None => true,
+            Some(failure) if now < failure.until => false,
+            Some(failure) => {
+                // If this try never writes, because its fetch failed, the next one comes a pause later.
+                failure.until = now + failure.pause;
+                failure.tried = true;
+                true
+            }
+        }
+    }
+
+    /// A write failed. True if the disk was thought to be well until now.
+    pub(crate) fn failed(&self, reason: &'static str, now: Instant) -> bool {
+        self.failing.store(true, Ordering::Relaxed);
+        match &mut *self.lock() {
+            empty @ None => {
+                *empty = Some(Failure { reason, pause: self.first, until: now + self.first, tried: false });
+                true
+            }
+            Some(failure) => {
+                failure.reason = reason;
+                // Writes that were under way when the first one failed say nothing new.
+                if failure.tried {
+                    failure.pause = (failure.pause * 2).min(self.most);
+                    failure.until = now + failure.pause;
+                    failure.tried = false;
+                }
+                false
+            }
+        }
+    }
+
+    /// A write worked. True if that ends a failure.
+    pub(crate) fn worked(&self) -> bool {
+        if !self.failing.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut failure = self.lock();
+        // Only a try counts: on a full disk small writes that were under way may work between large ones that fail.
+        let over = failure.as_ref().is_some_and(|failure| failure.tried);
+        if over {
+            *failure = None;
+            self.failing.store(false, Ordering::Relaxed);
+        }
+        over
+    }
+
+    /// Why admissions are paused, if they are.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        self.failing.load(Ordering::Relaxed).then(|| self.lock().as_ref().map(|failure| failure.reason)).flatten()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_disk_is_tried_once_a_pause_and_the_pause_doubles_to_its_limit() {
+        let health = Health::new(Duration::from_secs(10), Duration::from_secs(25));
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(health.may_write(at(0)));
+        assert!(health.failed("full", at(0)));
+        assert!(!health.failed("full", at(0)), "a second failure of the same time is no news");
+        assert!(!health.may_write(at(9)));
+        assert!(health.may_write(at(10)) && !health.may_write(at(10)), "one try");
+        assert!(!health.failed("full", at(10)));
+        assert!(!health.may_write(at(29)) && health.may_write(at(30)));
+        health.failed("full", at(30));
+        assert!(!health.may_write(at(54)) && health.may_write(at(55)), "25 s is the limit");
+        assert_eq!(health.reason(), Some("full"));
+        assert!(health.worked());
+        assert_eq!(health.reason(), None);
+        assert!(health.may_write(at(55)) && health.may_write(at(55)));
+    }
+
+    #[test]
+    fn a_try_that_never_wrote_does_not_stop_later_ones() {
+        let health = Health::new(Duration::from_secs(10), Duration::from_secs(300));
+        let start = Instant::now();
+        health.failed("gone", start);
+        assert!(health.may_write(start + Duration::from_secs(10)));
+        assert!(health.may_write(start + Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn a_late_success_does_not_end_the_pause() {
+        let health = Health::new(Duration::from_secs(10), Duration::from_secs(300));
+        let now = Instant::now();
+        health.failed("full", now);
+        assert!(!health.worked());
+        assert!(!health.may_write(now));
+    }
+}

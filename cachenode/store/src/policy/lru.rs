@@ -1,0 +1,54 @@
+//! LRU: the block that was not used for longest leaves. Right for readers that come back soon; under shuffled epochs it
+//! is no better than chance, and under sequential ones larger than the cache it never hits.
+
+use larder_dataset::BlockIndex;
+
+use super::Policy;
+use super::queue::Queue;
+
+/// The queue in order of last use.
+#[derive(Debug)]
+pub struct Lru {
+    queue: Queue,
+}
+
+impl Lru {
+    /// Nothing cached yet.
+    pub fn new(capacity_bytes: u64, blocks: u32) -> Self {
+        Self { queue: Queue::new(capacity_bytes, blocks) }
+    }
+}
+
+impl Policy for Lru {
+    fn admit(&mut self, block: BlockIndex, len: u32, evict: &mut Vec<BlockIndex>) -> bool {
+        self.queue.admit(block, len, evict)
+    }
+
+    fn restore(&mut self, block: BlockIndex, len: u32) {
+        self.queue.push(block, len);
+    }
+
+    fn trim(&mut self, evict: &mut Vec<BlockIndex>) {
+        self.queue.evict_to(self.queue.capacity_bytes, evict);
+    }
+
+    fn touch(&mut self, block: BlockIndex) {
+        self.queue.move_to_newest(block);
+    }
+
+    fn wants_touch(&self) -> bool {
+        true
+    }
+
+    fn forget(&mut self, block: BlockIndex, _: u32) {
+        self.queue.remove(block);
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.queue.used_bytes
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.queue.capacity_bytes
+    }
+}

@@ -1,0 +1,179 @@
+//! What every policy promises, and each one's order against a naive model.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const BLOCKS: u32 = 24;
+
+/// A policy as one would write it without a thought for speed: cached blocks, the next victim first.
+#[derive(Default)]
+struct Naive {
+    cached: Vec<(BlockIndex, u32)>,
+}
+
+impl Naive {
+    fn used_bytes(&self) -> u64 {
+        self.cached.iter().map(|&(_, len)| u64::from(len)).sum()
+    }
+
+    fn remove(&mut self, block: BlockIndex) -> Option<(BlockIndex, u32)> {
+        let at = self.cached.iter().position(|&(cached, _)| cached == block)?;
+        Some(self.cached.remove(at))
+    }
+
+    fn contains(&self, block: BlockIndex) -> bool {
+        self.cached.iter().any(|&(cached, _)| cached == block)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Admit(u32, u32),
+    Touch(u32),
+    Forget(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..BLOCKS, 0..60_u32).prop_map(|(block, len)| Step::Admit(block, len)),
+        2 => (0..BLOCKS).prop_map(Step::Touch),
+        1 => (0..BLOCKS).prop_map(Step::Forget),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+/// Runs the steps on a policy and on the naive model, and holds every promise of [`Policy`] against both.
+fn conformance(kind: PolicyKind, capacity: u64, restored: &[u32], steps: &[Step]) {
+    let mut policy = kind.build(capacity, BLOCKS, 7);
+    let mut naive = Naive::default();
+    for (block, &len) in restored.iter().enumerate() {
+        policy.restore(BlockIndex(block as u32), len);
+        naive.cached.push((BlockIndex(block as u32), len));
+    }
+    assert_eq!(policy.used_bytes(), naive.used_bytes());
+    let mut evicted = Vec::new();
+    policy.trim(&mut evicted);
+    follow(kind, &mut naive, &evicted, if kind.evicts() { capacity } else { u64::MAX });
+    assert_eq!(policy.capacity_bytes(), capacity);
+    for step in steps {
+        match *step {
+            Step::Admit(block, len) => {
+                let block = BlockIndex(block);
+                if naive.contains(block) {
+                    continue;
+                }
+                evicted.clear();
+                let admitted = policy.admit(block, len, &mut evicted);
+                let fits = naive.used_bytes() + u64::from(len) <= capacity;
+                assert_eq!(admitted, len > 0 && if kind.evicts() { u64::from(len) <= capacity } else { fits });
+                if admitted {
+                    follow(kind, &mut naive, &evicted, capacity - u64::from(len));
+                    naive.cached.push((block, len));
+                    assert!(policy.used_bytes() <= capacity);
+                } else {
+                    assert_eq!(evicted, [], "a refusal changes nothing");
+                }
+            }
+            Step::Touch(block) => {
+                policy.touch(BlockIndex(block));
+                if kind == PolicyKind::Lru
+                    && let Some(touched) = naive.remove(BlockIndex(block))
+                {
+                    naive.cached.push(touched);
+                }
+            }
+            Step::Forget(block) => {
+                if let Some((block, len)) = naive.remove(BlockIndex(block)) {
+                    policy.forget(block, len);
+                }
+            }
+        }
+        assert_eq!(policy.used_bytes(), naive.used_bytes());
+    }
+}
+
+/// Takes the victims out of the model: each was cached, in the model's order where there is one, and none without need.
+fn follow(kind: PolicyKind, naive: &mut Naive, evicted: &[BlockIndex], room: u64) {
+    for &victim in evicted {
+        assert!(naive.used_bytes() > room, "{victim} left without need");
+        if kind != PolicyKind::Random {
+            assert_eq!(naive.cached[0].0, victim);
+        }
+        naive.remove(victim).expect("a victim was cached");
+    }
+    assert!(naive.used_bytes() <= room);
+}
+
+proptest! {
+    #[test]
+    fn every_policy_does_what_the_naive_one_does(
+        capacity in 0..200_u64, restored in prop::collection::vec(1..60_u32, 0..12), steps in steps()
+    ) {
+        for kind in PolicyKind::ALL {
+            conformance(kind, capacity, &restored, &steps);
+        }
+    }
+}
+
+fn cached_after(kind: PolicyKind, seed: u64, epochs: u32) -> (u64, HashSet<BlockIndex>) {
+    let mut policy = kind.build(250, 1000, seed);
+    let (mut hits, mut cached, mut evicted) = (0, HashSet::new(), Vec::new());
+    for _ in 0..epochs {
+        for block in (0..1000).map(BlockIndex) {
+            if cached.contains(&block) {
+                hits += 1;
+                policy.touch(block);
+            } else if policy.admit(block, 1, &mut evicted) {
+                evicted.drain(..).for_each(|victim| assert!(cached.remove(&victim)));
+                cached.insert(block);
+            }
+        }
+    }
+    (hits, cached)
+}
+
+#[test]
+fn nr_hits_exactly_what_it_holds_in_every_epoch_and_lru_and_fifo_nothing_of_a_scan() {
+    assert_eq!(cached_after(PolicyKind::Nr, 0, 5).0, 4 * 250);
+    assert_eq!(cached_after(PolicyKind::Lru, 0, 5).0, 0);
+    assert_eq!(cached_after(PolicyKind::Fifo, 0, 5).0, 0);
+}
+
+#[test]
+fn lru_keeps_a_block_in_use_and_fifo_does_not() {
+    for (kind, victim) in [(PolicyKind::Lru, 1), (PolicyKind::Fifo, 0)] {
+        let mut policy = kind.build(2, 3, 0);
+        let mut evicted = Vec::new();
+        assert!(policy.admit(BlockIndex(0), 1, &mut evicted) && policy.admit(BlockIndex(1), 1, &mut evicted));
+        policy.touch(BlockIndex(0));
+        assert!(policy.admit(BlockIndex(2), 1, &mut evicted));
+        assert_eq!(evicted, [BlockIndex(victim)], "{kind}");
+    }
+}
+
+#[test]
+fn random_is_the_same_for_the_same_seed_and_spreads_its_victims() {
+    assert_eq!(cached_after(PolicyKind::Random, 1, 3), cached_after(PolicyKind::Random, 1, 3));
+    assert_ne!(cached_after(PolicyKind::Random, 1, 3), cached_after(PolicyKind::Random, 2, 3));
+    let (_, cached) = cached_after(PolicyKind::Random, 1, 1);
+    let old = cached.iter().filter(|block| block.0 < 500).count();
+    // A scan of four times the capacity leaves e^-2 of its first half and some of the rest.
+    assert!((10..120).contains(&old), "{old} of 250 are from the first half");
+}
+
+#[test]
+fn names_read_back_and_an_unknown_one_says_which_there_are() {
+    for kind in PolicyKind::ALL {
+        assert_eq!(kind.to_string().parse(), Ok(kind));
+    }
+    let error = "LRU".parse::<PolicyKind>().unwrap_err();
+    assert_eq!(error.to_string(), r#"no such policy: "LRU" (one of nr, lru, fifo, random)"#);
+}
+
+#[test]
+fn nr_takes_no_memory_for_a_block() {
+    assert_eq!(size_of::<Nr>(), 16);
+}

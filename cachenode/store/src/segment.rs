@@ -1,0 +1,150 @@
+//! Segments: append-only files that hold records, and the table of those that a dataset has.
+//!
+//! Invariant: a place in a segment is written once in the segment's life, and a segment's number is not given out again
+//! while a process runs. So a reader that comes late finds the record, zeros where it was freed, or no segment; never
+//! another record in its place.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::FallocateFlags;
+
+use crate::record::{ALIGN_BYTES, Part};
+use crate::slots::Place;
+
+/// One segment file. Read and written at given offsets by any number of threads.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) number: u32,
+    file: File,
+    path: PathBuf,
+    /// Records that have a slot or are being written. Changed under the dataset's admission lock only.
+    live: AtomicU32,
+}
+
+impl Segment {
+    pub(crate) fn create(folder: &Path, number: u32, direct: bool) -> io::Result<Self> {
+        let path = folder.join(format!("{number:08}.seg"));
+        Self::open_with(OpenOptions::new().create_new(true), path, number, direct)
+    }
+
+    fn open_with(options: &mut OpenOptions, path: PathBuf, number: u32, direct: bool) -> io::Result<Self> {
+        let file = options.read(true).write(true).custom_flags(if direct { libc::O_DIRECT } else { 0 }).open(&path)?;
+        Ok(Self { number, file, path, live: AtomicU32::new(0) })
+    }
+
+    /// Fills `buffer` with what `part` needs of the record at `place`. False if the file ends before.
+    pub(crate) fn read(&self, place: Place, part: &Part, buffer: &mut [u8]) -> io::Result<bool> {
+        let (head, rest) = buffer.split_at_mut(part.head_bytes);
+        Ok(self.read_whole(head, place.offset())? && self.read_whole(rest, place.offset() + part.from as u64)?)
+    }
+
+    fn read_whole(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<bool> {
+        while !buffer.is_empty() {
+            match self.file.read_at(buffer, offset) {
+                // Only the end of the file cuts a direct read within a page; going on from there would be refused.
+                Ok(read) if read == 0 || read % ALIGN_BYTES != 0 => return Ok(false),
+                Ok(read) => {
+                    buffer = &mut buffer[read..];
+                    offset += read as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn write(&self, offset: u64, record: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(record, offset)
+    }
+
+    /// True if somebody deleted the file: what is written to it is lost with the process.
+    pub(crate) fn is_deleted(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() == 0)
+    }
+
+    /// Gives the room of a record back to the file system; reads as zeros from now on.
+    pub(crate) fn free(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, flags, offset, len)?)
+    }
+
+    pub(crate) fn delete(&self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+
+    pub(crate) fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    pub(crate) fn live(&self) -> u32 {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_live(&self) {
+        self.live.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One record less; true if it was the last.
+    pub(crate) fn drop_live(&self) -> bool {
+        let before = self.live.load(Ordering::Relaxed);
+        // A slot that rotted may name the wrong segment; counting must not wrap for it.
+        self.live.store(before.saturating_sub(1), Ordering::Relaxed);
+        before == 1
+    }
+}
+
+/// The segments of a dataset, sorted by number. Replaced whole when one comes or goes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
+
+impl SegmentTable {
+    /// Opens all segments in `folder`. A file that is no segment is left alone.
+    pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<Self> {
+        let mut segments = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_suffix(".seg")).and_then(|stem| stem.parse().ok());
+            if let Some(number) = number.filter(|&number| number <= Place::MAX_SEGMENT) {
+                segments.push(Arc::new(Segment::open_with(&mut OpenOptions::new(), entry.path(), number, direct)?));
+            }
+        }
+        segments.sort_by_key(|segment| segment.number);
+        Ok(Self(segments))
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Arc<Segment>> {
+        self.0.binary_search_by_key(&number, |segment| segment.number).ok().map(|at| &self.0[at])
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Segment>> {
+        self.0.iter()
+    }
+
+    /// The number after the highest; none when all numbers are used up.
+    pub(crate) fn next_number(&self) -> Option<u32> {
+        let next = self.0.last().map_or(1, |segment| segment.number + 1);
+        (next <= Place::MAX_SEGMENT).then_some(next)
+    }
+
+    pub(crate) fn with(&self, segment: Arc<Segment>) -> Self {
+        let mut segments = self.0.clone();
+        segments.push(segment);
+        segments.sort_by_key(|segment| segment.number);
+        Self(segments)
+    }
+
+    pub(crate) fn without(&self, number: u32) -> Self {
+        Self(self.0.iter().filter(|segment| segment.number != number).cloned().collect())
+    }
+}

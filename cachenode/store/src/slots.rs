@@ -1,0 +1,260 @@
+//! The slot table: for each block of a snapshot, where its record is. A look-up is one load from a mapped file, a
+//! restart maps the file again.
+//!
+//! ```text
+//!  0          8         16             48       52      60       64        4096        4096 + 8 b
+//!  | LRDRSLOT | 1 | 0s  | snapshot[32]  | blocks | zeros | crc32c | zeros ... | slot of block 0 | 1 | ... | zeros |
+//!               version                   u32             of 0..60              u64
+//!
+//!  slot: 0 = absent, else  bit 63 = 1 | bits 32..63 = segment number | bits 0..32 = offset in 4 KiB
+//! ```
+//! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each of 2^32 blocks.
+//!
+//! The table is read through a read-only mapping and changed by `pwrite`: both meet in the page cache, so that a change
+//! is seen at once and outlives the process. A store through the mapping would be a SIGBUS on a disk that has become
+//! read-only or full; a `pwrite` is an error.
+//!
+//! Invariant: the mapping is as long as the file was made, and the file is never made shorter while it is open. (Who
+//! truncates it by hand meets SIGBUS.) A slot may be stale or wrong: records say themselves whose they are.
+#![expect(unsafe_code, reason = "maps the file and looks at it as atomics")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use larder_dataset::{BlockIndex, SnapshotId};
+use memmap2::{Mmap, MmapOptions};
+
+use crate::folder;
+
+const MAGIC: [u8; 8] = *b"LRDRSLOT";
+const VERSION: u8 = 1;
+const HEADER_BYTES: usize = 64;
+const TABLE_AT: u64 = 4096;
+const PRESENT: u64 = 1 << 63;
+
+/// Where a record starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// The segment's number, below 2^31.
+    pub(crate) segment: u32,
+    /// Offset in the segment, in 4 KiB.
+    pub(crate) page: u32,
+}
+
+impl Place {
+    pub(crate) const MAX_SEGMENT: u32 = (1 << 31) - 1;
+
+    pub(crate) const fn offset(self) -> u64 {
+        self.page as u64 * 4096
+    }
+
+    const fn to_slot(self) -> u64 {
+        PRESENT | (self.segment as u64) << 32 | self.page as u64
+    }
+
+    const fn from_slot(slot: u64) -> Option<Self> {
+        // Truncations on purpose: the two halves.
+        if slot & PRESENT == 0 {
+            None
+        } else {
+            Some(Self { segment: (slot >> 32) as u32 & Self::MAX_SEGMENT, page: slot as u32 })
+        }
+    }
+}
+
+/// How a table came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It was there.
+    Kept,
+    /// It was made; `replaced` if there was one that did not fit.
+    Made { replaced: bool },
+}
+
+/// A snapshot's slot table. Look-ups from any number of threads; changes from one at a time.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    map: Mmap,
+    file: File,
+    blocks: u32,
+}
+
+impl Slots {
+    /// Opens the table at `path`, or makes it if it is missing or not this snapshot's.
+    pub(crate) fn open(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
+        let header = encode_header(snapshot, blocks);
+        let (file, found) = match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(file) if is_whole(&file, &header, blocks)? => (file, Found::Kept),
+            Ok(_) => (make(path, &header, blocks)?, Found::Made { replaced: true }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (make(path, &header, blocks)?, Found::Made { replaced: false })
+            }
+            Err(error) => return Err(error),
+        };
+        let len = usize::try_from(file_bytes(blocks)).map_err(io::Error::other)?;
+        // SAFETY: the file is at least `len` bytes long, was just checked or made, and lies in a folder that this
+        // process holds the lock of; nothing in this program truncates it. Changes by `pwrite` are seen through atomics.
+        let map = unsafe { MmapOptions::new().len(len).map(&file)? };
+        // Look-ups jump about; reading ahead would bring in pages nobody asked for. Advice only.
+        let _ = map.advise(memmap2::Advice::Random);
+        Ok((Self { map, file, blocks }, found))
+    }
+
+    pub(crate) const fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Where the block's record is.
+    pub(crate) fn get(&self, block: BlockIndex) -> Option<Place> {
+        let slot = self.table().get(block.0 as usize)?.load(Ordering::Relaxed);
+        // A load with Acquire itself is not defined on read-only memory; with a fence it is, and costs the same.
+        fence(Ordering::Acquire);
+        Place::from_slot(u64::from_le(slot))
+    }
+
+    pub(crate) fn set(&self, block: BlockIndex, place: Option<Place>) -> io::Result<()> {
+        if block.0 >= self.blocks {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let slot = place.map_or(0, Place::to_slot);
+        self.file.write_all_at(&slot.to_le_bytes(), TABLE_AT + 8 * u64::from(block.0))
+    }
+
+    /// The next block from `from` on that might be present: skips what was never written in the file.
+    pub(crate) fn next_written(&self, from: u32) -> Option<u32> {
+        let at = TABLE_AT + 8 * u64::from(from);
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => u32::try_from((data.max(at) - TABLE_AT) / 8).ok().filter(|&block| block < self.blocks),
+            Err(rustix::io::Errno::NXIO) => None,
+            // A file system that cannot tell.
+            Err(_) => (from < self.blocks).then_some(from),
+        }
+    }
+
+    /// Makes everything set so far outlive a power loss.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn table(&self) -> &[AtomicU64] {
+        let bytes = &self.map[TABLE_AT as usize..];
+        // SAFETY: the mapping starts at a page and the table 4096 bytes on, so it is aligned for u64; it is
+        // `8 * blocks` bytes at least, as `file_bytes` says; AtomicU64 has the layout of u64, any bits are valid, and
+        // the memory is only ever loaded from here, with relaxed loads, which are defined on read-only memory.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.blocks as usize) }
+    }
+}
+
+fn file_bytes(blocks: u32) -> u64 {
+    (TABLE_AT + 8 * u64::from(blocks)).next_multiple_of(4096)
+}
+
+fn encode_header(snapshot: &SnapshotId, blocks: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8] = VERSION;
+    header[16..48].copy_from_slice(&snapshot.0);
+    header[48..52].copy_from_slice(&blocks.to_le_bytes());
+    let crc = crc32c::crc32c(&header[..60]);
+    header[60..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// A table is this one exactly if its header is what would be written now: nothing in it varies.
+fn is_whole(file: &File, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result<bool> {
+    if file.metadata()?.len() < file_bytes(blocks) {
+        return Ok(false);
+    }
+    let mut found = [0; HEADER_BYTES];
+    file.read_exact_at(&mut found, 0)?;
+    Ok(found == *header)
+}
+
+/// Room for the whole table is taken now, so that a full disk is an error here and an eviction always can be noted.
+fn make(path: &Path, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result<File> {
+    let fresh = path.with_extension("new");
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&fresh)?;
+    file.set_len(file_bytes(blocks))?;
+    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, file_bytes(blocks)) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+        Err(error) => return Err(error.into()),
+    }
+    file.write_all_at(header, 0)?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    folder::sync_parent(path)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SNAPSHOT: SnapshotId = SnapshotId([0x5a; 32]);
+
+    fn place(segment: u32, page: u32) -> Place {
+        Place { segment, page }
+    }
+
+    #[test]
+    fn golden_file_is_still_written_and_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("slots");
+        let (slots, _) = Slots::open(&path, &SNAPSHOT, 3).unwrap();
+        slots.set(BlockIndex(1), Some(place(Place::MAX_SEGMENT, 7))).unwrap();
+        slots.set(BlockIndex(2), Some(place(1, u32::MAX))).unwrap();
+        let made = std::fs::read(&path).unwrap();
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/v1.slots");
+        if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
+            std::fs::write(golden, &made).unwrap();
+        }
+        assert_eq!(std::fs::read(golden).unwrap(), made, "the format changed: raise the version, add a golden file");
+        std::fs::copy(golden, &path).unwrap();
+        let (slots, found) = Slots::open(&path, &SNAPSHOT, 3).unwrap();
+        assert_eq!(found, Found::Kept);
+        let all: Vec<_> = (0..4).map(|block| slots.get(BlockIndex(block))).collect();
+        assert_eq!(all, [None, Some(place(Place::MAX_SEGMENT, 7)), Some(place(1, u32::MAX)), None]);
+    }
+
+    #[test]
+    fn a_change_is_seen_at_once_and_after_reopening() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("slots");
+        let (slots, found) = Slots::open(&path, &SNAPSHOT, 10_000).unwrap();
+        assert_eq!(found, Found::Made { replaced: false });
+        slots.set(BlockIndex(9_999), Some(place(1, 2))).unwrap();
+        assert_eq!(slots.get(BlockIndex(9_999)), Some(place(1, 2)));
+        slots.set(BlockIndex(10_000), Some(place(1, 2))).unwrap_err();
+        drop(slots);
+        let (slots, found) = Slots::open(&path, &SNAPSHOT, 10_000).unwrap();
+        assert_eq!((found, slots.get(BlockIndex(9_999))), (Found::Kept, Some(place(1, 2))));
+        assert!(slots.next_written(0).unwrap() <= 9_999);
+        slots.set(BlockIndex(9_999), None).unwrap();
+        assert_eq!(slots.get(BlockIndex(9_999)), None);
+    }
+
+    #[test]
+    fn a_table_that_is_cut_off_garbage_or_anothers_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("slots");
+        let spoil: [&dyn Fn(&File); 3] =
+            [&|file| file.set_len(5000).unwrap(), &|file| file.set_len(0).unwrap(), &|file| {
+                file.write_all_at(&[1], 20).unwrap()
+            }];
+        for spoil in spoil {
+            let (slots, _) = Slots::open(&path, &SNAPSHOT, 1000).unwrap();
+            slots.set(BlockIndex(1), Some(place(1, 1))).unwrap();
+            drop(slots);
+            spoil(&OpenOptions::new().write(true).open(&path).unwrap());
+            let (slots, found) = Slots::open(&path, &SNAPSHOT, 1000).unwrap();
+            assert_eq!((found, slots.get(BlockIndex(1))), (Found::Made { replaced: true }, None));
+        }
+        for (snapshot, blocks) in [(SnapshotId([1; 32]), 1000), (SNAPSHOT, 1001)] {
+            Slots::open(&path, &SNAPSHOT, 1000).unwrap();
+            assert_eq!(Slots::open(&path, &snapshot, blocks).unwrap().1, Found::Made { replaced: true });
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A store: one cache folder with its datasets, owned by one process.
+//!
+//! The cast: [`StoreConfig`] says where and how; [`Store`] opens and closes the folder and hands out a [`DatasetCache`]
+//! for each snapshot.
+//!
+//! Invariant: at most one process has a folder open, and within it each snapshot is open at most once.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use larder_dataset::SnapshotId;
+use tracing::{info, warn};
+
+use crate::base::{Base, LoggedFlaws};
+use crate::counters::StoreCounters;
+use crate::dataset::{DatasetCache, DatasetSpec};
+use crate::error::StoreError;
+use crate::folder::Folder;
+use crate::health::Health;
+use crate::index::Index;
+use crate::policy::PolicyKind;
+
+/// Where a store is and how it behaves.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// The cache folder. Made if missing; must be a store's or empty.
+    pub dir: PathBuf,
+    /// A segment is full at this size. Each segment is an open file of the process.
+    pub segment_bytes: u64,
+    /// How long admissions pause after a failed write; doubles with each failed try.
+    pub pause_first: Duration,
+    /// The longest such pause.
+    pub pause_most: Duration,
+    /// Changes that may wait for the index; more are dropped and counted.
+    pub index_queue: usize,
+    /// What a power loss may cost the index.
+    pub index_sync: Duration,
+}
+
+impl StoreConfig {
+    /// The usual settings: segments of 1 GiB, pauses from 10 s to 5 min, index synced every second.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            segment_bytes: 1 << 30,
+            pause_first: Duration::from_secs(10),
+            pause_most: Duration::from_secs(300),
+            index_queue: 16 << 10,
+            index_sync: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A dataset that a store holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetInfo {
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// Its name when it was last opened; empty if the index lost it.
+    pub name: String,
+    /// Its reservation when it was last opened.
+    pub reservation_bytes: u64,
+    /// Its policy when it was last opened.
+    pub policy: PolicyKind,
+    /// When it was last opened or closed, seconds since 1970; 0 if the index lost it.
+    pub last_use_unix_s: u64,
+    /// True while a [`DatasetCache`] of it lives.
+    pub open: bool,
+}
+
+/// A cache folder. Methods block on the disk; call them off an async runtime. Dropped without [`Store::close`] it is
+/// as if the process had been killed: nothing is lost, a power loss later may cost some blocks.
+#[derive(Debug)]
+pub struct Store {
+    base: Arc<Base>,
+    open: Mutex<HashMap<SnapshotId, Weak<DatasetCache>>>,
+}
+
+impl Store {
+    /// Opens or makes the cache folder and takes its lock. Reads no segment and no slot: the time it takes does not
+    /// depend on what is cached.
+    pub fn open(config: StoreConfig, counters: Arc<StoreCounters>) -> Result<Self, StoreError> {
+        // Without a boot id every unclean end is taken for a power loss, which costs background work only.
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self::open_at_boot(config, counters, boot_id.trim())
+    }
+
+    pub(crate) fn open_at_boot(
+        config: StoreConfig,
+        counters: Arc<StoreCounters>,
+        boot_id: &str,
+    ) -> Result<Self, StoreError> {
+        let folder = Folder::open(&config.dir)?;
+        let abilities = folder.probe();
+        if !abilities.direct {
+            warn!(dir = ?folder.dir(), "file system refuses direct I/O: cached bytes may be in memory twice");
+        }
+        if !abilities.free {
+            warn!(dir = ?folder.dir(), "file system cannot free parts of files: an evicted block keeps its room until its segment is empty");
+        }
+        let (index, last_run) =
+            Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
+        info!(dir = ?folder.dir(), ?abilities, ?last_run, "cache opened");
+        let base = Base {
+            counters,
+            health: Health::new(config.pause_first, config.pause_most),
+            index,
+            last_run,
+            abilities,
+            segment_bytes: config.segment_bytes,
+            closed: AtomicBool::new(false),
+            logged: LoggedFlaws::default(),
+            folder,
+        };
+        Ok(Self { base: Arc::new(base), open: Mutex::new(HashMap::new()) })
+    }
+
+    /// The counters that it was opened with.
+    pub fn counters(&self) -> &Arc<StoreCounters> {
+        &self.base.counters
+    }
+
+    /// Opens a dataset's cache, with whatever it holds from earlier runs; hits are served from the moment this returns.
+    /// A dataset that is open already is given again if it was opened with the same reservation and policy.
+    ///
+    /// A smaller reservation than before: the evicting policies evict down to it before they admit again; NR keeps what
+    /// is there and admits nothing.
+    pub fn dataset(&self, spec: DatasetSpec) -> Result<Arc<DatasetCache>, StoreError> {
+        let mut open = self.lock();
+        if self.base.closed.load(Ordering::Relaxed) {
+            return Err(StoreError::Closed);
+        }
+        let snapshot = spec.snapshot;
+        if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
+            let usage = cache.usage();
+            return if (usage.capacity_bytes, usage.policy) == (spec.reservation_bytes, spec.policy) {
+                Ok(cache)
+            } else {
+                Err(StoreError::AlreadyOpen { snapshot })
+            };
+        }
+        let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), spec)?);
+        open.retain(|_, cache| cache.strong_count() > 0);
+        open.insert(snapshot, Arc::downgrade(&cache));
+        Ok(cache)
+    }
+
+    /// Drops all that the store holds of a dataset, history included. False if it held nothing.
+    pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
+        let open = self.lock();
+        if open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0) {
+            return Err(StoreError::DatasetInUse { snapshot: *snapshot });
+        }
+        let known = self.base.index.release(snapshot);
+        match std::fs::remove_dir_all(self.base.folder.dataset(snapshot)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(known),
+            Err(source) => Err(StoreError::Dataset { snapshot: *snapshot, step: "remove the folder", source }),
+        }
+    }
+
+    /// The datasets that the store holds, sorted by snapshot.
+    pub fn datasets(&self) -> Result<Vec<DatasetInfo>, StoreError> {
+        let open = self.lock();
+        self.base.index.flush();
+        let mut rows: HashMap<SnapshotId, _> = self.base.index.datasets().into_iter().collect();
+        let folder = &self.base.folder;
+        let snapshots = folder.snapshots().map_err(|source| StoreError::Folder {
+            dir: folder.dir().to_owned(),
+            step: "list",
+            source,
+        })?;
+        let mut found: Vec<_> = snapshots
+            .into_iter()
+            .map(|snapshot| {
+                let open = open.get(&snapshot).is_some_and(|cache| cache.strong_count() > 0);
+                match rows.remove(&snapshot) {
+                    Some(row) => DatasetInfo {
+                        snapshot,
+                        name: row.name,
+                        reservation_bytes: row.reservation_bytes,
+                        policy: row.policy,
+                        last_use_unix_s: row.last_use_unix_s,
+                        open,
+                    },
+                    None => DatasetInfo {
+                        snapshot,
+                        name: String::new(),
+                        reservation_bytes: 0,
+                        policy: PolicyKind::default(),
+                        last_use_unix_s: 0,
+                        open,
+                    },
+                }
+            })
+            .collect();
+        found.sort_by_key(|info| info.snapshot.0);
+        Ok(found)
+    }
+
+    /// Ends admissions, makes everything cached outlive a power loss and notes that it does. Reads go on working as
+    /// long as a [`DatasetCache`] lives; the folder's lock is given back with the last of them.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let open = self.lock();
+        self.base.closed.store(true, Ordering::Relaxed);
+        let mut result = Ok(());
+        for cache in open.values().filter_map(Weak::upgrade) {
+            if let Err(error) = cache.settle() {
+                result = Err(error);
+            }
+        }
+        if result.is_ok() {
+            self.base.index.close();
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Weak<DatasetCache>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

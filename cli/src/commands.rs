@@ -1,0 +1,13 @@
+//! The sub-commands, one file each.
+
+pub(crate) mod bench;
+pub(crate) mod doctor;
+pub(crate) mod import;
+pub(crate) mod mount;
+pub(crate) mod mounted_check;
+pub(crate) mod pack;
+pub(crate) mod quickstart;
+pub(crate) mod stats;
+pub(crate) mod umount;
+pub(crate) mod verify;
+pub(crate) mod warm;

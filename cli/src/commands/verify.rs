@@ -1,0 +1,69 @@
+//! `larder verify`
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use larder_import::{Problems, verify_origin};
+use serde_json::json;
+
+use crate::args::VerifyArgs;
+use crate::commands::mounted_check;
+use crate::output::{self, ProgressView};
+use crate::size::show_bytes;
+use crate::source;
+
+pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    if !source::is_url(&args.target) && Path::new(&args.target).is_dir() {
+        return mounted_check::run(Path::new(&args.target), args.json);
+    }
+    let runtime = source::runtime()?;
+    let dataset = source::resolve(&args.target, &args.origin, &runtime)?;
+    let totals = dataset.manifest.totals();
+    let progress = ProgressView::new(u64::from(totals.files).max(1), "checking");
+    let concurrency = args.origin.origin_concurrency as usize;
+    let report =
+        runtime.block_on(verify_origin(Arc::clone(&dataset.manifest), dataset.origin, args.deep, concurrency, &progress));
+    progress.finish();
+    let report = report.with_context(|| format!("verify {}", args.target))?;
+    let kinds = [
+        ("missing", &report.missing),
+        ("changed", &report.changed),
+        ("corrupt", &report.corrupt),
+        ("unreadable", &report.unreadable),
+    ];
+    if args.json {
+        let problems: serde_json::Map<_, _> = kinds.iter().map(|(kind, found)| ((*kind).to_owned(), list(found))).collect();
+        output::json(&json!({
+            "files": totals.files,
+            "files_ok": report.files_ok,
+            "without_checksum": report.without_checksum,
+            "bytes_read": report.bytes_read,
+            "problems": problems,
+        }))?;
+    } else {
+        for (kind, found) in kinds {
+            for (path, what) in &found.first {
+                println!("{kind:<11}{}: {what}", path.escape_ascii());
+            }
+            if found.count > found.first.len() as u64 {
+                println!("{kind:<11}and {} more", found.count - found.first.len() as u64);
+            }
+        }
+        println!("{} of {} files are as the manifest says; {} read", report.files_ok, totals.files, show_bytes(report.bytes_read));
+        if report.without_checksum > 0 {
+            println!("{} of them have no checksum: only size and version were compared", report.without_checksum);
+        }
+    }
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn list(problems: &Problems) -> serde_json::Value {
+    let first: Vec<_> = problems
+        .first
+        .iter()
+        .map(|(path, what)| json!({"path": path.escape_ascii().to_string(), "what": what}))
+        .collect();
+    json!({"count": problems.count, "first": first})
+}

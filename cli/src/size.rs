@@ -1,0 +1,96 @@
+//! Sizes and times as people write them: `64MiB`, `111KB`, `2.5GiB`, `1000`; `250ms`, `60s`, `2m`.
+
+use std::time::Duration;
+
+const UNITS: [(&str, u64); 10] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("B", 1),
+    ("", 1),
+];
+
+/// Reads a number of bytes. Errors: what is accepted.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let accepted = || format!("`{text}` is not a size; write for example 64MiB, 100GiB, 111KB or 1048576");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].trim();
+    let (_, factor) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(accepted)?;
+    let digits = digits.trim();
+    if let Ok(whole) = digits.parse::<u64>() {
+        return whole.checked_mul(*factor).ok_or_else(accepted);
+    }
+    let number: f64 = digits.parse().map_err(|_| accepted())?;
+    let bytes = number * *factor as f64;
+    if number.is_finite() && (0.0..9e18).contains(&bytes) && digits.starts_with(|c: char| c.is_ascii_digit()) {
+        Ok(bytes as u64)
+    } else {
+        Err(accepted())
+    }
+}
+
+/// Reads a time. Errors: what is accepted.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let accepted = || format!("`{text}` is not a time; write for example 250ms, 60s or 2m");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| accepted())?;
+    let ms = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" | "" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(accepted()),
+    };
+    match number.checked_mul(ms) {
+        Some(ms) if ms > 0 => Ok(Duration::from_millis(ms)),
+        _ => Err(accepted()),
+    }
+}
+
+/// Writes a number of bytes with three digits or so.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    let (unit, factor) = match bytes {
+        0..1_000 => return format!("{bytes} B"),
+        1_000..1_000_000 => ("KB", 1e3),
+        1_000_000..1_000_000_000 => ("MB", 1e6),
+        1_000_000_000..1_000_000_000_000 => ("GB", 1e9),
+        _ => ("TB", 1e12),
+    };
+    format!("{:.1} {unit}", bytes as f64 / factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_written() {
+        for (text, bytes) in
+            [("0", 0), ("64MiB", 64 << 20), ("111KB", 111_000), ("2.5GiB", 5 << 29), ("100 gib", 100 << 30), ("7B", 7)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_sizes_are_refused_with_an_example() {
+        for text in ["", "MiB", "-1", "1XB", "nan", "inf", "99999999TiB", "1e3", "0x10"] {
+            let error = parse_bytes(text).unwrap_err();
+            assert!(error.contains("100GiB"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_as_written() {
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        for text in ["", "0s", "-1s", "5 parsecs", "1.5s"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What breaks on the wire is asked for again until it is right, or is a clear error in time; never wrong bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_origin::{Depth, Origin, OriginConfig, OriginError, Version, open};
+use larder_s3_server::{S3Server, S3ServerConfig};
+use larder_testkit::{Fault, FaultProxy, RequestHead, seeded_bytes};
+
+/// Far more than the calls may take; only a call that hangs runs into it.
+const HANG: Duration = Duration::from_secs(30);
+
+struct Bench {
+    server: S3Server,
+    proxy: FaultProxy,
+    origin: Arc<dyn Origin>,
+    bytes: Vec<u8>,
+    version: Version,
+}
+
+impl Bench {
+    async fn new(deadline: Duration) -> Self {
+        let server = S3Server::start(S3ServerConfig::default()).await.expect("server");
+        let bytes = seeded_bytes(1, 300_000);
+        let etag = server.put("bucket", "k", bytes.clone());
+        let proxy = FaultProxy::start(server.address(), |_| Fault::None).await.expect("proxy");
+        let config = OriginConfig {
+            endpoint: Some(proxy.endpoint()),
+            attempt_timeout: Duration::from_millis(300),
+            deadline,
+            env: server.env().into_iter().collect(),
+            ..OriginConfig::default()
+        };
+        let origin = open(&"s3://bucket".parse().expect("a URL"), &config).expect("origin");
+        Self { server, proxy, origin, bytes, version: Version::ETag(format!("\"{etag}\"")) }
+    }
+
+    /// Breaks the next `times` requests.
+    fn break_next(&self, times: u64, fault: Fault) {
+        let left = std::sync::atomic::AtomicU64::new(times);
+        self.proxy.set_hook(move |_: &RequestHead| {
+            let order = std::sync::atomic::Ordering::SeqCst;
+            let broken = left.fetch_update(order, order, |left| left.checked_sub(1)).is_ok();
+            if broken { fault.clone() } else { Fault::None }
+        });
+    }
+
+    async fn read(&self, range: std::ops::Range<u64>) -> Result<Bytes, OriginError> {
+        tokio::time::timeout(HANG, self.origin.read(b"k", range, Some(&self.version))).await.expect("a read ends")
+    }
+}
+
+fn faults() -> Vec<Fault> {
+    vec![
+        Fault::Status { status: 500, code: "InternalError" },
+        Fault::Status { status: 502, code: "" },
+        Fault::Status { status: 503, code: "SlowDown" },
+        Fault::Status { status: 429, code: "TooManyRequests" },
+        Fault::Status { status: 400, code: "RequestTimeout" },
+        Fault::Truncate { after: 0 },
+        Fault::Truncate { after: 1 },
+        Fault::Truncate { after: 77_777 },
+        Fault::WrongLength { delta: 1 },
+        Fault::WrongLength { delta: -1 },
+        Fault::WrongLength { delta: 100_000 },
+        Fault::Stall,
+        Fault::StallBeforeHead,
+        Fault::Reset,
+        Fault::Delay(Duration::from_millis(50)),
+        Fault::Answer(b"garbage\r\n\r\n".to_vec()),
+        Fault::Answer(Vec::new()),
+        Fault::Answer(b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\n\r\nabc".to_vec()),
+        Fault::Answer(
+            b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 1-3/300000\r\nContent-Length: 3\r\n\r\nabc".to_vec(),
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_are_right_after_any_fault_that_ends() {
+    let bench = Bench::new(Duration::from_secs(20)).await;
+    for fault in faults() {
+        for range in [0..300_000, 100_001..250_000] {
+            bench.break_next(3, fault.clone());
+            let read = bench.read(range.clone()).await.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+            assert!(read == bench.bytes[range.start as usize..range.end as usize], "{fault:?} {range:?}");
+        }
+        bench.break_next(2, fault.clone());
+        let (whole, version) =
+            bench.origin.read_all(b"k", 300_000).await.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+        assert!(whole == bench.bytes && version == bench.version, "{fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn faults_that_do_not_end_are_clear_errors_in_time() {
+    let bench = Bench::new(Duration::from_millis(900)).await;
+    for fault in faults() {
+        if matches!(fault, Fault::Delay(_)) {
+            continue;
+        }
+        bench.proxy.set_hook({
+            let fault = fault.clone();
+            move |_| fault.clone()
+        });
+        let error = bench.read(0..300_000).await.expect_err("always broken");
+        let fits = match fault {
+            Fault::Status { status: 503 | 429, .. } => matches!(error, OriginError::Busy { .. }),
+            Fault::Truncate { .. } => matches!(error, OriginError::Truncated { expected: 300_000, .. }),
+            Fault::Stall | Fault::StallBeforeHead => matches!(error, OriginError::TimedOut { .. }),
+            _ => matches!(error, OriginError::Unavailable { .. } | OriginError::Truncated { .. }),
+        };
+        assert!(fits && error.is_transient(), "{fault:?}: {error:?}");
+        bench.proxy.set_hook(|_| Fault::None);
+        assert!(bench.read(0..300_000).await.expect("well again") == bench.bytes, "{fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn read_goes_on_where_a_connection_broke() {
+    let bench = Bench::new(Duration::from_secs(20)).await;
+    bench.break_next(2, Fault::Truncate { after: 100_000 });
+    bench.server.reset_counters();
+    assert!(bench.read(0..300_000).await.expect("read") == bench.bytes);
+    let counters = bench.server.counters();
+    assert_eq!((counters.gets, counters.get_bytes), (3, 300_000 + 200_000 + 100_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn object_that_changes_between_two_attempts_is_stale_and_never_mixed() {
+    let bench = Bench::new(Duration::from_secs(20)).await;
+    let (asked, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    bench.proxy.set_hook(move |head| {
+        // The test may have ended by the time of a late request.
+        let _ = asked.send(head.seq);
+        Fault::Truncate { after: 1000 }
+    });
+    let read = bench.origin.read(b"k", 0..300_000, None);
+    let overwrite = async {
+        seen.recv().await.expect("a request");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        bench.server.put("bucket", "k", seeded_bytes(2, 300_000));
+        bench.proxy.set_hook(|_| Fault::None);
+    };
+    let (read, ()) = tokio::join!(read, overwrite);
+    match read {
+        Err(OriginError::Stale { expected, .. }) => assert_eq!(expected, bench.version),
+        other => panic!("{:?}", other.map(|bytes| bytes.len())),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_that_ignores_ranges_or_conditions_is_seen_through() {
+    let bench = Bench::new(Duration::from_millis(600)).await;
+    let answer = |head: &str, body: &[u8]| {
+        let mut answer = format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+        answer.extend_from_slice(body);
+        Fault::Answer(answer)
+    };
+    let Version::ETag(tag) = bench.version.clone() else { panic!("an entity tag") };
+    let whole = answer(&format!("200 OK\r\nETag: {tag}"), &bench.bytes);
+    bench.proxy.set_hook(move |_| whole.clone());
+    for range in [0..300_000, 0..1, 299_999..300_000, 5..250_000] {
+        assert!(
+            bench.read(range.clone()).await.expect("read") == bench.bytes[range.start as usize..range.end as usize]
+        );
+    }
+    let error = bench.read(299_999..300_001).await.expect_err("past the end");
+    assert!(matches!(error, OriginError::Truncated { expected: 2, got: 1, .. }), "{error:?}");
+
+    // If-Match is ignored and another version sent.
+    let other = answer("206 Partial Content\r\nETag: \"other\"\r\nContent-Range: bytes 0-2/300000", b"abc");
+    bench.proxy.set_hook(move |_| other.clone());
+    let error = bench.read(0..3).await.expect_err("another version");
+    assert!(
+        matches!(&error, OriginError::Stale { got: Some(Version::ETag(got)), .. } if got == "\"other\""),
+        "{error:?}"
+    );
+
+    // Nothing to hold the bytes against.
+    let unnamed = answer("206 Partial Content\r\nContent-Range: bytes 0-2/300000", b"abc");
+    bench.proxy.set_hook(move |_| unnamed.clone());
+    let error = bench.read(0..3).await.expect_err("no version");
+    assert!(matches!(error, OriginError::Unavailable { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listings_survive_faults_and_nonsense_is_an_error() {
+    let bench = Bench::new(Duration::from_secs(20)).await;
+    for number in 0..1500 {
+        bench.server.put("bucket", &format!("many/{number:05}"), "x");
+    }
+    for fault in faults() {
+        bench.break_next(2, fault.clone());
+        let page =
+            bench.origin.list(b"many/", None, Depth::All).await.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+        assert_eq!((page.files.len(), page.next.as_deref()), (1000, Some(b"many/00999".as_slice())), "{fault:?}");
+    }
+    for body in ["<html>sign in</html>", "", "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"] {
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes();
+        bench.proxy.set_hook(move |_| Fault::Answer(answer.clone()));
+        let error = bench.origin.list(b"", None, Depth::All).await.expect_err(body);
+        let OriginError::Unavailable { source } = &error else { panic!("{body}: {error:?}") };
+        assert!(source.to_string().contains("the listing"), "{source}");
+    }
+    let stalled = Bench::new(Duration::from_millis(600)).await;
+    stalled.proxy.set_hook(|_| Fault::Stall);
+    let listing = tokio::time::timeout(HANG, stalled.origin.list(b"", None, Depth::All)).await.expect("a listing ends");
+    assert!(matches!(listing, Err(OriginError::TimedOut { .. })), "{listing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn puts_survive_faults_and_end_in_time() {
+    let bench = Bench::new(Duration::from_secs(20)).await;
+    for fault in [
+        Fault::Status { status: 500, code: "InternalError" },
+        Fault::Status { status: 503, code: "SlowDown" },
+        Fault::Reset,
+    ] {
+        bench.break_next(2, fault.clone());
+        let bytes = Bytes::from(seeded_bytes(9, 100_000));
+        bench.origin.put(b"new", bytes.clone()).await.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+        bench.break_next(2, fault.clone());
+        let bytes = Bytes::from(seeded_bytes(9, 40_000_000));
+        bench.origin.put(b"large", bytes.clone()).await.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+        assert!(bench.origin.read_all(b"large", 64 << 20).await.expect("read").0 == bytes, "{fault:?}");
+    }
+    let refused = Bench::new(Duration::from_millis(900)).await;
+    refused.proxy.set_hook(|_| Fault::Status { status: 503, code: "SlowDown" });
+    let put =
+        tokio::time::timeout(HANG, refused.origin.put(b"new", Bytes::from_static(b"x"))).await.expect("a put ends");
+    assert!(matches!(put, Err(OriginError::Busy { .. })), "{put:?}");
+    refused.proxy.set_hook(|_| Fault::StallBeforeHead);
+    let put =
+        tokio::time::timeout(HANG, refused.origin.put(b"new", Bytes::from_static(b"x"))).await.expect("a put ends");
+    assert!(matches!(put, Err(OriginError::TimedOut { .. } | OriginError::Unavailable { .. })), "{put:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn origin_that_is_gone_is_unavailable_and_comes_back() {
+    let bench = Bench::new(Duration::from_millis(700)).await;
+    let address = bench.server.address();
+    bench.read(0..10).await.expect("up");
+    bench.server.shutdown().await;
+    let gone =
+        tokio::time::timeout(HANG, bench.origin.read(b"k", 0..10, Some(&bench.version))).await.expect("a read ends");
+    assert!(matches!(gone, Err(OriginError::Unavailable { .. })), "{gone:?}");
+    let again = S3Server::start(S3ServerConfig { address, ..S3ServerConfig::default() }).await.expect("the same port");
+    again.put("bucket", "k", bench.bytes.clone());
+    assert!(bench.origin.read(b"k", 0..10, Some(&bench.version)).await.expect("back") == bench.bytes[..10]);
+}

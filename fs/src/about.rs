@@ -1,0 +1,71 @@
+//! The files below `.larder`, made when asked for. They are readable by name and not listed in the root, so that a loader
+//! that walks the dataset never meets them.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::dataset::Dataset;
+use crate::inode::About;
+
+/// The text is padded with spaces to a multiple of this, so that its size seldom changes between a stat and a read.
+const PAD_BYTES: usize = 4096;
+
+/// How long a text stays as it is, so that one reader's pieces belong together.
+const FRESH: Duration = Duration::from_millis(50);
+
+/// A file's text at some time.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    /// Its bytes.
+    pub(crate) bytes: std::sync::Arc<[u8]>,
+    /// When it was made.
+    pub(crate) made: SystemTime,
+}
+
+/// Makes and keeps the texts.
+#[derive(Debug, Default)]
+pub(crate) struct AboutFiles {
+    stats: Mutex<Option<(Instant, Text)>>,
+}
+
+impl AboutFiles {
+    /// The text of a file as a stat shows it: fresh. `None` for the folder.
+    pub(crate) fn refresh(&self, file: About, dataset: &Dataset) -> Option<Text> {
+        match file {
+            About::Folder => None,
+            About::Manifest => Some(text(dataset.describe(), SystemTime::UNIX_EPOCH)),
+            About::Stats => {
+                let mut kept = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((at, text)) = &*kept
+                    && at.elapsed() < FRESH
+                {
+                    return Some(text.clone());
+                }
+                let made = text(serde_json::to_value(dataset.stats()).unwrap_or_default(), SystemTime::now());
+                *kept = Some((Instant::now(), made.clone()));
+                Some(made)
+            }
+        }
+    }
+
+    /// The text that the last stat has shown, for the read that follows it.
+    pub(crate) fn shown(&self, file: About, dataset: &Dataset) -> Option<Text> {
+        if file == About::Stats {
+            let kept = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, text)) = &*kept {
+                return Some(text.clone());
+            }
+        }
+        self.refresh(file, dataset)
+    }
+}
+
+fn text(value: serde_json::Value, made: SystemTime) -> Text {
+    let mut bytes = format!("{value:#}\n").into_bytes();
+    let padded = bytes.len().next_multiple_of(PAD_BYTES);
+    // The last line ends in a newline; the spaces stand before it.
+    bytes.pop();
+    bytes.resize(padded - 1, b' ');
+    bytes.push(b'\n');
+    Text { bytes: bytes.into(), made }
+}

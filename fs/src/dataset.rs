@@ -1,0 +1,294 @@
+//! A dataset being served: its manifest, its part of the store, and what brings in the rest.
+//!
+//! [`Dataset::read_now`] is the hot path: it answers from the store or the window and never waits. What it cannot answer
+//! goes to [`Dataset::read_later`], off the FUSE threads.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError};
+use larder_import::object_range;
+use larder_origin::Origin;
+use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreCounters, StoreError};
+use tokio::runtime::Handle;
+
+use crate::fetch::{FetchError, Fetched, Fetcher};
+use crate::manifest_file::MappedManifest;
+use crate::stats::{CacheStats, DatasetStats, ProcessStats, Stats, StatsCounters, add};
+use crate::warm::Warmer;
+
+/// What a dataset is served with.
+#[derive(Clone, Copy, Debug)]
+pub struct DatasetConfig {
+    /// The longest a read may wait for the origin; then ETIMEDOUT.
+    pub read_deadline: Duration,
+    /// Blocks fetched from the origin at once; more wait.
+    pub fetch_concurrency: usize,
+    /// Memory for blocks that the store does not keep, while they are being read.
+    pub window_bytes: u64,
+}
+
+impl DatasetConfig {
+    /// What `larder mount` uses unless told otherwise.
+    pub const DEFAULT: Self =
+        Self { read_deadline: Duration::from_secs(60), fetch_concurrency: 64, window_bytes: 64 << 20 };
+}
+
+/// What part of the store a dataset gets.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheSpec {
+    /// Bytes of the dataset that the store may keep.
+    pub reservation_bytes: u64,
+    /// What happens once they are full.
+    pub policy: PolicyKind,
+    /// Seed of the random policy.
+    pub seed: u64,
+}
+
+/// Why a dataset cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The manifest does not hold together.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+thread_local! {
+    /// Where a read that spans blocks is put together.
+    static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A snapshot with its store and origin. Shared by all threads of a mount.
+#[derive(Debug)]
+pub struct Dataset {
+    manifest: Arc<MappedManifest>,
+    cache: Arc<DatasetCache>,
+    store_counters: Arc<StoreCounters>,
+    fetcher: Arc<Fetcher>,
+    warmer: Warmer,
+    counters: Arc<StatsCounters>,
+    name: String,
+    origin_url: String,
+    started: Instant,
+}
+
+impl Dataset {
+    /// Serves `manifest` out of `store`, and `origin` for the rest, whose fetches run on `runtime`. Errors say what to do.
+    pub fn open(
+        manifest: Arc<MappedManifest>,
+        store: &Store,
+        spec: CacheSpec,
+        origin: Arc<dyn Origin>,
+        runtime: &Handle,
+        config: DatasetConfig,
+    ) -> Result<Arc<Self>, OpenError> {
+        let (name, origin_url) = manifest.name_and_origin()?;
+        let (name, origin_url) = (name.to_owned(), origin_url.to_owned());
+        let lens = {
+            let manifest = Arc::clone(&manifest);
+            // A block that the manifest does not describe has no length that could match its record's.
+            move |block| block_len(&manifest, block).unwrap_or(0)
+        };
+        let cache = store.dataset(DatasetSpec {
+            snapshot: manifest.snapshot(),
+            name: name.clone(),
+            blocks: manifest.totals().blocks,
+            reservation_bytes: spec.reservation_bytes,
+            policy: spec.policy,
+            seed: spec.seed,
+            lens: Arc::new(lens),
+        })?;
+        let store_counters = Arc::clone(store.counters());
+        let counters = Arc::new(StatsCounters::default());
+        let fetcher = Arc::new(Fetcher::new(
+            Arc::clone(&manifest),
+            Arc::clone(&cache),
+            origin,
+            Arc::clone(&counters),
+            runtime.clone(),
+            config,
+        ));
+        Ok(Arc::new(Self {
+            warmer: Warmer::new(Arc::clone(&manifest), Arc::clone(&cache), Arc::clone(&fetcher)),
+            manifest,
+            cache,
+            store_counters,
+            fetcher,
+            counters,
+            name,
+            origin_url,
+            started: Instant::now(),
+        }))
+    }
+
+    /// The snapshot's manifest.
+    pub fn manifest(&self) -> &MappedManifest {
+        &self.manifest
+    }
+
+    /// The mount's counters.
+    pub fn counters(&self) -> &Arc<StatsCounters> {
+        &self.counters
+    }
+
+    /// Where fetches run.
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.fetcher.runtime()
+    }
+
+    /// Starts to fill the store, unless that is going on already.
+    pub fn start_warming(&self) {
+        self.warmer.start();
+    }
+
+    /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns false
+    /// without having called it. Never waits for the network, takes no lock that readers share, allocates nothing.
+    pub fn read_now(&self, file: &File<'_>, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {
+        let mut parts = file.parts(offset, u64::from(len));
+        let Some(first) = parts.next() else {
+            reply(&[]);
+            return true;
+        };
+        let Some(second) = parts.next() else { return self.read_part(&first, reply) };
+        JOINED.with_borrow_mut(|joined| {
+            joined.clear();
+            let complete = [first, second]
+                .into_iter()
+                .chain(parts)
+                .all(|part| self.read_part(&part, |bytes| joined.extend_from_slice(bytes)));
+            if complete {
+                reply(joined);
+            }
+            complete
+        })
+    }
+
+    fn read_part(&self, part: &BlockPart, mut reply: impl FnMut(&[u8])) -> bool {
+        match self.cache.read(part.block, part.block_len, part.start, part.len, &mut reply) {
+            Lookup::Hit(()) => {
+                add(&self.counters.read_bytes_store, u64::from(part.len));
+                true
+            }
+            Lookup::Miss => match self.fetcher.in_window(part) {
+                Some(bytes) => {
+                    reply(&bytes);
+                    add(&self.counters.read_bytes_window, u64::from(part.len));
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    /// Answers a read, bringing in what is missing. Errors after at most the read deadline.
+    pub async fn read_later(&self, index: FileIndex, offset: u64, len: u32) -> Result<Bytes, FetchError> {
+        let parts: Vec<BlockPart> = self.manifest.file(index)?.parts(offset, u64::from(len)).collect();
+        if let [part] = parts[..] {
+            return self.fetch_part(index, part).await;
+        }
+        let mut joined = Vec::with_capacity(len as usize);
+        for part in parts {
+            if !self.read_part(&part, |bytes| joined.extend_from_slice(bytes)) {
+                joined.extend_from_slice(&self.fetch_part(index, part).await?);
+            }
+        }
+        Ok(joined.into())
+    }
+
+    async fn fetch_part(&self, index: FileIndex, part: BlockPart) -> Result<Bytes, FetchError> {
+        let Fetched { bytes, from_window } = self.fetcher.fetch(index, part).await?;
+        let counter =
+            if from_window { &self.counters.read_bytes_window } else { &self.counters.read_bytes_origin };
+        add(counter, u64::from(part.len));
+        Ok(bytes)
+    }
+
+    /// The URL of a file's object; for a packed file, of its pack with the bytes' place in it.
+    pub(crate) fn origin_of(&self, file: &File<'_>) -> Result<Vec<u8>, ManifestError> {
+        let object = object_range(&self.manifest, file, 0..file.size)?;
+        let mut url = self.origin_url.trim_end_matches('/').as_bytes().to_vec();
+        url.push(b'/');
+        url.extend_from_slice(&object.key);
+        if self.manifest.is_packed() {
+            url.extend_from_slice(format!("#bytes={}-{}", object.range.start, object.range.end).as_bytes());
+        }
+        Ok(url)
+    }
+
+    fn dataset_stats(&self) -> DatasetStats {
+        let totals = self.manifest.totals();
+        DatasetStats {
+            name: self.name.clone(),
+            origin: self.origin_url.clone(),
+            snapshot: self.manifest.snapshot().to_string(),
+            files: totals.files,
+            dirs: totals.dirs,
+            blocks: totals.blocks,
+            bytes: totals.bytes,
+            packed: self.manifest.is_packed(),
+            manifest_bytes: self.manifest.len_bytes(),
+        }
+    }
+
+    /// `.larder/manifest.json`.
+    pub(crate) fn describe(&self) -> serde_json::Value {
+        let mut value = serde_json::to_value(self.dataset_stats()).unwrap_or_default();
+        value["created_unix_seconds"] = (self.manifest.created_ns() / 1_000_000_000).into();
+        value["packs"] = self.manifest.totals().packs.into();
+        value
+    }
+
+    /// `.larder/stats.json`.
+    pub fn stats(&self) -> Stats {
+        let usage = self.cache.usage();
+        let store = &self.store_counters;
+        let store_values = [
+            ("store_admitted_total", store.admitted.get()),
+            ("store_admitted_bytes_total", store.admitted_bytes.get()),
+            ("store_refused_total", store.refused.get()),
+            ("store_evicted_total", store.evicted.get()),
+            ("store_corrupt_total", store.corrupt()),
+            ("store_write_errors_total", store.write_errors.get()),
+            ("store_index_errors_total", store.index_errors.get()),
+            ("store_blocks", usage.blocks_cached),
+            ("store_capacity_bytes", usage.capacity_bytes),
+            ("store_used_bytes", usage.used_bytes),
+            ("fs_window_bytes", self.fetcher.window_bytes()),
+        ];
+        Stats {
+            dataset: self.dataset_stats(),
+            cache: CacheStats {
+                policy: usage.policy.to_string(),
+                capacity_bytes: usage.capacity_bytes,
+                used_bytes: usage.used_bytes,
+                blocks: usage.blocks_cached,
+                degraded: usage.degraded.map(str::to_owned),
+            },
+            warm: self.warmer.state(),
+            process: ProcessStats::now(self.started.elapsed().as_secs()),
+            metrics: self
+                .counters
+                .values()
+                .chain(store_values)
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+        }
+    }
+
+    /// True if a block is in the store.
+    pub fn is_cached(&self, block: BlockIndex) -> bool {
+        self.cache.contains(block)
+    }
+}
+
+fn block_len(manifest: &MappedManifest, block: BlockIndex) -> Result<u32, ManifestError> {
+    let file = manifest.file(manifest.file_of_block(block)?)?;
+    let file_offset = u64::from(block.0 - file.first_block.0) * BLOCK_BYTES;
+    // At most BLOCK_BYTES, which a u32 holds.
+    Ok(file.size.saturating_sub(file_offset).min(BLOCK_BYTES) as u32)
+}

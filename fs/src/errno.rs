@@ -1,0 +1,43 @@
+//! The only table from errors to errnos. `docs/SEMANTICS.md` states it for users.
+
+use larder_dataset::ManifestError;
+
+use crate::fetch::FetchError;
+use crate::filesystem::FsError;
+
+/// An errno as the kernel wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl From<&FsError> for Errno {
+    fn from(error: &FsError) -> Self {
+        Self(match error {
+            FsError::NoSuchInode => libc::ESTALE,
+            FsError::NotADirectory => libc::ENOTDIR,
+            FsError::IsADirectory => libc::EISDIR,
+            FsError::NoSuchAttribute => libc::ENODATA,
+            FsError::Manifest(error) => Self::from(error).0,
+        })
+    }
+}
+
+impl From<&ManifestError> for Errno {
+    fn from(error: &ManifestError) -> Self {
+        Self(match error {
+            ManifestError::NotAManifest | ManifestError::Version { .. } | ManifestError::Corrupt { .. } => libc::EIO,
+        })
+    }
+}
+
+impl From<&FetchError> for Errno {
+    fn from(error: &FetchError) -> Self {
+        Self(match error {
+            FetchError::Gone { .. } => libc::ENOENT,
+            FetchError::Stale { .. } => libc::ESTALE,
+            FetchError::Denied { .. } => libc::EACCES,
+            FetchError::TimedOut { .. } => libc::ETIMEDOUT,
+            FetchError::Unavailable { .. } | FetchError::Corrupt { .. } | FetchError::Stopped => libc::EIO,
+            FetchError::Manifest(error) => Self::from(error).0,
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! Names, attributes and folders of a mount, answered from the manifest alone. Knows nothing of FUSE, so it is tested
+//! without a mount; reads are [`Dataset`]'s.
+//!
+//! Invariant: stateless. Every answer follows from the manifest and the request, so any number of threads may ask, and a
+//! new daemon answers like the old one.
+
+use std::sync::Arc;
+
+use larder_dataset::{DirIndex, Entry, FileIndex, ManifestError, VersionTag};
+
+use crate::about::AboutFiles;
+use crate::dataset::Dataset;
+use crate::inode::{About, Inodes, Node};
+
+/// What a request about a node can end in, beside success.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FsError {
+    /// No node has this number: it is from another snapshot.
+    #[error("no such inode")]
+    NoSuchInode,
+    /// A file where a folder is needed.
+    #[error("not a folder")]
+    NotADirectory,
+    /// A folder where a file is needed.
+    #[error("is a folder")]
+    IsADirectory,
+    /// No extended attribute of this name.
+    #[error("no such attribute")]
+    NoSuchAttribute,
+    /// The manifest is damaged where the answer is.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+}
+
+/// Attributes of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attr {
+    /// Inode number.
+    pub(crate) ino: u64,
+    /// Folder or file.
+    pub(crate) is_dir: bool,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Nanoseconds since the epoch.
+    pub(crate) mtime_ns: i64,
+    /// Links: 2 and one for each folder in it; 1 for a file.
+    pub(crate) nlink: u32,
+    /// False if the attributes may be different the next time.
+    pub(crate) forever: bool,
+}
+
+/// One entry of a folder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirEntry<'a> {
+    /// Its name.
+    pub(crate) name: &'a [u8],
+    /// Its attributes.
+    pub(crate) attr: Attr,
+    /// Where to go on after it.
+    pub(crate) next_offset: u64,
+}
+
+/// The names of the extended attributes of files.
+pub(crate) const XATTRS: [&str; 3] = ["user.larder.crc32c", "user.larder.etag", "user.larder.origin"];
+
+/// Answers from the manifest. Shared by all threads of a mount.
+#[derive(Debug)]
+pub(crate) struct Filesystem {
+    dataset: Arc<Dataset>,
+    inodes: Inodes,
+    about: AboutFiles,
+}
+
+impl Filesystem {
+    /// The names of `dataset`.
+    pub(crate) fn new(dataset: Arc<Dataset>) -> Self {
+        let totals = dataset.manifest().totals();
+        Self { inodes: Inodes::new(totals.dirs, totals.files), about: AboutFiles::default(), dataset }
+    }
+
+    /// The dataset whose names these are.
+    pub(crate) fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
+    }
+
+    fn node(&self, ino: u64) -> Result<Node, FsError> {
+        self.inodes.node(ino).ok_or(FsError::NoSuchInode)
+    }
+
+    /// Finds a name in a folder. `None`: there is no such name, and never will be in this snapshot.
+    pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<Attr>, FsError> {
+        match self.node(parent)? {
+            Node::Row(Entry::Dir(dir)) => {
+                let row = self.dataset.manifest().dir(dir)?;
+                match self.dataset.manifest().lookup(&row, name)? {
+                    Some(entry) => Ok(Some(self.attr_of(entry)?)),
+                    None if dir == DirIndex(0) && name == larder_dataset::name::RESERVED => {
+                        Ok(Some(self.about_attr(About::Folder)))
+                    }
+                    None => Ok(None),
+                }
+            }
+            Node::About(About::Folder) => {
+                let found = About::FILES.iter().find(|(_, file_name)| file_name.as_bytes() == name);
+                Ok(found.map(|&(file, _)| self.about_attr(file)))
+            }
+            Node::Row(Entry::File(_)) | Node::About(_) => Err(FsError::NotADirectory),
+        }
+    }
+
+    /// The attributes of a node.
+    pub(crate) fn attr(&self, ino: u64) -> Result<Attr, FsError> {
+        match self.node(ino)? {
+            Node::Row(entry) => self.attr_of(entry),
+            Node::About(about) => Ok(self.about_attr(about)),
+        }
+    }
+
+    fn attr_of(&self, entry: Entry) -> Result<Attr, FsError> {
+        let ino = self.inodes.number(Node::Row(entry));
+        let manifest = self.dataset.manifest();
+        Ok(match entry {
+            Entry::Dir(dir) => Attr {
+                ino,
+                is_dir: true,
+                size: 0,
+                mtime_ns: manifest.created_ns(),
+                nlink: manifest.dir(dir)?.dir_count.saturating_add(2),
+                forever: true,
+            },
+            Entry::File(file) => {
+                let file = manifest.file(file)?;
+                Attr { ino, is_dir: false, size: file.size, mtime_ns: file.mtime_ns, nlink: 1, forever: true }
+            }
+        })
+    }
+
+    fn about_attr(&self, about: About) -> Attr {
+        let ino = self.inodes.number(Node::About(about));
+        match self.about.refresh(about, &self.dataset) {
+            None => {
+                let mtime_ns = self.dataset.manifest().created_ns();
+                Attr { ino, is_dir: true, size: 0, mtime_ns, nlink: 2, forever: true }
+            }
+            Some(text) => {
+                let since = text.made.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+                let mtime_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+                Attr { ino, is_dir: false, size: text.bytes.len() as u64, mtime_ns, nlink: 1, forever: false }
+            }
+        }
+    }
+
+    /// Calls `emit` for the entries of a folder from `offset` on (0 at first, then an entry's `next_offset`), until it
+    /// returns true. The order is `.`, `..`, folders, files; each by name.
+    pub(crate) fn read_dir(&self, ino: u64, offset: u64, mut emit: impl FnMut(DirEntry<'_>) -> bool) -> Result<(), FsError> {
+        let dir = match self.node(ino)? {
+            Node::Row(Entry::Dir(dir)) => dir,
+            Node::About(About::Folder) => return self.read_about_dir(offset, emit),
+            Node::Row(Entry::File(_)) | Node::About(_) => return Err(FsError::NotADirectory),
+        };
+        let manifest = self.dataset.manifest();
+        let row = manifest.dir(dir)?;
+        let (dirs, files) = (u64::from(row.dir_count), u64::from(row.file_count));
+        for at in offset..2 + dirs + files {
+            let (name, entry) = match at {
+                0 => (&b"."[..], Entry::Dir(dir)),
+                1 => (&b".."[..], Entry::Dir(row.parent)),
+                _ if at - 2 < dirs => {
+                    let child = DirIndex(row.first_dir + (at - 2) as u32);
+                    (manifest.dir(child)?.name, Entry::Dir(child))
+                }
+                _ => {
+                    let file = FileIndex(row.first_file + (at - 2 - dirs) as u32);
+                    (manifest.file(file)?.name, Entry::File(file))
+                }
+            };
+            if emit(DirEntry { name, attr: self.attr_of(entry)?, next_offset: at + 1 }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_about_dir(&self, offset: u64, mut emit: impl FnMut(DirEntry<'_>) -> bool) -> Result<(), FsError> {
+        let mut entries = vec![
+            (".", self.about_attr(About::Folder)),
+            ("..", self.attr_of(Entry::Dir(DirIndex(0)))?),
+        ];
+        entries.extend(About::FILES.map(|(file, name)| (name, self.about_attr(file))));
+        for (at, (name, attr)) in entries.into_iter().enumerate().skip(offset as usize) {
+            if emit(DirEntry { name: name.as_bytes(), attr, next_offset: at as u64 + 1 }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The file that an inode number stands for, or the text of one of the mount's own files.
+    pub(crate) fn open_file(&self, ino: u64) -> Result<Readable, FsError> {
+        match self.node(ino)? {
+            Node::Row(Entry::File(file)) => Ok(Readable::File(file)),
+            Node::Row(Entry::Dir(_)) | Node::About(About::Folder) => Err(FsError::IsADirectory),
+            Node::About(about) => match self.about.shown(about, &self.dataset) {
+                Some(text) => Ok(Readable::Text(text.bytes)),
+                None => Err(FsError::IsADirectory),
+            },
+        }
+    }
+
+    /// True if this is `.larder/stats.json`, which is where a mount takes commands.
+    pub(crate) fn is_stats(&self, ino: u64) -> bool {
+        self.inodes.node(ino) == Some(Node::About(About::Stats))
+    }
+
+    /// The value of an extended attribute.
+    pub(crate) fn xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        let Node::Row(Entry::File(index)) = self.node(ino)? else { return Err(FsError::NoSuchAttribute) };
+        let manifest = self.dataset.manifest();
+        let file = manifest.file(index)?;
+        match name {
+            b"user.larder.crc32c" => {
+                let crc = manifest.file_crc(&file)?.ok_or(FsError::NoSuchAttribute)?;
+                Ok(format!("{crc:08x}").into_bytes())
+            }
+            b"user.larder.etag" => match manifest.version(&file)? {
+                Some(VersionTag::ETag(etag)) => Ok(etag.as_bytes().to_vec()),
+                Some(VersionTag::MtimeSize { .. }) | None => Err(FsError::NoSuchAttribute),
+            },
+            b"user.larder.origin" => self.dataset.origin_of(&file).map_err(FsError::Manifest),
+            _ => Err(FsError::NoSuchAttribute),
+        }
+    }
+
+    /// The names of a node's extended attributes, each ended by a NUL.
+    pub(crate) fn xattr_names(&self, ino: u64) -> Result<Vec<u8>, FsError> {
+        let mut names = Vec::new();
+        for name in XATTRS {
+            match self.xattr(ino, name.as_bytes()) {
+                Ok(_) => {
+                    names.extend_from_slice(name.as_bytes());
+                    names.push(0);
+                }
+                Err(FsError::NoSuchAttribute) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// What a read reads.
+#[derive(Debug)]
+pub(crate) enum Readable {
+    /// A file of the dataset.
+    File(FileIndex),
+    /// A text made here.
+    Text(Arc<[u8]>),
+}

@@ -1,0 +1,437 @@
+//! The FUSE callbacks: decode, call, reply. Decides nothing but how a request is answered on the wire.
+//!
+//! Invariant: no callback waits for the network. A read that the store cannot answer goes to the runtime together with its
+//! reply, and the thread takes the next request.
+//!
+//! OPEN, OPENDIR and FLUSH are answered ENOSYS, after which the kernel sends neither them nor RELEASE any more and keeps
+//! pages and listings from one open to the next, which is right since a snapshot never changes.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
+};
+use tracing::{debug, info};
+
+use crate::errno::Errno;
+use crate::fetch::FetchError;
+use crate::filesystem::{Attr, Filesystem, FsError, Readable};
+use crate::stats::{StatsCounters, add};
+use crate::warm::WARM_IOCTL;
+
+/// How long the kernel may keep what never changes.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Bytes of a block as statfs counts them.
+const STATFS_BLOCK: u64 = 4096;
+
+/// What the kernel is asked for at INIT.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelLimits {
+    /// Requests that the kernel keeps in flight without a caller waiting (read-ahead). A hung origin holds as many of them
+    /// as there are readers of missing blocks, and must leave room for the others.
+    pub(crate) max_background: u16,
+}
+
+/// Serves one mount.
+#[derive(Debug)]
+pub(crate) struct Front {
+    filesystem: Arc<Filesystem>,
+    limits: KernelLimits,
+    uid: u32,
+    gid: u32,
+}
+
+impl Front {
+    pub(crate) fn new(filesystem: Arc<Filesystem>, limits: KernelLimits) -> Self {
+        Self { filesystem, limits, uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
+    fn counters(&self) -> &Arc<StatsCounters> {
+        self.filesystem.dataset().counters()
+    }
+
+    /// Runs a callback. A panic in it ends one request, not the mount: the reply it dropped was sent as EIO.
+    fn guard(&self, callback: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+            add(&self.counters().panics, 1);
+        }
+    }
+
+    fn file_attr(&self, attr: &Attr) -> FileAttr {
+        let time = time(attr.mtime_ns);
+        FileAttr {
+            ino: INodeNo(attr.ino),
+            size: attr.size,
+            blocks: attr.size.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind: if attr.is_dir { FileType::Directory } else { FileType::RegularFile },
+            perm: if attr.is_dir { 0o555 } else { 0o444 },
+            nlink: attr.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    fn read_file(&self, ino: u64, offset: u64, size: u32, reply: ReplyData) {
+        let dataset = self.filesystem.dataset();
+        let index = match self.filesystem.open_file(ino) {
+            Ok(Readable::File(index)) => index,
+            Ok(Readable::Text(text)) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+                let end = start.saturating_add(size as usize).min(text.len());
+                return reply.data(&text[start..end]);
+            }
+            Err(error) => return self.fail(reply, &error),
+        };
+        let file = match dataset.manifest().file(index) {
+            Ok(file) => file,
+            Err(error) => return self.fail(reply, &FsError::Manifest(error)),
+        };
+        let mut reply = Some(reply);
+        let answered = dataset.read_now(&file, offset, size, |bytes| {
+            if let Some(reply) = reply.take() {
+                reply.data(bytes);
+            }
+        });
+        let Some(reply) = reply.filter(|_| !answered) else { return };
+        let dataset = Arc::clone(dataset);
+        dataset.runtime().clone().spawn(async move {
+            let _counted = CountPanic(dataset.counters());
+            match dataset.read_later(index, offset, size).await {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => {
+                    add(&dataset.counters().errors, 1);
+                    if matches!(error, FetchError::Stale { .. }) {
+                        add(&dataset.counters().stale, 1);
+                    }
+                    reply.error(wire(Errno::from(&error)));
+                }
+            }
+        });
+    }
+
+    fn fail(&self, reply: ReplyData, error: &FsError) {
+        add(&self.counters().errors, 1);
+        reply.error(wire(Errno::from(error)));
+    }
+}
+
+/// Counts a panic of the task that it lives in.
+struct CountPanic<'a>(&'a StatsCounters);
+
+impl Drop for CountPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            add(&self.0.panics, 1);
+        }
+    }
+}
+
+fn wire(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.0)
+}
+
+fn time(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    let time = if ns < 0 { SystemTime::UNIX_EPOCH.checked_sub(distance) } else { SystemTime::UNIX_EPOCH.checked_add(distance) };
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+const fn ttl(attr: &Attr) -> Duration {
+    if attr.forever { FOREVER } else { Duration::ZERO }
+}
+
+impl fuser::Filesystem for Front {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for (capability, effect) in [
+            (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups in one folder do not wait for each other"),
+            (InitFlags::FUSE_DO_READDIRPLUS, "a listing brings the attributes along"),
+            (InitFlags::FUSE_READDIRPLUS_AUTO, "but only where they are asked for"),
+            (InitFlags::FUSE_NO_OPEN_SUPPORT, "no OPEN and RELEASE"),
+            (InitFlags::FUSE_NO_OPENDIR_SUPPORT, "no OPENDIR and RELEASEDIR"),
+            (InitFlags::FUSE_AUTO_INVAL_DATA, "stats.json is read anew when its time has changed"),
+            (InitFlags::FUSE_ASYNC_DIO, "direct reads of one file at once"),
+        ] {
+            match config.add_capabilities(capability) {
+                Ok(()) => debug!(effect, "kernel capability in use"),
+                Err(_) => info!(effect, "kernel capability missing; slower without it"),
+            }
+        }
+        // The kernel offers what its read-ahead is set to; `mount` raises that once the mount is there.
+        let readahead = config.set_max_readahead(u32::MAX).or_else(|most| config.set_max_readahead(most));
+        let background = config.set_max_background(self.limits.max_background);
+        info!(abi = %config.kernel_abi(), ?readahead, ?background, "FUSE session open");
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.guard(|| {
+            add(&self.counters().lookups, 1);
+            match self.filesystem.lookup(parent.0, name.as_bytes()) {
+                Ok(Some(attr)) => {
+                    reply.entry_with_ttls(&ttl(&attr), &FOREVER, &self.file_attr(&attr), Generation(0));
+                }
+                // Inode 0 says that there is no such name, and lets the kernel remember it.
+                Ok(None) => {
+                    let none = Attr { ino: 0, is_dir: false, size: 0, mtime_ns: 0, nlink: 0, forever: true };
+                    reply.entry(&FOREVER, &self.file_attr(&none), Generation(0));
+                }
+                Err(error) => reply.error(wire(Errno::from(&error))),
+            }
+        });
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.guard(|| match self.filesystem.attr(ino.0) {
+            Ok(attr) => reply.attr(&ttl(&attr), &self.file_attr(&attr)),
+            Err(error) => reply.error(wire(Errno::from(&error))),
+        });
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.guard(|| {
+            add(&self.counters().reads, 1);
+            self.read_file(ino.0, offset, size, reply);
+        });
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.guard(|| {
+            let listed = self.filesystem.read_dir(ino.0, offset, |entry| {
+                let kind = if entry.attr.is_dir { FileType::Directory } else { FileType::RegularFile };
+                reply.add(INodeNo(entry.attr.ino), entry.next_offset, kind, OsStr::from_bytes(entry.name))
+            });
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(wire(Errno::from(&error))),
+            }
+        });
+    }
+
+    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        self.guard(|| {
+            let listed = self.filesystem.read_dir(ino.0, offset, |entry| {
+                reply.add(
+                    INodeNo(entry.attr.ino),
+                    entry.next_offset,
+                    OsStr::from_bytes(entry.name),
+                    &ttl(&entry.attr),
+                    &self.file_attr(&entry.attr),
+                    Generation(0),
+                )
+            });
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(wire(Errno::from(&error))),
+            }
+        });
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let totals = self.filesystem.dataset().manifest().totals();
+        let blocks = totals.bytes.div_ceil(STATFS_BLOCK);
+        let files = u64::from(totals.files) + u64::from(totals.dirs);
+        reply.statfs(blocks, 0, 0, files, 0, STATFS_BLOCK as u32, 255, STATFS_BLOCK as u32);
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.guard(|| xattr_reply(self.filesystem.xattr(ino.0, name.as_bytes()), size, reply));
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.guard(|| xattr_reply(self.filesystem.xattr_names(ino.0), size, reply));
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.guard(|| {
+            if cmd == WARM_IOCTL && self.filesystem.is_stats(ino.0) {
+                self.filesystem.dataset().start_warming();
+                reply.ioctl(0, &[]);
+            } else {
+                reply.error(fuser::Errno::ENOTTY);
+            }
+        });
+    }
+
+    fn lseek(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        // Files have no holes: data is where one is, the only hole is the end.
+        self.guard(|| match self.filesystem.attr(ino.0) {
+            Ok(attr) if (0..attr.size.cast_signed()).contains(&offset) => match whence {
+                libc::SEEK_DATA => reply.offset(offset),
+                libc::SEEK_HOLE => reply.offset(attr.size.cast_signed()),
+                _ => reply.error(fuser::Errno::EINVAL),
+            },
+            Ok(_) => reply.error(fuser::Errno::ENXIO),
+            Err(error) => reply.error(wire(Errno::from(&error))),
+        });
+    }
+
+    // What follows would change something. The kernel refuses it by itself while the mount is read-only; a mount that root
+    // made writable hears it from here.
+
+    fn access(&self, _req: &Request, _ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        if mask.contains(AccessFlags::W_OK) { reply.error(fuser::Errno::EROFS) } else { reply.ok() }
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        _size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &std::path::Path, reply: ReplyEntry) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: INodeNo,
+        _: &OsStr,
+        _: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+
+    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::EROFS);
+    }
+}
+
+/// A value, or its size when the caller has no room yet.
+fn xattr_reply(value: Result<Vec<u8>, FsError>, room: u32, reply: ReplyXattr) {
+    match value {
+        Ok(value) if room == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > room as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(wire(Errno::from(&error))),
+    }
+}

@@ -1,0 +1,94 @@
+//! Inode numbers: 1 is the root, then the folders, then the files, each in row order; so the numbers need no table and no
+//! FORGET, and a new daemon understands those that an earlier one gave out.
+
+use larder_dataset::{DirIndex, Entry, FileIndex};
+
+/// The root folder.
+pub(crate) const ROOT: u64 = 1;
+
+/// Numbers from here on are not rows of the manifest.
+const ABOUT_BASE: u64 = 1 << 62;
+
+/// The files that tell about the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    /// `.larder`
+    Folder,
+    /// `.larder/stats.json`
+    Stats,
+    /// `.larder/manifest.json`
+    Manifest,
+}
+
+impl About {
+    /// Those in the folder, with their names.
+    pub(crate) const FILES: [(Self, &'static str); 2] = [(Self::Manifest, "manifest.json"), (Self::Stats, "stats.json")];
+}
+
+/// What an inode number stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// A row of the manifest.
+    Row(Entry),
+    /// One of the mount's own files.
+    About(About),
+}
+
+/// The numbers of a snapshot with `dirs` folders.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inodes {
+    dirs: u32,
+    files: u32,
+}
+
+impl Inodes {
+    /// The numbering for these counts.
+    pub(crate) const fn new(dirs: u32, files: u32) -> Self {
+        Self { dirs, files }
+    }
+
+    /// The number of a node.
+    pub(crate) const fn number(&self, node: Node) -> u64 {
+        match node {
+            Node::Row(Entry::Dir(DirIndex(dir))) => ROOT + dir as u64,
+            Node::Row(Entry::File(FileIndex(file))) => ROOT + self.dirs as u64 + file as u64,
+            Node::About(about) => ABOUT_BASE + about as u64,
+        }
+    }
+
+    /// The node of a number; `None` if no node has it.
+    pub(crate) fn node(&self, number: u64) -> Option<Node> {
+        if number >= ABOUT_BASE {
+            return [About::Folder, About::Stats, About::Manifest]
+                .into_iter()
+                .map(Node::About)
+                .find(|&node| self.number(node) == number);
+        }
+        let row = number.checked_sub(ROOT)?;
+        let dirs = u64::from(self.dirs);
+        if row < dirs {
+            return Some(Node::Row(Entry::Dir(DirIndex(row as u32))));
+        }
+        (row - dirs < u64::from(self.files)).then(|| Node::Row(Entry::File(FileIndex((row - dirs) as u32))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_nodes_are_one_to_one() {
+        let inodes = Inodes::new(3, 2);
+        for number in 1..=5 {
+            assert_eq!(inodes.number(inodes.node(number).unwrap()), number);
+        }
+        assert_eq!(inodes.node(1), Some(Node::Row(Entry::Dir(DirIndex(0)))));
+        assert_eq!(inodes.node(4), Some(Node::Row(Entry::File(FileIndex(0)))));
+        for number in [0, 6, u64::MAX, ABOUT_BASE + 3, ABOUT_BASE - 1] {
+            assert_eq!(inodes.node(number), None, "{number}");
+        }
+        let stats = Node::About(About::Stats);
+        assert_eq!(inodes.node(inodes.number(stats)), Some(stats));
+    }
+}

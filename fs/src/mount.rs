@@ -1,0 +1,274 @@
+//! Makes mounts and ends them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{BackgroundSession, MountOption, Session, SessionACL};
+use tracing::{info, warn};
+
+use crate::dataset::Dataset;
+use crate::filesystem::Filesystem;
+use crate::fuse::{Front, KernelLimits};
+
+/// The file system type of our mounts, as /proc/self/mounts shows it.
+pub const FSTYPE: &str = "fuse.larder";
+
+/// How a dataset is mounted.
+#[derive(Clone, Debug)]
+pub struct MountConfig {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// Lets users other than the one who mounts in. Without root this needs `user_allow_other` in /etc/fuse.conf.
+    pub allow_other: bool,
+    /// Threads that take requests from the kernel.
+    pub threads: usize,
+    /// Bytes that the kernel reads ahead in a file.
+    pub read_ahead_bytes: u64,
+    /// Requests without a waiting caller that the kernel keeps in flight.
+    pub max_background: u16,
+}
+
+impl MountConfig {
+    /// What `larder mount` uses unless told otherwise.
+    pub fn new(mountpoint: PathBuf) -> Self {
+        Self {
+            mountpoint,
+            allow_other: rustix::process::geteuid().is_root(),
+            threads: 16,
+            read_ahead_bytes: 1 << 20,
+            max_background: 1024,
+        }
+    }
+}
+
+/// Why a mount could not be made or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point cannot be used.
+    #[error("mount point {path}: {what}")]
+    Mountpoint {
+        /// The mount point.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        what: &'static str,
+    },
+    /// The kernel or fusermount3 refused.
+    #[error("mount at {path}: {source} (`larder doctor` tells what is missing)")]
+    Refused {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It could not be unmounted.
+    #[error("unmount {path}: {source}")]
+    Unmount {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A mount being served. Dropping it unmounts.
+#[derive(Debug)]
+pub struct Mounted {
+    session: BackgroundSession,
+    path: PathBuf,
+}
+
+/// Mounts `dataset`. The mount is ready when this returns.
+pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, MountError> {
+    let path = prepare(&config.mountpoint)?;
+    let name = dataset.stats().dataset.name;
+    let mut options = fuser::Config::default();
+    options.mount_options = vec![
+        MountOption::RO,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoAtime,
+        MountOption::DefaultPermissions,
+        MountOption::FSName(format!("larder:{}", fsname(&name))),
+        MountOption::Subtype("larder".to_owned()),
+    ];
+    options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
+    options.n_threads = Some(config.threads.max(1));
+    let front = Front::new(
+        Arc::new(Filesystem::new(dataset)),
+        KernelLimits { max_background: config.max_background.max(16) },
+    );
+    let refused = |source| MountError::Refused { path: path.clone(), source };
+    let session = Session::new(front, &path, &options).and_then(Session::spawn).map_err(refused)?;
+    raise_read_ahead(&path, config.read_ahead_bytes);
+    info!(path = %path.display(), "mounted");
+    Ok(Mounted { session, path })
+}
+
+/// A comma ends a mount option and a newline a line of /proc/mounts.
+fn fsname(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_graphic() && c != ',' && c != '\\' { c } else { '_' }).collect()
+}
+
+impl Mounted {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unmounts and waits until the last request is answered. While files are in use the mount goes out of sight at once
+    /// and ends with the last of them.
+    pub fn unmount(self) -> Result<(), MountError> {
+        let Self { session, path } = self;
+        session.umount_and_join().map_err(|source| MountError::Unmount { path, source })
+    }
+
+    /// Waits until somebody unmounts it.
+    pub fn wait(self) -> io::Result<()> {
+        self.session.join()
+    }
+
+    /// True once it was unmounted and all its threads have ended.
+    pub fn is_over(&self) -> bool {
+        self.session.guard.is_finished()
+    }
+}
+
+/// Checks the mount point, and takes away a dead mount of ours that a killed process left there.
+fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    let refuse = |what| MountError::Mountpoint { path: mountpoint.to_owned(), what };
+    match std::fs::metadata(mountpoint) {
+        Ok(found) if !found.is_dir() => return Err(refuse("is not a folder; name an empty folder")),
+        Ok(_) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            if mounts().iter().any(|mount| mount.path == absolute(mountpoint)) {
+                warn!(path = %mountpoint.display(), "taking away the dead mount of a killed process");
+                unmount(mountpoint, true)?;
+            } else {
+                return Err(refuse("holds a dead mount of another program; unmount that first"));
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(refuse("does not exist; create the folder first (mkdir -p)"));
+        }
+        Err(error) => return Err(MountError::Refused { path: mountpoint.to_owned(), source: error }),
+    }
+    let path = mountpoint.canonicalize().map_err(|_| refuse("cannot be resolved"))?;
+    if mounts().iter().any(|mount| mount.path == path) {
+        return Err(refuse("has a Larder mount already; `larder umount` it first, or name another folder"));
+    }
+    Ok(path)
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    // The last part may be a dead mount, which cannot be resolved; its parent can.
+    match (path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent }), path.file_name()) {
+        (Some(parent), Some(name)) => parent.canonicalize().map_or_else(|_| path.to_owned(), |parent| parent.join(name)),
+        _ => path.to_owned(),
+    }
+}
+
+/// One of our mounts, as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where.
+    pub path: PathBuf,
+    /// `larder:` and the dataset's name.
+    pub source: String,
+}
+
+/// The Larder mounts that this process can see.
+pub fn mounts() -> Vec<MountEntry> {
+    parse_mountinfo(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
+}
+
+fn parse_mountinfo(text: &[u8]) -> Vec<MountEntry> {
+    use std::os::unix::ffi::OsStringExt;
+    let entry = |line: &[u8]| {
+        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        if *fields.get(dash + 1)? != FSTYPE.as_bytes() {
+            return None;
+        }
+        let path = std::ffi::OsString::from_vec(unescape(fields.get(4)?));
+        let source = String::from_utf8_lossy(&unescape(fields.get(dash + 2)?)).into_owned();
+        Some(MountEntry { path: path.into(), source })
+    };
+    text.split(|&byte| byte == b'\n').filter_map(entry).collect()
+}
+
+/// Blanks, tabs, newlines and backslashes stand as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| byte == b'\\').and_then(|digits| {
+            u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+        });
+        plain.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { &after[3..] } else { after };
+    }
+    plain
+}
+
+/// Unmounts what is at `path`; `lazy` takes it out of sight though files are in use.
+pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
+    use rustix::mount::UnmountFlags;
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
+    let failed = |source: io::Error| MountError::Unmount { path: path.to_owned(), source };
+    match rustix::mount::unmount(path, flags) {
+        Ok(()) => Ok(()),
+        // Without root the setuid helper does it.
+        Err(rustix::io::Errno::PERM) => {
+            let mut helper = std::process::Command::new("fusermount3");
+            helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(path);
+            let output = helper.output().map_err(failed)?;
+            if output.status.success() {
+                Ok(())
+            } else {
+                Err(failed(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())))
+            }
+        }
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// The kernel reads 128 KiB ahead by default, and so cuts each file into pieces of that size. Only root may change it.
+fn raise_read_ahead(path: &Path, bytes: u64) {
+    let Ok(stat) = rustix::fs::stat(path) else { return };
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    match std::fs::write(&knob, (bytes / 1024).to_string()) {
+        Ok(()) => info!(read_ahead_kib = bytes / 1024, "read-ahead raised"),
+        Err(error) => info!(%error, "read-ahead stays as it is; root may raise it: files are read in smaller pieces"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_gives_our_mounts_with_their_real_names() {
+        let text = b"36 35 98:0 / /mnt/a\\040b\\134c ro,noatime shared:1 - fuse.larder larder:set ro,user_id=0\n\
+                     37 35 98:1 / /mnt/other rw - ext4 /dev/vda rw\n\
+                     broken line\n\n";
+        assert_eq!(
+            parse_mountinfo(text),
+            [MountEntry { path: "/mnt/a b\\c".into(), source: "larder:set".to_owned() }]
+        );
+    }
+
+    #[test]
+    fn a_dataset_name_cannot_smuggle_mount_options_in() {
+        assert_eq!(fsname("a,suid b\n"), "a_suid_b_");
+    }
+
+    #[test]
+    fn a_mount_point_that_is_missing_or_a_file_is_refused_in_words() {
+        let missing = prepare(Path::new("/nonexistent/larder")).unwrap_err().to_string();
+        assert!(missing.contains("mkdir -p"), "{missing}");
+        let file = prepare(Path::new("/proc/self/status")).unwrap_err().to_string();
+        assert!(file.contains("not a folder"), "{file}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Warming: fills the store ahead of the readers, in the manifest's order, until all is in or the reservation is full.
+//!
+//! A mount is told to warm by an ioctl on its `.larder/stats.json`, and reports how far it is in that same file, so that
+//! neither a socket nor a second way in is needed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use larder_dataset::{BlockPart, FileIndex};
+use larder_store::DatasetCache;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tracing::info;
+
+use crate::fetch::{Fetcher, Warmed};
+use crate::manifest_file::MappedManifest;
+
+/// The ioctl that starts warming: `_IO('L', 1)`.
+pub const WARM_IOCTL: u32 = (b'L' as u32) << 8 | 1;
+
+/// Blocks warmed at once: enough to hide the origin's latency, and half of the fetches, so that readers get theirs.
+const CONCURRENCY: usize = 32;
+
+/// How far warming is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmState {
+    /// False once it has ended.
+    pub running: bool,
+    /// Blocks looked at.
+    pub blocks_done: u64,
+    /// Blocks of the dataset.
+    pub blocks_total: u64,
+    /// Blocks in the store, of those looked at.
+    pub blocks_kept: u64,
+    /// Blocks that could not be had from the origin.
+    pub blocks_failed: u64,
+    /// True if it ended early since the reservation is full.
+    pub full: bool,
+}
+
+/// Runs at most one warming at a time.
+#[derive(Debug)]
+pub(crate) struct Warmer {
+    manifest: Arc<MappedManifest>,
+    cache: Arc<DatasetCache>,
+    fetcher: Arc<Fetcher>,
+    state: Arc<Mutex<Option<WarmState>>>,
+}
+
+impl Warmer {
+    pub(crate) fn new(manifest: Arc<MappedManifest>, cache: Arc<DatasetCache>, fetcher: Arc<Fetcher>) -> Self {
+        Self { manifest, cache, fetcher, state: Arc::default() }
+    }
+
+    /// How far the last warming is; `None` if there was none.
+    pub(crate) fn state(&self) -> Option<WarmState> {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts one, unless one is running.
+    pub(crate) fn start(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_some_and(|state| state.running) {
+            return;
+        }
+        let blocks_total = u64::from(self.manifest.totals().blocks);
+        *state = Some(WarmState { running: true, blocks_total, ..WarmState::default() });
+        drop(state);
+        let (manifest, cache, fetcher) = (Arc::clone(&self.manifest), Arc::clone(&self.cache), Arc::clone(&self.fetcher));
+        let finish = Finish(Arc::clone(&self.state));
+        self.fetcher.runtime().spawn(async move { warm(&manifest, &cache, &fetcher, &finish).await });
+    }
+}
+
+/// Marks the warming as ended, also when its task is dropped or panics.
+struct Finish(Arc<Mutex<Option<WarmState>>>);
+
+impl Finish {
+    fn update(&self, change: impl FnOnce(&mut WarmState)) {
+        if let Some(state) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            change(state);
+        }
+    }
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        self.update(|state| state.running = false);
+    }
+}
+
+async fn warm(manifest: &MappedManifest, cache: &DatasetCache, fetcher: &Arc<Fetcher>, finish: &Finish) {
+    let mut running = JoinSet::new();
+    let mut full = false;
+    'files: for index in (0..manifest.totals().files).map(FileIndex) {
+        let Ok(file) = manifest.file(index) else { continue };
+        for part in file.parts(0, file.size) {
+            while running.len() >= CONCURRENCY {
+                full |= note(running.join_next().await, finish);
+            }
+            // A policy that evicts would take every block and lose as many: stop at the capacity, whatever the policy.
+            let usage = cache.usage();
+            full |= usage.used_bytes + u64::from(part.block_len) > usage.capacity_bytes && !cache.contains(part.block);
+            if full {
+                break 'files;
+            }
+            let fetcher = Arc::clone(fetcher);
+            running.spawn(async move { warm_block(&fetcher, index, part).await });
+        }
+    }
+    while let Some(ended) = running.join_next().await {
+        full |= note(Some(ended), finish);
+    }
+    finish.update(|state| state.full = full);
+    info!(full, "warming ended");
+}
+
+async fn warm_block(fetcher: &Arc<Fetcher>, index: FileIndex, part: BlockPart) -> Warmed {
+    let whole = BlockPart { start: 0, len: part.block_len, ..part };
+    fetcher.warm(index, whole).await
+}
+
+/// Notes how one block ended; true if there was no room for it.
+fn note(ended: Option<Result<Warmed, tokio::task::JoinError>>, finish: &Finish) -> bool {
+    let mut full = false;
+    finish.update(|state| {
+        state.blocks_done += 1;
+        match ended {
+            Some(Ok(Warmed::Kept)) => state.blocks_kept += 1,
+            Some(Ok(Warmed::NoRoom)) => full = true,
+            Some(Ok(Warmed::Failed) | Err(_)) | None => state.blocks_failed += 1,
+        }
+    });
+    full
+}

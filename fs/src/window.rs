@@ -1,0 +1,135 @@
+//! The window: blocks that the store does not keep, held in memory until as many bytes were read as they have. Without it,
+//! a file read in several pieces would be fetched once for each piece. (The kernel's read-ahead asks for the pieces in any
+//! order, so reaching the end of a block does not tell that its reader is done.)
+//!
+//! Invariant: never more than the given bytes, except for one block that is larger by itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use larder_dataset::BlockIndex;
+
+/// A bounded set of blocks; the oldest goes first.
+#[derive(Debug)]
+pub(crate) struct Window {
+    capacity_bytes: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    blocks: HashMap<BlockIndex, Held>,
+    order: VecDeque<BlockIndex>,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    bytes: Bytes,
+    /// Bytes not read yet, if none is read twice.
+    unread: u32,
+}
+
+impl Window {
+    /// An empty one.
+    pub(crate) fn new(capacity_bytes: u64) -> Self {
+        Self { capacity_bytes, inner: Mutex::default() }
+    }
+
+    /// A block, if it is here, of which `len` bytes are now read.
+    pub(crate) fn take(&self, block: BlockIndex, len: u32) -> Option<Bytes> {
+        let mut inner = self.lock();
+        let bytes = inner.blocks.get(&block)?.bytes.clone();
+        inner.read(block, len);
+        Some(bytes)
+    }
+
+    /// Counts `len` bytes of a block as read that came another way.
+    pub(crate) fn used(&self, block: BlockIndex, len: u32) {
+        self.lock().read(block, len);
+    }
+
+    /// Takes a block in; older ones make room.
+    pub(crate) fn insert(&self, block: BlockIndex, bytes: Bytes) {
+        let mut inner = self.lock();
+        inner.remove(block);
+        inner.bytes += bytes.len() as u64;
+        let unread = bytes.len() as u32;
+        inner.blocks.insert(block, Held { bytes, unread });
+        inner.order.push_back(block);
+        while inner.bytes > self.capacity_bytes && inner.blocks.len() > 1 {
+            if let Some(oldest) = inner.order.pop_front() {
+                inner.forget(oldest);
+            }
+        }
+    }
+
+    /// Bytes held now.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        // No code under this lock can panic half-way, so what a poisoned lock guards is still whole.
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn read(&mut self, block: BlockIndex, len: u32) {
+        if let Some(held) = self.blocks.get_mut(&block) {
+            held.unread = held.unread.saturating_sub(len);
+            if held.unread == 0 {
+                self.remove(block);
+            }
+        }
+    }
+
+    fn remove(&mut self, block: BlockIndex) {
+        if self.blocks.contains_key(&block) {
+            self.order.retain(|&other| other != block);
+            self.forget(block);
+        }
+    }
+
+    fn forget(&mut self, block: BlockIndex) {
+        if let Some(held) = self.blocks.remove(&block) {
+            self.bytes -= held.bytes.len() as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zeros(len: usize) -> Bytes {
+        Bytes::from(vec![0; len])
+    }
+
+    #[test]
+    fn the_oldest_block_makes_room_and_nothing_is_counted_twice() {
+        let window = Window::new(100);
+        for block in 0..3 {
+            window.insert(BlockIndex(block), zeros(40));
+        }
+        assert_eq!(window.bytes(), 80);
+        assert!(window.take(BlockIndex(0), 1).is_none() && window.take(BlockIndex(2), 1).is_some());
+        window.insert(BlockIndex(2), zeros(60));
+        assert_eq!(window.bytes(), 100);
+        window.insert(BlockIndex(9), zeros(500));
+        assert_eq!(window.bytes(), 500, "one block that is too large by itself");
+    }
+
+    #[test]
+    fn a_block_goes_once_all_its_bytes_were_read_in_whatever_order() {
+        let window = Window::new(100);
+        window.insert(BlockIndex(1), zeros(30));
+        window.used(BlockIndex(1), 10);
+        assert!(window.take(BlockIndex(1), 15).is_some());
+        assert!(window.take(BlockIndex(1), 5).is_some());
+        assert!(window.take(BlockIndex(1), 5).is_none());
+        assert_eq!(window.bytes(), 0);
+    }
+}

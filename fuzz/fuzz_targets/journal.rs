@@ -1,0 +1,36 @@
+//! Reads bytes as a journal: its frames with their checksums, and each frame's record whatever its checksum is.
+//!
+//! Invariant under test: no panic, no memory beyond what the bytes take, and a record that decodes is written back as the
+//! same bytes.
+#![no_main]
+
+use larder_import::journal::{Frames, PackRecord, PageRecord};
+use libfuzzer_sys::fuzz_target;
+
+/// The header before the frames.
+const HEADER_BYTES: usize = 64;
+
+fuzz_target!(|data: &[u8]| {
+    let mut rest = data.get(HEADER_BYTES..).unwrap_or_default();
+    let mut frames = Frames::new(rest);
+    while let Ok(Some(payload)) = frames.next_frame() {
+        decode(payload);
+    }
+    // The frames again, their checksums taken for right.
+    while let Some((head, after)) = rest.split_first_chunk::<8>() {
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let (payload, after) = after.split_at(len.min(after.len()));
+        decode(payload);
+        rest = after;
+    }
+    decode(data);
+});
+
+fn decode(payload: &[u8]) {
+    if let Ok(page) = PageRecord::decode(payload) {
+        assert_eq!(page.encode(), payload);
+    }
+    if let Ok(pack) = PackRecord::decode(payload) {
+        assert_eq!(pack.encode(), payload);
+    }
+}

@@ -1,0 +1,102 @@
+//! The table of metrics: name, kind, unit and meaning. A name never changes its meaning; it goes, and another comes.
+
+/// How a metric's value moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows, from 0 at the start of the process.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name, as in `stats.json`.
+    pub name: &'static str,
+    /// How it moves.
+    pub kind: Kind,
+    /// What it is counted in.
+    pub unit: &'static str,
+    /// What it says.
+    pub meaning: &'static str,
+}
+
+const fn counter(name: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+    Metric { name, kind: Kind::Counter, unit, meaning }
+}
+
+const fn gauge(name: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, unit, meaning }
+}
+
+/// Every metric of every part, by name.
+pub const METRICS: &[Metric] = &[
+    counter("fs_errors_total", "replies", "READ requests answered with an error"),
+    counter("fs_lookups_total", "requests", "LOOKUP requests"),
+    counter("fs_origin_bytes_total", "bytes", "bytes of blocks fetched from the origin for readers or warming"),
+    counter("fs_origin_gets_total", "GETs", "blocks fetched from the origin; one block is one GET unless it is retried"),
+    counter("fs_origin_errors_total", "fetches", "blocks that the origin did not give within the deadline"),
+    counter("fs_panics_total", "requests", "requests that ended in a panic and were answered with EIO"),
+    counter("fs_read_bytes_origin_total", "bytes", "bytes answered from a block on its way from the origin"),
+    counter("fs_read_bytes_store_total", "bytes", "bytes answered from the store"),
+    counter("fs_read_bytes_window_total", "bytes", "bytes answered from memory, from a block that the store did not keep"),
+    counter("fs_reads_total", "requests", "READ requests"),
+    counter("fs_stale_total", "replies", "reads answered with ESTALE since the object changed after import"),
+    gauge("fs_fetches_running", "fetches", "blocks on their way from the origin now"),
+    gauge("fs_window_bytes", "bytes", "blocks in memory that the store did not keep"),
+    counter("store_admitted_bytes_total", "bytes", "bytes of blocks written to the store"),
+    counter("store_admitted_total", "blocks", "blocks written to the store"),
+    counter("store_corrupt_total", "blocks", "blocks found torn, foreign or rotten in the store, and dropped"),
+    counter("store_evicted_total", "blocks", "blocks evicted by the policy; always 0 with nr"),
+    counter("store_index_errors_total", "batches", "batches that the index did not take"),
+    counter("store_refused_total", "blocks", "blocks that the policy did not admit"),
+    counter("store_write_errors_total", "blocks", "blocks that could not be written: disk full, read-only, gone"),
+    gauge("store_blocks", "blocks", "blocks in the store"),
+    gauge("store_capacity_bytes", "bytes", "the dataset's reservation"),
+    gauge("store_used_bytes", "bytes", "bytes of the dataset in the store"),
+];
+
+/// The text of `docs/METRICS.md`.
+pub fn metrics_page() -> String {
+    use std::fmt::Write;
+    let mut page = String::from(
+        "# Metrics\n\nEach is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`). Counters start at 0 with the\n\
+         process that serves the mount. This page is made from the table in `telemetry/src/metrics.rs`.\n\n\
+         | name | kind | unit | meaning |\n|---|---|---|---|\n",
+    );
+    for metric in METRICS {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "| `{}` | {kind} | {} | {} |", metric.name, metric.unit, metric.meaning);
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_say_their_kind() {
+        let mut names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), METRICS.len());
+        for metric in METRICS {
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn the_page_in_docs_is_made_from_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/METRICS.md");
+        if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
+            std::fs::write(path, metrics_page()).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), metrics_page(), "run this test with LARDER_WRITE_GOLDEN=1");
+    }
+}

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# A real Ceph for tests: one monitor, one OSD that keeps its objects in memory, and the RADOS gateway. Loopback only.
+#
+#   ceph.sh install          gets the Debian packages, unless they are there (needs root)
+#   ceph.sh check            fails unless they are there
+#   ceph.sh start DIR PORT   starts a cluster with its files in DIR and the bucket larder-test; takes PORT to PORT+40
+#   ceph.sh stop DIR         stops it and removes its files
+#
+# DIR must be empty or missing, and short: it holds unix sockets. The keys are larder / larder-secret. A cluster ends
+# with the process that started the script, too: the guard below stops it when that process is gone.
+set -euo pipefail
+
+readonly EMPTY_SHA256=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+
+die() { echo "ceph.sh: $*" >&2; exit 1; }
+uuid() { cat /proc/sys/kernel/random/uuid; }
+installed() { command -v ceph-mon ceph-osd radosgw radosgw-admin ceph monmaptool >/dev/null; }
+
+install() {
+    installed && return
+    local sudo=
+    [[ $EUID -eq 0 ]] || sudo=sudo
+    $sudo env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends ceph-mon ceph-osd radosgw ceph-common
+}
+
+configure() {
+    local dir=$1 port=$2 fsid=$3
+    cat >"$dir/ceph.conf" <<CONF
+[global]
+fsid = $fsid
+mon host = v1:127.0.0.1:$((port + 1))
+public addr = 127.0.0.1
+cluster addr = 127.0.0.1
+ms bind msgr2 = false
+ms bind port min = $((port + 2))
+ms bind port max = $((port + 40))
+mon allow pool size one = true
+mon data avail crit = 0
+mon data = $dir/mon
+osd data = $dir/osd
+osd objectstore = memstore
+memstore device bytes = 4294967296
+osd pool default size = 1
+osd pool default min size = 1
+osd pool default pg num = 4
+osd crush chooseleaf type = 0
+# The OSD would tell the monitor its place before it has the monitor's map, and without cephx is refused for it.
+osd class update on start = false
+osd crush update on start = false
+auth cluster required = none
+auth service required = none
+auth client required = none
+run dir = $dir/run
+admin socket = $dir/run/\$name.asok
+pid file = $dir/run/\$name.pid
+log file = $dir/log/\$name.log
+[client.rgw]
+rgw frontends = beast endpoint=127.0.0.1:$port
+rgw data = $dir/rgw
+CONF
+}
+
+start() {
+    local dir=$1 port=$2 owner=$PPID fsid osd
+    installed || die "is not installed: run $0 install"
+    mkdir -p "$dir"
+    [[ -z $(ls -A "$dir") ]] || die "$dir is not empty"
+    dir=$(realpath "$dir")
+    [[ ${#dir} -le 80 ]] || die "$dir is too long a path for unix sockets"
+    mkdir "$dir"/{mon,osd,run,rgw,log}
+    fsid=$(uuid) osd=$(uuid)
+    configure "$dir" "$port" "$fsid"
+    export CEPH_CONF=$dir/ceph.conf
+    setsid bash -c 'while kill -0 "$1" 2>/dev/null && [[ -d $2 ]]; do sleep 1; done; "$3" stop "$2"' \
+        guard "$owner" "$dir" "$(realpath "$0")" >/dev/null 2>&1 </dev/null &
+    if ! bring_up "$dir" "$port" "$fsid" "$osd" >"$dir/log/start" 2>&1; then
+        tail -n 20 "$dir/log/start" >&2
+        stop "$dir"
+        die "did not come up on port $port"
+    fi
+    echo "http://127.0.0.1:$port"
+}
+
+# Called in a condition, where bash does not stop at a failed command by itself.
+bring_up() {
+    local dir=$1 port=$2 fsid=$3 osd=$4
+    monmaptool --create --clobber --fsid "$fsid" --addv a "[v1:127.0.0.1:$((port + 1))]" "$dir/monmap" || return
+    ceph-mon --mkfs -i a --monmap "$dir/monmap" || return
+    ceph-mon -i a || return
+    timeout 60 ceph osd new "$osd" || return
+    ceph-osd -i 0 --mkfs --osd-uuid "$osd" || return
+    timeout 60 ceph osd crush add-bucket localhost host || return
+    timeout 60 ceph osd crush move localhost root=default || return
+    timeout 60 ceph osd crush add osd.0 1.0 host=localhost || return
+    ceph-osd -i 0 || return
+    radosgw -n client.rgw || return
+    local tries=0
+    until curl -s -o /dev/null "http://127.0.0.1:$port/"; do
+        ((++tries < 300)) || return
+        sleep 0.2
+    done
+    timeout 60 radosgw-admin -n client.rgw user create --uid=larder --display-name=larder \
+        --access-key=larder --secret-key=larder-secret || return
+    curl -sf -X PUT --user larder:larder-secret --aws-sigv4 aws:amz:us-east-1:s3 \
+        -H "x-amz-content-sha256: $EMPTY_SHA256" "http://127.0.0.1:$port/larder-test"
+}
+
+stop() {
+    local dir=$1 pids=() file pid
+    for file in "$dir"/run/*.pid; do
+        [[ -f $file ]] && pids+=("$(<"$file")")
+    done
+    for pid in "${pids[@]}"; do
+        kill -9 "$pid" 2>/dev/null || true
+    done
+    for pid in "${pids[@]}"; do
+        for _ in $(seq 100); do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.05
+        done
+    done
+    rm -rf "${dir:?}"
+}
+
+case "${1-}:$#" in
+    install:1) install ;;
+    check:1) installed || die "is not installed: run $0 install" ;;
+    start:3) start "$2" "$3" ;;
+    stop:2) stop "$2" ;;
+    *) die "use: $0 install | check | start DIR PORT | stop DIR" ;;
+esac

@@ -1,0 +1,107 @@
+//! Real object stores, started by the scripts in `tests/servers`.
+//!
+//! The invariant: nothing is left behind. The guard stops the server when the test ends or panics, and the scripts'
+//! own guards do when the test's process is killed.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The stores there are scripts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerKind {
+    /// MinIO.
+    Minio,
+    /// Ceph with its RADOS gateway.
+    Ceph,
+}
+
+impl ServerKind {
+    fn script(self) -> PathBuf {
+        let name = match self {
+            Self::Minio => "minio.sh",
+            Self::Ceph => "ceph.sh",
+        };
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers").join(name)
+    }
+}
+
+/// A running server with one empty bucket, [`RealServer::BUCKET`]. Dropping it stops it.
+#[derive(Debug)]
+pub struct RealServer {
+    kind: ServerKind,
+    folder: PathBuf,
+    endpoint: String,
+}
+
+impl RealServer {
+    /// The bucket that is there.
+    pub const BUCKET: &str = "larder-test";
+    /// The key id that may ask.
+    pub const ACCESS_KEY: &str = "larder";
+    /// The secret of that key.
+    pub const SECRET_KEY: &str = "larder-secret";
+
+    /// Starts a server. Where it is not installed this says so on stderr and gives `None`; under CI it panics, since
+    /// a test that is skipped there would be skipped for good.
+    ///
+    /// # Panics
+    /// When the server is installed and does not start.
+    pub fn start(kind: ServerKind) -> Option<Self> {
+        let script = kind.script();
+        let installed = Command::new(&script).arg("check").stderr(Stdio::inherit()).status();
+        if !installed.expect("the server's script runs").success() {
+            assert!(std::env::var_os("CI").is_none(), "{kind:?} is not installed: run {} install", script.display());
+            eprintln!(
+                "\nSKIPPED: {kind:?} is not installed, so nothing was tested against it: run {} install\n",
+                script.display()
+            );
+            return None;
+        }
+        // Unix sockets want short paths, and a build folder may be deep.
+        let folder =
+            tempfile::Builder::new().prefix("larder-s3-").tempdir_in("/tmp").expect("a temporary folder").keep();
+        // Free now; two tests that get the same one fail loudly at its second use.
+        let port = free_port();
+        let server = Self { kind, folder, endpoint: format!("http://127.0.0.1:{port}") };
+        let started = Command::new(&script).arg("start").arg(&server.folder).arg(port.to_string()).output();
+        let started = started.expect("the server's script runs");
+        assert!(started.status.success(), "{kind:?} did not start: {}", String::from_utf8_lossy(&started.stderr));
+        Some(server)
+    }
+
+    /// Its URL.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The variables by which any S3 client finds and may use this server.
+    pub fn env(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("AWS_ENDPOINT_URL", self.endpoint.clone()),
+            ("AWS_ACCESS_KEY_ID", Self::ACCESS_KEY.into()),
+            ("AWS_SECRET_ACCESS_KEY", Self::SECRET_KEY.into()),
+            ("AWS_REGION", "us-east-1".into()),
+        ]
+    }
+}
+
+impl Drop for RealServer {
+    fn drop(&mut self) {
+        let stopped = Command::new(self.kind.script()).arg("stop").arg(&self.folder).status();
+        if !stopped.is_ok_and(|status| status.success()) {
+            eprintln!("{:?} in {} was not stopped", self.kind, self.folder.display());
+        }
+    }
+}
+
+/// A port below the range that the kernel hands out by itself, with room for the ones a cluster takes beside it.
+fn free_port() -> u16 {
+    let start = 10_000 + (std::process::id() % 200) as u16 * 50;
+    (0..400)
+        .map(|step| 10_000 + (start - 10_000 + step * 50) % 20_000)
+        .find(|port| {
+            TcpListener::bind(("127.0.0.1", *port)).is_ok() && TcpListener::bind(("127.0.0.1", port + 1)).is_ok()
+        })
+        .expect("some port is free")
+}
