@@ -187,7 +187,7 @@ impl Lab {
         Ok(Self { runtime, server, origin, manifest, files, bytes, folder })
     }
 
-    fn mount(&self, policy: PolicyKind, share: f64, seed: u64, counters: &Arc<StoreCounters>) -> anyhow::Result<(Mounted, Store)> {
+    fn mount(&self, policy: PolicyKind, share: f64, seed: u64, counters: &Arc<StoreCounters>) -> anyhow::Result<(Mounted, Arc<Dataset>, Store)> {
         let store = self.folder.join("store");
         if store.exists() {
             std::fs::remove_dir_all(&store).context("empty the store")?;
@@ -204,8 +204,8 @@ impl Lab {
         )?;
         let mountpoint = self.folder.join("mnt");
         std::fs::create_dir_all(&mountpoint).context("make the mount point")?;
-        let mounted = larder_fs::mount::mount(dataset, &MountConfig::new(mountpoint))?;
-        Ok((mounted, store))
+        let mounted = larder_fs::mount::mount(Arc::clone(&dataset), &MountConfig::new(mountpoint))?;
+        Ok((mounted, dataset, store))
     }
 
     /// All epochs of one cell; for the one that caches everything, also an epoch out of the page cache.
@@ -218,7 +218,7 @@ impl Lab {
         bar: &ProgressBar,
     ) -> anyhow::Result<(Cell, Option<Epoch>)> {
         let counters = Arc::new(StoreCounters::default());
-        let (mounted, store) = self.mount(policy, share, config.seed, &counters)?;
+        let (mounted, dataset, store) = self.mount(policy, share, config.seed, &counters)?;
         let targets: Vec<Target> = self.files.iter().map(|file| target(mounted.path(), file)).collect();
         let sums = Mutex::new(HashMap::new());
         let read = |number: u32, drop_pages| {
@@ -239,6 +239,7 @@ impl Lab {
             hot = Some(read(config.epochs + 1, false)?);
         }
         mounted.unmount()?;
+        self.runtime.block_on(dataset.drain());
         store.close()?;
         let evicted = counters.evicted.get();
         Ok((Cell { policy: policy.to_string(), share, evicted, epochs }, hot))

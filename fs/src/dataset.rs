@@ -280,6 +280,12 @@ impl Dataset {
         }
     }
 
+    /// Waits for what is still on its way into the store, once the mount is over, so that the store can be closed clean.
+    pub async fn drain(&self) {
+        self.warmer.stop();
+        self.fetcher.drain().await;
+    }
+
     /// True if a block is in the store.
     pub fn is_cached(&self, block: BlockIndex) -> bool {
         self.cache.contains(block)

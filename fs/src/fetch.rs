@@ -19,6 +19,7 @@ use larder_origin::{Origin, OriginError};
 use larder_store::{DatasetCache, Lookup};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
+use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::dataset::DatasetConfig;
@@ -137,6 +138,7 @@ pub(crate) struct Fetcher {
     flights: Mutex<HashMap<BlockIndex, Flight>>,
     window: Window,
     permits: Semaphore,
+    tasks: TaskTracker,
     started: Instant,
     /// When a failure was last logged, in seconds since `started` and [`LOG_EVERY_SECONDS`] before it.
     last_logged: AtomicU64,
@@ -161,6 +163,7 @@ impl Fetcher {
             flights: Mutex::default(),
             window: Window::new(config.window_bytes),
             permits: Semaphore::new(config.fetch_concurrency.max(1)),
+            tasks: TaskTracker::new(),
             started: Instant::now(),
             last_logged: AtomicU64::new(0),
         }
@@ -172,6 +175,12 @@ impl Fetcher {
 
     pub(crate) fn window_bytes(&self) -> u64 {
         self.window.bytes()
+    }
+
+    /// Waits until no flight is left, when no reader starts one any more. At most the read deadline and a disk write.
+    pub(crate) async fn drain(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// A part's bytes, if its block is in the window. Counts the part as read.
@@ -229,10 +238,11 @@ impl Fetcher {
         flights.insert(part.block, flight.clone());
         drop(flights);
         let fetcher = Arc::clone(self);
-        self.runtime.spawn(async move {
+        let flown = async move {
             let _listed = Listed { fetcher: &fetcher, block: part.block };
             fetcher.fly(file, part, purpose, &sender).await;
-        });
+        };
+        self.tasks.spawn_on(flown, &self.runtime);
         flight
     }
 

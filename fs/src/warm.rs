@@ -9,6 +9,7 @@ use larder_dataset::{BlockPart, FileIndex};
 use larder_store::DatasetCache;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::fetch::{Fetcher, Warmed};
@@ -44,11 +45,12 @@ pub(crate) struct Warmer {
     cache: Arc<DatasetCache>,
     fetcher: Arc<Fetcher>,
     state: Arc<Mutex<Option<WarmState>>>,
+    stop: CancellationToken,
 }
 
 impl Warmer {
     pub(crate) fn new(manifest: Arc<MappedManifest>, cache: Arc<DatasetCache>, fetcher: Arc<Fetcher>) -> Self {
-        Self { manifest, cache, fetcher, state: Arc::default() }
+        Self { manifest, cache, fetcher, state: Arc::default(), stop: CancellationToken::new() }
     }
 
     /// How far the last warming is; `None` if there was none.
@@ -67,7 +69,14 @@ impl Warmer {
         drop(state);
         let (manifest, cache, fetcher) = (Arc::clone(&self.manifest), Arc::clone(&self.cache), Arc::clone(&self.fetcher));
         let finish = Finish(Arc::clone(&self.state));
-        self.fetcher.runtime().spawn(async move { warm(&manifest, &cache, &fetcher, &finish).await });
+        let stop = self.stop.clone();
+        let warming = async move { warm(&manifest, &cache, &fetcher, &finish).await };
+        self.fetcher.runtime().spawn(async move { stop.run_until_cancelled(warming).await });
+    }
+
+    /// Ends the running warming and lets no other start.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
     }
 }
 

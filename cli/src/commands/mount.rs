@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use larder_fs::{CacheSpec, Dataset, DatasetConfig, MappedManifest, MountConfig, Mounted};
 use larder_store::{Store, StoreConfig, StoreCounters};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
@@ -91,7 +92,7 @@ fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<std::ffi::OsString> {
 
 fn foreground(args: &MountArgs) -> anyhow::Result<ExitCode> {
     let served = if args.announce { rustix::process::setsid().map_err(Into::into).and_then(|_| start(args)) } else { start(args) };
-    let (runtime, store, mounted) = match served {
+    let Served { runtime, store, dataset, mounted } = match served {
         Ok(served) => served,
         Err(error) => {
             if args.announce {
@@ -112,6 +113,7 @@ fn foreground(args: &MountArgs) -> anyhow::Result<ExitCode> {
         larder_fs::mount::unmount(&path, true)?;
     }
     mounted.wait().context("serve the mount")?;
+    runtime.block_on(dataset.drain());
     store.close().context("close the cache")?;
     info!(path = %path.display(), "unmounted");
     Ok(ExitCode::SUCCESS)
@@ -131,19 +133,26 @@ async fn wait(mounted: &Mounted) -> anyhow::Result<bool> {
     }
 }
 
-fn start(args: &MountArgs) -> anyhow::Result<(tokio::runtime::Runtime, Store, Mounted)> {
+struct Served {
+    runtime: Runtime,
+    store: Store,
+    dataset: Arc<Dataset>,
+    mounted: Mounted,
+}
+
+fn start(args: &MountArgs) -> anyhow::Result<Served> {
     raise_file_limit();
     let runtime = source::runtime()?;
-    let dataset = source::resolve(&args.src, &args.origin, &runtime)?;
+    let found = source::resolve(&args.src, &args.origin, &runtime)?;
     let cache_dir = match &args.cache_dir {
         Some(dir) => dir.clone(),
-        None => home::sub_folder("stores")?.join(dataset.manifest.snapshot().to_string()),
+        None => home::sub_folder("stores")?.join(found.manifest.snapshot().to_string()),
     };
     let counters = Arc::new(StoreCounters::default());
     let store = Store::open(StoreConfig::new(&cache_dir), counters).context("open the cache (--cache-dir)")?;
     let reservation_bytes = match args.cache_size {
         Some(bytes) => bytes,
-        None => default_reservation(&cache_dir, &dataset.manifest)?,
+        None => default_reservation(&cache_dir, &found.manifest)?,
     };
     info!(cache_dir = %cache_dir.display(), reservation_bytes, policy = %args.policy, "store open");
     let config = DatasetConfig {
@@ -152,13 +161,13 @@ fn start(args: &MountArgs) -> anyhow::Result<(tokio::runtime::Runtime, Store, Mo
         ..DatasetConfig::DEFAULT
     };
     let spec = CacheSpec { reservation_bytes, policy: args.policy, seed: u64::from(std::process::id()) };
-    let served = Dataset::open(dataset.manifest, &store, spec, dataset.origin, runtime.handle(), config)?;
+    let dataset = Dataset::open(found.manifest, &store, spec, found.origin, runtime.handle(), config)?;
     let mut mount = MountConfig::new(args.dir.clone());
     mount.allow_other |= args.allow_other;
     mount.threads = args.threads as usize;
     mount.read_ahead_bytes = args.read_ahead;
-    let mounted = larder_fs::mount::mount(served, &mount)?;
-    Ok((runtime, store, mounted))
+    let mounted = larder_fs::mount::mount(Arc::clone(&dataset), &mount)?;
+    Ok(Served { runtime, store, dataset, mounted })
 }
 
 /// The whole dataset, if the disk then keeps a fifth of what is free now or already holds the cache.

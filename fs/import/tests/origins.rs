@@ -1,5 +1,5 @@
 //! Import, packing and verifying over the real origins: a folder, and S3 over the wire.
-#![expect(missing_docs, reason = "the names of the tests say what they are about")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

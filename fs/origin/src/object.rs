@@ -52,18 +52,20 @@ pub(crate) fn client_options(config: &OriginConfig) -> ClientOptions {
 pub(crate) fn retry_config(config: &OriginConfig) -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(100),
-            max_backoff: Duration::from_secs(5),
+            init_backoff: Duration::from_millis(100).min(config.deadline / 16),
+            max_backoff: Duration::from_secs(5).min(config.deadline / 8),
             base: 2.0,
         },
         max_retries: 10,
-        retry_timeout: config.deadline,
+        // Before our own bound, so that what is told is the store's last refusal and not that time ran out.
+        retry_timeout: config.deadline * 3 / 4,
     }
 }
 
 /// The object_store path of a key, if it is one and stays as it is.
 fn path(key: &[u8], full: &str) -> Result<Path, OriginError> {
     match Path::parse(full) {
+        Ok(_) if full.is_empty() => Err(OriginError::Invalid { what: "the empty key names no object".into() }),
         Ok(path) if path.as_ref() == full => Ok(path),
         Ok(_) => {
             Err(OriginError::Invalid { what: format!("{}: a key here cannot begin or end with '/'", Key::from(key)) })
@@ -315,8 +317,11 @@ impl ObjectOrigin {
     ) -> Result<Page, Failure> {
         let fail = |error| failure(error, prefix, None, self.patience);
         let full = self.full_key(prefix)?;
-        let folder = path(prefix, full.strip_suffix('/').unwrap_or(&full))?;
-        let folder = (!full.is_empty()).then_some(&folder);
+        let folder = match full.strip_suffix('/').unwrap_or(&full) {
+            "" => None,
+            folder => Some(path(prefix, folder)?),
+        };
+        let folder = folder.as_ref();
         let mut page = Page::default();
         match depth {
             Depth::One => {
@@ -367,7 +372,10 @@ impl ObjectOrigin {
             Some(Version::MtimeSize { .. }) | None => None,
         };
         let options = GetOptions { range: range.cloned().map(GetRange::Bounded), if_match, ..GetOptions::default() };
-        let result = retry.progress(self.store.get_opts(&path, options)).await?.map_err(fail)?;
+        let result = match retry.progress(self.store.get_opts(&path, options)).await? {
+            Ok(result) => result,
+            Err(error) => return Err(self.past_the_end(retry, key, &path, range, fail(error)).await),
+        };
         let got = self.listed(result.meta.clone())?;
         if let Some(expected) = version.filter(|expected| **expected != got.version) {
             let error = OriginError::Stale { key: Key::from(key), expected: expected.clone(), got: Some(got.version) };
@@ -389,6 +397,25 @@ impl ObjectOrigin {
             return Err(if wanted < expected { Failure::Final(error) } else { Failure::Again(error) });
         }
         Ok((bytes.freeze(), got.version))
+    }
+
+    /// The stores tell of a range past the end in ways of their own, so the object's size is looked up to know.
+    async fn past_the_end(
+        &self,
+        retry: &Retry,
+        key: &[u8],
+        path: &Path,
+        range: Option<&Range<u64>>,
+        failure: Failure,
+    ) -> Failure {
+        let (Failure::Again(OriginError::Unavailable { .. }), Some(range)) = (&failure, range) else { return failure };
+        match retry.progress(self.store.head(path)).await {
+            Ok(Ok(meta)) if meta.size < range.end => {
+                let (expected, got) = (range.end - range.start, meta.size.saturating_sub(range.start));
+                Failure::Final(OriginError::Truncated { key: Key::from(key), expected, got })
+            }
+            _ => failure,
+        }
     }
 
     fn writer(&self) -> Writer<'_> {

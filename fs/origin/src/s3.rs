@@ -422,8 +422,12 @@ impl S3Origin {
         if content_length(&parts.headers).is_some_and(|length| length != got) {
             return Err(nonsense("a listing of another length than stated"));
         }
-        s3_list::parse(&xml, self.key_prefix.len(), shown, after.map(str::as_bytes))
-            .map_err(|error| Failure::Final(OriginError::Unavailable { source: Box::new(error) }))
+        s3_list::parse(&xml, self.key_prefix.len(), shown, after.map(str::as_bytes)).map_err(|error| {
+            let cut = matches!(error, s3_list::Malformed::Cut);
+            let error = OriginError::Unavailable { source: Box::new(error) };
+            // What is no listing at all will be none the next time; a page may only have been cut on its way.
+            if cut { Failure::Again(error) } else { Failure::Final(error) }
+        })
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) const ANSWER_LIMIT: u64 = 32 << 20;
 /// Why an answer is no listing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Malformed {
+    #[error("the listing is cut off")]
+    Cut,
     #[error("the listing is no XML of ListObjectsV2")]
     Xml(#[source] quick_xml::DeError),
     #[error("the listing is not UTF-8")]
@@ -92,6 +94,9 @@ pub(crate) fn query(
 /// key (with the origin's prefix) that the page was to start after.
 pub(crate) fn parse(xml: &[u8], strip: usize, prefix: &[u8], after: Option<&[u8]>) -> Result<Parsed, Malformed> {
     let text = std::str::from_utf8(xml).map_err(Malformed::Utf8)?;
+    if text.contains("<ListBucketResult") && !text.trim_end().ends_with("</ListBucketResult>") {
+        return Err(Malformed::Cut);
+    }
     let result: ListBucketResult = quick_xml::de::from_str(text).map_err(Malformed::Xml)?;
     let encoded = result.encoding_type.as_deref().is_some_and(|kind| kind.eq_ignore_ascii_case("url"));
     let decode = |key: &str| if encoded { decoded(key) } else { key.as_bytes().to_vec() };

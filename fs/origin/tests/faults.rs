@@ -88,7 +88,7 @@ async fn reads_are_right_after_any_fault_that_ends() {
         }
         bench.break_next(2, fault.clone());
         let (whole, version) =
-            bench.origin.read_all(b"k", 300_000).await.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+            bench.origin.read_all(b"k", 1_000_000).await.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
         assert!(whole == bench.bytes && version == bench.version, "{fault:?}");
     }
 }
@@ -104,7 +104,14 @@ async fn faults_that_do_not_end_are_clear_errors_in_time() {
             let fault = fault.clone();
             move |_| fault.clone()
         });
-        let error = bench.read(0..300_000).await.expect_err("always broken");
+        let error = match bench.read(0..300_000).await {
+            // Each attempt brings some of the bytes, so enough of them may do.
+            Ok(bytes) => {
+                assert!(matches!(fault, Fault::Truncate { after: 1.. }) && bytes == bench.bytes, "{fault:?}");
+                continue;
+            }
+            Err(error) => error,
+        };
         let fits = match fault {
             Fault::Status { status: 503 | 429, .. } => matches!(error, OriginError::Busy { .. }),
             Fault::Truncate { .. } => matches!(error, OriginError::Truncated { expected: 300_000, .. }),

@@ -91,6 +91,18 @@ async fn prefix_is_a_folder_and_not_a_beginning_of_names() {
 }
 
 #[tokio::test]
+async fn prefix_with_an_empty_part_is_read_but_not_written() {
+    let server = server().await;
+    server.put("bucket", "odd//one/k", "x");
+    let origin = origin("s3://bucket/odd//one", &config(&server));
+    let page = origin.list(b"", None, Depth::One).await.expect("a page");
+    assert_eq!(page.files.iter().map(|file| file.key.as_slice()).collect::<Vec<_>>(), [b"k"]);
+    assert_eq!(origin.read(b"k", 0..1, Some(&page.files[0].version)).await.expect("read"), "x");
+    let put = origin.put(b"k", "y".into()).await;
+    assert!(matches!(put, Err(OriginError::Invalid { .. })), "{put:?}");
+}
+
+#[tokio::test]
 async fn one_read_is_one_request() {
     let server = server().await;
     let etag = server.put("bucket", "k", vec![7; 100_000]);
