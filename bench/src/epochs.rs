@@ -172,7 +172,9 @@ fn check(target: &Target, size: u64, crc: u32, sums: &Mutex<HashMap<PathBuf, u32
     }
     let expected = match target.crc32c {
         Some(expected) => expected,
-        None => *sums.lock().unwrap_or_else(std::sync::PoisonError::into_inner).entry(target.path.clone()).or_insert(crc),
+        None => {
+            *sums.lock().unwrap_or_else(std::sync::PoisonError::into_inner).entry(target.path.clone()).or_insert(crc)
+        }
     };
     if crc != expected {
         bail!("WRONG BYTES: {path} has CRC32C {crc:08x} instead of {expected:08x}");

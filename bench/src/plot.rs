@@ -30,8 +30,13 @@ pub struct Plot {
     pub lines: Vec<Line>,
 }
 
-const COLORS: [RGBColor; 5] =
-    [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167), RGBColor(86, 180, 233)];
+const COLORS: [RGBColor; 5] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+];
 
 impl Plot {
     /// Draws into an SVG file. Errors name the file.
@@ -96,7 +101,8 @@ mod tests {
     fn a_plot_holds_its_words_and_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plot.svg");
-        let line = |name: &str, is_reference| Line { name: name.into(), points: vec![(1.0, 2.0), (3.0, 9.0)], is_reference };
+        let line =
+            |name: &str, is_reference| Line { name: name.into(), points: vec![(1.0, 2.0), (3.0, 9.0)], is_reference };
         let plot = Plot {
             title: "Hit ratio".into(),
             x: "cache".into(),

@@ -166,7 +166,11 @@ impl Lab {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
         bar.set_message("starting S3, importing");
         let secret = format!("{:016x}", config.seed);
-        let keys = S3ServerConfig { access_key: ACCESS_KEY.to_owned(), secret_key: secret.clone(), ..S3ServerConfig::default() };
+        let keys = S3ServerConfig {
+            access_key: ACCESS_KEY.to_owned(),
+            secret_key: secret.clone(),
+            ..S3ServerConfig::default()
+        };
         let server = runtime.block_on(S3Server::start(keys)).context("start the S3 server")?;
         for file in &files {
             let key = key(&file.path);
@@ -187,7 +191,13 @@ impl Lab {
         Ok(Self { runtime, server, origin, manifest, files, bytes, folder })
     }
 
-    fn mount(&self, policy: PolicyKind, share: f64, seed: u64, counters: &Arc<StoreCounters>) -> anyhow::Result<(Mounted, Arc<Dataset>, Store)> {
+    fn mount(
+        &self,
+        policy: PolicyKind,
+        share: f64,
+        seed: u64,
+        counters: &Arc<StoreCounters>,
+    ) -> anyhow::Result<(Mounted, Arc<Dataset>, Store)> {
         let store = self.folder.join("store");
         if store.exists() {
             std::fs::remove_dir_all(&store).context("empty the store")?;

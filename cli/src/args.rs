@@ -10,7 +10,12 @@ use crate::size::{parse_bytes, parse_duration};
 
 /// Keeps GPUs fed: mounts training datasets out of S3, cached on this node, so that every epoch hits.
 #[derive(Debug, Parser)]
-#[command(name = "larder", version, max_term_width = 100, arg_required_else_help = true, after_help = "\
+#[command(
+    name = "larder",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    after_help = "\
 Examples:
   larder quickstart                                         see it all work, on made-up data
   larder mount s3://bucket/imagenet /data/train             mount a dataset
@@ -18,7 +23,8 @@ Examples:
   larder stats /data/train --watch                          hit ratio while you train
   larder umount /data/train
 
-Credentials come from the usual AWS_* variables and profile files, GOOGLE_* and AZURE_* variables.")]
+Credentials come from the usual AWS_* variables and profile files, GOOGLE_* and AZURE_* variables."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

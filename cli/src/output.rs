@@ -64,7 +64,8 @@ impl ProgressView {
 
 impl Progress for ProgressView {
     fn listed(&self, files: u64, bytes: u64, prefixes_done: u64, prefixes_known: u64) {
-        let text = format!("listed {files} files, {} ({prefixes_done} of {prefixes_known} prefixes)", show_bytes(bytes));
+        let text =
+            format!("listed {files} files, {} ({prefixes_done} of {prefixes_known} prefixes)", show_bytes(bytes));
         self.show(files, text);
     }
 

@@ -48,6 +48,11 @@ impl AboutFiles {
         }
     }
 
+    /// Lets the next stat make a new text, though the last one is still fresh.
+    pub(crate) fn forget_stats(&self) {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// The text that the last stat has shown, for the read that follows it.
     pub(crate) fn shown(&self, file: About, dataset: &Dataset) -> Option<Text> {
         if file == About::Stats {

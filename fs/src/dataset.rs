@@ -202,8 +202,7 @@ impl Dataset {
 
     async fn fetch_part(&self, index: FileIndex, part: BlockPart) -> Result<Bytes, FetchError> {
         let Fetched { bytes, from_window } = self.fetcher.fetch(index, part).await?;
-        let counter =
-            if from_window { &self.counters.read_bytes_window } else { &self.counters.read_bytes_origin };
+        let counter = if from_window { &self.counters.read_bytes_window } else { &self.counters.read_bytes_origin };
         add(counter, u64::from(part.len));
         Ok(bytes)
     }
@@ -271,12 +270,7 @@ impl Dataset {
             },
             warm: self.warmer.state(),
             process: ProcessStats::now(self.started.elapsed().as_secs()),
-            metrics: self
-                .counters
-                .values()
-                .chain(store_values)
-                .map(|(name, value)| (name.to_owned(), value))
-                .collect(),
+            metrics: self.counters.values().chain(store_values).map(|(name, value)| (name.to_owned(), value)).collect(),
         }
     }
 

@@ -267,7 +267,8 @@ impl Fetcher {
             let permit = self.permits.acquire().await.map_err(|_| FetchError::Stopped)?;
             Ok::<_, FetchError>((permit, self.get(file, &part).await?))
         });
-        let (_permit, block) = match fetched.await.unwrap_or(Err(FetchError::TimedOut { block: part.block, deadline })) {
+        let (_permit, block) = match fetched.await.unwrap_or(Err(FetchError::TimedOut { block: part.block, deadline }))
+        {
             Ok(fetched) => fetched,
             Err(error) => {
                 add(&self.counters.origin_errors, 1);

@@ -24,6 +24,9 @@ pub(crate) enum FsError {
     /// A folder where a file is needed.
     #[error("is a folder")]
     IsADirectory,
+    /// A name longer than any file's.
+    #[error("name too long")]
+    NameTooLong,
     /// No extended attribute of this name.
     #[error("no such attribute")]
     NoSuchAttribute,
@@ -89,6 +92,9 @@ impl Filesystem {
 
     /// Finds a name in a folder. `None`: there is no such name, and never will be in this snapshot.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<Attr>, FsError> {
+        if name.len() > larder_dataset::name::NAME_MAX {
+            return Err(FsError::NameTooLong);
+        }
         match self.node(parent)? {
             Node::Row(Entry::Dir(dir)) => {
                 let row = self.dataset.manifest().dir(dir)?;
@@ -152,7 +158,12 @@ impl Filesystem {
 
     /// Calls `emit` for the entries of a folder from `offset` on (0 at first, then an entry's `next_offset`), until it
     /// returns true. The order is `.`, `..`, folders, files; each by name.
-    pub(crate) fn read_dir(&self, ino: u64, offset: u64, mut emit: impl FnMut(DirEntry<'_>) -> bool) -> Result<(), FsError> {
+    pub(crate) fn read_dir(
+        &self,
+        ino: u64,
+        offset: u64,
+        mut emit: impl FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<(), FsError> {
         let dir = match self.node(ino)? {
             Node::Row(Entry::Dir(dir)) => dir,
             Node::About(About::Folder) => return self.read_about_dir(offset, emit),
@@ -182,10 +193,7 @@ impl Filesystem {
     }
 
     fn read_about_dir(&self, offset: u64, mut emit: impl FnMut(DirEntry<'_>) -> bool) -> Result<(), FsError> {
-        let mut entries = vec![
-            (".", self.about_attr(About::Folder)),
-            ("..", self.attr_of(Entry::Dir(DirIndex(0)))?),
-        ];
+        let mut entries = vec![(".", self.about_attr(About::Folder)), ("..", self.attr_of(Entry::Dir(DirIndex(0)))?)];
         entries.extend(About::FILES.map(|(file, name)| (name, self.about_attr(file))));
         for (at, (name, attr)) in entries.into_iter().enumerate().skip(offset as usize) {
             if emit(DirEntry { name: name.as_bytes(), attr, next_offset: at as u64 + 1 }) {
@@ -205,6 +213,12 @@ impl Filesystem {
                 None => Err(FsError::IsADirectory),
             },
         }
+    }
+
+    /// Starts to fill the store; the next stats tell of it.
+    pub(crate) fn start_warming(&self) {
+        self.dataset.start_warming();
+        self.about.forget_stats();
     }
 
     /// True if this is `.larder/stats.json`, which is where a mount takes commands.

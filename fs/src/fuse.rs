@@ -148,7 +148,11 @@ fn wire(errno: Errno) -> fuser::Errno {
 
 fn time(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
-    let time = if ns < 0 { SystemTime::UNIX_EPOCH.checked_sub(distance) } else { SystemTime::UNIX_EPOCH.checked_add(distance) };
+    let time = if ns < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(distance)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(distance)
+    };
     time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
@@ -174,8 +178,12 @@ impl fuser::Filesystem for Front {
         }
         // The kernel offers what its read-ahead is set to; `mount` raises that once the mount is there.
         let readahead = config.set_max_readahead(u32::MAX).or_else(|most| config.set_max_readahead(most));
-        let background = config.set_max_background(self.limits.max_background);
-        info!(abi = %config.kernel_abi(), ?readahead, ?background, "FUSE session open");
+        let max_background = self.limits.max_background;
+        let background = config.set_max_background(max_background);
+        if let Err(error) = readahead.and(background.map(u32::from).map_err(u32::from)) {
+            return Err(io::Error::other(format!("the kernel refused a limit; it would take {error}")));
+        }
+        info!(abi = %config.kernel_abi(), max_background, "FUSE session open");
         Ok(())
     }
 
@@ -292,7 +300,7 @@ impl fuser::Filesystem for Front {
     ) {
         self.guard(|| {
             if cmd == WARM_IOCTL && self.filesystem.is_stats(ino.0) {
-                self.filesystem.dataset().start_warming();
+                self.filesystem.start_warming();
                 reply.ioctl(0, &[]);
             } else {
                 reply.error(fuser::Errno::ENOTTY);
@@ -361,16 +369,7 @@ impl fuser::Filesystem for Front {
         reply.error(fuser::Errno::EROFS);
     }
 
-    fn rename(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: &OsStr,
-        _: INodeNo,
-        _: &OsStr,
-        _: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn rename(&self, _: &Request, _: INodeNo, _: &OsStr, _: INodeNo, _: &OsStr, _: RenameFlags, reply: ReplyEmpty) {
         reply.error(fuser::Errno::EROFS);
     }
 

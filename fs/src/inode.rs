@@ -22,7 +22,8 @@ pub(crate) enum About {
 
 impl About {
     /// Those in the folder, with their names.
-    pub(crate) const FILES: [(Self, &'static str); 2] = [(Self::Manifest, "manifest.json"), (Self::Stats, "stats.json")];
+    pub(crate) const FILES: [(Self, &'static str); 2] =
+        [(Self::Manifest, "manifest.json"), (Self::Stats, "stats.json")];
 }
 
 /// What an inode number stands for.

@@ -11,8 +11,9 @@ use crate::dataset::Dataset;
 use crate::filesystem::Filesystem;
 use crate::fuse::{Front, KernelLimits};
 
-/// The file system type of our mounts, as /proc/self/mounts shows it.
-pub const FSTYPE: &str = "fuse.larder";
+/// What the source of our mounts begins with, as /proc/self/mounts shows it. The type does not tell them: it is `fuse` when
+/// root mounts, and `fuse.larder` when fusermount3 does.
+const SOURCE_PREFIX: &str = "larder:";
 
 /// How a dataset is mounted.
 #[derive(Clone, Debug)]
@@ -89,15 +90,13 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
         MountOption::NoSuid,
         MountOption::NoAtime,
         MountOption::DefaultPermissions,
-        MountOption::FSName(format!("larder:{}", fsname(&name))),
+        MountOption::FSName(format!("{SOURCE_PREFIX}{}", fsname(&name))),
         MountOption::Subtype("larder".to_owned()),
     ];
     options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
     options.n_threads = Some(config.threads.max(1));
-    let front = Front::new(
-        Arc::new(Filesystem::new(dataset)),
-        KernelLimits { max_background: config.max_background.max(16) },
-    );
+    let front =
+        Front::new(Arc::new(Filesystem::new(dataset)), KernelLimits { max_background: config.max_background.max(16) });
     let refused = |source| MountError::Refused { path: path.clone(), source };
     let session = Session::new(front, &path, &options).and_then(Session::spawn).map_err(refused)?;
     raise_read_ahead(&path, config.read_ahead_bytes);
@@ -162,8 +161,13 @@ fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
 
 fn absolute(path: &Path) -> PathBuf {
     // The last part may be a dead mount, which cannot be resolved; its parent can.
-    match (path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent }), path.file_name()) {
-        (Some(parent), Some(name)) => parent.canonicalize().map_or_else(|_| path.to_owned(), |parent| parent.join(name)),
+    match (
+        path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent }),
+        path.file_name(),
+    ) {
+        (Some(parent), Some(name)) => {
+            parent.canonicalize().map_or_else(|_| path.to_owned(), |parent| parent.join(name))
+        }
         _ => path.to_owned(),
     }
 }
@@ -187,11 +191,11 @@ fn parse_mountinfo(text: &[u8]) -> Vec<MountEntry> {
     let entry = |line: &[u8]| {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
-        if *fields.get(dash + 1)? != FSTYPE.as_bytes() {
-            return None;
-        }
         let path = std::ffi::OsString::from_vec(unescape(fields.get(4)?));
         let source = String::from_utf8_lossy(&unescape(fields.get(dash + 2)?)).into_owned();
+        if !fields.get(dash + 1)?.starts_with(b"fuse") || !source.starts_with(SOURCE_PREFIX) {
+            return None;
+        }
         Some(MountEntry { path: path.into(), source })
     };
     text.split(|&byte| byte == b'\n').filter_map(entry).collect()
@@ -202,9 +206,10 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {
-        let octal = after.get(..3).filter(|_| byte == b'\\').and_then(|digits| {
-            u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
-        });
+        let octal = after
+            .get(..3)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
         plain.push(octal.unwrap_or(byte));
         rest = if octal.is_some() { &after[3..] } else { after };
     }
@@ -251,12 +256,11 @@ mod tests {
     #[test]
     fn mountinfo_gives_our_mounts_with_their_real_names() {
         let text = b"36 35 98:0 / /mnt/a\\040b\\134c ro,noatime shared:1 - fuse.larder larder:set ro,user_id=0\n\
-                     37 35 98:1 / /mnt/other rw - ext4 /dev/vda rw\n\
+                     37 35 98:1 / /mnt/other rw - ext4 larder:vda rw\n\
+                     38 35 98:2 / /mnt/root rw - fuse larder:two rw\n\
+                     39 35 98:3 / /mnt/sshfs rw - fuse host:dir rw\n\
                      broken line\n\n";
-        assert_eq!(
-            parse_mountinfo(text),
-            [MountEntry { path: "/mnt/a b\\c".into(), source: "larder:set".to_owned() }]
-        );
+        assert_eq!(parse_mountinfo(text), [MountEntry { path: "/mnt/a b\\c".into(), source: "larder:set".to_owned() }]);
     }
 
     #[test]

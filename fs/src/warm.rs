@@ -67,7 +67,8 @@ impl Warmer {
         let blocks_total = u64::from(self.manifest.totals().blocks);
         *state = Some(WarmState { running: true, blocks_total, ..WarmState::default() });
         drop(state);
-        let (manifest, cache, fetcher) = (Arc::clone(&self.manifest), Arc::clone(&self.cache), Arc::clone(&self.fetcher));
+        let (manifest, cache, fetcher) =
+            (Arc::clone(&self.manifest), Arc::clone(&self.cache), Arc::clone(&self.fetcher));
         let finish = Finish(Arc::clone(&self.state));
         let stop = self.stop.clone();
         let warming = async move { warm(&manifest, &cache, &fetcher, &finish).await };

@@ -109,7 +109,12 @@ impl Lab {
     pub fn larder_fails(&self, code: i32, args: &[&str]) -> String {
         let output = self.larder(args);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "larder {args:?}: {}{err}", String::from_utf8_lossy(&output.stdout));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "larder {args:?}: {}{err}",
+            String::from_utf8_lossy(&output.stdout)
+        );
         err
     }
 

@@ -93,7 +93,8 @@ impl<R> Lookup<R> {
 pub struct Usage {
     /// Bytes of blocks that may be cached: the reservation.
     pub capacity_bytes: u64,
-    /// Bytes of blocks cached, or promised to a reservation. Disk use is up to 4 KiB and 320 bytes a block more.
+    /// Bytes of blocks cached, or promised to a reservation. Disk use is up to 4 KiB and 320 bytes a block more, and
+    /// while blocks are admitted a 16th of the capacity more, within 1 to 64 MiB, that is taken ahead.
     pub used_bytes: u64,
     /// Blocks cached.
     pub blocks_cached: u64,
@@ -354,6 +355,7 @@ impl DatasetCache {
     pub(crate) fn settle(&self) -> Result<(), StoreError> {
         self.stop_rebuild();
         let shared = &*self.shared;
+        shared.leave_current(&mut shared.lock());
         shared.collect_garbage();
         let failed = |step| move |source| StoreError::Dataset { snapshot: shared.spec.snapshot, step, source };
         shared.sync_segments().map_err(failed("sync the segments"))?;
@@ -374,6 +376,7 @@ impl DatasetCache {
 impl Drop for DatasetCache {
     fn drop(&mut self) {
         self.stop_rebuild();
+        self.shared.leave_current(&mut self.shared.lock());
         self.shared.collect_garbage();
         let shared = &*self.shared;
         shared.base.index.note(&shared.spec.snapshot, dataset_row(&shared.spec, shared.number));

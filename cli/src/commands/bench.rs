@@ -22,7 +22,8 @@ fn epochs(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
     if targets.is_empty() {
         bail!("{} holds no files", args.dir.display());
     }
-    let bar = output::bar(u64::from(args.epochs) * targets.len() as u64, "{msg} {bar:30} {pos}/{len} files {per_sec} {eta}");
+    let bar =
+        output::bar(u64::from(args.epochs) * targets.len() as u64, "{msg} {bar:30} {pos}/{len} files {per_sec} {eta}");
     let sums = Mutex::new(HashMap::new());
     let mut epochs = Vec::new();
     println!("{:>5} {:>9} {:>11} {:>9} {:>9} {:>9}", "epoch", "files", "files/s", "MB/s", "p50 ms", "p99 ms");

@@ -34,8 +34,16 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         Some(dir) => dir.clone(),
         None => home::sub_folder("stores")?,
     };
-    let findings =
-        [kernel(), fuse_device(), fusermount(), allow_other(), read_size(), open_files(), direct_io(&cache_dir), disk(&cache_dir)];
+    let findings = [
+        kernel(),
+        fuse_device(),
+        fusermount(),
+        allow_other(),
+        read_size(),
+        open_files(),
+        direct_io(&cache_dir),
+        disk(&cache_dir),
+    ];
     if args.json {
         output::json(&findings)?;
     } else {
@@ -81,7 +89,12 @@ fn fuse_device() -> Finding {
         Ok(_) => (Verdict::Ok, "/dev/fuse can be opened".to_owned()),
         Err(error) => (Verdict::Fail, format!("/dev/fuse: {error}")),
     };
-    finding("fuse", verdict, found, "load the module (modprobe fuse); in a container, pass the device (--device /dev/fuse)")
+    finding(
+        "fuse",
+        verdict,
+        found,
+        "load the module (modprobe fuse); in a container, pass the device (--device /dev/fuse)",
+    )
 }
 
 fn is_root() -> bool {
@@ -95,7 +108,9 @@ fn fusermount() -> Finding {
     match path {
         Some(path) => finding("fusermount3", Verdict::Ok, path.to_owned(), ""),
         None if is_root() => finding("fusermount3", Verdict::Ok, "missing, and not needed by root".to_owned(), ""),
-        None => finding("fusermount3", Verdict::Fail, "missing".to_owned(), "install the package fuse3, or mount as root"),
+        None => {
+            finding("fusermount3", Verdict::Fail, "missing".to_owned(), "install the package fuse3, or mount as root")
+        }
     }
 }
 
@@ -107,12 +122,18 @@ fn allow_other() -> Finding {
         (false, true) => (Verdict::Ok, "user_allow_other is set"),
         (false, false) => (Verdict::Warn, "user_allow_other is not set: only you will see your mounts"),
     };
-    finding("other users", verdict, found.to_owned(), "add the line user_allow_other to /etc/fuse.conf for --allow-other")
+    finding(
+        "other users",
+        verdict,
+        found.to_owned(),
+        "add the line user_allow_other to /etc/fuse.conf for --allow-other",
+    )
 }
 
 fn read_size() -> Finding {
     const WANTED: u32 = 256;
-    let limit = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok().and_then(|text| text.trim().parse().ok());
+    let limit =
+        std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok().and_then(|text| text.trim().parse().ok());
     let root = if is_root() { "" } else { "; only root can raise a mount's read-ahead above 128 KiB" };
     let verdict = if is_root() && limit.is_none_or(|limit: u32| limit >= WANTED) { Verdict::Ok } else { Verdict::Warn };
     let found = format!("the kernel reads up to {} KiB at once{root}", limit.unwrap_or(WANTED) * 4);
@@ -123,7 +144,12 @@ fn open_files() -> Finding {
     const WANTED: u64 = 65_536;
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let verdict = if most >= WANTED { Verdict::Ok } else { Verdict::Warn };
-    finding("open files", verdict, format!("at most {most}"), "raise the hard limit of open files to 65536 (LimitNOFILE=65536)")
+    finding(
+        "open files",
+        verdict,
+        format!("at most {most}"),
+        "raise the hard limit of open files to 65536 (LimitNOFILE=65536)",
+    )
 }
 
 /// The nearest folder that exists, to which the cache will be written.
@@ -135,7 +161,11 @@ fn direct_io(cache_dir: &Path) -> Finding {
     use rustix::fs::{Mode, OFlags};
     let folder = existing(cache_dir);
     let probe = folder.join(format!(".larder-doctor-{}", std::process::id()));
-    let opened = rustix::fs::open(&probe, OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::DIRECT, Mode::RUSR | Mode::WUSR);
+    let opened = rustix::fs::open(
+        &probe,
+        OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::DIRECT,
+        Mode::RUSR | Mode::WUSR,
+    );
     let _ = std::fs::remove_file(&probe);
     match opened {
         Ok(_) => finding("direct I/O", Verdict::Ok, format!("works in {}", folder.display()), ""),
@@ -164,7 +194,12 @@ fn disk(cache_dir: &Path) -> Finding {
             let found = format!("{} free in {}", crate::size::show_bytes(free), folder.display());
             finding("disk", verdict, found, "put the cache on a larger disk (--cache-dir)")
         }
-        Err(error) => finding("disk", Verdict::Fail, format!("{}: {error}", folder.display()), "name another folder (--cache-dir)"),
+        Err(error) => finding(
+            "disk",
+            Verdict::Fail,
+            format!("{}: {error}", folder.display()),
+            "name another folder (--cache-dir)",
+        ),
     }
 }
 

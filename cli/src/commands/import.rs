@@ -64,7 +64,11 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
         println!("files      {} in {} folders", totals.files, totals.dirs);
         println!("bytes      {}", show_bytes(totals.bytes));
         println!("snapshot   {}", imported.built.snapshot);
-        println!("manifest   {to} ({}, {:.1} bytes a file)", show_bytes(manifest_bytes), per_file(manifest_bytes, totals.files));
+        println!(
+            "manifest   {to} ({}, {:.1} bytes a file)",
+            show_bytes(manifest_bytes),
+            per_file(manifest_bytes, totals.files)
+        );
     }
     imported.journal.discard()?;
     Ok(ExitCode::SUCCESS)

@@ -61,7 +61,8 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
 
 /// The flags of the process that serves: those given, with the dataset already found.
 fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<std::ffi::OsString> {
-    let mut flags: Vec<std::ffi::OsString> = vec!["mount".into(), "--verbose".into(), "--foreground".into(), "--announce".into()];
+    let mut flags: Vec<std::ffi::OsString> =
+        vec!["mount".into(), "--verbose".into(), "--foreground".into(), "--announce".into()];
     let mut flag = |name: &str, value: &dyn std::fmt::Display| flags.push(format!("--{name}={value}").into());
     flag("policy", &args.policy);
     flag("threads", &args.threads);
@@ -91,7 +92,11 @@ fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<std::ffi::OsString> {
 }
 
 fn foreground(args: &MountArgs) -> anyhow::Result<ExitCode> {
-    let served = if args.announce { rustix::process::setsid().map_err(Into::into).and_then(|_| start(args)) } else { start(args) };
+    let served = if args.announce {
+        rustix::process::setsid().map_err(Into::into).and_then(|_| start(args))
+    } else {
+        start(args)
+    };
     let Served { runtime, store, dataset, mounted } = match served {
         Ok(served) => served,
         Err(error) => {
@@ -172,7 +177,8 @@ fn start(args: &MountArgs) -> anyhow::Result<Served> {
 
 /// The whole dataset, if the disk then keeps a fifth of what is free now or already holds the cache.
 fn default_reservation(cache_dir: &Path, manifest: &MappedManifest) -> anyhow::Result<u64> {
-    let disk = rustix::fs::statvfs(cache_dir).with_context(|| format!("look at the disk of {}", cache_dir.display()))?;
+    let disk =
+        rustix::fs::statvfs(cache_dir).with_context(|| format!("look at the disk of {}", cache_dir.display()))?;
     let free = disk.f_bavail * disk.f_frsize + folder_bytes(cache_dir);
     let wanted = manifest.totals().bytes;
     let most = free - free / LEAVE_FREE;
@@ -228,11 +234,34 @@ mod tests {
     #[test]
     fn the_serving_process_gets_every_flag_that_was_given() {
         let given = mount_args(&[
-            "mount", "s3://b/p", "/mnt/-odd", "--cache-dir", "/c", "--cache-size", "3MiB", "--policy", "lru", "--allow-other",
-            "--threads", "3", "--read-ahead", "2MiB", "--endpoint", "http://h:1", "--region", "r", "--anonymous",
-            "--attempt-timeout", "7s", "--read-deadline", "9s", "--origin-concurrency", "5",
+            "mount",
+            "s3://b/p",
+            "/mnt/-odd",
+            "--cache-dir",
+            "/c",
+            "--cache-size",
+            "3MiB",
+            "--policy",
+            "lru",
+            "--allow-other",
+            "--threads",
+            "3",
+            "--read-ahead",
+            "2MiB",
+            "--endpoint",
+            "http://h:1",
+            "--region",
+            "r",
+            "--anonymous",
+            "--attempt-timeout",
+            "7s",
+            "--read-deadline",
+            "9s",
+            "--origin-concurrency",
+            "5",
         ]);
-        let served: Vec<_> = serving_args(&given, Path::new("/m")).into_iter().map(|arg| arg.into_string().unwrap()).collect();
+        let served: Vec<_> =
+            serving_args(&given, Path::new("/m")).into_iter().map(|arg| arg.into_string().unwrap()).collect();
         let mut got = mount_args(&served.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(got.foreground && got.announce);
         assert_eq!(got.src, "/m");

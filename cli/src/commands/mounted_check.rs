@@ -21,7 +21,8 @@ const NAMES_MAX: usize = 100;
 pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let before = stats::read(dir)?;
     let targets = walk(dir)?;
-    let bar = output::bar(targets.len() as u64, "checking {bar:30} {pos}/{len} files {per_sec} [{elapsed}, {eta} left]");
+    let bar =
+        output::bar(targets.len() as u64, "checking {bar:30} {pos}/{len} files {per_sec} [{elapsed}, {eta} left]");
     let (next, bytes, summed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let problems: Mutex<Vec<String>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -34,7 +35,10 @@ pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
                             summed.fetch_add(u64::from(has_checksum), Ordering::Relaxed);
                         }
                         Err(error) => {
-                            problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(format!("{error:#}"));
+                            problems
+                                .lock()
+                                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                                .push(format!("{error:#}"));
                         }
                     }
                     bar.inc(1);

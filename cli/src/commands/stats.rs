@@ -89,7 +89,13 @@ fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String {
             cache.degraded.as_deref().map(|why| format!(", DEGRADED: {why}")).unwrap_or_default()
         ),
     );
-    row("hits", format_args!("{hits} of the bytes that the kernel asked for{}", if before.is_some() { " since the last line" } else { "" }));
+    row(
+        "hits",
+        format_args!(
+            "{hits} of the bytes that the kernel asked for{}",
+            if before.is_some() { " since the last line" } else { "" }
+        ),
+    );
     row(
         "origin",
         format_args!(
@@ -100,10 +106,30 @@ fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String {
         ),
     );
     if let Some(warm) = stats.warm {
-        let state = if warm.running { "running" } else if warm.full { "ended, cache full" } else { "ended" };
-        row("warm", format_args!("{state}: {} of {} blocks, {} failed", warm.blocks_kept, warm.blocks_total, warm.blocks_failed));
+        let state = if warm.running {
+            "running"
+        } else if warm.full {
+            "ended, cache full"
+        } else {
+            "ended"
+        };
+        row(
+            "warm",
+            format_args!(
+                "{state}: {} of {} blocks, {} failed",
+                warm.blocks_kept, warm.blocks_total, warm.blocks_failed
+            ),
+        );
     }
-    row("process", format_args!("{}, {} resident, up {} s", stats.process.pid, show_bytes(stats.process.rss_bytes), stats.process.uptime_seconds));
+    row(
+        "process",
+        format_args!(
+            "{}, {} resident, up {} s",
+            stats.process.pid,
+            show_bytes(stats.process.rss_bytes),
+            stats.process.uptime_seconds
+        ),
+    );
     text.push('\n');
     text
 }

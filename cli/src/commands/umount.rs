@@ -19,7 +19,10 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     match unmount(&resolved, args.lazy) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if !args.lazy => {
-            bail!("{error}: if files are in use, end their readers (`fuser -m {0}` lists them) or use --lazy", args.dir.display())
+            bail!(
+                "{error}: if files are in use, end their readers (`fuser -m {0}` lists them) or use --lazy",
+                args.dir.display()
+            )
         }
         Err(error) => Err(error.into()),
     }

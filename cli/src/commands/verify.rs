@@ -23,8 +23,13 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let totals = dataset.manifest.totals();
     let progress = ProgressView::new(u64::from(totals.files).max(1), "checking");
     let concurrency = args.origin.origin_concurrency as usize;
-    let report =
-        runtime.block_on(verify_origin(Arc::clone(&dataset.manifest), dataset.origin, args.deep, concurrency, &progress));
+    let report = runtime.block_on(verify_origin(
+        Arc::clone(&dataset.manifest),
+        dataset.origin,
+        args.deep,
+        concurrency,
+        &progress,
+    ));
     progress.finish();
     let report = report.with_context(|| format!("verify {}", args.target))?;
     let kinds = [
@@ -34,7 +39,8 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         ("unreadable", &report.unreadable),
     ];
     if args.json {
-        let problems: serde_json::Map<_, _> = kinds.iter().map(|(kind, found)| ((*kind).to_owned(), list(found))).collect();
+        let problems: serde_json::Map<_, _> =
+            kinds.iter().map(|(kind, found)| ((*kind).to_owned(), list(found))).collect();
         output::json(&json!({
             "files": totals.files,
             "files_ok": report.files_ok,
@@ -51,7 +57,12 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
                 println!("{kind:<11}and {} more", found.count - found.first.len() as u64);
             }
         }
-        println!("{} of {} files are as the manifest says; {} read", report.files_ok, totals.files, show_bytes(report.bytes_read));
+        println!(
+            "{} of {} files are as the manifest says; {} read",
+            report.files_ok,
+            totals.files,
+            show_bytes(report.bytes_read)
+        );
         if report.without_checksum > 0 {
             println!("{} of them have no checksum: only size and version were compared", report.without_checksum);
         }

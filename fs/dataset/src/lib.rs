@@ -12,6 +12,7 @@ pub mod name;
 
 pub use block::{BLOCK_BYTES, BlockIndex, BlockPart};
 pub use manifest::{
-    Dir, DirIndex, Entry, File, FileIndex, Location, Manifest, ManifestBuilder, ManifestError, SnapshotId, Totals, VersionTag,
+    Dir, DirIndex, Entry, File, FileIndex, Location, Manifest, ManifestBuilder, ManifestError, SnapshotId, Totals,
+    VersionTag,
 };
 pub use name::{NameRules, Rejection};

@@ -19,7 +19,7 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
 use object_store::{
     BackoffConfig, ClientOptions, GetOptions, GetRange, HeaderValue, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMultipartOptions, PutOptions, RetryConfig, WriteMultipart,
+    PutMultipartOptions, PutOptions, PutResult, RetryConfig, WriteMultipart,
 };
 
 use crate::config::OriginConfig;
@@ -121,6 +121,10 @@ fn timed_out(error: &object_store::Error) -> bool {
     false
 }
 
+fn version_put(result: PutResult) -> Option<Version> {
+    s3_list::tagged(result.e_tag.as_deref()?)
+}
+
 /// Writes objects. Attempts are made by object_store, which knows which part of an upload to send again.
 pub(crate) struct Writer<'a> {
     pub(crate) store: &'a dyn ObjectStore,
@@ -128,14 +132,14 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes a whole object and gives the entity tag, if the store tells it.
-    pub(crate) async fn put(&self, key: &[u8], full: &str, bytes: Bytes) -> Result<Option<String>, OriginError> {
+    /// Writes a whole object and gives its version, if the store tells it.
+    pub(crate) async fn put(&self, key: &[u8], full: &str, bytes: Bytes) -> Result<Option<Version>, OriginError> {
         if bytes.len() > PART {
             return self.put_stream(key, full, futures::stream::iter([Ok(bytes)]).boxed()).await;
         }
         let path = path(key, full)?;
         let result = self.within(key, self.store.put_opts(&path, bytes.into(), PutOptions::default())).await?;
-        Ok(result.e_tag)
+        Ok(version_put(result))
     }
 
     /// Writes a stream; in parts only if it is larger than one.
@@ -144,7 +148,7 @@ impl Writer<'_> {
         key: &[u8],
         full: &str,
         mut chunks: BoxStream<'_, Result<Bytes, OriginError>>,
-    ) -> Result<Option<String>, OriginError> {
+    ) -> Result<Option<Version>, OriginError> {
         let path = path(key, full)?;
         let mut first = Vec::new();
         let mut length = 0;
@@ -156,17 +160,15 @@ impl Writer<'_> {
                 }
                 None => {
                     let payload = first.into_iter().collect();
-                    return Ok(self
-                        .within(key, self.store.put_opts(&path, payload, PutOptions::default()))
-                        .await?
-                        .e_tag);
+                    let put = self.store.put_opts(&path, payload, PutOptions::default());
+                    return Ok(version_put(self.within(key, put).await?));
                 }
             }
         }
         let upload = self.within(key, self.store.put_multipart_opts(&path, PutMultipartOptions::default())).await?;
         let mut upload = WriteMultipart::new_with_chunk_size(upload, PART);
         match self.pour(key, &mut upload, first, chunks).await {
-            Ok(()) => Ok(self.within(key, upload.finish()).await?.e_tag),
+            Ok(()) => Ok(version_put(self.within(key, upload.finish()).await?)),
             Err(error) => {
                 // The store keeps what was uploaded until it is told to forget it, or its lifecycle rule does.
                 if let Err(error) = self.within(key, upload.abort()).await {
@@ -423,9 +425,9 @@ impl ObjectOrigin {
     }
 
     /// The version of what was just written.
-    async fn written(&self, key: &[u8], tag: Option<String>) -> Result<Version, OriginError> {
-        match tag {
-            Some(tag) => Ok(s3_list::version(Some(&tag), 0, 0)),
+    async fn written(&self, key: &[u8], version: Option<Version>) -> Result<Version, OriginError> {
+        match version {
+            Some(version) => Ok(version),
             None => Ok(self.head(key).await?.version),
         }
     }
@@ -487,8 +489,8 @@ impl Origin for ObjectOrigin {
     }
 
     async fn put(&self, key: &[u8], bytes: Bytes) -> Result<Version, OriginError> {
-        let tag = self.writer().put(key, &self.full_key(key)?, bytes).await?;
-        self.written(key, tag).await
+        let version = self.writer().put(key, &self.full_key(key)?, bytes).await?;
+        self.written(key, version).await
     }
 
     async fn put_stream(
@@ -496,8 +498,8 @@ impl Origin for ObjectOrigin {
         key: &[u8],
         chunks: BoxStream<'_, Result<Bytes, OriginError>>,
     ) -> Result<Version, OriginError> {
-        let tag = self.writer().put_stream(key, &self.full_key(key)?, chunks).await?;
-        self.written(key, tag).await
+        let version = self.writer().put_stream(key, &self.full_key(key)?, chunks).await?;
+        self.written(key, version).await
     }
 }
 

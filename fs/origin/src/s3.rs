@@ -40,6 +40,9 @@ const REFUSAL_LIMIT: u64 = 16 << 10;
 /// A server that ignores `Range` sends the object from its start; up to here the bytes before are worth throwing away.
 const IGNORED_RANGE_LIMIT: u64 = 64 << 20;
 
+/// No object is larger, and some servers hold offsets in signed numbers.
+const RANGE_LIMIT: u64 = 1 << 60;
+
 /// An origin that speaks S3.
 pub(crate) struct S3Origin {
     url: OriginUrl,
@@ -385,22 +388,39 @@ impl S3Origin {
     }
 
     /// Makes one attempt at a whole object of at most `limit` bytes.
+    ///
+    /// It is asked for as a range, since a partial answer tells the object's size twice; an object without any bytes
+    /// has no range, and is asked for once more without.
     async fn read_whole(&self, retry: &Retry, key: &[u8], full: &str, limit: u64) -> Result<(Bytes, Version), Failure> {
-        let response = self.ask(retry, Method::GET, key, &Target::Object(full), None, None).await?;
-        let (parts, stream) = response.into_parts();
-        let Some(length) = content_length(&parts.headers).filter(|_| parts.status == StatusCode::OK) else {
-            return Err(nonsense("no length of the object"));
+        let target = Target::Object(full);
+        let range = 0..limit.clamp(1, RANGE_LIMIT);
+        let response = match self.ask(retry, Method::GET, key, &target, None, Some(range)).await {
+            Err(Failure::Final(OriginError::Truncated { .. })) => {
+                self.ask(retry, Method::GET, key, &target, None, None).await?
+            }
+            response => response?,
         };
-        if length > limit {
-            return Err(OriginError::TooLarge { key: Key::from(key), size: length, limit }.into());
+        let (parts, stream) = response.into_parts();
+        let length = content_length(&parts.headers).ok_or_else(|| nonsense("no Content-Length"))?;
+        let size = match (parts.status, ContentRange::of(&parts.headers)) {
+            (StatusCode::OK, _) => length,
+            (StatusCode::PARTIAL_CONTENT, Some(ContentRange { start: 0, end, total: Some(total) }))
+                if end == length =>
+            {
+                total
+            }
+            _ => return Err(nonsense("no size of the object that fits its length")),
+        };
+        if size > limit {
+            return Err(OriginError::TooLarge { key: Key::from(key), size, limit }.into());
         }
         let version =
-            version_of(&parts.headers, Some(length)).ok_or_else(|| nonsense("neither ETag nor Last-Modified"))?;
-        let mut bytes = BytesMut::with_capacity(length as usize);
-        let end = gathered(retry, stream, length, &mut |chunk| bytes.extend_from_slice(chunk)).await;
-        let truncated = || OriginError::Truncated { key: Key::from(key), expected: length, got: bytes.len() as u64 };
+            version_of(&parts.headers, Some(size)).ok_or_else(|| nonsense("neither ETag nor Last-Modified"))?;
+        let mut bytes = BytesMut::with_capacity(size as usize);
+        let end = gathered(retry, stream, size, &mut |chunk| bytes.extend_from_slice(chunk)).await;
+        let truncated = || OriginError::Truncated { key: Key::from(key), expected: size, got: bytes.len() as u64 };
         match end {
-            Ok(_) if bytes.len() as u64 == length => Ok((bytes.freeze(), version)),
+            Ok(_) if bytes.len() as u64 == size => Ok((bytes.freeze(), version)),
             Ok(_) | Err(Failure::Again(OriginError::Unavailable { .. })) => Err(Failure::Again(truncated())),
             Err(failure) => Err(failure),
         }
@@ -417,6 +437,9 @@ impl S3Origin {
         let target = Target::Listing(s3_list::query(prefix, after, token, depth));
         let shown = prefix.as_bytes();
         let (parts, stream) = self.ask(retry, Method::GET, shown, &target, None, None).await?.into_parts();
+        if parts.status != StatusCode::OK {
+            return Err(nonsense("a status that no listing has"));
+        }
         let mut xml = Vec::new();
         let got = gathered(retry, stream, s3_list::ANSWER_LIMIT, &mut |chunk| xml.extend_from_slice(chunk)).await?;
         if content_length(&parts.headers).is_some_and(|length| length != got) {
@@ -514,7 +537,7 @@ impl Origin for S3Origin {
     async fn put(&self, key: &[u8], bytes: Bytes) -> Result<Version, OriginError> {
         let full = self.full_key(key)?;
         match self.writer().put(key, &full, bytes).await? {
-            Some(tag) => Ok(s3_list::version(Some(&tag), 0, 0)),
+            Some(version) => Ok(version),
             None => Ok(self.head(key).await?.version),
         }
     }
@@ -526,7 +549,7 @@ impl Origin for S3Origin {
     ) -> Result<Version, OriginError> {
         let full = self.full_key(key)?;
         match self.writer().put_stream(key, &full, chunks).await? {
-            Some(tag) => Ok(s3_list::version(Some(&tag), 0, 0)),
+            Some(version) => Ok(version),
             None => Ok(self.head(key).await?.version),
         }
     }
@@ -610,8 +633,7 @@ fn nonsense(what: &'static str) -> Failure {
 }
 
 fn etag(headers: &HeaderMap) -> Option<Version> {
-    let tag = headers.get(ETAG)?.to_str().ok()?;
-    Some(s3_list::version(Some(tag), 0, 0))
+    s3_list::tagged(headers.get(ETAG)?.to_str().ok()?)
 }
 
 fn version_of(headers: &HeaderMap, total: Option<u64>) -> Option<Version> {

@@ -139,12 +139,18 @@ pub(crate) fn parse(xml: &[u8], strip: usize, prefix: &[u8], after: Option<&[u8]
     }
 }
 
-/// The version that an entity tag stands for. Some stores leave out the quotes in one place and send them in another.
+/// What an object is bound to: its entity tag, or time and size where the store gives none.
 pub(crate) fn version(e_tag: Option<&str>, mtime_ns: i64, size: u64) -> Version {
-    match e_tag.map(str::trim).filter(|tag| !tag.is_empty()) {
-        Some(tag) if tag.starts_with('"') || tag.starts_with("W/") => Version::ETag(tag.to_string()),
-        Some(tag) => Version::ETag(format!("\"{tag}\"")),
-        None => Version::MtimeSize { mtime_ns, size },
+    e_tag.and_then(tagged).unwrap_or(Version::MtimeSize { mtime_ns, size })
+}
+
+/// The version that an entity tag stands for, if it is one. Some stores leave out the quotes in one place and send them
+/// in another; Ceph ends an upload in parts with an empty tag.
+pub(crate) fn tagged(e_tag: &str) -> Option<Version> {
+    match e_tag.trim() {
+        "" | "\"\"" => None,
+        tag if tag.starts_with('"') || tag.starts_with("W/") => Some(Version::ETag(tag.to_string())),
+        tag => Some(Version::ETag(format!("\"{tag}\""))),
     }
 }
 
@@ -193,6 +199,7 @@ mod tests {
     fn entity_tags_without_quotes_get_them() {
         assert_eq!(version(Some("ab-2"), 0, 0), Version::ETag("\"ab-2\"".into()));
         assert_eq!(version(Some("W/\"x\""), 0, 0), Version::ETag("W/\"x\"".into()));
+        assert_eq!(version(Some(""), 7, 9), Version::MtimeSize { mtime_ns: 7, size: 9 });
         assert_eq!(version(None, 7, 9), Version::MtimeSize { mtime_ns: 7, size: 9 });
     }
 

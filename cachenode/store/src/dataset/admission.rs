@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -66,12 +67,35 @@ pub(super) struct Admission {
 struct Current {
     segment: Arc<Segment>,
     next_page: u32,
+    /// Up to here the file has its room on the disk, or somebody is taking it.
+    prepared_bytes: u64,
+}
+
+/// The most room that is taken ahead of the records.
+const PREPARED_MOST: u64 = 64 << 20;
+const PREPARED_LEAST: u64 = 1 << 20;
+
+/// Where a record goes.
+struct Allotment {
+    segment: Arc<Segment>,
+    place: Place,
+    /// The part of the file that its writer prepares first.
+    prepare: Option<Range<u64>>,
 }
 
 /// Room on the disk that nobody needs; given back without the lock.
 #[derive(Debug)]
 enum Garbage {
-    Record { segment: Arc<Segment>, offset: u64, bytes: u64 },
+    Record {
+        segment: Arc<Segment>,
+        offset: u64,
+        bytes: u64,
+    },
+    /// What was prepared and not used.
+    Tail {
+        segment: Arc<Segment>,
+        offset: u64,
+    },
     Segment(Arc<Segment>),
 }
 
@@ -242,7 +266,7 @@ impl Shared {
         // A block is at most 4 MiB, which the reservation made sure of.
         let len = bytes.len() as u32;
         let extent = record::extent_bytes(len);
-        let (segment, place) = {
+        let Allotment { segment, place, prepare } = {
             let mut state = self.lock();
             if state.pending.get(&block) != Some(&ticket) {
                 // Evicted before it was written.
@@ -250,6 +274,9 @@ impl Shared {
             }
             self.allocate(&mut state, extent)?
         };
+        if let Some(range) = prepare {
+            segment.prepare(range.start, range.end - range.start);
+        }
         let written = buffer::with(extent, |out| {
             record::encode(&Header { key: self.key, block, len }, bytes, out);
             segment.write(place.offset(), out)
@@ -348,20 +375,27 @@ impl Shared {
     }
 
     /// Finds a place for a record.
-    fn allocate(&self, state: &mut Admission, extent: usize) -> io::Result<(Arc<Segment>, Place)> {
-        let bytes_after = |current: &Current| u64::from(current.next_page) * record::ALIGN_BYTES as u64 + extent as u64;
-        let fits = |current: &Current| current.next_page == 0 || bytes_after(current) <= self.base.segment_bytes;
-        if !state.current.as_ref().is_some_and(fits) {
+    fn allocate(&self, state: &mut Admission, extent: usize) -> io::Result<Allotment> {
+        const PAGE: u64 = record::ALIGN_BYTES as u64;
+        let most = self.base.segment_bytes;
+        let end_in = |current: &Current| u64::from(current.next_page) * PAGE + extent as u64;
+        if !state.current.as_ref().is_some_and(|current| current.next_page == 0 || end_in(current) <= most) {
             self.leave_current(state);
             let segment = self.new_segment(state)?;
-            state.current = Some(Current { segment, next_page: 0 });
+            state.current = Some(Current { segment, next_page: 0, prepared_bytes: 0 });
         }
         let Some(current) = &mut state.current else { return Err(io::Error::other("no segment")) };
-        let place = Place { segment: current.segment.number, page: current.next_page };
+        let (place, end) = (Place { segment: current.segment.number, page: current.next_page }, end_in(current));
+        let prepare = (end > current.prepared_bytes).then(|| {
+            // A small cache does not take many times its size ahead.
+            let ahead = (self.spec.reservation_bytes / 16).clamp(PREPARED_LEAST, PREPARED_MOST);
+            let to = (current.prepared_bytes + ahead).min(most / PAGE * PAGE).max(end);
+            std::mem::replace(&mut current.prepared_bytes, to)..to
+        });
         // A record is at most 4 MiB and 8 KiB, and a segment ends long before 2^32 pages.
-        current.next_page += (extent / record::ALIGN_BYTES) as u32;
+        current.next_page += (extent as u64 / PAGE) as u32;
         current.segment.add_live();
-        Ok((Arc::clone(&current.segment), place))
+        Ok(Allotment { segment: Arc::clone(&current.segment), place, prepare })
     }
 
     fn new_segment(&self, state: &mut Admission) -> io::Result<Arc<Segment>> {
@@ -382,11 +416,13 @@ impl Shared {
     }
 
     /// Writes no more to the current segment.
-    fn leave_current(&self, state: &mut Admission) {
-        if let Some(Current { segment, .. }) = state.current.take()
-            && segment.live() == 0
-        {
+    pub(super) fn leave_current(&self, state: &mut Admission) {
+        let Some(Current { segment, next_page, prepared_bytes }) = state.current.take() else { return };
+        let offset = Place { segment: segment.number, page: next_page }.offset();
+        if segment.live() == 0 {
             self.delete_segment(state, segment);
+        } else if prepared_bytes > offset {
+            state.garbage.push(Garbage::Tail { segment, offset });
         }
     }
 
@@ -415,6 +451,7 @@ impl Shared {
         for garbage in garbage {
             let freed = match &garbage {
                 Garbage::Record { segment, offset, bytes } => segment.free(*offset, *bytes),
+                Garbage::Tail { segment, offset } => segment.cut(*offset),
                 Garbage::Segment(segment) => match segment.delete() {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                     deleted => deleted,

@@ -3,6 +3,7 @@
 //! Invariant: until it ends there is no policy, so nothing is admitted or evicted, and the slots are changed from here
 //! only. What reads find flawed meanwhile is kept aside for the end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -88,6 +89,7 @@ impl Shared {
         // For NR the order means nothing and nothing is ever freed: no memory for a block.
         let sorted = self.spec.policy.evicts();
         let mut found: Vec<(Place, BlockIndex)> = Vec::new();
+        let mut ends: HashMap<u32, u64> = segments.iter().map(|segment| (segment.number, 0)).collect();
         let mut next = self.slots.next_written(0);
         while let Some(number) = next {
             // Asked once for each page of slots.
@@ -109,6 +111,8 @@ impl Shared {
                 continue;
             };
             segment.add_live();
+            let end = ends.entry(place.segment).or_default();
+            *end = (*end).max(place.offset() + record::extent_bytes(len) as u64);
             add(&self.blocks_cached, 1);
             if reindex {
                 self.base.index.put_all(self.number, block, place);
@@ -118,6 +122,14 @@ impl Shared {
             } else {
                 policy.restore(block, len);
                 self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
+            }
+        }
+        // What the last run prepared, and records that it did not live to show. What cannot be cut off now goes with its
+        // segment, like the gaps below.
+        for segment in segments.iter() {
+            let end = ends.get(&segment.number).copied().unwrap_or_default();
+            if segment.bytes().is_ok_and(|bytes| bytes > end) {
+                let _ = segment.cut(end);
             }
         }
         // Blocks were admitted in the order of their places, which is what FIFO goes by, and LRU until blocks are used.
@@ -138,14 +150,12 @@ impl Shared {
         for segment in self.segments.load().iter() {
             let from = sorted.partition_point(|(place, _)| place.segment < segment.number);
             let to = sorted.partition_point(|(place, _)| place.segment <= segment.number);
-            let Ok(bytes) = segment.bytes() else { continue };
             let mut end = 0;
             let ends = sorted[from..to].iter().map(|&(place, block)| {
                 (place.offset(), place.offset() + record::extent_bytes((self.spec.lens)(block)) as u64)
             });
-            for (start, next_end) in ends.chain([(bytes, bytes)]) {
+            for (start, next_end) in ends {
                 if start > end && !self.is_stopped() {
-                    // What cannot be freed now goes with its segment.
                     let _ = segment.free(end, start - end);
                 }
                 end = end.max(next_end);

@@ -101,7 +101,7 @@ fn run(policy: PolicyKind, ops: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn any_order_of_reads_writes_restarts_and_rot_is_as_the_model_says(ops in ops()) {

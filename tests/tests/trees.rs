@@ -1,0 +1,101 @@
+//! A real tree of the machine, through S3 and from its folder, compared byte by byte with `diff -r`.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use larder_e2e::{BUCKET, Lab};
+
+/// What is compared.
+const TREE: &str = "/usr/share";
+
+/// What no object store can hold: everything but files and the folders that hold some.
+struct Left {
+    links_and_others: BTreeSet<PathBuf>,
+    empty_folders: BTreeSet<PathBuf>,
+    files: Vec<(PathBuf, u64)>,
+}
+
+fn look(root: &Path) -> Left {
+    fn walk(root: &Path, folder: &Path, left: &mut Left) -> bool {
+        let mut holds_files = false;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            let below = path.strip_prefix(root).unwrap().to_owned();
+            if kind.is_dir() {
+                if walk(root, &path, left) {
+                    holds_files = true;
+                } else {
+                    left.empty_folders.insert(below);
+                }
+            } else if kind.is_file() {
+                left.files.push((below, entry.metadata().unwrap().size()));
+                holds_files = true;
+            } else {
+                left.links_and_others.insert(below);
+            }
+        }
+        holds_files
+    }
+    let mut left = Left { links_and_others: BTreeSet::new(), empty_folders: BTreeSet::new(), files: Vec::new() };
+    walk(root, root, &mut left);
+    left
+}
+
+/// Paths that `diff -r` finds only in the original; anything else it finds is an error.
+fn only_in_original(mount: &Path) -> BTreeSet<PathBuf> {
+    let output =
+        Command::new("diff").args(["-r", "--no-dereference", TREE]).arg(mount).env("LC_ALL", "C").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    text.lines()
+        .map(|line| {
+            let (folder, name) = line
+                .strip_prefix("Only in ")
+                .and_then(|rest| rest.split_once(": "))
+                .unwrap_or_else(|| panic!("a difference: {line}"));
+            let below = Path::new(folder).strip_prefix(TREE).unwrap_or_else(|_| panic!("a difference: {line}"));
+            below.join(name)
+        })
+        .collect()
+}
+
+/// The paths that are missing, without those below a missing folder, which `diff` does not list.
+fn topmost(paths: &BTreeSet<PathBuf>, folders: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+    paths
+        .union(folders)
+        .filter(|path| !path.ancestors().skip(1).any(|above| folders.contains(above)))
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn a_tree_through_s3_differs_only_in_what_s3_cannot_hold() {
+    let lab = Lab::new();
+    let left = look(Path::new(TREE));
+    assert!(left.files.len() > 1000, "{TREE} is too small to tell anything");
+    lab.runtime().block_on(async {
+        for (path, size) in &left.files {
+            let key = format!("tree/{}", path.to_str().expect("names here are UTF-8"));
+            // A made-up ETag spares reading the whole tree twice.
+            let etag = format!("\"{:016x}-{size}\"", crc32c::crc32c(key.as_bytes()));
+            lab.server.put_file(BUCKET, &key, Path::new(TREE).join(path), *size, Some(etag)).await.unwrap();
+        }
+    });
+    let mount = lab.mount("m", &format!("s3://{BUCKET}/tree"), &[]);
+    let (missing, expected) = (only_in_original(mount.dir()), topmost(&left.links_and_others, &left.empty_folders));
+    let odd: Vec<_> = missing.symmetric_difference(&expected).take(10).collect();
+    assert!(odd.is_empty(), "{odd:?}");
+}
+
+#[test]
+fn a_tree_from_its_folder_differs_only_in_links() {
+    let lab = Lab::new();
+    let left = look(Path::new(TREE));
+    let mount = lab.mount("m", &format!("file://{TREE}"), &[]);
+    let missing = only_in_original(mount.dir());
+    let odd: Vec<_> = missing.symmetric_difference(&left.links_and_others).take(10).collect();
+    assert!(odd.is_empty(), "{odd:?}");
+}
