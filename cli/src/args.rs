@@ -55,6 +55,31 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Measure.
     Bench(BenchArgs),
+    /// Print the text of docs/COMMANDS.md.
+    #[command(hide = true)]
+    HelpPage,
+}
+
+/// The help of every command, as `docs/COMMANDS.md` has it.
+pub(crate) fn help_page() -> String {
+    use clap::CommandFactory;
+
+    fn section(command: &mut clap::Command, path: &str, page: &mut String) {
+        page.push_str(&format!("## {path}\n```\n{}```\n\n", command.render_long_help()));
+        for command in
+            command.get_subcommands_mut().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+        {
+            let path = format!("{path} {}", command.get_name());
+            section(command, &path, page);
+        }
+    }
+    let mut page =
+        String::from("# Commands and flags\n\nMade from `larder --help` and its like; a test keeps it so.\n\n");
+    let mut command = Cli::command();
+    command.build();
+    section(&mut command, "larder", &mut page);
+    // Help pads some lines with blanks.
+    page.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// How the origin is reached.
@@ -62,7 +87,7 @@ pub(crate) enum Command {
 #[command(next_help_heading = "Origin")]
 pub(crate) struct OriginArgs {
     /// The S3 server, for anything but AWS (Ceph, MinIO): http://host:port.
-    #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT")]
+    #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
     pub(crate) endpoint: Option<String>,
     /// The S3 region.
     #[arg(long)]

@@ -44,5 +44,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Stats(args) => commands::stats::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::HelpPage => {
+            print!("{}", args::help_page());
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }

@@ -8,7 +8,7 @@
 //! deadline; no lock is held across an await.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockPart, FileIndex, ManifestError};
 use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
-use larder_store::{DatasetCache, Lookup};
+use larder_store::{DatasetCache, Lookup, Reservation};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -139,6 +139,7 @@ pub(crate) struct Fetcher {
     window: Window,
     permits: Semaphore,
     tasks: TaskTracker,
+    store_counted: AtomicBool,
     started: Instant,
     /// When a failure was last logged, in seconds since `started` and [`LOG_EVERY_SECONDS`] before it.
     last_logged: AtomicU64,
@@ -164,6 +165,7 @@ impl Fetcher {
             window: Window::new(config.window_bytes),
             permits: Semaphore::new(config.fetch_concurrency.max(1)),
             tasks: TaskTracker::new(),
+            store_counted: AtomicBool::new(false),
             started: Instant::now(),
             last_logged: AtomicU64::new(0),
         }
@@ -255,7 +257,7 @@ impl Fetcher {
         if let Some(block) = self.already_stored(part).await {
             return land(Landed::Bytes(block));
         }
-        let reservation = self.cache.reserve(part.block, part.block_len);
+        let reservation = self.reserve(part).await;
         if reservation.is_none() && purpose == Purpose::Warm {
             return land(Landed::NotKept);
         }
@@ -288,6 +290,17 @@ impl Fetcher {
             debug!(block = part.block.0, "block not kept");
             self.window.insert(part.block, block);
         }
+    }
+
+    /// Room for the block, if the policy gives it any.
+    async fn reserve(&self, part: BlockPart) -> Option<Reservation> {
+        // After a restart the store refuses until it has counted what it holds: a few milliseconds, on its own thread.
+        if !self.store_counted.load(Ordering::Relaxed) {
+            let (cache, patience) = (Arc::clone(&self.cache), self.config.read_deadline);
+            let counted = self.runtime.spawn_blocking(move || cache.wait_rebuilt(patience)).await;
+            self.store_counted.store(counted.unwrap_or(false), Ordering::Relaxed);
+        }
+        self.cache.reserve(part.block, part.block_len)
     }
 
     /// One line in ten seconds, however many fetches fail: the counter has them all.

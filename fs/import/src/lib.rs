@@ -3,8 +3,8 @@
 //! - [`import`](import::import) lists an origin once, in parallel and resumable, into a manifest.
 //! - [`pack`](pack::pack) writes a snapshot's files into packs, and the manifest of these.
 //! - [`publish`] stores manifests and fetches them.
-//! - [`verify_origin`](verify::verify_origin) compares an origin with a manifest.
-//! - [`object_range`](source::object_range) says where a file's bytes are; the mount uses it too.
+//! - [`verify_origin`] compares an origin with a manifest.
+//! - [`object_range`] says where a file's bytes are; the mount uses it too.
 //! - [`journal`] is what lets a run go on after `kill -9`; [`Progress`] hears how far it is.
 //!
 //! Invariant: a manifest that is stored is true: it names only what was listed, or packs that were written before it.
