@@ -136,7 +136,12 @@ impl Mounted {
 /// Checks the mount point, and takes away a dead mount of ours that a killed process left there.
 fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let refuse = |what| MountError::Mountpoint { path: mountpoint.to_owned(), what };
-    match std::fs::metadata(mountpoint) {
+    // The kernel keeps the attributes of the root for ever, so a dead mount may still have them; statfs always asks.
+    let looked = std::fs::metadata(mountpoint).and_then(|found| {
+        rustix::fs::statfs(mountpoint)?;
+        Ok(found)
+    });
+    match looked {
         Ok(found) if !found.is_dir() => return Err(refuse("is not a folder; name an empty folder")),
         Ok(_) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {

@@ -1,4 +1,5 @@
 //! What the documents claim is there.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -136,3 +136,28 @@ fn a_folder_of_a_million_files_is_listed_and_looked_up() {
     assert_eq!(std::fs::metadata(mount.path("all/file-0999999.jpg")).unwrap().len(), 999);
     assert_eq!(std::fs::metadata(mount.path("all/file-1000000.jpg")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }
+
+#[test]
+fn a_pack_with_a_flipped_byte_is_an_error_and_never_bytes() {
+    let lab = Lab::new();
+    let folder = lab.folder().join("packed");
+    std::fs::create_dir(&folder).unwrap();
+    for n in 0..5 {
+        lab.put(&format!("{n}"), seeded_bytes(n, 20_000));
+    }
+    let packed = format!("file://{}", folder.display());
+    lab.larder_ok(&["pack", &lab.url(), &packed]);
+    let pack = std::fs::read_dir(folder.join("packs")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&pack).unwrap();
+    bytes[45_000] ^= 1;
+    std::fs::write(&pack, bytes).unwrap();
+    let mount = lab.mount("m", &packed, &[]);
+    for n in 0..5 {
+        match mount.read_fresh(format!("{n}")) {
+            Ok(bytes) => assert!(n != 2 && bytes == seeded_bytes(n, 20_000), "{n}"),
+            Err(error) => assert_eq!((n, error.raw_os_error()), (2, Some(5)), "{error}"),
+        }
+    }
+    assert_eq!(lab.larder(&["verify", mount.dir().to_str().unwrap()]).status.code(), Some(1));
+    assert_eq!(lab.larder(&["verify", &packed, "--deep"]).status.code(), Some(1));
+}

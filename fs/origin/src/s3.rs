@@ -416,7 +416,7 @@ impl S3Origin {
         }
         let version =
             version_of(&parts.headers, Some(size)).ok_or_else(|| nonsense("neither ETag nor Last-Modified"))?;
-        let mut bytes = BytesMut::with_capacity(size as usize);
+        let mut bytes = room(size);
         let end = gathered(retry, stream, size, &mut |chunk| bytes.extend_from_slice(chunk)).await;
         let truncated = || OriginError::Truncated { key: Key::from(key), expected: size, got: bytes.len() as u64 };
         match end {
@@ -493,7 +493,7 @@ impl Origin for S3Origin {
             return Ok(Bytes::new());
         }
         let mut retry = self.retry(key);
-        let mut body = Gathering { bytes: BytesMut::new(), version: version.cloned() };
+        let mut body = Gathering { bytes: room(range.end - range.start), version: version.cloned() };
         loop {
             match self.read_on(&retry, key, &full, &range, &mut body).await {
                 Ok(()) => return Ok(body.bytes.freeze()),
@@ -626,6 +626,11 @@ async fn gathered(
         }
     }
     Ok(got)
+}
+
+/// A buffer for so many bytes; more than a part of an upload is not taken on the word of a server.
+fn room(bytes: u64) -> BytesMut {
+    BytesMut::with_capacity(bytes.min(16 << 20) as usize)
 }
 
 fn nonsense(what: &'static str) -> Failure {

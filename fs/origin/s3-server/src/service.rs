@@ -368,9 +368,6 @@ impl S3 for Service {
         if !self.store.create_bucket(&bucket) {
             return Err(s3_error!(BucketAlreadyOwnedByYou));
         }
-        Ok(S3Response::new(CreateBucketOutput {
-            location: Some(format!("/{bucket}")),
-            ..CreateBucketOutput::default()
-        }))
+        Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{bucket}")) }))
     }
 }

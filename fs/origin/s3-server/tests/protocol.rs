@@ -52,7 +52,7 @@ async fn tags_have_their_quotes_and_ranges_their_header() {
 }
 
 #[tokio::test]
-async fn dropped_server_frees_its_port_and_cuts_its_connections() {
+async fn stopped_server_frees_its_port_and_cuts_its_connections() {
     let server = server().await;
     let address = server.address();
     let mut stream = TcpStream::connect(address).await.expect("connect");
