@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn nonsense_sizes_are_refused_with_an_example() {
-        for text in ["", "MiB", "-1", "1XB", "nan", "inf", "99999999TiB", "1e3", "0x10"] {
+        for text in ["", "MiB", "-1", "1XB", "nan", "inf", "99999999TiB", "1e3x", "0x10", "1,5MB"] {
             let error = parse_bytes(text).unwrap_err();
             assert!(error.contains("100GiB"), "{text}: {error}");
         }

@@ -102,7 +102,8 @@ pub(crate) fn resolve(text: &str, origin: &OriginArgs, runtime: &Runtime) -> any
 
 fn open(path: PathBuf, origin: &OriginArgs) -> anyhow::Result<Source> {
     let manifest = Arc::new(open_manifest(&path)?);
-    let (_, url) = manifest.name_and_origin()?;
+    let described = manifest.name_and_origin();
+    let (_, url) = described.with_context(|| format!("open manifest {}", path.display()))?;
     let origin = origin.open(&url.parse()?)?;
     Ok(Source { path, manifest, origin })
 }

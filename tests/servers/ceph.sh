@@ -20,6 +20,7 @@ install() {
     installed && return
     local sudo=
     [[ $EUID -eq 0 ]] || sudo=sudo
+    $sudo apt-get update -qq
     $sudo env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y --no-install-recommends ceph-mon ceph-osd radosgw ceph-common
 }

@@ -100,7 +100,7 @@ fn read_until<'scope>(
 }
 
 #[test]
-fn what_was_admitted_before_a_kill_in_mid_epoch_is_a_hit_after_it_and_no_byte_is_wrong() {
+fn what_was_admitted_before_a_kill_is_a_hit_after_it() {
     let lab = Lab::new();
     // One block a file, read in one piece: a file that the origin is not asked for is a block that was kept.
     let files = put_files(&lab, (0..80).map(|n| 1 + n * 2500));
@@ -148,7 +148,7 @@ fn after_a_kill_while_idle_and_after_an_unmount_every_file_is_a_hit() {
 }
 
 #[test]
-fn five_kills_during_the_first_fill_end_with_everything_cached_and_right() {
+fn a_cache_killed_again_and_again_while_it_fills_ends_whole() {
     let lab = Lab::new();
     let files = put_files(&lab, (0..60).map(|n| if n % 20 == 7 { 2 * BLOCK + n } else { n * 4000 }));
     let blocks: u64 = files.values().map(|bytes| (bytes.len() as u64).div_ceil(BLOCK)).sum();
@@ -217,7 +217,7 @@ fn a_restart_with_another_size_and_policy_keeps_what_these_allow() {
 }
 
 #[test]
-fn a_cache_folder_that_a_mount_uses_is_refused_to_a_second_one_in_words() {
+fn a_second_mount_on_one_cache_is_refused() {
     let lab = Lab::new();
     let files = put_files(&lab, [10_000; 3]);
     let mount = lab.mount("m", &lab.url(), &[]);

@@ -1,0 +1,360 @@
+//! A cache disk in trouble costs hits and never a read; what cannot be fetched again, the manifest, is refused in words.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use larder_e2e::{Lab, Mount};
+use larder_testkit::seeded_bytes;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+const MIB: u64 = 1 << 20;
+
+/// What is logged when the disk starts to fail.
+const COMPLAINT: &str = "admissions to the cache pause";
+
+/// A file system of its own for a cache folder. Must be made before the mount that uses it, so that it ends after it.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// In memory, of so many bytes.
+    fn tmpfs(dir: PathBuf, bytes: u64) -> Self {
+        std::fs::create_dir_all(&dir).unwrap();
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        rustix::mount::mount("larder-test", &dir, "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+        Self(dir)
+    }
+
+    /// Gives a disk in memory another size.
+    fn resize(&self, bytes: u64) {
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        rustix::mount::mount_remount(&self.0, MountFlags::empty(), options.as_c_str()).unwrap();
+    }
+
+    /// An ext4 in a file, which goes read-only at its first error, as a disk that dies makes it.
+    fn ext4(dir: PathBuf, image: &Path) -> Self {
+        std::fs::create_dir_all(&dir).unwrap();
+        File::create(image).unwrap().set_len(256 * MIB).unwrap();
+        run(Command::new("mkfs.ext4").arg("-q").arg(image));
+        run(Command::new("mount").args(["-o", "loop,errors=remount-ro"]).arg(image).arg(&dir));
+        Self(dir)
+    }
+
+    /// Lets the kernel meet an error on this ext4.
+    fn fail(&self) {
+        let source = run(Command::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&self.0));
+        let device = source.trim().trim_start_matches("/dev/");
+        std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "made up by a test").unwrap();
+        assert!(File::create(self.0.join("probe")).is_err(), "the disk is read-only now");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn put_files(lab: &Lab, count: u64, size: u64) -> Vec<(String, Vec<u8>)> {
+    let files: Vec<_> = (0..count).map(|n| (format!("f{n:03}"), seeded_bytes(n, size))).collect();
+    for (key, bytes) in &files {
+        lab.put(key, bytes.clone());
+    }
+    files
+}
+
+fn assert_reads_right(mount: &Mount, files: &[(String, Vec<u8>)]) {
+    for (key, bytes) in files {
+        assert!(mount.read_fresh(key).unwrap() == *bytes, "wrong bytes in {key}");
+    }
+    mount.settle();
+}
+
+/// `larder umount`, and the end of its process.
+fn unmount(lab: &Lab, mount: Mount) {
+    lab.larder_ok(&["umount", mount.dir().to_str().unwrap()]);
+    let started = Instant::now();
+    let proc = format!("/proc/{}/stat", mount.pid());
+    while std::fs::read_to_string(&proc).is_ok_and(|stat| !stat.contains(") Z ")) {
+        assert!(started.elapsed() < Duration::from_secs(30), "the unmounted process does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The files of a cache with this name, such as `slots`, or ending, such as `.seg`.
+fn cache_files(lab: &Lab, ending: &str) -> Vec<PathBuf> {
+    let mut folders = vec![lab.cache_dir("m").join("datasets")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.to_str().unwrap().ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no {ending} in the cache");
+    found
+}
+
+fn flip_byte(path: &Path, at: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[!byte[0]], at).unwrap();
+}
+
+fn set_len(path: &Path, len: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
+}
+
+#[test]
+fn a_full_disk_costs_hits_and_no_reads() {
+    let lab = Lab::new();
+    let files = put_files(&lab, 64, MIB);
+    let disk = Disk::tmpfs(lab.cache_dir("m"), 32 * MIB);
+    let mount = lab.mount("m", &lab.url(), &["--cache-size", "1GiB"]);
+    for _ in 0..2 {
+        assert_reads_right(&mount, &files);
+    }
+    let stats = mount.stats();
+    assert!(stats["metrics"]["store_write_errors_total"].as_u64().unwrap() > 0, "{stats:#}");
+    assert_eq!(stats["cache"]["degraded"], "disk full", "{stats:#}");
+    assert_eq!(stats["metrics"]["fs_errors_total"], 0, "{stats:#}");
+    let kept = mount.metric("store_blocks");
+    assert!((8..32).contains(&kept), "what fits is kept: {kept} blocks");
+    assert_eq!(lab.logs().matches(COMPLAINT).count(), 1, "{}", lab.logs());
+    lab.server.reset_counters();
+    assert_reads_right(&mount, &files);
+    assert_eq!(lab.server.counters().gets, 64 - kept, "what is kept is still a hit");
+
+    // Room comes back: after a pause the cache fills on by itself.
+    disk.resize(256 * MIB);
+    let started = Instant::now();
+    while mount.metric("store_blocks") < 64 {
+        assert!(started.elapsed() < Duration::from_secs(120), "the disk is never tried again: {:#}", mount.stats());
+        assert_reads_right(&mount, &files);
+    }
+    assert!(mount.stats()["cache"]["degraded"].is_null());
+    assert_eq!(lab.logs().matches(COMPLAINT).count(), 1, "{}", lab.logs());
+}
+
+#[test]
+fn a_disk_gone_read_only_costs_hits_and_no_reads() {
+    let lab = Lab::new();
+    let files = put_files(&lab, 60, 100_000);
+    let disk = Disk::ext4(lab.cache_dir("m"), &lab.folder().join("image"));
+    let mount = lab.mount("m", &lab.url(), &[]);
+    assert_reads_right(&mount, &files[..30]);
+    disk.fail();
+    for _ in 0..2 {
+        assert_reads_right(&mount, &files);
+    }
+    let stats = mount.stats();
+    assert!(stats["metrics"]["store_write_errors_total"].as_u64().unwrap() > 0, "{stats:#}");
+    let degraded = stats["cache"]["degraded"].as_str();
+    // What fails last counts: the write of a block, or giving back the room that was taken ahead of it.
+    assert!(degraded.is_some_and(|why| ["disk read-only", "disk error"].contains(&why)), "{stats:#}");
+    assert_eq!(stats["metrics"]["fs_errors_total"], 0, "{stats:#}");
+    assert_eq!(lab.logs().matches(COMPLAINT).count(), 1, "{}", lab.logs());
+    for (key, _) in &files[..30] {
+        assert_eq!(lab.gets_of(key), 1, "{key} was kept before and is a hit");
+    }
+    unmount(&lab, mount);
+    // A new mount cannot use it, and says what is wrong with what.
+    let (dir, cache) = (lab.folder().join("mnt-m"), lab.cache_dir("m"));
+    let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
+    let complaint = lab.larder_fails(1, &args);
+    assert!(complaint.contains("Read-only file system") && complaint.contains("--cache-dir"), "{complaint}");
+}
+
+#[test]
+fn torn_and_rotten_segments_are_fetched_again() {
+    // A record takes 25 pages, whichever block is in it; so a byte every 25 pages is one in each.
+    const FILES: u64 = 40;
+    const SIZE: u64 = 100_000;
+    const EXTENT: u64 = 25 * 4096;
+    let lab = Lab::new();
+    let files = put_files(&lab, FILES, SIZE);
+    let segment = || {
+        let segments = cache_files(&lab, ".seg");
+        assert_eq!(segments.len(), 1);
+        segments[0].clone()
+    };
+    let rot = || (0..FILES).for_each(|record| flip_byte(&segment(), record * EXTENT + SIZE / 2));
+    let tear = || set_len(&segment(), FILES / 4 * EXTENT);
+    let damages: [(&str, &dyn Fn(), u64); 2] = [("rotten", &rot, FILES), ("torn", &tear, FILES / 4 * 3)];
+    for (damage, spoil, flaws) in damages {
+        for restart in [false, true] {
+            std::fs::remove_dir_all(lab.cache_dir("m")).ok();
+            let mut mount = lab.mount("m", &lab.url(), &[]);
+            assert_reads_right(&mount, &files);
+            assert_eq!(mount.metric("store_blocks"), FILES);
+            if restart {
+                unmount(&lab, mount);
+                spoil();
+                mount = lab.mount("m", &lab.url(), &[]);
+                mount.wait_until("the blocks are counted", |mount| mount.metric("store_blocks") == FILES);
+            } else {
+                spoil();
+            }
+            lab.server.reset_counters();
+            assert_reads_right(&mount, &files);
+            let context = format!("{damage}, restart: {restart}: {:#}", mount.stats());
+            assert_eq!(mount.metric("store_corrupt_total"), flaws, "{context}");
+            assert_eq!(lab.server.counters().gets, flaws, "{context}");
+            // Fetched again is kept again.
+            assert_reads_right(&mount, &files);
+            assert_eq!(lab.server.counters().gets, flaws, "{context}");
+            assert_eq!(mount.metric("store_blocks"), FILES, "{context}");
+            assert_eq!(mount.metric("fs_errors_total"), 0, "{context}");
+            unmount(&lab, mount);
+        }
+    }
+    let lines = lab.logs().matches("drop a corrupt block").count();
+    assert_eq!(lines, 4, "one for each of the four mounts, not for each block");
+}
+
+#[test]
+fn a_deleted_cache_folder_costs_hits_and_no_reads() {
+    let lab = Lab::new();
+    let files = put_files(&lab, 40, 100_000);
+    let mount = lab.mount("m", &lab.url(), &[]);
+    assert_reads_right(&mount, &files[..20]);
+    std::fs::remove_dir_all(lab.cache_dir("m")).unwrap();
+    for _ in 0..2 {
+        assert_reads_right(&mount, &files);
+    }
+    let stats = mount.stats();
+    assert_eq!(stats["metrics"]["fs_errors_total"], 0, "{stats:#}");
+    assert_eq!(stats["cache"]["degraded"], "cache folder deleted", "{stats:#}");
+    for (key, _) in &files[..20] {
+        assert_eq!(lab.gets_of(key), 1, "{key} is in a file that is still open, and a hit");
+    }
+    assert_eq!(lab.logs().matches(COMPLAINT).count(), 1, "{}", lab.logs());
+    // The next mount starts with a new cache.
+    unmount(&lab, mount);
+    let mount = lab.mount("m", &lab.url(), &[]);
+    assert_reads_right(&mount, &files);
+    assert_eq!(mount.metric("store_blocks"), 40);
+}
+
+#[test]
+fn a_broken_slot_table_is_made_anew_and_no_byte_is_wrong() {
+    let lab = Lab::new();
+    let files = put_files(&lab, 40, 20_000);
+    let mut mount = lab.mount("m", &lab.url(), &[]);
+    assert_reads_right(&mount, &files);
+    let noise = |path: &Path, at: u64, len: u64| {
+        OpenOptions::new().write(true).open(path).unwrap().write_all_at(&seeded_bytes(at, len), at).unwrap();
+    };
+    // What is lost with the table is in the index; so nothing is fetched again.
+    let replaced: [(&str, &dyn Fn(&Path)); 5] = [
+        ("empty", &|path| set_len(path, 0)),
+        ("cut in its header", &|path| set_len(path, 20)),
+        ("cut in its slots", &|path| set_len(path, 4096 + 100)),
+        ("with a header of noise", &|path| noise(path, 0, 64)),
+        ("missing", &|path| std::fs::remove_file(path).unwrap()),
+    ];
+    for (how, spoil) in replaced {
+        unmount(&lab, mount);
+        spoil(&cache_files(&lab, "/slots")[0]);
+        mount = lab.mount("m", &lab.url(), &[]);
+        mount.wait_until("the table is refilled", |mount| mount.metric("store_blocks") == 40);
+        lab.server.reset_counters();
+        assert_reads_right(&mount, &files);
+        assert_eq!(lab.server.counters().gets, 0, "{how}");
+    }
+    // A sound header over slots of noise: they point anywhere, and the records themselves tell.
+    unmount(&lab, mount);
+    noise(&cache_files(&lab, "/slots")[0], 4096, 4096);
+    let mount = lab.mount("m", &lab.url(), &[]);
+    for _ in 0..2 {
+        assert_reads_right(&mount, &files);
+    }
+    assert_eq!(mount.metric("fs_errors_total"), 0);
+    // Slots that point to each other's records, in a mount that is looking at them.
+    let slots = OpenOptions::new().read(true).write(true).open(&cache_files(&lab, "/slots")[0]).unwrap();
+    let mut table = [0; 8 * 40];
+    slots.read_exact_at(&mut table, 4096).unwrap();
+    table.rotate_left(8);
+    slots.write_all_at(&table, 4096).unwrap();
+    for _ in 0..2 {
+        assert_reads_right(&mount, &files);
+    }
+    assert!(mount.metric("store_corrupt_total") > 0);
+}
+
+#[test]
+fn a_damaged_manifest_is_refused_in_words() {
+    let lab = Lab::new();
+    let files = put_files(&lab, 200, 100);
+    let manifest = lab.folder().join("set.manifest");
+    lab.larder_ok(&["import", &lab.url(), "--to", manifest.to_str().unwrap()]);
+    let sound = std::fs::read(&manifest).unwrap();
+    let dir = lab.folder().join("mnt-m");
+    let cache = lab.cache_dir("m");
+    std::fs::create_dir_all(&dir).unwrap();
+    let args =
+        ["mount", manifest.to_str().unwrap(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
+    let refused = |damage: &str| {
+        let complaint = lab.larder_fails(1, &args);
+        assert!(complaint.contains(manifest.to_str().unwrap()), "{damage}: {complaint}");
+        assert!(complaint.contains("manifest"), "{damage}: {complaint}");
+        assert!(!complaint.contains("panicked"), "{damage}: {complaint}");
+    };
+    for len in [0, 1, 20, 100, sound.len() / 2, sound.len() - 1] {
+        std::fs::write(&manifest, &sound[..len]).unwrap();
+        refused(&format!("cut to {len} bytes"));
+    }
+    for bit in [0, 8 * 8, 8 * 20, 8 * 60] {
+        let mut bytes = sound.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&manifest, bytes).unwrap();
+        refused(&format!("bit {bit} of the header flipped"));
+    }
+    // Rows are checked when they are first used, for a mount must not read ten million of them: what is damaged there is
+    // an error to whoever needs it, and never a wrong name, size or byte.
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut refusals = 0;
+    for _ in 0..20 {
+        let bit = rng.random_range(0..sound.len() * 8);
+        let mut bytes = sound.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&manifest, bytes).unwrap();
+        if !lab.larder(&args).status.success() {
+            refused(&format!("bit {bit} flipped"));
+            refusals += 1;
+            continue;
+        }
+        let mut errors = 0;
+        for (key, bytes) in &files {
+            match std::fs::read(dir.join(key)) {
+                Ok(read) => assert!(read == *bytes, "bit {bit} flipped: wrong bytes in {key}"),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "bit {bit}: {key}");
+                    errors += 1;
+                }
+            }
+        }
+        lab.larder_ok(&["umount", dir.to_str().unwrap()]);
+        refusals += u32::from(errors > 0);
+        std::fs::remove_dir_all(&cache).ok();
+    }
+    assert!(refusals >= 15, "few flipped bits were met: {refusals}");
+    std::fs::write(&manifest, &sound).unwrap();
+    lab.larder_ok(&args);
+    lab.larder_ok(&["umount", dir.to_str().unwrap()]);
+}
