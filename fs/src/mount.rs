@@ -265,7 +265,8 @@ mod tests {
                      38 35 98:2 / /mnt/root rw - fuse larder:two rw\n\
                      39 35 98:3 / /mnt/sshfs rw - fuse host:dir rw\n\
                      broken line\n\n";
-        assert_eq!(parse_mountinfo(text), [MountEntry { path: "/mnt/a b\\c".into(), source: "larder:set".to_owned() }]);
+        let entry = |path: &str, source: &str| MountEntry { path: path.into(), source: source.to_owned() };
+        assert_eq!(parse_mountinfo(text), [entry("/mnt/a b\\c", "larder:set"), entry("/mnt/root", "larder:two")]);
     }
 
     #[test]

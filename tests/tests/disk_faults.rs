@@ -1,4 +1,5 @@
 //! A cache disk in trouble costs hits and never a read; what cannot be fetched again, the manifest, is refused in words.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -261,7 +262,8 @@ fn a_broken_slot_table_is_made_anew_and_no_byte_is_wrong() {
         OpenOptions::new().write(true).open(path).unwrap().write_all_at(&seeded_bytes(at, len), at).unwrap();
     };
     // What is lost with the table is in the index; so nothing is fetched again.
-    let replaced: [(&str, &dyn Fn(&Path)); 5] = [
+    type Breakage<'a> = (&'a str, &'a dyn Fn(&Path));
+    let replaced: [Breakage<'_>; 5] = [
         ("empty", &|path| set_len(path, 0)),
         ("cut in its header", &|path| set_len(path, 20)),
         ("cut in its slots", &|path| set_len(path, 4096 + 100)),
@@ -307,8 +309,7 @@ fn a_damaged_manifest_is_refused_in_words() {
     let dir = lab.folder().join("mnt-m");
     let cache = lab.cache_dir("m");
     std::fs::create_dir_all(&dir).unwrap();
-    let args =
-        ["mount", manifest.to_str().unwrap(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
+    let args = ["mount", manifest.to_str().unwrap(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
     let refused = |damage: &str| {
         let complaint = lab.larder_fails(1, &args);
         assert!(complaint.contains(manifest.to_str().unwrap()), "{damage}: {complaint}");
