@@ -304,7 +304,7 @@ impl Outcome {
         );
         let _ = write!(text, "{:<8}{:<12}", "policy", "");
         for (share, talk_gb) in SHARES.iter().zip([10, 50, 100, 160]) {
-            let _ = write!(text, "{:>17}", format!("{:.2}% ({talk_gb}/160)", share * 100.0));
+            let _ = write!(text, "{:>18}", format!("{:.2}% ({talk_gb}/160)", share * 100.0));
         }
         let _ = writeln!(text);
         for policy in POLICIES {
@@ -317,7 +317,7 @@ impl Outcome {
                         (_, Some(cell)) => format!("{:.2}", 100.0 * cell.steady(|counted| counted.hit_ratio_files)),
                         (_, None) => "-".to_owned(),
                     };
-                    let _ = write!(text, "{value:>17}");
+                    let _ = write!(text, "{value:>18}");
                 }
                 let _ = writeln!(text);
             }
