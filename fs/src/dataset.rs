@@ -114,7 +114,7 @@ impl Dataset {
             config,
         ));
         Ok(Arc::new(Self {
-            warmer: Warmer::new(Arc::clone(&manifest), Arc::clone(&cache), Arc::clone(&fetcher)),
+            warmer: Warmer::new(Arc::clone(&manifest), Arc::clone(&fetcher)),
             manifest,
             cache,
             store_counters,

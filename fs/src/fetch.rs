@@ -257,7 +257,7 @@ impl Fetcher {
         if let Some(block) = self.already_stored(part).await {
             return land(Landed::Bytes(block));
         }
-        let reservation = self.reserve(part).await;
+        let reservation = self.reserve(part, purpose).await;
         if reservation.is_none() && purpose == Purpose::Warm {
             return land(Landed::NotKept);
         }
@@ -292,15 +292,18 @@ impl Fetcher {
         }
     }
 
-    /// Room for the block, if the policy gives it any.
-    async fn reserve(&self, part: BlockPart) -> Option<Reservation> {
+    /// Room for the block, if the policy gives it any. Warming makes no other block leave.
+    async fn reserve(&self, part: BlockPart, purpose: Purpose) -> Option<Reservation> {
         // After a restart the store refuses until it has counted what it holds: a few milliseconds, on its own thread.
         if !self.store_counted.load(Ordering::Relaxed) {
             let (cache, patience) = (Arc::clone(&self.cache), self.config.read_deadline);
             let counted = self.runtime.spawn_blocking(move || cache.wait_rebuilt(patience)).await;
             self.store_counted.store(counted.unwrap_or(false), Ordering::Relaxed);
         }
-        self.cache.reserve(part.block, part.block_len)
+        match purpose {
+            Purpose::Read => self.cache.reserve(part.block, part.block_len),
+            Purpose::Warm => self.cache.reserve_free(part.block, part.block_len),
+        }
     }
 
     /// One line in ten seconds, however many fetches fail: the counter has them all.

@@ -6,7 +6,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use larder_dataset::{BlockPart, FileIndex};
-use larder_store::DatasetCache;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -42,15 +41,14 @@ pub struct WarmState {
 #[derive(Debug)]
 pub(crate) struct Warmer {
     manifest: Arc<MappedManifest>,
-    cache: Arc<DatasetCache>,
     fetcher: Arc<Fetcher>,
     state: Arc<Mutex<Option<WarmState>>>,
     stop: CancellationToken,
 }
 
 impl Warmer {
-    pub(crate) fn new(manifest: Arc<MappedManifest>, cache: Arc<DatasetCache>, fetcher: Arc<Fetcher>) -> Self {
-        Self { manifest, cache, fetcher, state: Arc::default(), stop: CancellationToken::new() }
+    pub(crate) fn new(manifest: Arc<MappedManifest>, fetcher: Arc<Fetcher>) -> Self {
+        Self { manifest, fetcher, state: Arc::default(), stop: CancellationToken::new() }
     }
 
     /// How far the last warming is; `None` if there was none.
@@ -67,11 +65,10 @@ impl Warmer {
         let blocks_total = u64::from(self.manifest.totals().blocks);
         *state = Some(WarmState { running: true, blocks_total, ..WarmState::default() });
         drop(state);
-        let (manifest, cache, fetcher) =
-            (Arc::clone(&self.manifest), Arc::clone(&self.cache), Arc::clone(&self.fetcher));
+        let (manifest, fetcher) = (Arc::clone(&self.manifest), Arc::clone(&self.fetcher));
         let finish = Finish(Arc::clone(&self.state));
         let stop = self.stop.clone();
-        let warming = async move { warm(&manifest, &cache, &fetcher, &finish).await };
+        let warming = async move { warm(&manifest, &fetcher, &finish).await };
         self.fetcher.runtime().spawn(async move { stop.run_until_cancelled(warming).await });
     }
 
@@ -98,7 +95,7 @@ impl Drop for Finish {
     }
 }
 
-async fn warm(manifest: &MappedManifest, cache: &DatasetCache, fetcher: &Arc<Fetcher>, finish: &Finish) {
+async fn warm(manifest: &MappedManifest, fetcher: &Arc<Fetcher>, finish: &Finish) {
     let mut running = JoinSet::new();
     let mut full = false;
     'files: for index in (0..manifest.totals().files).map(FileIndex) {
@@ -107,9 +104,6 @@ async fn warm(manifest: &MappedManifest, cache: &DatasetCache, fetcher: &Arc<Fet
             while running.len() >= CONCURRENCY {
                 full |= note(running.join_next().await, finish);
             }
-            // A policy that evicts would take every block and lose as many: stop at the capacity, whatever the policy.
-            let usage = cache.usage();
-            full |= usage.used_bytes + u64::from(part.block_len) > usage.capacity_bytes && !cache.contains(part.block);
             if full {
                 break 'files;
             }

@@ -7,7 +7,7 @@
 #   minio.sh stop DIR         stops it and removes its data
 #
 # DIR must be empty or missing. The keys are larder / larder-secret. A server ends with the process that started the
-# script, too: the guard below kills it when that process is gone.
+# script, too: the guard below stops it when that process is gone.
 set -euo pipefail
 
 readonly VERSION=v0.0.0-20260212201848-7aac2a2c5b7c
@@ -34,13 +34,14 @@ start() {
     [[ -x $MINIO ]] || die "is not installed: run $0 install"
     mkdir -p "$dir"
     [[ -z $(ls -A "$dir") ]] || die "$dir is not empty"
+    dir=$(realpath "$dir")
     mkdir "$dir/data"
     MINIO_ROOT_USER=larder MINIO_ROOT_PASSWORD=larder-secret MINIO_BROWSER=off MINIO_UPDATE=off MINIO_CI_CD=1 \
         setsid "$MINIO" server --quiet --address "127.0.0.1:$port" "$dir/data" >"$dir/log" 2>&1 </dev/null &
     local pid=$!
     echo "$pid" >"$dir/pid"
-    setsid bash -c 'while kill -0 "$1" 2>/dev/null && kill -0 "$2" 2>/dev/null; do sleep 1; done; kill -9 "$2" 2>/dev/null' \
-        guard "$owner" "$pid" >/dev/null 2>&1 </dev/null &
+    setsid bash -c 'while kill -0 "$1" 2>/dev/null && [[ -d $2 ]]; do sleep 1; done; "$3" stop "$2"' \
+        guard "$owner" "$dir" "$(realpath "$0")" >/dev/null 2>&1 </dev/null &
     for _ in $(seq 300); do
         if curl -sf -o /dev/null "http://127.0.0.1:$port/minio/health/ready"; then
             curl -sf -o /dev/null -X PUT --user larder:larder-secret --aws-sigv4 aws:amz:us-east-1:s3 \

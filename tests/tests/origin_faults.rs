@@ -153,7 +153,7 @@ fn a_hung_origin_does_not_hang_cached_reads() {
     for name in cached.iter().chain(&missing) {
         lab.put(name, bytes_of(name));
     }
-    let mount = lab.mount("m", &lab.url(), &["--attempt-timeout", "1s", "--read-deadline", "300s"]);
+    let mount = lab.mount("m", &lab.url(), &["--attempt-timeout", "1s", "--read-deadline", "60s"]);
     for name in &cached {
         assert_eq!(mount.read_fresh(name).unwrap(), bytes_of(name));
     }

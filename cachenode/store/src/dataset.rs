@@ -287,7 +287,16 @@ impl DatasetCache {
     /// What must leave for it leaves now: its slot is cleared here, its room on the disk freed by the next write. So the
     /// disk holds at most the blocks of the reservations under way more than the capacity.
     pub fn reserve(&self, block: BlockIndex, len: u32) -> Option<Reservation> {
-        let ticket = self.shared.reserve(block, len, Instant::now())?;
+        self.reserve_room(block, len, true)
+    }
+
+    /// Like [`DatasetCache::reserve`], but also None if a block would have to leave, whatever the policy.
+    pub fn reserve_free(&self, block: BlockIndex, len: u32) -> Option<Reservation> {
+        self.reserve_room(block, len, false)
+    }
+
+    fn reserve_room(&self, block: BlockIndex, len: u32, may_evict: bool) -> Option<Reservation> {
+        let ticket = self.shared.reserve(block, len, may_evict, Instant::now())?;
         Some(Reservation { shared: Arc::clone(&self.shared), block, len, ticket })
     }
 

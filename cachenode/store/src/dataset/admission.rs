@@ -200,8 +200,8 @@ impl Shared {
         }
     }
 
-    /// Takes room for a block; gives the ticket with which it can be written.
-    pub(super) fn reserve(&self, block: BlockIndex, len: u32, now: Instant) -> Option<u64> {
+    /// Takes room for a block, only free room unless `may_evict`; gives the ticket with which it can be written.
+    pub(super) fn reserve(&self, block: BlockIndex, len: u32, may_evict: bool, now: Instant) -> Option<u64> {
         let counters = &self.base.counters;
         if block.0 >= self.slots.blocks() || len == 0 || u64::from(len) > BLOCK_BYTES {
             return None;
@@ -219,7 +219,8 @@ impl Shared {
         self.drain_touches(state);
         let mut victims = Vec::new();
         let policy = state.policy.as_mut()?;
-        if !policy.admit(block, len, &mut victims) {
+        let is_free = policy.used_bytes() + u64::from(len) <= policy.capacity_bytes();
+        if !(is_free || may_evict) || !policy.admit(block, len, &mut victims) {
             counters.refused.add(1);
             return None;
         }
