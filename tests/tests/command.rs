@@ -203,7 +203,7 @@ fn the_quickstart_keeps_what_nr_promises_and_leaves_a_plot() {
     for cell in nr {
         sizes += 1;
         let (share, hits) = (cell["share"].as_f64().unwrap(), cell["epochs"][1]["hit_ratio_bytes"].as_f64().unwrap());
-        assert!((share - hits).abs() <= 0.005, "{hits} instead of {share}");
+        assert!((share - hits).abs() <= 0.005, "{hits} instead of {share}: {cell:#}");
         assert_eq!(cell["evicted"], 0);
     }
     assert_eq!(sizes, 4);
