@@ -187,7 +187,7 @@ impl Fetcher {
 
     /// A part's bytes, if its block is in the window. Counts the part as read.
     pub(crate) fn in_window(&self, part: &BlockPart) -> Option<Bytes> {
-        let block = self.window.take(part.block, part.len)?;
+        let block = self.window.take(part.block, part.start..part.start + part.len)?;
         Some(slice(&block, part))
     }
 
@@ -199,7 +199,7 @@ impl Fetcher {
             }
             match self.ride(file, part, Purpose::Read).await {
                 Landed::Bytes(block) => {
-                    self.window.used(part.block, part.len);
+                    self.window.used(part.block, part.start..part.start + part.len);
                     return Ok(Fetched { bytes: slice(&block, &part), from_window: false });
                 }
                 Landed::Failed(error) => return Err(error),

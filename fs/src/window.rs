@@ -1,10 +1,12 @@
-//! The window: blocks that the store does not keep, held in memory until as many bytes were read as they have. Without it,
-//! a file read in several pieces would be fetched once for each piece. (The kernel's read-ahead asks for the pieces in any
-//! order, so reaching the end of a block does not tell that its reader is done.)
+//! The window: blocks that the store does not keep, held in memory until each of their bytes was read. Without it, a file
+//! read in several pieces would be fetched once for each piece. (The kernel's read-ahead asks for the pieces in any order,
+//! and for a piece twice if memory is short, so neither the end of a block nor a count of bytes tells that its reader is
+//! done.)
 //!
 //! Invariant: never more than the given bytes, except for one block that is larger by itself.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -27,8 +29,24 @@ struct Inner {
 #[derive(Debug)]
 struct Held {
     bytes: Bytes,
-    /// Bytes not read yet, if none is read twice.
-    unread: u32,
+    /// What was read, as ranges that do not touch each other, in order.
+    read: Vec<Range<u32>>,
+}
+
+impl Held {
+    /// Notes a range as read; true if that was the last.
+    fn note(&mut self, mut range: Range<u32>) -> bool {
+        self.read.retain(|other| {
+            let apart = other.end < range.start || range.end < other.start;
+            if !apart {
+                range = range.start.min(other.start)..range.end.max(other.end);
+            }
+            apart
+        });
+        let at = self.read.partition_point(|other| other.start < range.start);
+        self.read.insert(at, range);
+        self.read[0] == (0..self.bytes.len() as u32)
+    }
 }
 
 impl Window {
@@ -37,17 +55,17 @@ impl Window {
         Self { capacity_bytes, inner: Mutex::default() }
     }
 
-    /// A block, if it is here, of which `len` bytes are now read.
-    pub(crate) fn take(&self, block: BlockIndex, len: u32) -> Option<Bytes> {
+    /// A block, if it is here, of which `range` is now read.
+    pub(crate) fn take(&self, block: BlockIndex, range: Range<u32>) -> Option<Bytes> {
         let mut inner = self.lock();
         let bytes = inner.blocks.get(&block)?.bytes.clone();
-        inner.read(block, len);
+        inner.read(block, range);
         Some(bytes)
     }
 
-    /// Counts `len` bytes of a block as read that came another way.
-    pub(crate) fn used(&self, block: BlockIndex, len: u32) {
-        self.lock().read(block, len);
+    /// Notes that `range` of a block was read another way.
+    pub(crate) fn used(&self, block: BlockIndex, range: Range<u32>) {
+        self.lock().read(block, range);
     }
 
     /// Takes a block in; older ones make room.
@@ -55,8 +73,7 @@ impl Window {
         let mut inner = self.lock();
         inner.remove(block);
         inner.bytes += bytes.len() as u64;
-        let unread = bytes.len() as u32;
-        inner.blocks.insert(block, Held { bytes, unread });
+        inner.blocks.insert(block, Held { bytes, read: Vec::new() });
         inner.order.push_back(block);
         while inner.bytes > self.capacity_bytes && inner.blocks.len() > 1 {
             if let Some(oldest) = inner.order.pop_front() {
@@ -77,12 +94,9 @@ impl Window {
 }
 
 impl Inner {
-    fn read(&mut self, block: BlockIndex, len: u32) {
-        if let Some(held) = self.blocks.get_mut(&block) {
-            held.unread = held.unread.saturating_sub(len);
-            if held.unread == 0 {
-                self.remove(block);
-            }
+    fn read(&mut self, block: BlockIndex, range: Range<u32>) {
+        if self.blocks.get_mut(&block).is_some_and(|held| held.note(range)) {
+            self.remove(block);
         }
     }
 
@@ -115,7 +129,7 @@ mod tests {
             window.insert(BlockIndex(block), zeros(40));
         }
         assert_eq!(window.bytes(), 80);
-        assert!(window.take(BlockIndex(0), 1).is_none() && window.take(BlockIndex(2), 1).is_some());
+        assert!(window.take(BlockIndex(0), 0..1).is_none() && window.take(BlockIndex(2), 0..1).is_some());
         window.insert(BlockIndex(2), zeros(60));
         assert_eq!(window.bytes(), 100);
         window.insert(BlockIndex(9), zeros(500));
@@ -123,13 +137,17 @@ mod tests {
     }
 
     #[test]
-    fn a_block_goes_once_all_its_bytes_were_read_in_whatever_order() {
+    fn a_block_goes_once_each_of_its_bytes_was_read_in_whatever_order_and_however_often() {
         let window = Window::new(100);
         window.insert(BlockIndex(1), zeros(30));
-        window.used(BlockIndex(1), 10);
-        assert!(window.take(BlockIndex(1), 15).is_some());
-        assert!(window.take(BlockIndex(1), 5).is_some());
-        assert!(window.take(BlockIndex(1), 5).is_none());
+        window.used(BlockIndex(1), 20..30);
+        for _ in 0..3 {
+            assert!(window.take(BlockIndex(1), 5..15).is_some(), "read again, it is still here");
+        }
+        assert!(window.take(BlockIndex(1), 10..25).is_some());
+        assert_eq!(window.bytes(), 30);
+        assert!(window.take(BlockIndex(1), 0..5).is_some(), "the last piece");
+        assert!(window.take(BlockIndex(1), 0..5).is_none());
         assert_eq!(window.bytes(), 0);
     }
 }
