@@ -77,6 +77,19 @@ fn a_busy_mount_says_so_and_leaves_only_when_told_to() {
 }
 
 #[test]
+fn after_an_umount_the_cache_is_free_for_the_next_mount() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    for _ in 0..5 {
+        let mount = lab.mount("m", &lab.url(), &[]);
+        assert_eq!(std::fs::read(mount.path("a")).unwrap(), b"1");
+        lab.larder_ok(&["umount", mount.dir().to_str().unwrap()]);
+        // Its drop would unmount the next one.
+        std::mem::forget(mount);
+    }
+}
+
+#[test]
 fn mounting_over_a_mount_is_refused() {
     let lab = Lab::new();
     lab.put("a", b"1".to_vec());

@@ -1,11 +1,13 @@
 //! `larder umount`
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use larder_fs::mount::{mounts, unmount};
 
 use crate::args::UmountArgs;
+use crate::commands::stats;
 
 pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     // A dead mount cannot be resolved by itself, but its folder can.
@@ -16,8 +18,15 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     if !mounts().iter().any(|mount| mount.path == resolved) {
         bail!("{} is not a Larder mount (`larder stats` lists them)", args.dir.display());
     }
+    // A dead mount cannot tell who served it.
+    let server = stats::read(&resolved).ok().map(|stats| stats.process.pid);
     match unmount(&resolved, args.lazy) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
+        Ok(()) => {
+            if let Some(pid) = server.filter(|_| !args.lazy) {
+                wait_for_end(pid);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Err(error) if !args.lazy => {
             bail!(
                 "{error}: if files are in use, end their readers (`fuser -m {0}` lists them) or use --lazy",
@@ -25,5 +34,19 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
             )
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits, for a while, until the process that served the mount has closed its cache, so that the next mount can have it.
+fn wait_for_end(pid: u32) {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let started = Instant::now();
+    // In another process namespace the number is somebody else's, or nobody's.
+    let serves = || {
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| stat.contains("(larder) ") && !stat.contains(") Z "))
+    };
+    while serves() && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
