@@ -279,11 +279,6 @@ impl Dataset {
         self.warmer.stop();
         self.fetcher.drain().await;
     }
-
-    /// True if a block is in the store.
-    pub fn is_cached(&self, block: BlockIndex) -> bool {
-        self.cache.contains(block)
-    }
 }
 
 fn block_len(manifest: &MappedManifest, block: BlockIndex) -> Result<u32, ManifestError> {
