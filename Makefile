@@ -5,12 +5,13 @@ export CARGO_TARGET_DIR ?= $(LARDER_CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 PATH := $(LARDER_CACHE)/bin:$(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help quickstart build test lint fmt unit doc fuzz tools packages clean-cache
+.PHONY: help quickstart build test lint fmt unit doc fuzz tools packages clean-cache cluster cluster-down
 
 help:
 	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
 	@echo "make test         everything CI checks"
 	@echo "make lint unit doc fuzz   its parts"
+	@echo "make cluster cluster-down   a Kubernetes of two nodes to try things in"
 
 quickstart: packages
 	cargo build --release -p larder
@@ -40,9 +41,18 @@ fuzz:
 packages:
 	scripts/install-packages build
 
-# What testing needs beside: nextest, cargo-fuzz, MinIO, Ceph.
+# What testing needs beside: nextest, cargo-fuzz, MinIO, Ceph, Kubernetes.
 tools: packages
 	scripts/install-packages test
+
+# Owned by process 1, so that it stays until cluster-down.
+cluster:
+	tests/cluster/cluster.sh install
+	tests/cluster/cluster.sh start $(LARDER_CACHE)/cluster $(or $(NODES),2) 1
+	@echo "try: tests/cluster/cluster.sh exec $(LARDER_CACHE)/cluster kubectl get nodes"
+
+cluster-down:
+	tests/cluster/cluster.sh stop $(LARDER_CACHE)/cluster
 
 fmt:
 	cargo fmt --all

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use larder_store::PolicyKind;
 
-use crate::size::{parse_bytes, parse_duration};
+use larder_daemon_api::size::{parse_bytes, parse_duration};
 
 /// Keeps GPUs fed: mounts training datasets out of S3, cached on this node, so that every epoch hits.
 #[derive(Debug, Parser)]
@@ -202,16 +202,16 @@ pub(crate) struct MountArgs {
     pub(crate) src: String,
     /// Where to mount it: an empty folder.
     pub(crate) dir: PathBuf,
-    /// Folder of the cache; one mount at a time may use it. By default one for each dataset in ~/.cache/larder/stores.
+    /// Folder of the cache, by default ~/.cache/larder/store. All mounts on one cache are served by one process.
     #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
     /// Bytes of the dataset to keep. By default all of it, if the disk then has a fifth of its free space left.
     /// On disk a file takes up to 5 KiB more.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) cache_size: Option<u64>,
-    /// What happens once the cache is full. nr: nothing is replaced, so that every epoch hits cache/dataset.
-    #[arg(long, value_name = "nr|lru|fifo|random", default_value = "nr")]
-    pub(crate) policy: PolicyKind,
+    /// What happens once the cache is full. nr, the default: nothing is replaced, so that every epoch hits cache/dataset.
+    #[arg(long, value_name = "nr|lru|fifo|random")]
+    pub(crate) policy: Option<PolicyKind>,
     /// Let other users in. Always so for root; else it needs user_allow_other in /etc/fuse.conf.
     #[arg(long)]
     pub(crate) allow_other: bool,
@@ -291,8 +291,18 @@ pub(crate) struct StatsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder doctor                    can `larder mount` work here?
+  larder doctor --node             is this a node for the CSI driver? (as root)")]
 pub(crate) struct DoctorArgs {
-    /// The cache folder to look at.
+    /// Look at this machine as a Kubernetes node: for larder-csi and larderd, not for `larder mount`.
+    #[arg(long)]
+    pub(crate) node: bool,
+    /// The kubelet's folder.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet", requires = "node")]
+    pub(crate) kubelet_dir: PathBuf,
+    /// The cache folder to look at; of a node, /var/lib/larder/cache.
     #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
     /// Print JSON.

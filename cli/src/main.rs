@@ -6,10 +6,10 @@
 
 mod args;
 mod commands;
+mod daemon;
 mod home;
 mod ioctl;
 mod output;
-mod size;
 mod source;
 
 use std::process::ExitCode;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use larder_import::Progress;
 use serde::Serialize;
 
-use crate::size::show_bytes;
+use larder_daemon_api::size::show_bytes;
 
 /// A line goes into a pipe at most this often.
 const LINE_EVERY: Duration = Duration::from_secs(5);

@@ -4,14 +4,15 @@
 //! goes to [`Dataset::read_later`], off the FUSE threads.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError};
 use larder_import::object_range;
 use larder_origin::Origin;
-use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreCounters, StoreError};
+use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
 use crate::fetch::{FetchError, Fetched, Fetcher};
@@ -75,6 +76,7 @@ pub struct Dataset {
     name: String,
     origin_url: String,
     started: Instant,
+    socket: OnceLock<PathBuf>,
 }
 
 impl Dataset {
@@ -123,6 +125,7 @@ impl Dataset {
             name,
             origin_url,
             started: Instant::now(),
+            socket: OnceLock::new(),
         }))
     }
 
@@ -139,6 +142,16 @@ impl Dataset {
     /// Where fetches run.
     pub(crate) fn runtime(&self) -> &Handle {
         self.fetcher.runtime()
+    }
+
+    /// Notes where the daemon that serves it listens, for who reads the stats.
+    pub(crate) fn served_at(&self, socket: PathBuf) {
+        let _ = self.socket.set(socket);
+    }
+
+    /// Fetches from `origin` from now on: the same data, reached with other credentials.
+    pub fn replace_origin(&self, origin: Arc<dyn Origin>) {
+        self.fetcher.replace_origin(origin);
     }
 
     /// Starts to fill the store, unless that is going on already.
@@ -242,23 +255,14 @@ impl Dataset {
         value
     }
 
+    /// How the dataset's part of the store stands.
+    pub(crate) fn cache_usage(&self) -> Usage {
+        self.cache.usage()
+    }
+
     /// `.larder/stats.json`.
     pub fn stats(&self) -> Stats {
         let usage = self.cache.usage();
-        let store = &self.store_counters;
-        let store_values = [
-            ("store_admitted_total", store.admitted.get()),
-            ("store_admitted_bytes_total", store.admitted_bytes.get()),
-            ("store_refused_total", store.refused.get()),
-            ("store_evicted_total", store.evicted.get()),
-            ("store_corrupt_total", store.corrupt()),
-            ("store_write_errors_total", store.write_errors.get()),
-            ("store_index_errors_total", store.index_errors.get()),
-            ("store_blocks", usage.blocks_cached),
-            ("store_capacity_bytes", usage.capacity_bytes),
-            ("store_used_bytes", usage.used_bytes),
-            ("fs_window_bytes", self.fetcher.window_bytes()),
-        ];
         Stats {
             dataset: self.dataset_stats(),
             cache: CacheStats {
@@ -269,9 +273,25 @@ impl Dataset {
                 degraded: usage.degraded.map(str::to_owned),
             },
             warm: self.warmer.state(),
-            process: ProcessStats::now(self.started.elapsed().as_secs()),
-            metrics: self.counters.values().chain(store_values).map(|(name, value)| (name.to_owned(), value)).collect(),
+            process: ProcessStats::now(self.started.elapsed().as_secs(), self.socket.get().cloned()),
+            metrics: self
+                .values()
+                .chain(store_values(&self.store_counters))
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
         }
+    }
+
+    /// Counters and gauges of this dataset, by name; those of the whole store are [`store_values`].
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let usage = self.cache.usage();
+        let gauges = [
+            ("store_blocks", usage.blocks_cached),
+            ("store_capacity_bytes", usage.capacity_bytes),
+            ("store_used_bytes", usage.used_bytes),
+            ("fs_window_bytes", self.fetcher.window_bytes()),
+        ];
+        self.counters.values().chain(gauges)
     }
 
     /// Waits for what is still on its way into the store, once the mount is over, so that the store can be closed clean.
@@ -279,6 +299,19 @@ impl Dataset {
         self.warmer.stop();
         self.fetcher.drain().await;
     }
+}
+
+/// What the store counts for all of its datasets, by name.
+pub(crate) fn store_values(store: &StoreCounters) -> [(&'static str, u64); 7] {
+    [
+        ("store_admitted_total", store.admitted.get()),
+        ("store_admitted_bytes_total", store.admitted_bytes.get()),
+        ("store_refused_total", store.refused.get()),
+        ("store_evicted_total", store.evicted.get()),
+        ("store_corrupt_total", store.corrupt()),
+        ("store_write_errors_total", store.write_errors.get()),
+        ("store_index_errors_total", store.index_errors.get()),
+    ]
 }
 
 fn block_len(manifest: &MappedManifest, block: BlockIndex) -> Result<u32, ManifestError> {

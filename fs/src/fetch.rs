@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::chain::Chain;
 use crate::dataset::DatasetConfig;
 use crate::manifest_file::MappedManifest;
 use crate::stats::{StatsCounters, add};
@@ -131,7 +132,8 @@ type Flight = watch::Receiver<Option<Landed>>;
 pub(crate) struct Fetcher {
     manifest: Arc<MappedManifest>,
     cache: Arc<DatasetCache>,
-    origin: Arc<dyn Origin>,
+    /// Replaced when newer credentials come. Taken once a flight, never held across a wait.
+    origin: RwLock<Arc<dyn Origin>>,
     counters: Arc<StatsCounters>,
     runtime: Handle,
     config: DatasetConfig,
@@ -157,7 +159,7 @@ impl Fetcher {
         Self {
             manifest,
             cache,
-            origin,
+            origin: RwLock::new(origin),
             counters,
             runtime,
             config,
@@ -173,6 +175,11 @@ impl Fetcher {
 
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
+    }
+
+    /// Flights that start from now on ask `origin`.
+    pub(crate) fn replace_origin(&self, origin: Arc<dyn Origin>) {
+        *self.origin.write().unwrap_or_else(PoisonError::into_inner) = origin;
     }
 
     pub(crate) fn window_bytes(&self) -> u64 {
@@ -338,12 +345,10 @@ impl Fetcher {
         };
         let ObjectRange { key, range, version } = object;
         let expected = self.manifest.block_crc(block)?;
+        let origin = Arc::clone(&self.origin.read().unwrap_or_else(PoisonError::into_inner));
         for _ in 0..CHECKSUM_ATTEMPTS {
-            let bytes = self
-                .origin
-                .read(&key, range.clone(), version.as_ref())
-                .await
-                .map_err(|error| self.decide(block, error))?;
+            let bytes =
+                origin.read(&key, range.clone(), version.as_ref()).await.map_err(|error| self.decide(block, error))?;
             add(&self.counters.origin_gets, 1);
             add(&self.counters.origin_bytes, bytes.len() as u64);
             if bytes.len() == part.block_len as usize && expected.is_none_or(|crc| crc32c::crc32c(&bytes) == crc) {
@@ -391,20 +396,5 @@ struct Running<'a>(&'a StatsCounters);
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.fetches_running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// An error with its causes, on one line.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }

@@ -51,8 +51,9 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn new(filesystem: Arc<Filesystem>, limits: KernelLimits) -> Self {
-        Self { filesystem, limits, uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    /// `owner` is the user and the group that everything belongs to.
+    pub(crate) fn new(filesystem: Arc<Filesystem>, limits: KernelLimits, owner: (u32, u32)) -> Self {
+        Self { filesystem, limits, uid: owner.0, gid: owner.1 }
     }
 
     fn counters(&self) -> &Arc<StatsCounters> {

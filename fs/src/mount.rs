@@ -95,8 +95,9 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
     ];
     options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
     options.n_threads = Some(config.threads.max(1));
-    let front =
-        Front::new(Arc::new(Filesystem::new(dataset)), KernelLimits { max_background: config.max_background.max(16) });
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let limits = KernelLimits { max_background: config.max_background.max(16) };
+    let front = Front::new(Arc::new(Filesystem::new(dataset)), limits, owner);
     let refused = |source| MountError::Refused { path: path.clone(), source };
     let session = Session::new(front, &path, &options).and_then(Session::spawn).map_err(refused)?;
     raise_read_ahead(&path, config.read_ahead_bytes);

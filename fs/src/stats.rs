@@ -1,6 +1,7 @@
 //! What the front counts, and the document in which a mount tells about itself.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,7 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
 
 impl StatsCounters {
     /// Name and value of each.
-    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
             ("fs_reads_total", &self.reads),
             ("fs_lookups_total", &self.lookups),
@@ -116,10 +117,12 @@ pub struct ProcessStats {
     pub uptime_seconds: u64,
     /// Resident memory, mapped files included.
     pub rss_bytes: u64,
+    /// The daemon's gRPC socket.
+    pub socket: Option<PathBuf>,
 }
 
 impl ProcessStats {
-    pub(crate) fn now(uptime_seconds: u64) -> Self {
+    pub(crate) fn now(uptime_seconds: u64, socket: Option<PathBuf>) -> Self {
         // The second field is the resident set, in pages.
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
@@ -128,6 +131,7 @@ impl ProcessStats {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds,
             rss_bytes: pages * rustix::param::page_size() as u64,
+            socket,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Telemetry: how logs are set up, and the table of all metrics.
 //!
 //! The cast: [`init_logs`] is called once by each `main`; [`METRICS`] is the one place that names a metric, from which
-//! `docs/METRICS.md` is made.
+//! `docs/METRICS.md` is made; [`admin`] serves them.
 //!
 //! Invariant: no crate invents a metric's name elsewhere, and no label or field carries a secret.
 
+pub mod admin;
 mod metrics;
 
 pub use metrics::{Kind, METRICS, Metric, metrics_page};

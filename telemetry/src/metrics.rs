@@ -32,6 +32,15 @@ const fn gauge(name: &'static str, unit: &'static str, meaning: &'static str) ->
 
 /// Every metric of every part, by name.
 pub const METRICS: &[Metric] = &[
+    gauge("csi_connections", "connections", "FUSE connections that the plugin keeps"),
+    counter("csi_offer_refusals_total", "offers", "connections that larderd did not take"),
+    counter("csi_offers_total", "offers", "connections offered to larderd"),
+    counter("csi_panics_total", "calls", "calls that ended in a panic and were answered with Internal"),
+    counter("csi_sessions_total", "sessions", "times that the plugin found larderd"),
+    counter("csi_takeovers_total", "connections", "connections that a restarted plugin got back from larderd"),
+    gauge("csi_targets", "targets", "volumes published on this node"),
+    counter("daemon_connections_taken_total", "connections", "FUSE connections that the keeper handed over"),
+    gauge("daemon_mounts", "mounts", "mounts and connections being served"),
     counter("fs_errors_total", "replies", "READ requests answered with an error"),
     counter("fs_lookups_total", "requests", "LOOKUP requests"),
     counter("fs_origin_bytes_total", "bytes", "bytes of blocks fetched from the origin for readers or warming"),
@@ -69,8 +78,9 @@ pub const METRICS: &[Metric] = &[
 pub fn metrics_page() -> String {
     use std::fmt::Write;
     let mut page = String::from(
-        "# Metrics\n\nEach is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`). Counters start at 0 with the\n\
-         process that serves the mount. This page is made from the table in `telemetry/src/metrics.rs`.\n\n\
+        "# Metrics\n\nEach is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`), and under the same name with `larder_`\n\
+         before it at `/metrics` of `larderd --admin-address`, summed over its mounts; those that begin with `daemon_` are there\n\
+         only, and those that begin with `csi_` at that of `larder-csi`. Counters start at 0 with the process that serves the mount. This page is made from the table in `telemetry/src/metrics.rs`.\n\n\
          | name | kind | unit | meaning |\n|---|---|---|---|\n",
     );
     for metric in METRICS {

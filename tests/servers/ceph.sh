@@ -14,7 +14,13 @@ readonly EMPTY_SHA256=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b78
 
 die() { echo "ceph.sh: $*" >&2; exit 1; }
 uuid() { cat /proc/sys/kernel/random/uuid; }
-installed() { command -v ceph-mon ceph-osd radosgw radosgw-admin ceph monmaptool >/dev/null; }
+# One at a time: given several names, `command -v` is content with any of them.
+installed() {
+    local program
+    for program in ceph-mon ceph-osd radosgw radosgw-admin ceph monmaptool; do
+        command -v "$program" >/dev/null || return
+    done
+}
 
 install() {
     installed && return

@@ -4,6 +4,9 @@
 //! Invariant: whatever a test does, when its `Lab` and `Mount`s are dropped, no mount, process or file of it is left.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "this is test code: a panic is how it fails")]
 
+pub mod node;
+pub mod platform;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

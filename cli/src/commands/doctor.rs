@@ -1,5 +1,7 @@
 //! `larder doctor`: looks at this machine and says what to change.
 
+mod node;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -32,18 +34,23 @@ struct Finding {
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let cache_dir = match &args.cache_dir {
         Some(dir) => dir.clone(),
+        None if args.node => PathBuf::from("/var/lib/larder/cache"),
         None => home::sub_folder("stores")?,
     };
-    let findings = [
-        kernel(),
-        fuse_device(),
-        fusermount(),
-        allow_other(),
-        read_size(),
-        open_files(),
-        direct_io(&cache_dir),
-        disk(&cache_dir),
-    ];
+    let findings = if args.node {
+        node::findings(&args.kubelet_dir, &cache_dir)
+    } else {
+        vec![
+            kernel(),
+            fuse_device(),
+            fusermount(),
+            allow_other(),
+            read_size(),
+            open_files(),
+            direct_io(&cache_dir),
+            disk(&cache_dir),
+        ]
+    };
     if args.json {
         output::json(&findings)?;
     } else {
@@ -53,9 +60,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
                 Verdict::Warn => "warn",
                 Verdict::Fail => "FAIL",
             };
-            println!("{verdict:<5}{:<18}{}", finding.what, finding.found);
+            println!("{verdict:<5}{:<19}{}", finding.what, finding.found);
             if finding.verdict != Verdict::Ok {
-                println!("     {:<18}{}", "", finding.remedy);
+                println!("     {:<19}{}", "", finding.remedy);
             }
         }
     }
@@ -191,7 +198,7 @@ fn disk(cache_dir: &Path) -> Finding {
         Ok(disk) => {
             let free = disk.f_bavail * disk.f_frsize;
             let verdict = if free >= WANTED { Verdict::Ok } else { Verdict::Warn };
-            let found = format!("{} free in {}", crate::size::show_bytes(free), folder.display());
+            let found = format!("{} free in {}", larder_daemon_api::size::show_bytes(free), folder.display());
             finding("disk", verdict, found, "put the cache on a larger disk (--cache-dir)")
         }
         Err(error) => finding(

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use larder_fs::source::{is_url, local_manifest, manifest_url};
 use larder_import::{put_manifest, write_manifest};
 use larder_origin::OriginUrl;
 use serde_json::json;
 
 use crate::args::ImportArgs;
-use crate::size::show_bytes;
-use crate::{output, source};
+use crate::{home, output, source};
+use larder_daemon_api::size::show_bytes;
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
@@ -20,8 +21,8 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let imported = source::import(&url, &origin, args.name.as_deref(), args.restart, &args.origin, &runtime)?;
 
     let to = match &args.to {
-        Some(to) if source::is_url(to) => {
-            let (folder, key) = source::manifest_url(to).with_context(|| {
+        Some(to) if is_url(to) => {
+            let (folder, key) = manifest_url(to).with_context(|| {
                 format!("--to {to}: a manifest's URL ends in .manifest, or is the dataset's and /.larder/manifest")
             })?;
             let target = args.origin.open(&folder.parse()?)?;
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
             to.clone()
         }
         None => {
-            let path = source::local_manifest(&args.src, &args.origin)?;
+            let path = local_manifest(&args.src, &args.origin.config(), &home::home()?)?;
             write_manifest(&path, &imported.built)?;
             path.display().to_string()
         }
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
             "skipped": skipped,
         }))?;
     } else {
-        source::report_skipped(&imported);
+        source::report_skipped(&imported.skipped);
         println!("files      {} in {} folders", totals.files, totals.dirs);
         println!("bytes      {}", show_bytes(totals.bytes));
         println!("snapshot   {}", imported.built.snapshot);

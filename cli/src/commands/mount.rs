@@ -1,27 +1,34 @@
-//! `larder mount`: resolves the dataset in the foreground, where its progress shows, then serves it in a process of its own.
+//! `larder mount`: resolves the dataset in the foreground, where its progress shows, then lets the daemon that owns the cache
+//! serve it. If none runs, one is started, which ends with its last mount.
 
 use std::fs::OpenOptions;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use larder_fs::{CacheSpec, Dataset, DatasetConfig, MappedManifest, MountConfig, Mounted};
-use larder_store::{Store, StoreConfig, StoreCounters};
+use anyhow::{Context, anyhow, bail};
+use larder_daemon_api::v1;
+use larder_fs::daemon::{Daemon, DaemonConfig, origin_variables, raise_file_limit};
+use larder_store::StoreError;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::args::MountArgs;
-use crate::{home, source};
+use crate::{daemon, home, source};
 
-/// What a background mount says once it is ready.
+/// What a background process says once it is ready.
 const READY: &str = "ready";
 
-/// Share of the free disk that a cache without a stated size leaves alone.
-const LEAVE_FREE: u64 = 5;
+/// What it says before its error if another process has the cache.
+const BUSY: &str = "busy: ";
+
+/// How long a cache may be busy with a process that does not answer.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
     if args.foreground { foreground(args) } else { background(args) }
@@ -31,7 +38,40 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
     let dataset = source::resolve(&args.src, &args.origin, &runtime)?;
     let (name, _) = dataset.manifest.name_and_origin()?;
-    let log_path = home::sub_folder("logs")?.join(format!("{}.log", file_name(name)));
+    let cache_dir = cache_dir(args)?;
+    let request = request(args, &dataset.path, Some(origin_variables()))?;
+    let started = Instant::now();
+    loop {
+        let asked = runtime.block_on(async {
+            match daemon::of(&cache_dir).await? {
+                Some(mut daemon) => daemon.mount(request.clone()).await,
+                None => Ok(None),
+            }
+        })?;
+        if asked.is_some() {
+            break;
+        }
+        match start_daemon(args, &dataset.path, &cache_dir)? {
+            Started::Ready => break,
+            // Another `larder mount` was faster, or the last one is just leaving.
+            Started::Busy(_) if started.elapsed() < BUSY_PATIENCE => {}
+            Started::Busy(error) => bail!("{error}"),
+        }
+    }
+    println!("{} is mounted at {}", name, args.dir.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How the start of a daemon came out.
+enum Started {
+    /// It serves, and has made the mount.
+    Ready,
+    /// Somebody else has the cache.
+    Busy(String),
+}
+
+fn start_daemon(args: &MountArgs, manifest: &Path, cache_dir: &Path) -> anyhow::Result<Started> {
+    let log_path = home::sub_folder("logs")?.join(log_name(cache_dir));
     let log = OpenOptions::new()
         .create(true)
         .append(true)
@@ -39,7 +79,7 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
         .open(&log_path)
         .with_context(|| format!("open the log {}", log_path.display()))?;
     let mut child = Command::new(std::env::current_exe().context("find this program")?)
-        .args(serving_args(args, &dataset.path))
+        .args(serving_args(args, manifest))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
@@ -49,14 +89,62 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     let stdout = child.stdout.take().context("listen to the background process")?;
     BufReader::new(stdout).read_line(&mut said).context("listen to the background process")?;
     if said.trim() == READY {
-        println!("{} is mounted at {}", name, args.dir.display());
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Started::Ready);
     }
     let _ = child.wait();
-    match said.trim() {
-        "" => bail!("the background process ended early; its log is {}", log_path.display()),
-        error => bail!("{error}"),
+    match (said.trim(), said.trim().strip_prefix(BUSY)) {
+        (_, Some(error)) => Ok(Started::Busy(error.trim().to_owned())),
+        ("", _) => bail!("the background process ended early; its log is {}", log_path.display()),
+        (error, _) => bail!("{error}"),
     }
+}
+
+/// One log for each cache folder.
+fn log_name(cache_dir: &Path) -> String {
+    let name = cache_dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut hash = DefaultHasher::new();
+    cache_dir.hash(&mut hash);
+    format!("larderd-{}-{:08x}.log", file_name(&name), hash.finish() as u32)
+}
+
+fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
+    match &args.cache_dir {
+        // The daemon may run in another folder.
+        Some(dir) => std::path::absolute(dir).with_context(|| format!("--cache-dir {}", dir.display())),
+        None => Ok(home::home()?.dir().join("store")),
+    }
+}
+
+fn request(
+    args: &MountArgs,
+    manifest: &Path,
+    credentials: Option<v1::Credentials>,
+) -> anyhow::Result<v1::MountRequest> {
+    let text = |path: PathBuf| {
+        path.into_os_string().into_string().map_err(|path| anyhow!("{}: is not UTF-8", path.to_string_lossy()))
+    };
+    let absolute =
+        |path: &Path| std::path::absolute(path).with_context(|| format!("find {}", path.display())).and_then(text);
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Ok(v1::MountRequest {
+        dataset: Some(v1::Dataset {
+            source: absolute(manifest)?,
+            endpoint: args.origin.endpoint.clone().unwrap_or_default(),
+            region: args.origin.region.clone().unwrap_or_default(),
+            anonymous: args.origin.anonymous,
+            snapshot: String::new(),
+            cache_bytes: args.cache_size,
+            policy: args.policy.map(|policy| policy.to_string()).unwrap_or_default(),
+            credentials,
+            attempt_timeout_ms: milliseconds(args.origin.attempt_timeout),
+            read_deadline_ms: milliseconds(args.origin.read_deadline),
+            origin_concurrency: args.origin.origin_concurrency,
+        }),
+        dir: absolute(&args.dir)?,
+        allow_other: args.allow_other,
+        threads: args.threads,
+        read_ahead_bytes: args.read_ahead,
+    })
 }
 
 /// The flags of the process that serves: those given, with the dataset already found.
@@ -64,7 +152,9 @@ fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<std::ffi::OsString> {
     let mut flags: Vec<std::ffi::OsString> =
         vec!["mount".into(), "--verbose".into(), "--foreground".into(), "--announce".into()];
     let mut flag = |name: &str, value: &dyn std::fmt::Display| flags.push(format!("--{name}={value}").into());
-    flag("policy", &args.policy);
+    if let Some(policy) = args.policy {
+        flag("policy", &policy);
+    }
     flag("threads", &args.threads);
     flag("read-ahead", &args.read_ahead);
     flag("attempt-timeout", &format_args!("{}ms", args.origin.attempt_timeout.as_millis()));
@@ -92,17 +182,20 @@ fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<std::ffi::OsString> {
 }
 
 fn foreground(args: &MountArgs) -> anyhow::Result<ExitCode> {
-    let served = if args.announce {
-        rustix::process::setsid().map_err(Into::into).and_then(|_| start(args))
-    } else {
-        start(args)
-    };
-    let Served { runtime, store, dataset, mounted } = match served {
-        Ok(served) => served,
+    if args.announce {
+        rustix::process::setsid()?;
+    }
+    raise_file_limit();
+    let runtime = source::runtime()?;
+    let _in_runtime = runtime.enter();
+    let daemon = match start(args, &runtime) {
+        Ok(daemon) => daemon,
         Err(error) => {
             if args.announce {
                 // One line, for the command that waits; the log has it as well.
-                println!("{}", format!("{error:#}").replace('\n', " "));
+                let busy = matches!(error.downcast_ref(), Some(StoreError::InUse { .. }));
+                let prefix = if busy { BUSY } else { "" };
+                println!("{prefix}{}", format!("{error:#}").replace('\n', " "));
             }
             return Err(error);
         }
@@ -110,107 +203,46 @@ fn foreground(args: &MountArgs) -> anyhow::Result<ExitCode> {
     if args.announce {
         println!("{READY}");
     }
-    let path = mounted.path().to_owned();
-    let stop = runtime.block_on(wait(&mounted))?;
-    if stop {
-        info!(path = %path.display(), "stopping");
-        // Files may be in use: the mount goes out of sight, and its readers get to the end of what they have open.
-        larder_fs::mount::unmount(&path, true)?;
-    }
-    mounted.wait().context("serve the mount")?;
-    runtime.block_on(dataset.drain());
-    store.close().context("close the cache")?;
-    info!(path = %path.display(), "unmounted");
+    runtime.block_on(async {
+        let signals = tokio::spawn(stop_on_signal(Arc::clone(&daemon)));
+        let outcome = Arc::clone(&daemon).run().await;
+        signals.abort();
+        daemon.stop().await?;
+        outcome
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Until a signal (true) or an unmount (false).
-async fn wait(mounted: &Mounted) -> anyhow::Result<bool> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-    let mut look = tokio::time::interval(std::time::Duration::from_millis(100));
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => return Ok(true),
-            _ = interrupt.recv() => return Ok(true),
-            _ = look.tick() => if mounted.is_over() { return Ok(false) },
-        }
-    }
-}
-
-struct Served {
-    runtime: Runtime,
-    store: Store,
-    dataset: Arc<Dataset>,
-    mounted: Mounted,
-}
-
-fn start(args: &MountArgs) -> anyhow::Result<Served> {
-    raise_file_limit();
-    let runtime = source::runtime()?;
-    let found = source::resolve(&args.src, &args.origin, &runtime)?;
-    let cache_dir = match &args.cache_dir {
-        Some(dir) => dir.clone(),
-        None => home::sub_folder("stores")?.join(found.manifest.snapshot().to_string()),
+async fn stop_on_signal(daemon: Arc<Daemon>) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        warn!("cannot listen for signals: end the mount with `larder umount`");
+        return;
     };
-    let counters = Arc::new(StoreCounters::default());
-    let store = Store::open(StoreConfig::new(&cache_dir), counters).context("open the cache (--cache-dir)")?;
-    let reservation_bytes = match args.cache_size {
-        Some(bytes) => bytes,
-        None => default_reservation(&cache_dir, &found.manifest)?,
-    };
-    info!(cache_dir = %cache_dir.display(), reservation_bytes, policy = %args.policy, "store open");
-    let config = DatasetConfig {
-        read_deadline: args.origin.read_deadline,
-        fetch_concurrency: args.origin.origin_concurrency as usize,
-        ..DatasetConfig::DEFAULT
-    };
-    let spec = CacheSpec { reservation_bytes, policy: args.policy, seed: u64::from(std::process::id()) };
-    let dataset = Dataset::open(found.manifest, &store, spec, found.origin, runtime.handle(), config)?;
-    let mut mount = MountConfig::new(args.dir.clone());
-    mount.allow_other |= args.allow_other;
-    mount.threads = args.threads as usize;
-    mount.read_ahead_bytes = args.read_ahead;
-    let mounted = larder_fs::mount::mount(Arc::clone(&dataset), &mount)?;
-    Ok(Served { runtime, store, dataset, mounted })
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    daemon.stopping().cancel();
 }
 
-/// The whole dataset, if the disk then keeps a fifth of what is free now or already holds the cache.
-fn default_reservation(cache_dir: &Path, manifest: &MappedManifest) -> anyhow::Result<u64> {
-    let disk =
-        rustix::fs::statvfs(cache_dir).with_context(|| format!("look at the disk of {}", cache_dir.display()))?;
-    let free = disk.f_bavail * disk.f_frsize + folder_bytes(cache_dir);
-    let wanted = manifest.totals().bytes;
-    let most = free - free / LEAVE_FREE;
-    if wanted > most {
-        warn!(wanted, most, "the disk cannot hold the dataset: the cache keeps a part (--cache-size, --cache-dir)");
-    }
-    Ok(wanted.min(most))
-}
-
-fn folder_bytes(folder: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let mut bytes = 0;
-    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(found) if found.is_dir() => folders.push(entry.path()),
-                Ok(found) => bytes += found.blocks() * 512,
-                Err(_) => {}
-            }
-        }
-    }
-    bytes
-}
-
-/// Segments, sockets and RocksDB take file descriptors; the soft limit is often 1,024.
-fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
-        warn!(%error, "cannot raise the limit of open files");
-    }
+/// A daemon with its first mount.
+fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
+    let found = source::resolve(&args.src, &args.origin, runtime)?;
+    let cache_dir = cache_dir(args)?;
+    let daemon = Daemon::open(DaemonConfig {
+        run_dir: cache_dir.clone(),
+        cache_dir,
+        cache_bytes: None,
+        home: home::home()?,
+        admin: None,
+        origin: args.origin.config(),
+        threads: args.threads as usize,
+        stop_when_idle: true,
+    })
+    .context("open the cache (--cache-dir)")?;
+    runtime.block_on(daemon.mount(request(args, &found.path, None)?))?;
+    Ok(daemon)
 }
 
 fn file_name(dataset: &str) -> String {

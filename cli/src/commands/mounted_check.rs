@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::commands::stats;
 use crate::output;
-use crate::size::show_bytes;
+use larder_daemon_api::size::show_bytes;
 
 const READERS: usize = 16;
 const NAMES_MAX: usize = 100;

@@ -10,7 +10,7 @@ use larder_fs::mount::mounts;
 
 use crate::args::StatsArgs;
 use crate::output;
-use crate::size::show_bytes;
+use larder_daemon_api::size::show_bytes;
 
 /// Reads the stats of the mount that `dir` is in the root of.
 pub(crate) fn read(dir: &Path) -> anyhow::Result<Stats> {

@@ -8,6 +8,7 @@ use larder_fs::mount::{mounts, unmount};
 
 use crate::args::UmountArgs;
 use crate::commands::stats;
+use crate::{daemon, source};
 
 pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     // A dead mount cannot be resolved by itself, but its folder can.
@@ -19,21 +20,39 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
         bail!("{} is not a Larder mount (`larder stats` lists them)", args.dir.display());
     }
     // A dead mount cannot tell who served it.
-    let server = stats::read(&resolved).ok().map(|stats| stats.process.pid);
-    match unmount(&resolved, args.lazy) {
-        Ok(()) => {
-            if let Some(pid) = server.filter(|_| !args.lazy) {
-                wait_for_end(pid);
+    let server = stats::read(&resolved).ok().map(|stats| stats.process);
+    let asked = match server.as_ref().and_then(|process| process.socket.as_deref()) {
+        Some(socket) => {
+            let runtime = source::runtime()?;
+            runtime.block_on(async {
+                match daemon::at(socket).await? {
+                    Some(mut daemon) => daemon.unmount(&resolved, args.lazy).await,
+                    None => Ok(None),
+                }
+            })
+        }
+        None => Ok(None),
+    };
+    let ended = match asked {
+        Ok(Some(leaving)) => Ok(leaving),
+        // Nobody to ask, or it knows nothing of this mount: the kernel does.
+        Ok(None) => unmount(&resolved, args.lazy).map(|()| true).map_err(Into::into),
+        Err(error) => Err(error),
+    };
+    match ended {
+        Ok(leaving) => {
+            if let Some(process) = server.filter(|_| leaving && !args.lazy) {
+                wait_for_end(process.pid);
             }
             Ok(ExitCode::SUCCESS)
         }
         Err(error) if !args.lazy => {
             bail!(
-                "{error}: if files are in use, end their readers (`fuser -m {0}` lists them) or use --lazy",
+                "{error:#}: if files are in use, end their readers (`fuser -m {0}` lists them) or use --lazy",
                 args.dir.display()
             )
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 

@@ -11,11 +11,11 @@ use serde_json::json;
 use crate::args::VerifyArgs;
 use crate::commands::mounted_check;
 use crate::output::{self, ProgressView};
-use crate::size::show_bytes;
 use crate::source;
+use larder_daemon_api::size::show_bytes;
 
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    if !source::is_url(&args.target) && Path::new(&args.target).is_dir() {
+    if !larder_fs::source::is_url(&args.target) && Path::new(&args.target).is_dir() {
         return mounted_check::run(Path::new(&args.target), args.json);
     }
     let runtime = source::runtime()?;

@@ -1,17 +1,22 @@
-//! The built command.
+//! The built programs.
 
 use std::path::PathBuf;
 
-/// The `larder` command of the same build as the running test.
+/// The program `name` of the same build as the running test.
 ///
 /// # Panics
 /// When it is not built.
-pub fn larder_binary() -> PathBuf {
-    // TARGET/release/deps/TEST-HASH -> TARGET/release/larder
+pub fn built(name: &str) -> PathBuf {
+    // TARGET/release/deps/TEST-HASH -> TARGET/release/NAME
     let test = std::env::current_exe().expect("a running test knows its own path");
-    let binary = test.parent().and_then(|deps| deps.parent()).map(|profile| profile.join("larder"));
+    let binary = test.parent().and_then(|deps| deps.parent()).map(|profile| profile.join(name));
     match binary {
         Some(binary) if binary.is_file() => binary,
-        _ => panic!("the command larder is not built beside {}: run `make test`", test.display()),
+        _ => panic!("the program {name} is not built beside {}: run `make test`", test.display()),
     }
+}
+
+/// The `larder` command of the same build as the running test.
+pub fn larder_binary() -> PathBuf {
+    built("larder")
 }

@@ -91,6 +91,15 @@ impl S3Server {
     /// When the address cannot be bound.
     pub async fn start(config: S3ServerConfig) -> io::Result<Self> {
         let listener = TcpListener::bind(config.address).await?;
+        Self::serve(listener, config)
+    }
+
+    /// Serves on a listener that was made elsewhere, such as in another network namespace. Must be called within a
+    /// runtime.
+    ///
+    /// # Errors
+    /// When the listener has no address.
+    pub fn serve(listener: TcpListener, config: S3ServerConfig) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let store = Arc::new(Store::default());
         for bucket in &config.buckets {

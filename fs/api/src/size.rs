@@ -16,7 +16,7 @@ const UNITS: [(&str, u64); 10] = [
 ];
 
 /// Reads a number of bytes. Errors: what is accepted.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let accepted = || format!("`{text}` is not a size; write for example 64MiB, 100GiB, 111KB or 1048576");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].trim();
@@ -35,7 +35,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a time. Errors: what is accepted.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let accepted = || format!("`{text}` is not a time; write for example 250ms, 60s or 2m");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().map_err(|_| accepted())?;
@@ -53,7 +53,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Writes a number of bytes with three digits or so.
-pub(crate) fn show_bytes(bytes: u64) -> String {
+pub fn show_bytes(bytes: u64) -> String {
     let (unit, factor) = match bytes {
         0..1_000 => return format!("{bytes} B"),
         1_000..1_000_000 => ("KB", 1e3),

@@ -1,0 +1,355 @@
+//! What a Kubernetes node needs so that larder-csi and larderd can run on it. Each check judges text that the kernel gives,
+//! so that each can be shown a machine that is not right.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use larder_daemon_api::size::show_bytes;
+
+use super::{Finding, Verdict, finding};
+
+pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path) -> Vec<Finding> {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mounts = text("/proc/self/mountinfo");
+    vec![
+        kernel(&release),
+        fuse_module(&text("/proc/filesystems"), &kernel_config(&release)),
+        super::fuse_device(),
+        super::read_size(),
+        background(&text("/sys/module/fuse/parameters/max_user_bgreq")),
+        request_timeout(
+            &text("/proc/sys/fs/fuse/default_request_timeout"),
+            &text("/proc/sys/fs/fuse/max_request_timeout"),
+        ),
+        propagation(&mounts, kubelet_dir),
+        super::open_files(),
+        threads(&[
+            ("kernel.pid_max", text("/proc/sys/kernel/pid_max")),
+            ("kernel.threads-max", text("/proc/sys/kernel/threads-max")),
+            ("pids.max of the cgroup", pids_max_file(&text("/proc/self/cgroup")).map(text).unwrap_or_default()),
+        ]),
+        memory(&text("/proc/meminfo")),
+        cgroups(Path::new("/sys/fs/cgroup/cgroup.controllers").exists()),
+        selinux(&text("/sys/fs/selinux/enforce")),
+        file_system(&mounts, &super::existing(cache_dir)),
+        super::direct_io(cache_dir),
+        super::disk(cache_dir),
+    ]
+}
+
+/// What a file says; nothing if it cannot be read.
+fn text(path: impl AsRef<Path>) -> String {
+    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+fn kernel(release: &str) -> Finding {
+    let (verdict, note) = match super::version(release) {
+        Some(found) if found >= (6, 9) => (Verdict::Ok, ""),
+        Some(found) if found >= (5, 10) => {
+            (Verdict::Warn, ": when larderd is killed, who was just reading hangs until it is killed")
+        }
+        Some(_) | None => (Verdict::Fail, ""),
+    };
+    let remedy =
+        "update the kernel: 5.10 is the oldest that works, and from 6.9 on a killed larderd costs readers a pause";
+    finding("kernel", verdict, format!("{release}{note}"), remedy)
+}
+
+/// The options that the kernel was built with, if it tells.
+fn kernel_config(release: &str) -> String {
+    let plain = text(format!("/boot/config-{release}"));
+    if !plain.is_empty() {
+        return plain;
+    }
+    let unpacked = std::process::Command::new("gzip").args(["-dc", "/proc/config.gz"]).output();
+    unpacked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+fn fuse_module(filesystems: &str, config: &str) -> Finding {
+    let loaded = filesystems.lines().any(|line| line.split_whitespace().last() == Some("fuse"));
+    let option = config.lines().find_map(|line| line.strip_prefix("CONFIG_FUSE_FS="));
+    let (verdict, found, remedy) = match (loaded, option) {
+        (true, _) => (Verdict::Ok, "the kernel has it", ""),
+        (false, Some(_)) => (
+            Verdict::Fail,
+            "not loaded",
+            "modprobe fuse, and a file in /etc/modules-load.d with the line fuse for the next boot",
+        ),
+        (false, None) if config.is_empty() => (
+            Verdict::Fail,
+            "not loaded, and the kernel does not tell its options",
+            "modprobe fuse; if there is no such module, take a kernel with CONFIG_FUSE_FS",
+        ),
+        (false, None) => {
+            (Verdict::Fail, "the kernel was built without CONFIG_FUSE_FS", "take a kernel with CONFIG_FUSE_FS")
+        }
+    };
+    finding("fuse module", verdict, found.to_owned(), remedy)
+}
+
+/// larderd has no rights of root, so the kernel cuts what it asks for to this.
+fn background(max_user_bgreq: &str) -> Finding {
+    const WANTED: u64 = 1024;
+    let (verdict, found) = match number(max_user_bgreq) {
+        Some(limit) if limit < WANTED => (Verdict::Warn, format!("at most {limit} reads ahead at once on a mount")),
+        Some(limit) => (Verdict::Ok, format!("up to {limit} on a mount")),
+        None => (Verdict::Ok, "the kernel tells no limit".to_owned()),
+    };
+    finding("reads ahead", verdict, found, "echo 1024 > /sys/module/fuse/parameters/max_user_bgreq")
+}
+
+/// The kernel ends a connection whose daemon has not answered in this time, be it away or waiting for the origin.
+fn request_timeout(default: &str, most: &str) -> Finding {
+    let seconds = [default, most].into_iter().filter_map(number).filter(|seconds| *seconds > 0).min();
+    let (verdict, found) = match seconds {
+        Some(seconds) => (Verdict::Warn, format!("a mount dies if a read is not answered in {seconds} s")),
+        None => (Verdict::Ok, "none: readers wait while larderd is away".to_owned()),
+    };
+    let remedy = "sysctl fs.fuse.default_request_timeout=0 fs.fuse.max_request_timeout=0";
+    finding("request timeout", verdict, found, remedy)
+}
+
+/// A mount as `/proc/self/mountinfo` tells it.
+struct Mount {
+    point: PathBuf,
+    /// What is mounted below it is seen by other mount namespaces.
+    shared: bool,
+    fs_type: String,
+}
+
+fn parse_mount(line: &str) -> Option<Mount> {
+    let (mount, source) = line.split_once(" - ")?;
+    let mut fields = mount.split(' ').skip(4);
+    let point = fields.next()?.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
+    Some(Mount {
+        point: point.replace("\\134", "\\").into(),
+        shared: fields.skip(1).any(|field| field.starts_with("shared:")),
+        fs_type: source.split(' ').next()?.to_owned(),
+    })
+}
+
+/// The mount that a folder lies in: the deepest, and of two at one point the later, which covers the other.
+fn mount_of(mountinfo: &str, folder: &Path) -> Option<Mount> {
+    let mounts = mountinfo.lines().filter_map(parse_mount);
+    mounts.filter(|mount| folder.starts_with(&mount.point)).max_by_key(|mount| mount.point.as_os_str().len())
+}
+
+fn propagation(mountinfo: &str, kubelet_dir: &Path) -> Finding {
+    const WHAT: &str = "mount propagation";
+    let Ok(folder) = kubelet_dir.canonicalize() else {
+        let found = format!("there is no {}", kubelet_dir.display());
+        return finding(
+            WHAT,
+            Verdict::Fail,
+            found,
+            "run this on a node, and name the kubelet's folder (--kubelet-dir)",
+        );
+    };
+    let (verdict, found) = match mount_of(mountinfo, &folder) {
+        Some(mount) if mount.shared => {
+            (Verdict::Ok, format!("{} is shared (mount {})", folder.display(), mount.point.display()))
+        }
+        Some(mount) => (Verdict::Fail, format!("{} is not shared (mount {})", folder.display(), mount.point.display())),
+        None => (Verdict::Fail, format!("{} is in no mount that can be seen", folder.display())),
+    };
+    finding(WHAT, verdict, found, "mount --make-rshared / (or the mount that is named), then restart the kubelet")
+}
+
+/// The file with the limit of this process's cgroup. A line is number:controllers:path; version 2 names no controllers.
+fn pids_max_file(cgroup: &str) -> Option<PathBuf> {
+    let path_of = |controllers| {
+        cgroup.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(controllers)?.strip_prefix(":/"))
+    };
+    let (root, path) = match path_of("pids") {
+        Some(path) => ("/sys/fs/cgroup/pids", path),
+        None => ("/sys/fs/cgroup", path_of("")?),
+    };
+    Some(Path::new(root).join(path).join("pids.max"))
+}
+
+fn threads(limits: &[(&str, String)]) -> Finding {
+    const WANTED: u64 = 4096;
+    let least = limits.iter().filter_map(|(name, limit)| Some((number(limit)?, *name))).min();
+    let (verdict, found) = match least {
+        Some((limit, name)) if limit < WANTED => (Verdict::Warn, format!("at most {limit} ({name})")),
+        Some((limit, name)) => (Verdict::Ok, format!("up to {limit} ({name})")),
+        None => (Verdict::Ok, "no limit".to_owned()),
+    };
+    let remedy = "let pods have 4096 (podPidsLimit of the kubelet): each mounted dataset takes 16 threads";
+    finding("threads", verdict, found, remedy)
+}
+
+fn memory(meminfo: &str) -> Finding {
+    const WANTED: u64 = 2 << 30;
+    let available = meminfo.lines().find_map(|line| {
+        let kilobytes = line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?;
+        Some(number(kilobytes)? << 10)
+    });
+    let (verdict, found) = match available {
+        Some(bytes) if bytes < WANTED => (Verdict::Warn, format!("{} available", show_bytes(bytes))),
+        Some(bytes) => (Verdict::Ok, format!("{} available", show_bytes(bytes))),
+        None => (Verdict::Warn, "unknown".to_owned()),
+    };
+    let remedy = "leave 2 GiB to larderd and to the pages of what is read; these count for the pod that reads";
+    finding("memory", verdict, found, remedy)
+}
+
+fn cgroups(unified: bool) -> Finding {
+    let (verdict, found) = if unified { (Verdict::Ok, "version 2") } else { (Verdict::Warn, "version 1") };
+    let remedy = "boot with systemd.unified_cgroup_hierarchy=1: kubelets from 1.35 on refuse version 1 unless told";
+    finding("cgroups", verdict, found.to_owned(), remedy)
+}
+
+fn selinux(enforce: &str) -> Finding {
+    let (verdict, found) = match number(enforce) {
+        Some(1) => (Verdict::Warn, "enforcing, with which Larder was not tried"),
+        Some(_) => (Verdict::Ok, "permissive"),
+        None => (Verdict::Ok, "none"),
+    };
+    let remedy = "if pods get EACCES, look for `avc: denied` in the kernel's log, and allow what it names";
+    finding("SELinux", verdict, found.to_owned(), remedy)
+}
+
+fn file_system(mountinfo: &str, folder: &Path) -> Finding {
+    let folder: Cow<'_, Path> = folder.canonicalize().map_or(Cow::Borrowed(folder), Cow::Owned);
+    let kind = mount_of(mountinfo, &folder).map_or("unknown".to_owned(), |mount| mount.fs_type);
+    let verdict = if ["ext4", "xfs", "btrfs"].contains(&kind.as_str()) { Verdict::Ok } else { Verdict::Warn };
+    let remedy = "mount an ext4 or XFS file system of a local disk at /var/lib/larder";
+    finding("file system", verdict, format!("{kind} in {}", folder.display()), remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+60 27 0:50 / /var/lib rw - overlay overlay rw
+61 60 0:51 / /var/lib/kube\\040let rw,relatime master:7 shared:9 - xfs /dev/vdb rw
+62 60 0:52 / /srv rw shared:3 - tmpfs tmpfs rw
+63 60 0:53 / /srv rw - nfs4 far:/ rw
+a line that is none";
+
+    fn kind_and_sharing(folder: &str) -> (String, bool) {
+        let mount = mount_of(MOUNTS, Path::new(folder)).unwrap();
+        (mount.fs_type, mount.shared)
+    }
+
+    #[test]
+    fn a_folder_belongs_to_the_deepest_and_last_mount_above_it() {
+        assert_eq!(kind_and_sharing("/home"), ("ext4".to_owned(), true));
+        assert_eq!(kind_and_sharing("/var/lib/larder"), ("overlay".to_owned(), false));
+        assert_eq!(kind_and_sharing("/var/lib/kube let/pods"), ("xfs".to_owned(), true));
+        assert_eq!(kind_and_sharing("/srv"), ("nfs4".to_owned(), false), "the later covers the earlier");
+        assert_eq!(kind_and_sharing("/srvx"), ("ext4".to_owned(), true), "a name that begins alike is another folder");
+        assert!(mount_of("", Path::new("/")).is_none());
+    }
+
+    #[test]
+    fn a_kubelet_folder_that_is_not_shared_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let judged = |options: &str| propagation(&format!("1 0 8:1 / / rw{options} - ext4 /dev/sda rw"), folder.path());
+        assert_eq!(judged(" shared:1").verdict, Verdict::Ok);
+        for private in ["", " master:1", " unbindable"] {
+            let found = judged(private);
+            assert_eq!(found.verdict, Verdict::Fail, "{private}");
+            assert!(found.remedy.contains("--make-rshared"));
+        }
+        assert_eq!(propagation(MOUNTS, Path::new("/no/such/folder")).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn kernels_before_6_9_are_warned_of_and_before_5_10_refused() {
+        for (release, verdict) in [
+            ("6.18.44", Verdict::Ok),
+            ("6.9.0-rc1", Verdict::Ok),
+            ("6.8.0-57-generic", Verdict::Warn),
+            ("5.10.0", Verdict::Warn),
+            ("5.4.0", Verdict::Fail),
+            ("odd", Verdict::Fail),
+        ] {
+            assert_eq!(kernel(release).verdict, verdict, "{release}");
+        }
+        assert!(kernel("6.8.0").found.contains("hangs"));
+    }
+
+    #[test]
+    fn fuse_must_be_loaded_and_the_remedy_says_whether_it_can_be() {
+        assert_eq!(fuse_module("nodev\tproc\nnodev\tfuse\n", "").verdict, Verdict::Ok);
+        // Neither of these is the file system itself.
+        let without = "\tfuseblk\nnodev\tfusectl\n";
+        for (config, remedy) in [
+            ("CONFIG_EXT4_FS=y\nCONFIG_FUSE_FS=m\n", "modprobe fuse, and"),
+            ("# CONFIG_FUSE_FS is not set\n", "take a kernel"),
+            ("", "modprobe fuse; if"),
+        ] {
+            let found = fuse_module(without, config);
+            assert_eq!(found.verdict, Verdict::Fail);
+            assert!(found.remedy.starts_with(remedy), "{}", found.remedy);
+        }
+    }
+
+    #[test]
+    fn a_limit_on_reads_ahead_is_seen() {
+        assert_eq!(background("7866\n").verdict, Verdict::Ok);
+        assert_eq!(background("").verdict, Verdict::Ok);
+        assert_eq!(background("12\n").verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn the_shorter_request_timeout_counts_and_0_is_none() {
+        assert_eq!(request_timeout("0\n", "0\n").verdict, Verdict::Ok);
+        assert_eq!(request_timeout("", "").verdict, Verdict::Ok);
+        for (default, most, seconds) in [("30", "0", "30 s"), ("0", "600", "600 s"), ("90", "60", "60 s")] {
+            let found = request_timeout(default, most);
+            assert_eq!(found.verdict, Verdict::Warn);
+            assert!(found.found.ends_with(seconds), "{}", found.found);
+        }
+    }
+
+    #[test]
+    fn the_limit_of_the_own_cgroup_is_found_in_both_versions() {
+        let file = |cgroup| pids_max_file(cgroup).unwrap();
+        assert_eq!(file("0::/kubepods/pod1\n"), Path::new("/sys/fs/cgroup/kubepods/pod1/pids.max"));
+        assert_eq!(file("9:name=systemd:/\n8:pids:/a/b\n0::/\n"), Path::new("/sys/fs/cgroup/pids/a/b/pids.max"));
+        assert_eq!(file("0::/cri:one\n"), Path::new("/sys/fs/cgroup/cri:one/pids.max"));
+        assert_eq!(file("0::/\n"), Path::new("/sys/fs/cgroup/pids.max"));
+        assert_eq!(pids_max_file(""), None);
+    }
+
+    #[test]
+    fn the_least_limit_of_threads_is_named() {
+        let judged = |pod: &str| threads(&[("kernel.pid_max", "32768\n".to_owned()), ("pids.max", pod.to_owned())]);
+        assert_eq!(judged("max\n").verdict, Verdict::Ok);
+        assert_eq!(judged("").verdict, Verdict::Ok);
+        let found = judged("100\n");
+        assert_eq!((found.verdict, found.found.as_str()), (Verdict::Warn, "at most 100 (pids.max)"));
+    }
+
+    #[test]
+    fn memory_cgroups_and_selinux_are_judged_by_what_the_kernel_says() {
+        assert_eq!(memory("MemTotal: 9 kB\nMemAvailable:   22000000 kB\n").verdict, Verdict::Ok);
+        assert_eq!(memory("MemAvailable: 1000000 kB\n").verdict, Verdict::Warn);
+        assert_eq!(memory("MemTotal: 22000000 kB\n").verdict, Verdict::Warn);
+        assert_eq!(cgroups(true).verdict, Verdict::Ok);
+        assert_eq!(cgroups(false).verdict, Verdict::Warn);
+        assert_eq!(selinux("").verdict, Verdict::Ok);
+        assert_eq!(selinux("0").verdict, Verdict::Ok);
+        assert_eq!(selinux("1").verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn a_cache_on_no_local_disk_is_warned_of() {
+        let folder = Path::new("/srv/larder");
+        let on = |kind: &str| file_system(&format!("1 0 8:1 / / rw - {kind} source rw"), folder).verdict;
+        assert_eq!(on("ext4"), Verdict::Ok);
+        assert_eq!(on("xfs"), Verdict::Ok);
+        for kind in ["nfs4", "overlay", "tmpfs", "fuse.sshfs"] {
+            assert_eq!(on(kind), Verdict::Warn, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Talks to the `larderd` that owns a cache folder, if one runs.
+
+use std::future::Future;
+use std::path::Path;
+
+use anyhow::bail;
+use larder_daemon_api::v1::daemon_client::DaemonClient;
+use larder_daemon_api::{connect_channel, v1};
+use larder_fs::daemon::socket_in;
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+/// A daemon's client.
+pub(crate) struct Client(DaemonClient<Channel>);
+
+/// The daemon whose socket is at `socket`; `None` if nobody listens there. Must be called within a runtime.
+pub(crate) async fn at(socket: &Path) -> anyhow::Result<Option<Client>> {
+    let mut client = DaemonClient::new(connect_channel(socket));
+    match client.get_info(v1::GetInfoRequest {}).await {
+        Ok(_) => Ok(Some(Client(client))),
+        Err(status) if status.code() == Code::Unavailable => Ok(None),
+        Err(status) => bail!("larderd at {}: {}", socket.display(), status.message()),
+    }
+}
+
+/// The daemon that owns `run_dir`.
+pub(crate) async fn of(run_dir: &Path) -> anyhow::Result<Option<Client>> {
+    at(&socket_in(run_dir)).await
+}
+
+impl Client {
+    /// `Ok(None)`: the daemon was just leaving.
+    pub(crate) async fn mount(&mut self, request: v1::MountRequest) -> anyhow::Result<Option<v1::Prepared>> {
+        Ok(unless_leaving(self.0.mount(request)).await?.and_then(|mounted| mounted.prepared))
+    }
+
+    /// Unmounts, and unless `lazy` waits until the place in the cache is free. True: the daemon stops with it. `Ok(None)`: it
+    /// knows no such mount, or was just leaving.
+    pub(crate) async fn unmount(&mut self, dir: &Path, lazy: bool) -> anyhow::Result<Option<bool>> {
+        let dir = dir.display().to_string();
+        match self.0.unmount(v1::UnmountRequest { dir, lazy }).await {
+            Err(status) if status.code() == Code::NotFound => Ok(None),
+            asked => Ok(unless_leaving(std::future::ready(asked)).await?.map(|answer| answer.leaving)),
+        }
+    }
+}
+
+async fn unless_leaving<T>(asked: impl Future<Output = Result<Response<T>, Status>>) -> anyhow::Result<Option<T>> {
+    match asked.await {
+        Ok(answer) => Ok(Some(answer.into_inner())),
+        Err(status) if status.code() == Code::Unavailable => Ok(None),
+        Err(status) => bail!("{}", status.message()),
+    }
+}

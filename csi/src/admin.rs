@@ -1,0 +1,39 @@
+//! What the admin server tells about the driver.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use larder_telemetry::admin::{Admin, Sample};
+
+use crate::calls::Calls;
+use crate::fdkeeper::KeeperCounters;
+use crate::node::Node;
+
+/// The driver, as the admin server sees it.
+#[derive(Debug)]
+pub(crate) struct DriverAdmin {
+    pub(crate) node: Arc<Node>,
+    pub(crate) counters: Arc<KeeperCounters>,
+    pub(crate) calls: Calls,
+}
+
+impl Admin for DriverAdmin {
+    fn ready(&self) -> Result<(), String> {
+        if self.node.is_ready() { Ok(()) } else { Err("larderd is not connected".to_owned()) }
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        let count = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+        let KeeperCounters { sessions, takeovers, offers, refusals } = &*self.counters;
+        let samples = [
+            ("csi_sessions_total", sessions.load(Ordering::Relaxed)),
+            ("csi_takeovers_total", takeovers.load(Ordering::Relaxed)),
+            ("csi_offers_total", offers.load(Ordering::Relaxed)),
+            ("csi_offer_refusals_total", refusals.load(Ordering::Relaxed)),
+            ("csi_panics_total", self.calls.panics()),
+            ("csi_connections", count(self.node.keeper.mounts().len())),
+            ("csi_targets", count(self.node.records.all().len())),
+        ];
+        samples.map(|(name, value)| Sample { name, value }).into()
+    }
+}

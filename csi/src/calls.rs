@@ -1,0 +1,106 @@
+//! Runs each call in a task of its own: one that the kubelet gives up on comes to its end all the same, a panic is that
+//! call's failure alone, and a stop waits for those that run.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+use tonic::{Code, Response, Status};
+use tracing::{Instrument, Span, error, info, warn};
+
+/// Calls at once. More are refused, and the kubelet tries again.
+const CALLS: usize = 256;
+
+/// The calls that run. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    running: TaskTracker,
+    permits: Arc<Semaphore>,
+    panics: Arc<AtomicU64>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self { running: TaskTracker::new(), permits: Arc::new(Semaphore::new(CALLS)), panics: Arc::default() }
+    }
+}
+
+impl Calls {
+    /// Runs `call` to its end, and logs its failure within `span`.
+    pub async fn run<T, E, F>(&self, span: Span, call: F) -> Result<Response<T>, Status>
+    where
+        T: Send + 'static,
+        E: Into<Status>,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            return Err(Status::unavailable(format!("{CALLS} calls are running already; try again")));
+        };
+        let call = async move {
+            let _permit = permit;
+            let outcome = call.await.map(Response::new).map_err(Into::into);
+            match &outcome {
+                Ok(_) => {}
+                // What others do wrong, and what is not ready yet, is told to them; what we do wrong is for a person to see.
+                Err(status) if status.code() == Code::Internal => error!(error = status.message(), "the call failed"),
+                Err(status) if status.code() == Code::Unavailable => info!(why = status.message(), "not yet"),
+                Err(status) => warn!(code = ?status.code(), error = status.message(), "the call is refused"),
+            }
+            outcome
+        };
+        match self.running.spawn(call.instrument(span)).await {
+            Ok(outcome) => outcome,
+            Err(failed) => {
+                self.panics.fetch_add(1, Ordering::Relaxed);
+                error!(panicked = failed.is_panic(), "a call ended early");
+                Err(Status::internal("the call ended early; the log of larder-csi says why"))
+            }
+        }
+    }
+
+    /// Waits until no call runs. No new ones may come.
+    pub async fn finish(&self) {
+        self.running.close();
+        self.running.wait().await;
+    }
+
+    /// Calls that panicked.
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs what blocks where it may. A panic goes on in the caller.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let span = Span::current();
+    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
+        Ok(value) => value,
+        Err(failed) => match failed.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Blocking work is cancelled only when the runtime ends, and with it the caller.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_internal_and_the_next_call_runs() {
+        let calls = Calls::default();
+        let failed = calls
+            .run(Span::none(), async {
+                blocking(|| panic!("on purpose")).await;
+                Ok::<(), Status>(())
+            })
+            .await;
+        assert_eq!(failed.expect_err("it panicked").code(), Code::Internal);
+        assert_eq!(calls.panics(), 1);
+        calls.run(Span::none(), async { Ok::<(), Status>(()) }).await.expect("runs");
+        calls.finish().await;
+    }
+}

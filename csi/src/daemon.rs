@@ -1,0 +1,114 @@
+//! Asks larderd over gRPC.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use larder_daemon_api::connect_channel;
+use larder_daemon_api::v1::daemon_client::DaemonClient;
+use larder_daemon_api::v1::prepare_response::Outcome;
+use larder_daemon_api::v1::{Dataset, PrepareRequest};
+use tonic::Code;
+use tonic::transport::Channel;
+
+use crate::mount_id::MountId;
+
+/// What the connection itself may take, besides the time that larderd was given.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Why larderd prepared no dataset.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// It is not there, or says nothing.
+    #[error("larderd does not answer at {socket}: {what}")]
+    Silent {
+        /// Its socket.
+        socket: PathBuf,
+        /// What happened.
+        what: String,
+    },
+    /// It works on it.
+    #[error("the origin is being listed: {files} files so far")]
+    Importing {
+        /// Files found.
+        files: u64,
+    },
+    /// It said no.
+    #[error("{words}")]
+    Refused {
+        /// Its code.
+        code: Code,
+        /// Its words.
+        words: String,
+    },
+    /// Its answer makes no sense.
+    #[error("larderd's answer cannot be used: {0}")]
+    Nonsense(&'static str),
+}
+
+/// A dataset that can be mounted.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// Names the mount.
+    pub mount: MountId,
+    /// The dataset's name, for people.
+    pub name: String,
+    /// Its files.
+    pub files: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The snapshot that was found.
+    pub snapshot: String,
+}
+
+/// larderd, at its socket.
+#[derive(Clone, Debug)]
+pub struct Daemon {
+    client: DaemonClient<Channel>,
+    socket: PathBuf,
+    /// How long it may work before it says how far it is.
+    wait: Duration,
+}
+
+impl Daemon {
+    /// Connects with the first call.
+    pub fn new(socket: &Path, wait: Duration) -> Self {
+        Self { client: DaemonClient::new(connect_channel(socket)), socket: socket.to_owned(), wait }
+    }
+
+    /// Has a dataset found and listed. May be repeated.
+    pub async fn prepare(&self, dataset: Dataset) -> Result<Prepared, DaemonError> {
+        let silent = |what: String| DaemonError::Silent { socket: self.socket.clone(), what };
+        let wait_ms = u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX);
+        let request = PrepareRequest { dataset: Some(dataset), wait_ms };
+        let mut client = self.client.clone();
+        let answer = match tokio::time::timeout(self.wait + GRACE, client.prepare(request)).await {
+            Err(_) => return Err(silent(format!("no answer within {} s", (self.wait + GRACE).as_secs()))),
+            Ok(Err(status)) => {
+                // What the connection failed with has a cause; what larderd said comes with none.
+                return Err(match std::error::Error::source(&status) {
+                    Some(cause) => silent(deepest(cause).to_string()),
+                    None => DaemonError::Refused { code: status.code(), words: status.message().to_owned() },
+                });
+            }
+            Ok(Ok(answer)) => answer.into_inner(),
+        };
+        match answer.outcome {
+            Some(Outcome::Prepared(prepared)) => Ok(Prepared {
+                mount: MountId::try_from(prepared.mount).map_err(DaemonError::Nonsense)?,
+                name: prepared.name,
+                files: prepared.files,
+                bytes: prepared.bytes,
+                snapshot: prepared.snapshot,
+            }),
+            Some(Outcome::Importing(importing)) => Err(DaemonError::Importing { files: importing.files_listed }),
+            None => Err(DaemonError::Nonsense("it has no outcome")),
+        }
+    }
+}
+
+fn deepest<'a>(mut error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error
+}

@@ -1,0 +1,267 @@
+//! The datasets that the administrator lets namespaces use, from a YAML (or JSON) file, usually a mounted ConfigMap. It is
+//! read at each use, so a change needs no restart.
+//!
+//! ```yaml
+//! datasets:
+//!   imagenet:
+//!     source: s3://datasets/imagenet
+//!     cacheSize: 200GiB
+//!     namespaces: [team-a]      # or "*"
+//! ```
+//!
+//! Invariant: a namespace that may not use a dataset cannot tell whether there is one of that name.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use larder_daemon_api::v1;
+use serde::Deserialize;
+use tracing::error;
+
+use crate::attributes::{AttributeError, Attributes, Origin, Rules, Unchecked, Wanted, cache_size, namespace};
+
+/// Largest file: a ConfigMap's.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// Why a volume gets no dataset.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantError {
+    /// It is not for this pod, or does not exist.
+    #[error("{0}")]
+    Denied(String),
+    /// The administrator's file cannot be used. The log says why; the pod's author is not told.
+    #[error("the administrator's datasets file cannot be read; the log of larder-csi says why")]
+    File,
+    /// An attribute asks for too much.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DatasetsFile {
+    #[serde(default)]
+    datasets: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Entry {
+    source: String,
+    #[serde(default)]
+    endpoint: String,
+    #[serde(default)]
+    region: String,
+    #[serde(default)]
+    anonymous: bool,
+    #[serde(default)]
+    snapshot: String,
+    #[serde(default)]
+    cache_size: Option<String>,
+    #[serde(default)]
+    policy: String,
+    namespaces: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Grant {
+    origin: Origin,
+    cache_bytes: Option<u64>,
+    namespaces: Vec<String>,
+}
+
+/// The file; `None`: nobody was granted anything.
+#[derive(Clone, Debug)]
+pub struct Datasets {
+    file: Option<PathBuf>,
+    rules: Rules,
+}
+
+impl Datasets {
+    /// Reads nothing yet.
+    pub fn new(file: Option<PathBuf>, rules: Rules) -> Self {
+        Self { file, rules }
+    }
+
+    /// What larderd shall serve for a volume, without credentials. Blocks.
+    pub fn resolve(&self, attributes: &Attributes) -> Result<v1::Dataset, GrantError> {
+        let pod = &attributes.pod.namespace;
+        if let Some(allowed) = &attributes.namespaces {
+            check_namespace(allowed, pod, "this volume")?;
+        }
+        let (origin, cache_bytes) = match &attributes.wanted {
+            Wanted::Origin(origin) => (origin.clone(), attributes.cache_bytes),
+            Wanted::Dataset(name) => {
+                let what = format!("the dataset {name}");
+                let grant = match &self.file {
+                    Some(file) => self.read(file)?.remove(name),
+                    None => None,
+                };
+                let allowed = grant.as_ref().map(|grant| grant.namespaces.as_slice()).unwrap_or_default();
+                check_namespace(allowed, pod, &what)?;
+                let Some(grant) = grant else { return Err(denied(pod, &what)) };
+                let cache_bytes = match (attributes.cache_bytes, grant.cache_bytes) {
+                    (Some(asked), Some(granted)) if asked > granted => {
+                        let what = format!("asks for more than the {granted} bytes that are granted");
+                        return Err(AttributeError::Value { name: "cacheSize", what }.into());
+                    }
+                    (asked, granted) => asked.or(granted),
+                };
+                (grant.origin, cache_bytes)
+            }
+        };
+        Ok(v1::Dataset {
+            source: origin.source,
+            endpoint: origin.endpoint,
+            region: origin.region,
+            anonymous: origin.anonymous,
+            snapshot: origin.snapshot,
+            cache_bytes,
+            policy: origin.policy,
+            ..v1::Dataset::default()
+        })
+    }
+
+    fn read(&self, path: &Path) -> Result<BTreeMap<String, Grant>, GrantError> {
+        let broken = |error: &dyn std::fmt::Display| {
+            error!(path = %path.display(), %error, "the datasets file cannot be used");
+            GrantError::File
+        };
+        let mut text = String::new();
+        let opened = std::fs::File::open(path);
+        // The ConfigMap is optional, and may come later.
+        if opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            return Ok(BTreeMap::new());
+        }
+        opened.and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text)).map_err(|error| broken(&error))?;
+        let file: Option<DatasetsFile> = serde_yaml_ng::from_str(&text).map_err(|error| broken(&error))?;
+        let mut grants = BTreeMap::new();
+        for (name, entry) in file.unwrap_or_default().datasets {
+            // One broken entry must not take the others away.
+            match self.check(entry) {
+                Ok(grant) => drop(grants.insert(name, grant)),
+                Err(error) => error!(path = %path.display(), dataset = %name, %error, "leave out a broken dataset"),
+            }
+        }
+        Ok(grants)
+    }
+
+    fn check(&self, entry: Entry) -> Result<Grant, AttributeError> {
+        let unchecked = Unchecked {
+            source: &entry.source,
+            endpoint: &entry.endpoint,
+            region: &entry.region,
+            anonymous: entry.anonymous,
+            snapshot: &entry.snapshot,
+            policy: &entry.policy,
+        };
+        Ok(Grant {
+            origin: Origin::check(unchecked, &self.rules)?,
+            cache_bytes: entry.cache_size.as_deref().map(cache_size).transpose()?,
+            namespaces: entry.namespaces.iter().map(|name| namespace(name)).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn check_namespace(allowed: &[String], pod: &str, what: &str) -> Result<(), GrantError> {
+    let named = !pod.is_empty() && allowed.iter().any(|name| name == pod);
+    if named || allowed.iter().any(|name| name == "*") { Ok(()) } else { Err(denied(pod, what)) }
+}
+
+fn denied(pod: &str, what: &str) -> GrantError {
+    GrantError::Denied(if pod.is_empty() {
+        format!(
+            "{what} is for certain namespaces, and the kubelet did not tell the pod's (podInfoOnMount of the CSIDriver)"
+        )
+    } else {
+        format!("the namespace {pod} may not use {what}, or there is no such thing; ask the administrator")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    const FILE: &str = "datasets:
+  imagenet: {source: s3://sets/imagenet, cacheSize: 10GiB, policy: nr, namespaces: [team-a]}
+  open: {source: s3://sets/open, namespaces: ['*']}
+  broken: {source: file:///etc, namespaces: ['*']}
+";
+
+    fn resolve(text: &str, pairs: &[(&str, &str)]) -> Result<v1::Dataset, GrantError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("datasets.yaml");
+        std::fs::write(&file, text).expect("write");
+        let context: HashMap<String, String> =
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let rules = Rules::default();
+        Datasets::new(Some(file), rules.clone()).resolve(&Attributes::parse(&context, &rules)?)
+    }
+
+    fn inline<'a>(dataset: &'a str, namespace: &'a str) -> [(&'a str, &'a str); 3] {
+        [
+            ("csi.storage.k8s.io/ephemeral", "true"),
+            ("dataset", dataset),
+            ("csi.storage.k8s.io/pod.namespace", namespace),
+        ]
+    }
+
+    #[test]
+    fn a_namespace_gets_what_it_was_granted() {
+        let got = resolve(FILE, &inline("imagenet", "team-a")).expect("granted");
+        assert_eq!((got.source.as_str(), got.cache_bytes), ("s3://sets/imagenet", Some(10 << 30)));
+        resolve(FILE, &inline("open", "anyone")).expect("granted to all");
+        resolve(FILE, &inline("open", "")).expect("granted to all");
+        // JSON is YAML.
+        let json = r#"{"datasets": {"j": {"source": "s3://b", "namespaces": ["team-a"]}}}"#;
+        resolve(json, &inline("j", "team-a")).expect("granted");
+    }
+
+    #[test]
+    fn what_is_denied_and_what_does_not_exist_look_the_same() {
+        let denied = resolve(FILE, &inline("imagenet", "team-b")).expect_err("not granted").to_string();
+        let missing = resolve(FILE, &inline("imagine", "team-b")).expect_err("missing").to_string();
+        assert_eq!(denied.replace("imagenet", "imagine"), missing);
+        assert!(denied.contains("the namespace team-b may not use the dataset imagenet"), "{denied}");
+        let unknown = resolve(FILE, &inline("imagenet", "")).expect_err("unknown namespace").to_string();
+        assert!(unknown.contains("podInfoOnMount"), "{unknown}");
+        for dataset in ["broken", "missing"] {
+            assert!(matches!(resolve(FILE, &inline(dataset, "team-a")), Err(GrantError::Denied(_))), "{dataset}");
+        }
+    }
+
+    #[test]
+    fn a_cache_larger_than_granted_is_refused() {
+        let asks = |size| {
+            let mut pairs = inline("imagenet", "team-a").to_vec();
+            pairs.push(("cacheSize", size));
+            resolve(FILE, &pairs)
+        };
+        assert_eq!(asks("1GiB").expect("less").cache_bytes, Some(1 << 30));
+        assert!(asks("11GiB").expect_err("more").to_string().contains("cacheSize"));
+    }
+
+    #[test]
+    fn a_broken_file_is_an_error_that_tells_a_pod_author_nothing() {
+        for text in ["datasets: [", "datasets:\n  x: {source: s3://secret-place, oops: 1, namespaces: []}", "sets: {}"]
+        {
+            let error = resolve(text, &inline("x", "team-a")).expect_err(text);
+            assert!(matches!(error, GrantError::File) && !error.to_string().contains("secret-place"), "{error}");
+        }
+        assert!(matches!(resolve("", &inline("x", "team-a")), Err(GrantError::Denied(_))));
+    }
+
+    #[test]
+    fn a_volume_with_namespaces_is_for_those() {
+        let volume = |namespace| {
+            let source = [("source", "s3://b"), ("namespaces", "team-a")];
+            resolve("", &[source.as_slice(), &[("csi.storage.k8s.io/pod.namespace", namespace)]].concat())
+        };
+        volume("team-a").expect("listed");
+        volume("team-b").expect_err("not listed");
+        volume("").expect_err("unknown");
+    }
+}

@@ -1,0 +1,237 @@
+//! The whole driver: its services on their sockets, from start to stop.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use larder_csi_api::csi::controller_server::ControllerServer;
+use larder_csi_api::csi::identity_server::IdentityServer;
+use larder_csi_api::csi::node_server::NodeServer;
+use larder_csi_api::registration::registration_server::RegistrationServer;
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tracing::{info, warn};
+
+use crate::admin::DriverAdmin;
+use crate::attributes::Rules;
+use crate::authority;
+use crate::calls::Calls;
+use crate::controller::{ControllerService, Volumes};
+use crate::daemon::Daemon;
+use crate::datasets::Datasets;
+use crate::fdkeeper::{FdKeeper, KeeperCounters};
+use crate::identity::{DRIVER_NAME, IdentityService};
+use crate::mounter::Mounter;
+use crate::node::{Node, NodeService, Progress};
+use crate::records::Records;
+use crate::registration::RegistrationService;
+use crate::socket::listen;
+use crate::target_path::TargetRoots;
+
+/// How long running calls get to end.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long an earlier process may take to end.
+const LOCK_WITHIN: Duration = Duration::from_secs(30);
+
+/// All settings.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Our CSI socket.
+    pub endpoint: PathBuf,
+    /// The same, as the kubelet sees it.
+    pub kubelet_endpoint: PathBuf,
+    /// The kubelet's folder. FUSE mounts and the registration socket lie in it.
+    pub kubelet_dir: PathBuf,
+    /// More folders that targets may lie in.
+    pub target_roots: Vec<PathBuf>,
+    /// What the node is called.
+    pub node_id: String,
+    /// Report the node as a topology segment.
+    pub topology: bool,
+    /// Where larderd listens.
+    pub run_dir: PathBuf,
+    /// larderd's cache folder, if it is to be made.
+    pub daemon_dirs: Vec<PathBuf>,
+    /// Where records and volumes are kept.
+    pub state_dir: PathBuf,
+    /// The administrator's datasets.
+    pub datasets: Option<PathBuf>,
+    /// The user that larderd runs as.
+    pub daemon_uid: u32,
+    /// KiB that the kernel reads ahead in a file.
+    pub read_ahead_kib: u64,
+    /// Folders that `file://` may name.
+    pub file_roots: Vec<PathBuf>,
+    /// Where to serve /metrics, /healthz and /readyz.
+    pub admin_address: Option<SocketAddr>,
+    /// How long a publish waits for a listing.
+    pub prepare_wait: Duration,
+}
+
+/// The driver, open but not serving.
+#[derive(Debug)]
+pub struct Driver {
+    /// The node service.
+    pub node: Arc<Node>,
+    /// The volumes.
+    pub volumes: Arc<Volumes>,
+    /// What the keeper has counted.
+    pub counters: Arc<KeeperCounters>,
+    calls: Calls,
+    config: Config,
+    /// Keeps a second process off the state folder.
+    _lock: OwnedFd,
+}
+
+impl Driver {
+    /// Makes the folders, loads what was published, and starts to connect to larderd. Blocks; must be called within a
+    /// runtime.
+    pub fn open(config: Config) -> anyhow::Result<Self> {
+        let rules = Rules { file_roots: config.file_roots.clone() };
+        for dir in config.daemon_dirs.iter().chain([&config.run_dir]) {
+            give(dir, config.daemon_uid).with_context(|| format!("make the folder {} for larderd", dir.display()))?;
+        }
+        let state = |name: &str| config.state_dir.join(name);
+        let lock =
+            lock(&config.state_dir).with_context(|| format!("lock the state folder {}", config.state_dir.display()))?;
+        let records = Records::open(&state("targets")).context("open the records of targets")?;
+        let volumes = Volumes::open(&state("volumes"), rules.clone()).context("open the volumes")?;
+        let mounts = config.kubelet_dir.join("plugins").join(DRIVER_NAME).join("mounts");
+        let mounter = Mounter::new(&mounts, config.daemon_uid, config.read_ahead_kib)
+            .with_context(|| format!("make the folder {}", mounts.display()))?;
+        let counters = Arc::new(KeeperCounters::default());
+        let handover = config.run_dir.join("handover.sock");
+        let keeper = FdKeeper::start(handover, config.daemon_uid, Arc::clone(&counters)).context("start the keeper")?;
+        let roots = std::iter::once(&config.kubelet_dir).chain(&config.target_roots).cloned().collect();
+        let node = Node {
+            node_id: config.node_id.clone(),
+            topology: config.topology,
+            roots: TargetRoots::new(roots),
+            datasets: Datasets::new(config.datasets.clone(), rules.clone()),
+            rules,
+            records,
+            mounter,
+            keeper,
+            daemon: Daemon::new(&config.run_dir.join("larderd.sock"), config.prepare_wait),
+            progress: Progress::default(),
+        };
+        let (node, volumes) = (Arc::new(node), Arc::new(volumes));
+        Ok(Self { node, volumes, counters, calls: Calls::default(), config, _lock: lock })
+    }
+
+    /// The node service, as the sockets offer it.
+    pub fn node_service(&self) -> NodeService {
+        NodeService { node: Arc::clone(&self.node), calls: self.calls.clone() }
+    }
+
+    /// Serves until `stop`, then lets running calls end. Mounts stay. Ends early if the kubelet refuses the driver, or if
+    /// a part of it ends.
+    pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let (endpoint, path) = (&self.config.endpoint, self.config.kubelet_dir.join("plugins_registry"));
+        let (_csi, incoming) = listen(endpoint).with_context(|| format!("listen at {}", endpoint.display()))?;
+        let path = path.join(format!("{DRIVER_NAME}-reg.sock"));
+        let (_registration, kubelet) = listen(&path).with_context(|| format!("listen at {}", path.display()))?;
+        info!(endpoint = %endpoint.display(), node = %self.node.node_id, "serving");
+
+        let identity = IdentityService { node: Arc::clone(&self.node) };
+        let controller = ControllerService { volumes: Arc::clone(&self.volumes), calls: self.calls.clone() };
+        let driver = Server::builder()
+            .add_service(IdentityServer::new(identity))
+            .add_service(ControllerServer::new(controller))
+            .add_service(NodeServer::new(self.node_service()))
+            .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+        let refused = watch::Sender::new(None);
+        let mut refusal = refused.subscribe();
+        let registration = RegistrationService { endpoint: self.config.kubelet_endpoint.clone(), refused };
+        let registration =
+            Server::builder().add_service(RegistrationServer::new(registration)).serve_with_incoming_shutdown(
+                kubelet.map(|connection| connection.map(authority::replaced)),
+                stop.clone().cancelled_owned(),
+            );
+
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { driver.await.context("serve the CSI socket") });
+        tasks.spawn(async move { registration.await.context("serve the registration socket") });
+        if let Some(address) = self.config.admin_address {
+            let (node, counters) = (Arc::clone(&self.node), Arc::clone(&self.counters));
+            let admin = Arc::new(DriverAdmin { node, counters, calls: self.calls.clone() });
+            let serving = larder_telemetry::admin::serve(address, admin, stop.clone().cancelled_owned());
+            tasks.spawn(async move { serving.await.with_context(|| format!("serve the admin address {address}")) });
+        }
+        let sweeping = tokio::spawn(Arc::clone(&self.node).keep_clean());
+        let watching = Arc::clone(&self.node);
+        let keeper_ended = async move {
+            let mut look = tokio::time::interval(Duration::from_secs(1));
+            while watching.keeper.is_running() {
+                look.tick().await;
+            }
+        };
+        let outcome = tokio::select! {
+            // The services end when told to stop, which is no fault of theirs.
+            biased;
+            () = stop.cancelled() => Ok(()),
+            Some(ended) = tasks.join_next() => ended.context("a service panicked").flatten()
+                .and_then(|()| bail!("a service ended early")),
+            refused = refusal.wait_for(Option::is_some) => match refused.ok().and_then(|words| words.clone()) {
+                Some(words) => Err(anyhow::anyhow!("the kubelet does not register the driver: {words}")),
+                None => Err(anyhow::anyhow!("the registration service ended early")),
+            },
+            () = keeper_ended => Err(anyhow::anyhow!("the keeper of connections ended early")),
+        };
+        stop.cancel();
+        let ended = tokio::time::timeout(STOP_WITHIN, async {
+            while tasks.join_next().await.is_some() {}
+            self.calls.finish().await;
+            self.hand_over().await;
+        });
+        if ended.await.is_err() {
+            warn!("stopping although calls still run or larderd is away");
+        }
+        sweeping.abort();
+        info!("stopped; mounts stay");
+        outcome
+    }
+
+    /// Our descriptors close when we end: larderd must have them all by then.
+    async fn hand_over(&self) {
+        if !self.node.keeper.mounts().is_empty() {
+            let _ = self.node.session().wait_for(|session| session.connected).await;
+        }
+    }
+}
+
+/// Makes a folder that larderd owns.
+fn give(dir: &Path, uid: u32) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
+    rustix::fs::chown(dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o750))
+}
+
+/// Waits until no other process has the folder.
+fn lock(dir: &Path) -> io::Result<OwnedFd> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let started = std::time::Instant::now();
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(fd),
+            Err(rustix::io::Errno::WOULDBLOCK) if started.elapsed() < LOCK_WITHIN => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "another larder-csi has it"));
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! `larder-csi`, the node plugin: reads its flags, runs the driver until a signal.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use larder_csi::{Config, Driver};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+/// Mounts Larder's datasets into pods (CSI driver csi.larder.dev).
+///
+/// Runs on each node, as root, beside larderd: it makes the FUSE mounts and keeps their connections, larderd serves them.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Examples:
+  larder-csi --node-name node-1
+      with the kubelet in /var/lib/kubelet and larderd in /run/larder
+  larder-csi --node-name node-1 --datasets /etc/larder/datasets.yaml --file-root /mnt/nfs
+      lets pods use the datasets of that file in inline volumes, and volumes name folders below /mnt/nfs
+LARDER_LOG sets what is logged, such as `info` or `larder_csi=debug`."
+)]
+struct Args {
+    /// Where to serve CSI: the path of a unix socket, or unix:///path [default: plugins/csi.larder.dev/csi.sock in the
+    /// kubelet's folder]
+    #[arg(long, env = "CSI_ENDPOINT", value_parser = socket_path)]
+    endpoint: Option<PathBuf>,
+
+    /// The path of that socket as the kubelet sees it [default: the same]
+    #[arg(long, env = "LARDER_KUBELET_ENDPOINT")]
+    kubelet_endpoint: Option<PathBuf>,
+
+    /// The kubelet's folder; targets must lie below it. It must be mounted here at the same path as on the node, with
+    /// Bidirectional propagation
+    #[arg(long, env = "LARDER_KUBELET_DIR", default_value = "/var/lib/kubelet")]
+    kubelet_dir: PathBuf,
+
+    /// Another folder that targets may lie in, for tests; may be repeated
+    #[arg(long, hide = true)]
+    target_root: Vec<PathBuf>,
+
+    /// What Kubernetes calls this node
+    #[arg(long, env = "NODE_NAME")]
+    node_name: String,
+
+    /// Report the node as a topology segment, topology.larder.dev/node. Volumes of a StorageClass with delayed binding then
+    /// stay on the node of their first pod, which is seldom wanted
+    #[arg(long, env = "LARDER_TOPOLOGY")]
+    topology: bool,
+
+    /// Where larderd listens: larderd.sock and handover.sock. Made, and given to larderd's user
+    #[arg(long, env = "LARDER_RUN_DIR", default_value = "/run/larder")]
+    run_dir: PathBuf,
+
+    /// A folder to make and give to larderd's user, such as its --cache-dir; may be repeated
+    #[arg(long, value_name = "DIR")]
+    daemon_dir: Vec<PathBuf>,
+
+    /// Where to remember what is published; must outlive the pod of this plugin [default: plugins/csi.larder.dev/state in the
+    /// kubelet's folder]
+    #[arg(long, env = "LARDER_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+
+    /// YAML file of the datasets that pods may use in inline volumes; read at each use
+    #[arg(long, env = "LARDER_DATASETS")]
+    datasets: Option<PathBuf>,
+
+    /// The user that larderd runs as
+    #[arg(long, env = "LARDER_DAEMON_UID", default_value_t = 65532)]
+    daemon_uid: u32,
+
+    /// KiB that the kernel reads ahead in a file
+    #[arg(long, env = "LARDER_READ_AHEAD", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(4..=65536))]
+    read_ahead: u64,
+
+    /// A folder that volumes may name with file://, as larderd sees it; may be repeated
+    #[arg(long, env = "LARDER_FILE_ROOT", value_delimiter = ',')]
+    file_root: Vec<PathBuf>,
+
+    /// Where to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9811 [default: nowhere]
+    #[arg(long, env = "LARDER_ADMIN_ADDRESS")]
+    admin_address: Option<std::net::SocketAddr>,
+
+    /// Milliseconds that a publish waits for the listing of an origin before the kubelet is told to ask again
+    #[arg(long, env = "LARDER_PREPARE_WAIT_MS", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    prepare_wait_ms: u64,
+}
+
+fn socket_path(text: &str) -> Result<PathBuf, String> {
+    let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
+    if path.contains("://") || !Path::new(path).is_absolute() {
+        return Err(
+            "must be the absolute path of a unix socket, such as /run/csi.sock or unix:///run/csi.sock".to_owned()
+        );
+    }
+    Ok(PathBuf::from(path))
+}
+
+impl Args {
+    fn into_config(self) -> Config {
+        let own = self.kubelet_dir.join("plugins").join(larder_csi::identity::DRIVER_NAME);
+        let endpoint = self.endpoint.unwrap_or_else(|| own.join("csi.sock"));
+        Config {
+            kubelet_endpoint: self.kubelet_endpoint.unwrap_or_else(|| endpoint.clone()),
+            endpoint,
+            kubelet_dir: self.kubelet_dir,
+            target_roots: self.target_root,
+            node_id: self.node_name,
+            topology: self.topology,
+            run_dir: self.run_dir,
+            daemon_dirs: self.daemon_dir,
+            state_dir: self.state_dir.unwrap_or_else(|| own.join("state")),
+            datasets: self.datasets,
+            daemon_uid: self.daemon_uid,
+            read_ahead_kib: self.read_ahead,
+            file_roots: self.file_root,
+            admin_address: self.admin_address,
+            prepare_wait: Duration::from_millis(self.prepare_wait_ms),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Err(error) = larder_telemetry::init_logs("info") {
+        // Without logs there is standard error.
+        eprintln!("larder-csi: {error}");
+        return ExitCode::from(2);
+    }
+    match run(args.into_config()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!(error = format!("{error:#}"), "larder-csi ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(config: Config) -> anyhow::Result<()> {
+    // What we make is for us alone, unless said otherwise.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    info!(?config, "settings");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
+        let driver = tokio::task::block_in_place(|| Driver::open(config))?;
+        let stopping = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            info!("stopping");
+            stopping.cancel();
+        });
+        driver.serve(stop).await
+    });
+    // A call that hangs in the kernel must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_path_or_a_unix_url() {
+        for good in ["/run/c.sock", "unix:///run/c.sock", "unix:/run/c.sock"] {
+            assert_eq!(socket_path(good), Ok(PathBuf::from("/run/c.sock")), "{good}");
+        }
+        for bad in ["c.sock", "unix://c.sock", "tcp://127.0.0.1:1", ""] {
+            assert!(socket_path(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn flags_have_the_defaults_that_they_tell() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+        let config = Args::parse_from(["larder-csi", "--node-name", "n"]).into_config();
+        assert_eq!(config.endpoint, Path::new("/var/lib/kubelet/plugins/csi.larder.dev/csi.sock"));
+        assert_eq!(config.state_dir, Path::new("/var/lib/kubelet/plugins/csi.larder.dev/state"));
+        assert_eq!(config.daemon_uid, 65532);
+    }
+}

@@ -1,0 +1,35 @@
+//! The name of a mount: hex digits, which larderd makes of a snapshot and its origin.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// At most 64 lower-case hex digits, and so a safe name of a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct MountId(String);
+
+impl TryFrom<String> for MountId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.is_empty() || text.len() > 64 || !text.bytes().all(is_hex) {
+            return Err("a mount's name must be 1 to 64 hex digits");
+        }
+        Ok(Self(text))
+    }
+}
+
+impl MountId {
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for MountId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,138 @@
+//! The one table from our errors to the codes that a caller sees.
+//!
+//! A caller's mistake is never a code that is worth a new try; what comes right by itself is `UNAVAILABLE`; what a person
+//! must look at is `INTERNAL`.
+
+use tonic::{Code, Status};
+
+use crate::attributes::AttributeError;
+use crate::controller::VolumeError;
+use crate::daemon::DaemonError;
+use crate::datasets::GrantError;
+use crate::fdkeeper::KeeperError;
+use crate::mounter::MounterError;
+use crate::node::{PublishError, StatsError, UnpublishError};
+use crate::target_path::TargetError;
+
+fn attribute(error: &AttributeError) -> Code {
+    match error {
+        AttributeError::Field { .. }
+        | AttributeError::Unknown { .. }
+        | AttributeError::Value { .. }
+        | AttributeError::Secret { .. } => Code::InvalidArgument,
+    }
+}
+
+fn target(error: &TargetError) -> Code {
+    match error {
+        TargetError::Invalid(_) | TargetError::NotAFolder { .. } => Code::InvalidArgument,
+        TargetError::NoParent { .. } | TargetError::Foreign { .. } => Code::FailedPrecondition,
+        TargetError::Io { .. } => Code::Internal,
+    }
+}
+
+fn grant(error: &GrantError) -> Code {
+    match error {
+        GrantError::Denied(_) => Code::PermissionDenied,
+        GrantError::File => Code::FailedPrecondition,
+        GrantError::Attribute(error) => attribute(error),
+    }
+}
+
+fn mounter(error: &MounterError) -> Code {
+    match error {
+        MounterError::Io { .. } | MounterError::NoInit { .. } => Code::Internal,
+        MounterError::Gone { .. } => Code::FailedPrecondition,
+    }
+}
+
+fn keeper(error: &KeeperError) -> Code {
+    match error {
+        KeeperError::NotConnected { .. } | KeeperError::Broken { .. } | KeeperError::Busy => Code::Unavailable,
+        KeeperError::Refused { .. } => Code::Internal,
+    }
+}
+
+fn daemon(error: &DaemonError) -> Code {
+    match error {
+        DaemonError::Silent { .. } | DaemonError::Importing { .. } => Code::Unavailable,
+        DaemonError::Nonsense(_) => Code::Internal,
+        DaemonError::Refused { code, .. } => match code {
+            // Those that its proto promises mean the same here.
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::ResourceExhausted
+            | Code::Unavailable => *code,
+            Code::Cancelled | Code::DeadlineExceeded | Code::Aborted => Code::Unavailable,
+            Code::Ok
+            | Code::Unknown
+            | Code::AlreadyExists
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::DataLoss
+            | Code::Unauthenticated => Code::Internal,
+        },
+    }
+}
+
+fn unpublish(error: &UnpublishError) -> Code {
+    match error {
+        UnpublishError::Attribute(error) => attribute(error),
+        UnpublishError::Target(error) => target(error),
+        UnpublishError::Busy => Code::Aborted,
+        UnpublishError::Mount(error) => mounter(error),
+        UnpublishError::Record(_) => Code::Internal,
+    }
+}
+
+impl From<PublishError> for Status {
+    fn from(error: PublishError) -> Self {
+        let code = match &error {
+            PublishError::Attribute(error) => attribute(error),
+            PublishError::Target(error) => target(error),
+            PublishError::Grant(error) => grant(error),
+            PublishError::Busy => Code::Aborted,
+            PublishError::Taken { .. } => Code::AlreadyExists,
+            PublishError::Unready => Code::Unavailable,
+            PublishError::Daemon(error) => daemon(error),
+            PublishError::Keeper(error) => keeper(error),
+            PublishError::Mount(error) => mounter(error),
+            PublishError::Record(_) => Code::Internal,
+            PublishError::Withdraw(error) => unpublish(error),
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<UnpublishError> for Status {
+    fn from(error: UnpublishError) -> Self {
+        Self::new(unpublish(&error), error.to_string())
+    }
+}
+
+impl From<StatsError> for Status {
+    fn from(error: StatsError) -> Self {
+        let code = match &error {
+            StatsError::Attribute(error) => attribute(error),
+            StatsError::Unknown { .. } => Code::NotFound,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<VolumeError> for Status {
+    fn from(error: VolumeError) -> Self {
+        let code = match &error {
+            VolumeError::Attribute(error) => attribute(error),
+            VolumeError::Size(_) => Code::OutOfRange,
+            VolumeError::Exists { .. } => Code::AlreadyExists,
+            VolumeError::Unknown { .. } => Code::NotFound,
+            VolumeError::Token => Code::Aborted,
+            VolumeError::Disk(_) => Code::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}

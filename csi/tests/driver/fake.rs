@@ -1,0 +1,298 @@
+//! A made-up larderd: it prepares whatever it is asked for, takes connections over the handover socket, and serves an empty
+//! folder on each.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use larder_daemon_api::handover::{Listener, Said, Socket};
+use larder_daemon_api::v1::daemon_server::{Daemon, DaemonServer};
+use larder_daemon_api::v1::prepare_response::Outcome;
+use larder_daemon_api::v1::*;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status, async_trait};
+
+/// Files and bytes of every dataset.
+pub(crate) const FILES: u64 = 7;
+pub(crate) const BYTES: u64 = 7_000;
+
+type Answer = Box<dyn Fn(&Dataset) -> Result<Outcome, Status> + Send>;
+
+#[derive(Default)]
+struct State {
+    served: Mutex<BTreeMap<String, Served>>,
+    offered: Mutex<Vec<Connection>>,
+    forgotten: Mutex<Vec<String>>,
+    asked: Mutex<Vec<Dataset>>,
+    answer: Mutex<Option<Answer>>,
+    refuse_offers: AtomicBool,
+    stop: Arc<AtomicBool>,
+}
+
+struct Served {
+    connection: Connection,
+    fd: Arc<OwnedFd>,
+    /// Ends when dropped.
+    _responder: Responder,
+}
+
+/// One life of a larderd.
+pub(crate) struct FakeDaemon {
+    state: Arc<State>,
+    runtime: Option<tokio::runtime::Runtime>,
+    handover: Option<JoinHandle<()>>,
+    run_dir: PathBuf,
+}
+
+/// The mount that the made-up larderd names for a source.
+pub(crate) fn mount_of(source: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    source.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+impl FakeDaemon {
+    /// Listens in `run_dir`.
+    pub(crate) fn start(run_dir: &Path) -> Self {
+        std::fs::create_dir_all(run_dir).unwrap();
+        let state = Arc::new(State::default());
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let path = run_dir.join("larderd.sock");
+        let _ = std::fs::remove_file(&path);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let service = Service(Arc::clone(&state));
+        runtime.spawn(async move {
+            let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener).unwrap());
+            let server = tonic::transport::Server::builder().add_service(DaemonServer::new(service));
+            server.serve_with_incoming(incoming).await.unwrap();
+        });
+        let listener = Listener::bind(&run_dir.join("handover.sock")).unwrap();
+        let keeping = Arc::clone(&state);
+        let handover = std::thread::spawn(move || {
+            while !keeping.stop.load(Ordering::Acquire) {
+                if readable(&listener) {
+                    keeping.keep_session(&listener.accept().unwrap());
+                }
+            }
+        });
+        Self { state, runtime: Some(runtime), handover: Some(handover), run_dir: run_dir.to_owned() }
+    }
+
+    /// Dies as by SIGKILL: every socket and descriptor closes. Its sockets' files stay.
+    pub(crate) fn kill(&mut self) {
+        self.state.stop.store(true, Ordering::Release);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+        if let Some(handover) = self.handover.take() {
+            handover.join().unwrap();
+        }
+        self.state.served.lock().unwrap().clear();
+    }
+
+    /// A new larderd that knows nothing.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        *self = Self::start(&self.run_dir.clone());
+    }
+
+    /// What Prepare answers from now on.
+    pub(crate) fn answer(&self, answer: impl Fn(&Dataset) -> Result<Outcome, Status> + Send + 'static) {
+        *self.state.answer.lock().unwrap() = Some(Box::new(answer));
+    }
+
+    pub(crate) fn refuse_offers(&self, refuse: bool) {
+        self.state.refuse_offers.store(refuse, Ordering::Release);
+    }
+
+    pub(crate) fn offered(&self) -> Vec<Connection> {
+        self.state.offered.lock().unwrap().clone()
+    }
+
+    pub(crate) fn forgotten(&self) -> Vec<String> {
+        self.state.forgotten.lock().unwrap().clone()
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Dataset> {
+        self.state.asked.lock().unwrap().clone()
+    }
+
+    pub(crate) fn served(&self) -> Vec<String> {
+        self.state.served.lock().unwrap().keys().cloned().collect()
+    }
+}
+
+impl Drop for FakeDaemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl State {
+    fn keep_session(&self, socket: &Socket) {
+        for served in self.served.lock().unwrap().values() {
+            socket.send(Said::Held(served.connection.clone()), Some(served.fd.as_fd())).unwrap();
+        }
+        socket.send(Said::held_end(), None).unwrap();
+        while !self.stop.load(Ordering::Acquire) {
+            if !readable(socket) {
+                continue;
+            }
+            let outcome = match socket.receive() {
+                Ok(Some((Said::Offer(connection), Some(fd)))) => {
+                    self.offered.lock().unwrap().push(connection.clone());
+                    if self.refuse_offers.load(Ordering::Acquire) {
+                        Err("no room".to_owned())
+                    } else {
+                        let fd = Arc::new(fd);
+                        let responder = Responder::start(Arc::clone(&fd), &connection.init);
+                        let mount = connection.mount.clone();
+                        self.served.lock().unwrap().insert(mount, Served { connection, fd, _responder: responder });
+                        Ok(())
+                    }
+                }
+                Ok(Some((Said::Forget(Forget { mount }), _))) => {
+                    self.served.lock().unwrap().remove(&mount);
+                    self.forgotten.lock().unwrap().push(mount);
+                    Ok(())
+                }
+                Ok(None) | Err(_) => return,
+                Ok(Some(other)) => panic!("{other:?}"),
+            };
+            let _ = socket.send(Said::answer(outcome), None);
+        }
+    }
+}
+
+/// True if there is something to read within a moment.
+fn readable(fd: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(fd, PollFlags::IN)];
+    let moment = Timespec::try_from(Duration::from_millis(10)).unwrap();
+    rustix::event::poll(&mut polled, Some(&moment)).unwrap_or(0) > 0
+}
+
+struct Service(Arc<State>);
+
+#[async_trait]
+impl Daemon for Service {
+    async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareResponse>, Status> {
+        let dataset = request.into_inner().dataset.unwrap();
+        self.0.asked.lock().unwrap().push(dataset.clone());
+        let outcome = match &*self.0.answer.lock().unwrap() {
+            Some(answer) => answer(&dataset)?,
+            None => Outcome::Prepared(Prepared {
+                mount: mount_of(&dataset.source),
+                name: "a set".to_owned(),
+                snapshot: "5a".repeat(32),
+                files: FILES,
+                bytes: BYTES,
+                served: false,
+            }),
+        };
+        Ok(Response::new(PrepareResponse { outcome: Some(outcome) }))
+    }
+
+    async fn get_info(&self, _: Request<GetInfoRequest>) -> Result<Response<GetInfoResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn mount(&self, _: Request<MountRequest>) -> Result<Response<MountResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn unmount(&self, _: Request<UnmountRequest>) -> Result<Response<UnmountResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn list_mounts(&self, _: Request<ListMountsRequest>) -> Result<Response<ListMountsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn get_stats(&self, _: Request<GetStatsRequest>) -> Result<Response<GetStatsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn warm(&self, _: Request<WarmRequest>) -> Result<Response<WarmResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+/// Answers the kernel: an empty folder.
+struct Responder {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Responder {
+    fn start(fd: Arc<OwnedFd>, init: &[u8]) -> Self {
+        // After a restart the kernel has its answer already, and refuses a second one.
+        answer_to(&fd, init);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut request = vec![0; 1 << 20];
+            while !stopping.load(Ordering::Acquire) {
+                if !readable(&*fd) {
+                    continue;
+                }
+                match rustix::io::read(&*fd, &mut request) {
+                    Ok(length) => answer_to(&fd, &request[..length]),
+                    Err(rustix::io::Errno::NODEV) => return,
+                    Err(_) => {}
+                }
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn answer_to(fd: &OwnedFd, request: &[u8]) {
+    let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
+    let (error, body) = match word(4) {
+        // LOOKUP
+        1 => (2, vec![]),
+        // FORGET, INTERRUPT, BATCH_FORGET
+        2 | 36 | 42 => return,
+        // GETATTR: inode 1, mode 40555, two links
+        3 => {
+            let mut body = vec![0; 104];
+            body[16] = 1;
+            body[76..80].copy_from_slice(&0o40555u32.to_ne_bytes());
+            body[80] = 2;
+            (0, body)
+        }
+        // INIT
+        26 => {
+            let mut body = vec![0; 64];
+            for (at, value) in [(0, 7), (4, 31), (8, word(48)), (20, 1 << 17)] {
+                body[at..at + 4].copy_from_slice(&u32::to_ne_bytes(value));
+            }
+            (0, body)
+        }
+        // OPENDIR
+        27 => (0, vec![0; 16]),
+        // READDIR, RELEASEDIR, READDIRPLUS
+        28 | 29 | 44 => (0, vec![]),
+        _ => (38, vec![]),
+    };
+    let mut answer = Vec::new();
+    answer.extend(u32::to_ne_bytes(16 + body.len() as u32));
+    answer.extend(i32::to_ne_bytes(-error));
+    answer.extend(&request[8..16]);
+    answer.extend(body);
+    let _ = rustix::io::write(fd, &answer);
+}

@@ -1,0 +1,160 @@
+//! Deaths of either process, and of both.
+
+use std::time::Duration;
+
+use larder_csi::mount_id::MountId;
+use larder_csi::records::{Record, Records};
+use tonic::Code;
+
+use crate::fake::mount_of;
+use crate::rig::{Rig, SOURCE, list, plain, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_larderd_is_offered_every_connection_with_the_same_init() {
+    let mut rig = Rig::new();
+    let driver = rig.driver().await;
+    let target = rig.target("a");
+    driver.publish(plain("v", &target)).await.unwrap();
+    let first = rig.fake.offered();
+    rig.fake.kill();
+    // A reader waits meanwhile, and is answered by the new one.
+    let path = target.clone();
+    let reader = tokio::spawn(async move { list(&path).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!reader.is_finished());
+    rig.fake.restart();
+    assert_eq!(reader.await.unwrap().unwrap(), 0);
+    assert_eq!(rig.fake.offered(), first);
+    assert_eq!(first[0].dataset.as_ref().unwrap().snapshot, "5a".repeat(32));
+    driver.unpublish("v", &target).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_plugin_takes_over_what_larderd_holds() {
+    let mut rig = Rig::new();
+    let target = rig.target("a");
+    let driver = rig.driver().await;
+    driver.publish(plain("v", &target)).await.unwrap();
+    let device = rig.mounted(&target).unwrap().device;
+    driver.kill().await;
+    assert_eq!(list(&target).await.unwrap(), 0);
+
+    let driver = rig.driver().await;
+    assert_eq!(driver.driver.counters.takeovers.load(std::sync::atomic::Ordering::Relaxed), 1);
+    driver.publish(plain("v", &target)).await.unwrap();
+    assert_eq!(driver.publish(plain("w", &target)).await.unwrap_err().code(), Code::AlreadyExists);
+    driver.publish(plain("w", &rig.target("b"))).await.unwrap();
+    assert_eq!(rig.mounted(&rig.target("b")).unwrap().device, device);
+    // And it keeps them for the next larderd.
+    rig.fake.restart();
+    assert_eq!(list(&target).await.unwrap(), 0);
+    driver.unpublish("v", &target).await.unwrap();
+    driver.unpublish("w", &rig.target("b")).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_both_died_new_pods_get_a_fresh_mount_and_a_repeated_call_repairs_the_old() {
+    let mut rig = Rig::new();
+    let (old, new) = (rig.target("old"), rig.target("new"));
+    let driver = rig.driver().await;
+    driver.publish(plain("v", &old)).await.unwrap();
+    let dead = rig.mounted(&old).unwrap().device;
+    rig.fake.kill();
+    driver.kill().await;
+    rig.fake.restart();
+    let driver = rig.driver().await;
+    assert_eq!(rig.fuse_mounts(), [], "the dead one is taken away");
+    assert_eq!(rig.mounted(&old).unwrap().device, dead, "the pod keeps its dead mount");
+    assert_eq!(list(&old).await.unwrap_err().raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+
+    driver.publish(plain("w", &new)).await.unwrap();
+    assert_eq!(list(&new).await.unwrap(), 0);
+    assert_ne!(rig.mounted(&new).unwrap().device, dead);
+    driver.publish(plain("v", &old)).await.unwrap();
+    assert_eq!(list(&old).await.unwrap(), 0);
+    assert_eq!(rig.mounted(&old).unwrap().device, rig.mounted(&new).unwrap().device);
+    driver.unpublish("v", &old).await.unwrap();
+    driver.unpublish("w", &new).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_mount_is_unpublished_without_larderd() {
+    let mut rig = Rig::new();
+    let target = rig.target("a");
+    let driver = rig.driver().await;
+    driver.publish(plain("v", &target)).await.unwrap();
+    rig.fake.kill();
+    driver.kill().await;
+    let driver = rig.driver_alone().await;
+    driver.unpublish("v", &target).await.unwrap();
+    rig.assert_clean();
+    // And if larderd lived and was only out of reach, it hears later.
+    rig.fake.restart();
+    until("the driver is ready", || driver.driver.node.is_ready()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_killed_between_record_and_bind_leaves_no_leak() {
+    let rig = Rig::new();
+    let driver = rig.driver().await;
+    driver.publish(plain("v", &rig.target("a"))).await.unwrap();
+    driver.kill().await;
+    // What a killed process can leave: a record without its bind, in a pod that lives and in one that is gone, ...
+    let records = Records::open(&rig.path("state/targets")).unwrap();
+    let record = |target: &str| Record {
+        volume_id: "w".to_owned(),
+        target: rig.target(target),
+        mount: MountId::try_from(mount_of(SOURCE)).unwrap(),
+        arguments: String::new(),
+        files: 0,
+        bytes: 0,
+        pod_namespace: String::new(),
+        pod_uid: String::new(),
+    };
+    records.put(record("lives")).unwrap();
+    records.put(record("gone/mount")).unwrap();
+    drop(records);
+    // ... and a folder of a mount that was not made yet.
+    std::fs::create_dir(rig.kubelet().join("plugins/csi.larder.dev/mounts/abc")).unwrap();
+
+    let driver = rig.driver().await;
+    assert_eq!(std::fs::read_dir(rig.path("state/targets")).unwrap().count(), 2);
+    assert_eq!(rig.fuse_mounts().len(), 1);
+    // The kubelet asks again, as it never got an answer; whatever it asks now is what counts.
+    driver.publish(plain("x", &rig.target("lives"))).await.unwrap();
+    assert_eq!(list(&rig.target("lives")).await.unwrap(), 0);
+    driver.unpublish("x", &rig.target("lives")).await.unwrap();
+    driver.unpublish("v", &rig.target("a")).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_without_any_record_is_ended_with_its_connection() {
+    let rig = Rig::new();
+    let driver = rig.driver().await;
+    let target = rig.target("a");
+    driver.publish(plain("v", &target)).await.unwrap();
+    driver.kill().await;
+    // The state folder is lost. The bind is found when the kubelet unpublishes it.
+    std::fs::remove_dir_all(rig.path("state")).unwrap();
+    let driver = rig.driver().await;
+    assert_eq!(rig.fuse_mounts(), []);
+    assert_eq!(rig.fake.served(), [""; 0]);
+    driver.unpublish("v", &target).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_plugin_waits_for_the_first() {
+    let rig = Rig::new();
+    let driver = rig.driver().await;
+    let config = rig.config();
+    let second = tokio::task::spawn_blocking(move || larder_csi::Driver::open(config).map(drop));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!second.is_finished());
+    driver.kill().await;
+    second.await.unwrap().unwrap();
+}

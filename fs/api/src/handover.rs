@@ -1,0 +1,260 @@
+//! Hands FUSE connections from one process to another: packets of a `SOCK_SEQPACKET` unix socket, each one a
+//! [`Handover`], two kinds of which carry a file descriptor. The daemon listens, the keeper connects; who says what when is
+//! told in the proto.
+//!
+//! Invariants: a packet is whole or an error; a message that should carry a descriptor and does not is an error; every
+//! descriptor received is close-on-exec and owned, so that none leaks whatever fails afterwards. Calls block, at most as
+//! long as the time given to [`Socket::set_timeout`].
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use prost::Message;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+use crate::socket_path::SocketDir;
+pub use crate::v1::handover::Message as Said;
+use crate::v1::{Answer, Connection, Forget, Handover, HeldEnd};
+
+/// The largest packet: an INIT request is about a hundred bytes, credentials at most a few kilobytes.
+const PACKET_BYTES: usize = 64 << 10;
+
+/// One end of a handover socket.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+/// The daemon's listening socket.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl Listener {
+    /// Listens at `path`, in place of a socket that a killed process left there.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let dir = SocketDir::open(path)?;
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = unix_socket()?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(dir.short_path())?)?;
+        rustix::net::listen(&socket, 8)?;
+        Ok(Self(socket))
+    }
+
+    /// Waits for a keeper.
+    pub fn accept(&self) -> io::Result<Socket> {
+        Ok(Socket(rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC)?))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn unix_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+impl Socket {
+    /// Connects to the daemon that listens at `path`.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let dir = SocketDir::open(path)?;
+        let socket = unix_socket()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(dir.short_path())?)?;
+        Ok(Self(socket))
+    }
+
+    /// Two ends of one socket, for tests.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(one), Self(other)))
+    }
+
+    /// A second handle of this end, to shut it down from another thread.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
+    /// Ends both directions: a blocked [`receive`](Self::receive) returns `None`.
+    pub fn shut_down(&self) {
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+
+    /// How long a send or a receive may block; `None`: for ever.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, timeout)?;
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, timeout)?;
+        Ok(())
+    }
+
+    /// The user that the other end runs as, and so what it may be trusted with.
+    pub fn peer_uid(&self) -> io::Result<u32> {
+        crate::peer::uid(self.0.as_fd())
+    }
+
+    /// Sends one message, with the descriptor that `held` and `offer` need.
+    pub fn send(&self, said: Said, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let bytes = Handover { message: Some(said) }.encode_to_vec();
+        if bytes.len() > PACKET_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too large for a packet"));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next message, with its descriptor; `None` once the other end is gone.
+    pub fn receive(&self) -> io::Result<Option<(Said, Option<OwnedFd>)>> {
+        let mut bytes = vec![0; PACKET_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let mut fds: Vec<OwnedFd> = ancillary
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        let broken = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || fds.len() > 1 {
+            return Err(broken("a packet of the handover socket is too large"));
+        }
+        let handover = Handover::decode(&bytes[..received.bytes])
+            .map_err(|_| broken("a packet of the handover socket cannot be understood"))?;
+        let said = handover.message.ok_or_else(|| {
+            broken("a message of the handover socket is not known: larderd and larder-csi are of different versions")
+        })?;
+        let fd = fds.pop();
+        match (&said, &fd) {
+            (Said::Held(_) | Said::Offer(_), None) => Err(broken("a connection came without its descriptor")),
+            _ => Ok(Some((said, fd))),
+        }
+    }
+
+    /// Asks and waits for the answer: `Ok(Err(text))` is the other side's refusal.
+    pub fn ask(&self, said: Said, fd: Option<BorrowedFd<'_>>) -> io::Result<Result<(), String>> {
+        self.send(said, fd)?;
+        match self.receive()? {
+            Some((Said::Answer(Answer { error }), _)) => Ok(if error.is_empty() { Ok(()) } else { Err(error) }),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "larderd answered out of turn")),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl From<Connection> for Said {
+    fn from(connection: Connection) -> Self {
+        Self::Offer(connection)
+    }
+}
+
+impl Said {
+    /// The answer to an `offer` or a `forget`.
+    pub fn answer(outcome: Result<(), String>) -> Self {
+        Self::Answer(Answer { error: outcome.err().unwrap_or_default() })
+    }
+
+    /// A mount is gone.
+    pub fn forget(mount: &str) -> Self {
+        Self::Forget(Forget { mount: mount.to_owned() })
+    }
+
+    /// All that is held was told.
+    pub fn held_end() -> Self {
+        Self::HeldEnd(HeldEnd {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    fn connection(init: &[u8]) -> Connection {
+        Connection { mount: "m".to_owned(), dataset: None, init: init.to_vec() }
+    }
+
+    #[test]
+    fn a_descriptor_arrives_with_its_message_and_works() {
+        let (one, other) = Socket::pair().unwrap();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        one.send(Said::Held(connection(b"init")), Some(writer.as_fd())).unwrap();
+        drop(writer);
+        let (said, fd) = other.receive().unwrap().unwrap();
+        assert_eq!(said, Said::Held(connection(b"init")));
+        let mut writer = std::fs::File::from(fd.unwrap());
+        writer.write_all(b"through").unwrap();
+        drop(writer);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+    }
+
+    #[test]
+    fn a_connection_without_its_descriptor_is_refused() {
+        let (one, other) = Socket::pair().unwrap();
+        one.send(Said::Offer(connection(b"")), None).unwrap();
+        assert!(other.receive().unwrap_err().to_string().contains("without its descriptor"));
+    }
+
+    #[test]
+    fn an_answer_is_heard_and_a_closed_socket_is_the_end() {
+        let (one, other) = Socket::pair().unwrap();
+        other.send(Said::answer(Err("no room".to_owned())), None).unwrap();
+        assert_eq!(one.ask(Said::forget("m"), None).unwrap(), Err("no room".to_owned()));
+        assert_eq!(other.receive().unwrap().unwrap().0, Said::forget("m"));
+        drop(other);
+        assert!(one.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_message_of_another_version_is_an_error_in_words() {
+        let (one, other) = Socket::pair().unwrap();
+        // Field 15 of a later version.
+        rustix::net::send(&one.0, &[0x7a, 0x00], SendFlags::empty()).unwrap();
+        assert!(other.receive().unwrap_err().to_string().contains("different versions"));
+    }
+
+    #[test]
+    fn a_socket_at_a_long_path_is_bound_and_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("a".repeat(200));
+        std::fs::create_dir(&long).unwrap();
+        let path = long.join("handover.sock");
+        let listener = Listener::bind(&path).unwrap();
+        let keeper = Socket::connect(&path).unwrap();
+        let daemon = listener.accept().unwrap();
+        keeper.send(Said::held_end(), None).unwrap();
+        assert_eq!(daemon.receive().unwrap().unwrap().0, Said::held_end());
+        drop(listener);
+        // What a killed process left is no hindrance.
+        Listener::bind(&path).unwrap();
+    }
+}

@@ -1,0 +1,40 @@
+//! Who is at the other end of a unix socket.
+#![expect(unsafe_code, reason = "no safe wrapper gives the user of a peer that another pid namespace hides")]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The user that the peer of a connected unix socket ran as when it connected. In another pid namespace than ours it has no
+/// process id here, which is why only the user is told.
+pub(crate) fn uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut found = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `found`, which has that many; all bits are valid in its integers.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            found.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed above, and integers only.
+    Ok(unsafe { found.assume_init() }.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_peer_is_told_by_its_user() {
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(super::uid(one.as_fd()).unwrap(), rustix::process::geteuid().as_raw());
+        assert!(super::uid(std::io::stdin().as_fd()).is_err());
+    }
+}

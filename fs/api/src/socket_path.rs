@@ -1,0 +1,45 @@
+//! Unix sockets at paths of any length. The kernel takes 107 bytes; a folder's descriptor gives a shorter name for it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// The open folder of a socket. The short path is good as long as this lives.
+#[derive(Debug)]
+pub struct SocketDir {
+    dir: OwnedFd,
+    name: OsString,
+}
+
+impl SocketDir {
+    /// Opens the folder that `path` lies in.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = rustix::fs::open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { dir, name })
+    }
+
+    /// A path to the socket that fits into an address.
+    pub fn short_path(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.dir.as_raw_fd().to_string()).join(&self.name)
+    }
+}
+
+/// A gRPC channel to the server at a unix socket. It connects with the first call, and again whenever the server was gone.
+pub fn connect_channel(socket: &Path) -> Channel {
+    let socket = socket.to_owned();
+    // The address is not used: the connector knows its socket.
+    Endpoint::from_static("http://larderd").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move {
+            let dir = SocketDir::open(&socket)?;
+            let stream = tokio::net::UnixStream::connect(dir.short_path()).await?;
+            Ok::<_, io::Error>(hyper_util::rt::TokioIo::new(stream))
+        }
+    }))
+}

@@ -1,0 +1,91 @@
+//! Takes FUSE connections from the keeper, and tells a keeper that was restarted which ones are held here. One keeper at
+//! a time: a newer one takes the place of an older one, which is dead or about to be.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use larder_daemon_api::handover::{Listener, Said, Socket};
+use larder_daemon_api::v1;
+use tracing::{info, warn};
+
+use super::{Daemon, DaemonError, lock};
+use crate::chain::Chain;
+
+/// The longest that a keeper takes between two offers of what it holds.
+const OFFERS_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a packet may take to leave.
+const SEND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Listens at `path`. Does not return unless it cannot.
+pub(super) async fn serve(daemon: Arc<Daemon>, path: PathBuf) -> anyhow::Result<()> {
+    let listener = Listener::bind(&path).with_context(|| format!("listen at {} (--run-dir)", path.display()))?;
+    let (failed, ended) = tokio::sync::oneshot::channel();
+    // Threads: they spend their lives waiting in a system call.
+    std::thread::Builder::new().name("handover".to_owned()).spawn(move || {
+        let _ = failed.send(accept(&daemon, &listener));
+    })?;
+    ended.await.context("the handover thread panicked")?.context("accept a keeper")
+}
+
+fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
+    let mut last: Option<Socket> = None;
+    loop {
+        let socket = listener.accept()?;
+        let uid = socket.peer_uid();
+        if !uid.as_ref().is_ok_and(|&uid| uid == 0 || uid == rustix::process::geteuid().as_raw()) {
+            warn!(?uid, "a stranger at the handover socket was turned away");
+            continue;
+        }
+        if let Some(last) = last.take() {
+            last.shut_down();
+        }
+        last = Some(socket.try_clone()?);
+        let daemon = Arc::clone(daemon);
+        std::thread::Builder::new().name("keeper".to_owned()).spawn(move || match talk(&daemon, &socket) {
+            Ok(()) => info!("the keeper is gone; its mounts go on"),
+            Err(error) => warn!(%error, "the keeper is gone; its mounts go on"),
+        })?;
+    }
+}
+
+fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
+    let held: Vec<_> = lock(&daemon.mounts).iter().filter(|mount| mount.held.is_some()).cloned().collect();
+    info!(held = held.len(), "a keeper is here");
+    socket.set_timeout(Some(SEND_PATIENCE))?;
+    // The newest first: one that was unmounted while files were in use may still be served beside its successor, and the
+    // keeper takes the first of a name.
+    for mount in held.into_iter().rev() {
+        if let Some(held) = mount.held.as_ref().filter(|_| !mount.is_over()) {
+            let dataset = Some(lock(&mount.spec).clone());
+            let connection = v1::Connection { mount: mount.id.clone(), dataset, init: held.init.clone() };
+            socket.send(Said::Held(connection), Some(held.fd.as_fd()))?;
+        }
+    }
+    socket.send(Said::held_end(), None)?;
+    // It offers what is missing here without a pause in between; the first silence means that it has.
+    socket.set_timeout(Some(OFFERS_PAUSE))?;
+    loop {
+        let (said, fd) = match socket.receive() {
+            Ok(Some(received)) => received,
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                daemon.keeper_seen.store(true, Ordering::Relaxed);
+                socket.set_timeout(None)?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let outcome = match (said, fd) {
+            (Said::Offer(connection), Some(fd)) => daemon.runtime.block_on(daemon.offer(connection, fd)),
+            // Its session ends by itself when the kernel lets go of the mount; until then there may be readers.
+            (Said::Forget(_), _) => Ok(()),
+            _ => Err(DaemonError::invalid("message", "the keeper sends offer and forget only")),
+        };
+        socket.send(Said::answer(outcome.map_err(|error| Chain(&error).to_string())), None)?;
+    }
+}

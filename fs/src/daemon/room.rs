@@ -1,0 +1,115 @@
+//! Decides what part of the cache a dataset gets. Reservations of open datasets are promises and are kept; datasets that
+//! nobody has open any more keep their blocks until the room is needed, and the one unused for longest goes first.
+
+use std::path::{Path, PathBuf};
+
+use larder_dataset::SnapshotId;
+use larder_store::{DatasetInfo, PolicyKind, Store, StoreError};
+use tracing::{info, warn};
+
+use super::DaemonError;
+use crate::manifest_file::MappedManifest;
+
+/// Share of the free disk that a cache without a stated size leaves alone: a fifth.
+const LEAVE_FREE: u64 = 5;
+
+/// The cache as a whole.
+pub(super) struct Room<'a> {
+    pub(super) store: &'a Store,
+    pub(super) cache_dir: &'a Path,
+    /// Bytes for all datasets; `None`: what the disk has.
+    pub(super) budget: Option<u64>,
+}
+
+impl Room<'_> {
+    /// Bytes for the dataset of `manifest`: those wanted, or all of it as far as there is room. Blocks on the disk.
+    /// Errors: `NoRoom` if a stated budget cannot hold what is wanted, `Served` if it is open with other settings.
+    pub(super) fn reserve(
+        &self,
+        manifest: &MappedManifest,
+        wanted: Option<u64>,
+        policy: PolicyKind,
+    ) -> Result<u64, DaemonError> {
+        let snapshot = manifest.snapshot();
+        let datasets = self.store.datasets()?;
+        if let Some(open) = datasets.iter().find(|info| info.open && info.snapshot == snapshot) {
+            return same_as(open, wanted, policy);
+        }
+        let budget = match self.budget {
+            Some(budget) => budget,
+            None => self.of_the_disk()?,
+        };
+        let promised: u64 = datasets.iter().filter(|info| info.open).map(|info| info.reservation_bytes).sum();
+        let free = budget.saturating_sub(promised);
+        let bytes = match wanted {
+            Some(bytes) if self.budget.is_some() && bytes > free => {
+                return Err(DaemonError::NoRoom { wanted: bytes, free, budget });
+            }
+            Some(bytes) => bytes,
+            None => manifest.totals().bytes.min(free),
+        };
+        if wanted.is_none() && bytes < manifest.totals().bytes {
+            warn!(
+                wanted = manifest.totals().bytes,
+                bytes, "the cache cannot hold the dataset: it keeps a part (--cache-size, --cache-dir)"
+            );
+        }
+        self.release_for(promised.saturating_add(bytes), budget, &snapshot, &datasets)?;
+        Ok(bytes)
+    }
+
+    /// Releases closed datasets until `needed` and what the others may hold fit into `budget`.
+    fn release_for(
+        &self,
+        needed: u64,
+        budget: u64,
+        keep: &SnapshotId,
+        datasets: &[DatasetInfo],
+    ) -> Result<(), StoreError> {
+        let mut closed: Vec<_> = datasets.iter().filter(|info| !info.open && info.snapshot != *keep).collect();
+        closed.sort_by_key(|info| info.last_use_unix_s);
+        let mut held: u64 = closed.iter().map(|info| info.reservation_bytes).sum();
+        for info in closed {
+            if needed.saturating_add(held) <= budget {
+                break;
+            }
+            info!(dataset = info.name, snapshot = %info.snapshot, "released from the cache: its room is needed");
+            self.store.release(&info.snapshot)?;
+            held -= info.reservation_bytes;
+        }
+        Ok(())
+    }
+
+    fn of_the_disk(&self) -> Result<u64, DaemonError> {
+        let disk = rustix::fs::statvfs(self.cache_dir).map_err(std::io::Error::from)?;
+        let free = disk.f_bavail * disk.f_frsize + folder_bytes(self.cache_dir);
+        Ok(free - free / LEAVE_FREE)
+    }
+}
+
+/// A snapshot is open once, with one reservation, whatever it is mounted from.
+fn same_as(open: &DatasetInfo, wanted: Option<u64>, policy: PolicyKind) -> Result<u64, DaemonError> {
+    if wanted.is_some_and(|bytes| bytes != open.reservation_bytes) {
+        return Err(DaemonError::Served { what: "cache size", has: format!("{} bytes", open.reservation_bytes) });
+    }
+    if policy != open.policy {
+        return Err(DaemonError::Served { what: "policy", has: open.policy.to_string() });
+    }
+    Ok(open.reservation_bytes)
+}
+
+fn folder_bytes(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => folders.push(entry.path()),
+                Ok(found) => bytes += found.blocks() * 512,
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,92 @@
+//! The admin server of a daemon: `/metrics` for Prometheus, `/healthz` while the process works, `/readyz` while it can do
+//! its job. Plain HTTP, read-only, no secrets: whoever may reach the address may read all of it.
+
+use std::fmt::Write;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+
+use crate::metrics::{Kind, METRICS};
+
+/// A metric's value. Its name stands in [`METRICS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The metric's name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u64,
+}
+
+/// What a daemon tells about itself.
+pub trait Admin: Send + Sync + 'static {
+    /// Whether it can do its job; if not, why.
+    fn ready(&self) -> Result<(), String>;
+
+    /// All its metrics. Called for each scrape; must not block.
+    fn samples(&self) -> Vec<Sample>;
+}
+
+/// Serves until `stop` completes. Errors: the address cannot be had.
+pub async fn serve(
+    address: SocketAddr,
+    admin: Arc<impl Admin>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    axum::serve(listener, router(admin)).with_graceful_shutdown(stop).await
+}
+
+fn router<A: Admin>(admin: Arc<A>) -> Router {
+    Router::new()
+        .route("/metrics", get(|State(admin): State<Arc<A>>| async move { text(&admin.samples()) }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route(
+            "/readyz",
+            get(|State(admin): State<Arc<A>>| async move {
+                match admin.ready() {
+                    Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+                    Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+                }
+            }),
+        )
+        .with_state(admin)
+}
+
+/// Prometheus' text format. Every name is prefixed with `larder_`.
+fn text(samples: &[Sample]) -> String {
+    let mut text = String::new();
+    for sample in samples {
+        let Some(metric) = METRICS.iter().find(|metric| metric.name == sample.name) else { continue };
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "# HELP larder_{0} {1} ({2})\n# TYPE larder_{0} {kind}\nlarder_{0} {3}",
+            metric.name, metric.meaning, metric.unit, sample.value
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_written_as_prometheus_reads_them() {
+        let samples = [Sample { name: "fs_reads_total", value: 7 }, Sample { name: "not_in_the_table", value: 1 }];
+        assert_eq!(
+            text(&samples),
+            "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\nlarder_fs_reads_total 7\n"
+        );
+    }
+}

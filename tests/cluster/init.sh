@@ -1,0 +1,247 @@
+#!/usr/bin/env bash
+# The first process of a cluster and of each of its nodes, and what restarts their parts. cluster.sh runs it, in the
+# cluster's namespaces.
+#
+#   init.sh cluster DIR NODES
+#   init.sh node DIR N
+#   init.sh restart DIR kubelet|containerd N
+#
+# Addresses: the cluster's network has the bridge 10.89.0.1, node nN is 10.89.0.(10 + N), its pods are 10.88.N.0/24.
+# There is no kube-proxy: the one service that pods use is the API's, so its address 10.96.0.1 is the bridge's too.
+set -euo pipefail
+
+readonly BRIDGE=10.89.0.1 API=10.96.0.1 SECONDS_TO_START=90
+command=$1 dir=$2
+log=$dir/log
+PATH=$dir/bin:$PATH
+export KUBECONFIG=$dir/kubeconfig KUBECACHEDIR=$dir/kubectl
+
+# Runs a part and, as an init system would, runs it again when it ends.
+supervise() {
+    local name=$1
+    shift
+    while :; do
+        "$@" >>"$log/$name.log" 2>&1 </dev/null &
+        echo $! >"$dir/pids/$name"
+        wait $! || true
+        sleep 0.2
+    done &
+}
+
+# Waits for a command to succeed; if it never does, shows the log that tells why.
+await() {
+    local what=$1 name=$2
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        if ((SECONDS > SECONDS_TO_START)); then
+            echo "$what: not within $SECONDS_TO_START s; the end of its log:"
+            tail -n 20 "$log/$name.log"
+            exit 1
+        fi
+        sleep 0.1
+    done >&2
+}
+
+enter_cgroup() { echo 0 >"$TRACKED/$1/processes/cgroup.procs"; }
+api_ready() { curl -skf "https://$BRIDGE/readyz"; }
+# Whoever is first in its namespaces keeps them, and takes in the orphans.
+stay() { while :; do sleep 3600; done; }
+
+cluster() {
+    local nodes=$1 n
+    enter_cgroup .
+    leave_mounts
+    network
+    leave_sysctls
+    control_plane
+    for n in $(seq "$nodes"); do
+        unshare --net --mount "$0" node "$dir" "$n" &
+    done
+    await "the API server" kube-apiserver api_ready
+    for n in $(seq "$nodes"); do
+        await "node n$n" "kubelet-n$n" node_ready "$n"
+    done
+    await "the controller manager" kube-controller-manager kubectl get serviceaccount default
+    touch "$dir/ready"
+    stay
+}
+
+# The copy of a FUSE mount would keep its server from noticing that it was unmounted, and one that hangs would hang a
+# kubelet. So nothing here looks at them, only lets go.
+leave_mounts() {
+    local path
+    while read -r path; do
+        umount --lazy --internal-only --no-canonicalize "$(printf %b "$path")"
+    done < <(awk '$3 ~ /^fuse($|\.)/ { print $2 }' /proc/self/mounts)
+}
+
+network() {
+    ip link set lo up
+    ip link add nodes type bridge
+    ip address add "$BRIDGE/24" dev nodes
+    ip address add "$API/32" dev nodes
+    ip link set nodes up
+    echo 1 >/proc/sys/net/ipv4/ip_forward
+}
+
+# A kubelet would set these for the whole machine. Here it finds them as it wants them.
+leave_sysctls() {
+    local setting file
+    mkdir "$dir/sysctl"
+    for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+        kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+        file=${setting%=*}
+        echo "${setting#*=}" >"$dir/sysctl/${file##*/}"
+        mount --bind "$dir/sysctl/${file##*/}" "/proc/sys/$file"
+    done
+}
+
+control_plane() {
+    local key=$dir/service-accounts.key
+    openssl ecparam -name prime256v1 -genkey -noout -out "$key"
+    echo 'test-admin,admin,admin,"system:masters"' >"$dir/tokens.csv"
+    cat >"$KUBECONFIG" <<YAML
+apiVersion: v1
+kind: Config
+clusters: [{name: test, cluster: {server: "https://$BRIDGE", insecure-skip-tls-verify: true}}]
+users: [{name: admin, user: {token: test-admin}}]
+contexts: [{name: test, context: {cluster: test, user: admin}}]
+current-context: test
+YAML
+    supervise etcd etcd --name test --data-dir "$dir/etcd" --unsafe-no-fsync --log-level warn \
+        --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
+        --listen-peer-urls http://127.0.0.1:2380
+    supervise kube-apiserver kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-dir="$dir/certs" \
+        --secure-port=443 --advertise-address="$BRIDGE" --service-cluster-ip-range=10.96.0.0/16 \
+        --service-account-issuer=https://kubernetes.default.svc \
+        --service-account-signing-key-file="$key" --service-account-key-file="$key" \
+        --token-auth-file="$dir/tokens.csv" --authorization-mode=Node,RBAC --allow-privileged \
+        --kubelet-preferred-address-types=InternalIP
+    # It reads the certificate that the API server makes itself.
+    await "the API server" kube-apiserver test -s "$dir/certs/apiserver.crt"
+    supervise kube-controller-manager kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false \
+        --service-account-private-key-file="$key" --root-ca-file="$dir/certs/apiserver.crt" \
+        --flex-volume-plugin-dir="$dir/volume-plugins"
+    supervise kube-scheduler kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false
+}
+
+node_ready() {
+    local condition='{.status.conditions[?(@.type=="Ready")].status}'
+    [[ $(kubectl get node "n$1" -o jsonpath="$condition") == True ]]
+}
+
+node() {
+    local n=$1 image
+    local folder=$dir/n$n address=10.89.0.$((10 + n))
+    enter_cgroup "n$n"
+    echo $$ >"$dir/pids/n$n"
+    mkdir -p "$folder"/{kubelet,containerd,cni,upper,work}
+    node_network "$n" "$address"
+    node_mounts "$folder"
+    containerd_settings "$n" "$folder"
+    kubelet_settings "$n" "$folder"
+    supervise "containerd-n$n" containerd -c "$folder/containerd.toml"
+    await "the containerd of n$n" "containerd-n$n" ctr version
+    for image in "$dir"/images/*.tar; do
+        ctr -n k8s.io images import --all-platforms "$image" >>"$log/containerd-n$n.log" 2>&1
+    done
+    await "the API server" kube-apiserver api_ready
+    supervise "kubelet-n$n" kubelet --config="$folder/kubelet.yaml" --kubeconfig="$KUBECONFIG" \
+        --hostname-override="n$n" --node-ip="$address"
+    stay
+}
+
+node_network() {
+    local n=$1 address=$2
+    ip link add eth0 type veth peer name "n$n" netns 1
+    ip link set lo up
+    ip address add "$address/24" dev eth0
+    ip link set eth0 up
+    ip route add default via "$BRIDGE"
+    nsenter --target 1 --net ip link set "n$n" master nodes up
+    nsenter --target 1 --net ip route add "10.88.$n.0/24" via "$address"
+}
+
+# Every node has the stock paths, some of which no flag moves, and nothing is made in the machine's.
+node_mounts() {
+    local folder=$1
+    mount -t tmpfs tmpfs /run
+    mount -t tmpfs tmpfs /var/log
+    mount -t overlay overlay -o "lowerdir=/var/lib,upperdir=$folder/upper,workdir=$folder/work" /var/lib
+    mkdir -p /var/lib/kubelet /var/lib/containerd
+    mount --bind "$folder/containerd" /var/lib/containerd
+    mount --bind "$folder/kubelet" /var/lib/kubelet
+    # What a pod with Bidirectional propagation mounts there is to be seen by the kubelet and other pods.
+    mount --make-rshared /var/lib/kubelet
+}
+
+containerd_settings() {
+    local n=$1 folder=$2
+    cat >"$folder/cni/10-ptp.conflist" <<JSON
+{"cniVersion": "1.0.0", "name": "n$n", "plugins": [{"type": "ptp", "ipMasq": false, "ipam": {
+  "type": "host-local", "ranges": [[{"subnet": "10.88.$n.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+JSON
+    # Without CAP_SYS_RESOURCE, as in many CI machines, no process may lower its oom_score_adj.
+    cat >"$folder/containerd.toml" <<TOML
+version = 3
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "larder.dev/pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
+    conf_dir = "$folder/cni"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+TOML
+}
+
+kubelet_settings() {
+    local n=$1 folder=$2 cgroup
+    cgroup=$(<"$dir/cgroup")
+    cat >"$folder/kubelet.yaml" <<YAML
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+cgroupDriver: cgroupfs
+cgroupRoot: /$cgroup/n$n
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+volumePluginDir: /var/lib/kubelet/volume-plugins
+failSwapOn: false
+evictionHard: {memory.available: 50Mi, nodefs.available: "1%", imagefs.available: "1%"}
+imageGCHighThresholdPercent: 100
+makeIPTablesUtilChains: false
+resolvConf: ""
+clusterDNS: [10.96.0.10]
+maxPods: 110
+cpuManagerPolicy: static
+reservedSystemCPUs: "0"
+# A test waits for a container that is to come back, so it comes back at once.
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
+YAML
+}
+
+restart() {
+    local part=$1 n=$2 pid
+    local file=$dir/pids/$part-n$n
+    pid=$(<"$file")
+    kill "$pid"
+    await "the $part of n$n" "$part-n$n" restarted "$file" "$pid"
+    case $part in
+        containerd) await "the containerd of n$n" "$part-n$n" in_node "$n" ctr version ;;
+        kubelet) await "the kubelet of n$n" "$part-n$n" in_node "$n" curl -sf http://127.0.0.1:10248/healthz ;;
+    esac
+}
+
+restarted() { [[ $(<"$1") != "$2" ]]; }
+in_node() { nsenter --target "$(<"$dir/pids/n$1")" --net --mount "${@:2}"; }
+
+case $command in
+    cluster) cluster "$3" ;;
+    node) node "$3" ;;
+    restart) restart "$3" "$4" ;;
+esac

@@ -1,0 +1,260 @@
+//! A real Kubernetes, started by `tests/cluster/cluster.sh`.
+//!
+//! The invariant: nothing is left behind. Dropping a [`Cluster`] stops it, and the script's own guard does when the
+//! test's process is killed. All of a cluster but its cgroups is in namespaces of its own, so two never meet.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
+
+/// A running cluster with nodes `n1`, `n2` and on. Dropping it stops it; dropped by a panic, it first tells on stderr
+/// what its pods were doing.
+#[derive(Debug)]
+pub struct Cluster {
+    folder: PathBuf,
+    pid: u32,
+    cgroup: String,
+}
+
+impl Cluster {
+    /// The address of the bridge: here pods find what a test [listens](Self::listen) on.
+    pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
+
+    /// An image in every node with a shell and the usual tools.
+    pub const BUSYBOX: &str = "larder.dev/busybox:1";
+
+    /// Starts a cluster; all nodes are ready.
+    ///
+    /// # Panics
+    /// When it does not come up, or is not installed, or the machine cannot have one. It is never skipped.
+    pub fn start(nodes: u32) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "a test cluster needs root: it makes namespaces and cgroups");
+        assert!(Path::new("/dev/fuse").exists(), "a test cluster mounts for real, and there is no /dev/fuse here");
+        let folder = tempfile::Builder::new().prefix("larder-k8s-").tempdir().expect("a temporary folder").keep();
+        let started = script().arg("start").arg(&folder).arg(nodes.to_string()).output();
+        let started = started.expect("the cluster's script runs");
+        assert!(started.status.success(), "no cluster: {}", text(&started.stderr));
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a started cluster has this file");
+        let pid = read("pid").trim().parse().expect("a process id");
+        let cgroup = read("cgroup").trim().to_owned();
+        Self { folder, pid, cgroup }
+    }
+
+    /// Runs kubectl as the cluster's administrator.
+    pub fn kubectl(&self, args: &[&str]) -> Output {
+        self.exec(&[&["kubectl"], args].concat())
+    }
+
+    /// Runs kubectl, which must succeed, and gives what it printed.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn kubectl_ok(&self, args: &[&str]) -> String {
+        succeeded(&format!("kubectl {args:?}"), &self.kubectl(args))
+    }
+
+    /// Applies manifests.
+    ///
+    /// # Panics
+    /// When they are refused.
+    pub fn apply(&self, yaml: &str) {
+        let mut kubectl = script();
+        kubectl.arg("exec").arg(&self.folder).args(["kubectl", "apply", "-f", "-"]);
+        let mut kubectl = kubectl
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the cluster's script runs");
+        // It takes what fits into a pipe at once; what it does not take it has refused, which its output tells.
+        let _ = kubectl.stdin.take().expect("stdin is a pipe").write_all(yaml.as_bytes());
+        let output = kubectl.wait_with_output().expect("the cluster's script ends");
+        succeeded(&format!("kubectl apply of\n{yaml}\n"), &output);
+    }
+
+    /// `kubectl get ARGS -o json`.
+    ///
+    /// # Panics
+    /// When there is no such thing.
+    pub fn get_json(&self, args: &[&str]) -> Value {
+        let json = self.kubectl_ok(&[&["get", "-o", "json"], args].concat());
+        serde_json::from_str(&json).expect("kubectl prints JSON")
+    }
+
+    /// Runs a command in a pod's first container.
+    pub fn exec_in_pod(&self, namespace: &str, pod: &str, args: &[&str]) -> Output {
+        self.kubectl(&[&["exec", "-n", namespace, pod, "--"], args].concat())
+    }
+
+    /// Waits until `done`, asking it ten times a second.
+    ///
+    /// # Panics
+    /// When that takes longer than `timeout`.
+    pub fn wait_for(&self, what: &str, timeout: Duration, mut done: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !done() {
+            assert!(started.elapsed() < timeout, "waited {timeout:?} in vain for {what}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Gives all nodes an image out of an archive, such as `deploy/images/build` makes.
+    ///
+    /// # Panics
+    /// When a node does not take it.
+    pub fn load_image(&self, archive: &Path) {
+        let loaded = script().arg("load").arg(&self.folder).arg(archive).output().expect("the cluster's script runs");
+        succeeded(&format!("load {}", archive.display()), &loaded);
+    }
+
+    /// What node `n` has in `/var/lib/kubelet`, as a path of this machine. Mounts in there are the node's own and not
+    /// seen by this path: [`Self::mounts_of_node`] and [`Self::exec_on_node`] see them.
+    pub fn node_folder(&self, n: u32) -> PathBuf {
+        self.folder.join(format!("n{n}/kubelet"))
+    }
+
+    /// Runs a command in the cluster's namespaces: it sees the bridge and all processes.
+    pub fn exec(&self, args: &[&str]) -> Output {
+        let mut command = script();
+        command.arg("exec").arg(&self.folder).args(args).stdin(Stdio::null());
+        command.output().expect("the cluster's script runs")
+    }
+
+    /// Runs a command in a node's namespaces: it sees the node's mounts and interfaces.
+    pub fn exec_on_node(&self, n: u32, args: &[&str]) -> Output {
+        let mut command = script();
+        command.arg("exec-node").arg(&self.folder).arg(n.to_string()).args(args).stdin(Stdio::null());
+        command.output().expect("the cluster's script runs")
+    }
+
+    /// The processes of the cluster that run this command, by the numbers that this machine knows them by.
+    pub fn pids(&self, command: &str) -> Vec<u32> {
+        processes(&format!("/{}/", self.cgroup), command)
+    }
+
+    /// Those of them that are a node's: in its pods, or its kubelet and containerd.
+    pub fn pids_on_node(&self, n: u32, command: &str) -> Vec<u32> {
+        processes(&format!("/{}/n{n}/", self.cgroup), command)
+    }
+
+    /// Ends a node's kubelet and waits for the one that takes its place.
+    ///
+    /// # Panics
+    /// When it does not come back.
+    pub fn restart_kubelet(&self, n: u32) {
+        self.restart("kubelet", n);
+    }
+
+    /// Ends a node's containerd and waits for the one that takes its place. Pods keep running.
+    ///
+    /// # Panics
+    /// When it does not come back.
+    pub fn restart_containerd(&self, n: u32) {
+        self.restart("containerd", n);
+    }
+
+    fn restart(&self, part: &str, n: u32) {
+        let restarted = script().arg("restart").arg(&self.folder).arg(part).arg(n.to_string()).output();
+        succeeded(&format!("restart {part} of n{n}"), &restarted.expect("the cluster's script runs"));
+    }
+
+    /// A socket of this process that listens on [`Self::HOST`] in the cluster's network. Port 0 takes a free one.
+    ///
+    /// # Panics
+    /// When the port is taken.
+    pub fn listen(&self, port: u16) -> TcpListener {
+        self.in_network(|| TcpListener::bind((Self::HOST, port)).expect("the port is free in the cluster"))
+    }
+
+    /// Runs `work` on a thread in the cluster's network. Sockets that it makes stay in that network for good, so what
+    /// `work` gives back may use them from anywhere.
+    ///
+    /// # Panics
+    /// When `work` does.
+    pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let network = std::fs::File::open(format!("/proc/{}/ns/net", self.pid)).expect("the cluster runs");
+        let enter_and_work = || {
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(enter_and_work).join()).expect("the work in the cluster's network")
+    }
+
+    /// What is mounted in a node: `/proc/PID/mountinfo` of its kubelet.
+    ///
+    /// # Panics
+    /// When the node's kubelet does not run.
+    pub fn mounts_of_node(&self, n: u32) -> String {
+        let kubelets = self.pids_on_node(n, "kubelet");
+        let kubelet = kubelets.first().expect("the node's kubelet runs");
+        std::fs::read_to_string(format!("/proc/{kubelet}/mountinfo")).expect("the node's kubelet runs")
+    }
+
+    /// Pods, events and the ends of the pods' logs, for whoever has to find out why a test failed.
+    fn tell(&self) -> String {
+        let first = std::fs::read_to_string(self.folder.join("log/init.log"));
+        let mut told = format!("\n--- what the first process says\n{}", first.unwrap_or_default());
+        let mut add = |args: &[&str]| {
+            let output = self.kubectl(args);
+            told += &format!("\n--- kubectl {}\n{}{}", args.join(" "), text(&output.stdout), text(&output.stderr));
+        };
+        add(&["get", "nodes,pods", "-A", "-o", "wide"]);
+        add(&["get", "events", "-A", "--sort-by=.metadata.creationTimestamp"]);
+        let pods = "jsonpath={range .items[*]}{.metadata.namespace} {.metadata.name}{\"\\n\"}{end}";
+        for pod in text(&self.kubectl(&["get", "pods", "-A", "-o", pods]).stdout).lines() {
+            if let Some((namespace, name)) = pod.split_once(' ') {
+                add(&["logs", "-n", namespace, name, "--all-containers", "--prefix", "--tail=50"]);
+            }
+        }
+        told
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.tell());
+        }
+        let stopped = script().arg("stop").arg(&self.folder).status();
+        if !stopped.is_ok_and(|status| status.success()) {
+            eprintln!("the cluster in {} was not stopped", self.folder.display());
+        }
+    }
+}
+
+fn script() -> Command {
+    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/cluster.sh"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn succeeded(what: &str, output: &Output) -> String {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{what} failed: {out}{err}");
+    out
+}
+
+/// The processes below a cgroup that run a command.
+fn processes(cgroup: &str, command: &str) -> Vec<u32> {
+    // The kernel keeps 15 bytes of a command's name.
+    let command = &command[..command.len().min(15)];
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut found: Vec<u32> = all
+        .filter(|process| {
+            // A process may end at any moment, and is then not one of them.
+            let read = |name: &str| std::fs::read_to_string(process.path().join(name)).unwrap_or_default();
+            read("comm").trim_end() == command && read("cgroup").contains(cgroup)
+        })
+        .filter_map(|process| process.file_name().to_str()?.parse().ok())
+        .collect();
+    found.sort_unstable();
+    found
+}

@@ -1,0 +1,173 @@
+//! The test cluster itself: that it works, and that nothing of it is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use larder_testkit::Cluster;
+
+fn pod(name: &str, node: u32, script: &str) -> String {
+    format!(
+        r#"---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  nodeName: n{node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: {image}
+    imagePullPolicy: Never
+    command: [sh, -c, "{script}"]
+    securityContext: {{privileged: true}}
+    volumeMounts: [{{name: kubelet, mountPath: /var/lib/kubelet, mountPropagation: Bidirectional}}]
+  volumes: [{{name: kubelet, hostPath: {{path: /var/lib/kubelet}}}}]
+"#,
+        image = Cluster::BUSYBOX
+    )
+}
+
+#[test]
+fn cluster_runs_pods_that_reach_the_test() {
+    let cluster = Cluster::start(2);
+    let listener = cluster.listen(9000);
+    let script = "nc 10.89.0.1 9000; exec tail -f /dev/null";
+    cluster.apply(&(pod("one", 1, script) + &pod("two", 2, script)));
+
+    let hello = std::thread::spawn(move || {
+        for _ in 0..2 {
+            listener.accept().expect("a pod comes").0.write_all(b"hello\n").expect("a pod takes it");
+        }
+    });
+    for name in ["one", "two"] {
+        cluster.wait_for(name, Duration::from_secs(60), || cluster.kubectl(&["logs", name]).stdout == b"hello\n");
+    }
+    hello.join().expect("both came");
+    assert!(cluster.exec_in_pod("default", "one", &["test", "-c", "/dev/fuse"]).status.success());
+    let node = &cluster.get_json(&["pod", "two"])["spec"]["nodeName"];
+    assert_eq!(node, "n2");
+
+    // What a pod mounts below /var/lib/kubelet is its node's, and the node's alone.
+    let mount = "mkdir /var/lib/kubelet/made && mount -t tmpfs made /var/lib/kubelet/made";
+    assert!(cluster.exec_in_pod("default", "two", &["sh", "-c", mount]).status.success());
+    assert!(cluster.node_folder(2).join("made").is_dir());
+    assert!(cluster.mounts_of_node(2).contains("/var/lib/kubelet/made"));
+    assert!(!cluster.mounts_of_node(1).contains("/var/lib/kubelet/made"));
+
+    assert_eq!(cluster.pids("kubelet").len(), 2);
+    let (pods, kubelets) = (cluster.pids_on_node(1, "tail"), cluster.pids_on_node(1, "kubelet"));
+    assert_eq!((pods.len(), kubelets.len()), (1, 1));
+    cluster.restart_kubelet(1);
+    cluster.restart_containerd(1);
+    assert_ne!(cluster.pids_on_node(1, "kubelet"), kubelets);
+    assert_eq!(cluster.pids_on_node(1, "tail"), pods);
+    cluster.wait_for("a pod after the restart", Duration::from_secs(30), || {
+        cluster.exec_in_pod("default", "one", &["true"]).status.success()
+    });
+}
+
+#[test]
+fn cluster_ends_with_its_owner_and_leaves_nothing() {
+    let beside = Cluster::start(1);
+    let interfaces = interfaces();
+    let folder = std::env::temp_dir().join(format!("larder-owner-{}", std::process::id()));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/cluster.sh");
+    let mut owner = Command::new("bash")
+        .args(["-c", r#""$0" start "$1" 1 && "$0" exec "$1" kubectl apply -f "$2" >&2 && echo up && read"#])
+        .args([&script, &folder, &manifest(&beside)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("bash runs");
+    let mut up = String::new();
+    BufReader::new(owner.stdout.as_mut().expect("a pipe")).read_line(&mut up).expect("a pipe");
+    assert_eq!(up, "up\n");
+    let traces = Traces::of(&folder);
+    let started = Instant::now();
+    while !traces.found().iter().any(|trace| trace.contains("kubepods")) {
+        assert!(started.elapsed() < Duration::from_secs(30), "the pod does not start: {:#?}", traces.found());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+
+    owner.kill().expect("it runs");
+    owner.wait().expect("it ends");
+    traces.wait_until_gone();
+    assert_eq!(self::interfaces(), interfaces);
+
+    // The cluster beside has the same addresses and has noticed nothing.
+    assert_eq!(beside.get_json(&["nodes"])["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!(beside.get_json(&["pods"])["items"].as_array().map(Vec::len), Some(0));
+    let of_beside = Traces::of(beside.node_folder(1).ancestors().nth(2).expect("the cluster's folder"));
+    assert!(!of_beside.found().is_empty());
+    drop(beside);
+    of_beside.wait_until_gone();
+}
+
+/// A pod's manifest in a file that goes with a cluster.
+fn manifest(cluster: &Cluster) -> PathBuf {
+    let file = cluster.node_folder(1).with_file_name("pod.yaml");
+    fs::write(&file, pod("sleeper", 1, "sleep 1000")).expect("write");
+    file
+}
+
+/// Network interfaces of this machine.
+fn interfaces() -> BTreeSet<PathBuf> {
+    fs::read_dir("/sys/class/net").expect("read").map(|entry| entry.expect("read").path()).collect()
+}
+
+/// What tells that a cluster is, or was, on this machine.
+struct Traces {
+    folder: PathBuf,
+    cgroup: String,
+    namespaces: Vec<PathBuf>,
+}
+
+impl Traces {
+    fn of(folder: &Path) -> Self {
+        let read = |name: &str| fs::read_to_string(folder.join(name)).expect("a started cluster has this file");
+        let first = PathBuf::from("/proc").join(read("pid").trim()).join("ns");
+        let namespaces =
+            ["net", "mnt", "pid"].map(|name| fs::read_link(first.join(name)).expect("its first process runs"));
+        Self { folder: folder.to_owned(), cgroup: read("cgroup").trim().to_owned(), namespaces: namespaces.into() }
+    }
+
+    /// A guard looks twice a second.
+    fn wait_until_gone(&self) {
+        let started = Instant::now();
+        while !self.found().is_empty() {
+            assert!(started.elapsed() < Duration::from_secs(10), "left behind: {:#?}", self.found());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn found(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let folder = self.folder.to_str().expect("UTF-8");
+        for entry in fs::read_dir("/proc").expect("read").flatten() {
+            let process = entry.path();
+            let cgroup = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+            let command = fs::read(process.join("cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            let namespaces = ["net", "mnt", "pid"].map(|name| fs::read_link(process.join("ns").join(name)).ok());
+            if cgroup.contains(&self.cgroup)
+                || command.contains(folder)
+                || namespaces.iter().flatten().any(|namespace| self.namespaces.contains(namespace))
+            {
+                let cgroup = cgroup.lines().find(|line| line.contains(&self.cgroup)).unwrap_or_default();
+                found.insert(format!("{} {command} {cgroup}", process.display()));
+            }
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read");
+        found.extend(mounts.lines().filter(|mount| mount.contains(folder)).map(str::to_owned));
+        let mut trees = vec![PathBuf::from("/sys/fs/cgroup")];
+        trees.extend(fs::read_dir("/sys/fs/cgroup").expect("read").flatten().map(|entry| entry.path()));
+        let cgroups = trees.iter().map(|tree| tree.join(&self.cgroup));
+        let left = cgroups.chain([self.folder.clone()]).filter(|path| path.exists());
+        found.extend(left.map(|path| path.display().to_string()));
+        found
+    }
+}

@@ -1,0 +1,252 @@
+//! The CSI driver with the real daemon, real mounts and a real S3 server; the kubelet's part is played by the test.
+#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use larder_csi_api::csi;
+use larder_csi_api::csi::node_client::NodeClient;
+use larder_csi_api::csi::volume_capability::access_mode::Mode;
+use larder_csi_api::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use larder_e2e::node::{Larderd, Plugin};
+use larder_e2e::{Lab, SECRET};
+use serde_json::Value;
+
+/// What the suite says of features that the driver does not claim: the only reasons to skip a test.
+const UNCLAIMED: [&str; 17] = [
+    "ControllerExpandVolume not supported",
+    "ControllerModifyVolume not supported",
+    "Controller Publish, UnpublishVolume not supported",
+    "ControllerPublishVolume not supported",
+    "ControllerUnpublishVolume not supported",
+    "Modify Volume not supported",
+    "CreateSnapshot not supported",
+    "DeleteSnapshot not supported",
+    "GetCapacity not supported",
+    "GroupControllerService not supported",
+    "NodeExpandVolume not supported",
+    "ListSnapshots not supported",
+    "Modify volume not supported",
+    "NodeStageVolume not supported",
+    "NodeUnstageVolume not supported",
+    "Snapshot not supported",
+    "Volume Cloning not supported",
+];
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The suite that `tests/cluster/cluster.sh install` builds.
+fn suite() -> PathBuf {
+    let dir = std::env::var_os("LARDER_TEST_BIN").map(PathBuf::from);
+    let dir = dir.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/larder/bin"))).unwrap();
+    let binary = dir.join("csi-sanity-v5.4.0");
+    assert!(binary.exists(), "{} is missing: run `make tools`", binary.display());
+    binary
+}
+
+#[test]
+fn csi_sanity_passes() {
+    let lab = Lab::new();
+    lab.put("d/f", b"bytes".to_vec());
+    let larderd = Larderd::start(&lab, "sanity", &[]);
+    let work = lab.folder().join("work");
+    std::fs::create_dir(&work).unwrap();
+    let plugin = Plugin::start(&lab, &larderd, &[&format!("--target-root={}", work.display())]);
+    wait_until("the driver listens", || plugin.log().contains("in session with larderd"));
+    let path = |name: &str| lab.folder().join(name);
+    std::fs::write(path("parameters.yaml"), format!("source: {}\ncacheSize: 1GiB\n", lab.url())).unwrap();
+    let keys = format!("{{AWS_ACCESS_KEY_ID: {}, AWS_SECRET_ACCESS_KEY: {SECRET}}}", lab.server.access_key());
+    std::fs::write(path("secrets.yaml"), format!("NodePublishVolumeSecret: {keys}\n")).unwrap();
+    let flag = |name: &str, path: PathBuf| format!("-{name}={}", path.display());
+    let output = Command::new(suite())
+        .arg(flag("csi.endpoint", plugin.path("csi.sock")))
+        .arg(flag("csi.mountdir", work.join("mount")))
+        .arg(flag("csi.stagingdir", work.join("staging")))
+        .arg(flag("csi.testvolumeparameters", path("parameters.yaml")))
+        .arg(flag("csi.secrets", path("secrets.yaml")))
+        .arg(flag("ginkgo.json-report", path("report.json")))
+        .arg("-ginkgo.no-color")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let report: Value = serde_json::from_slice(&std::fs::read(path("report.json")).expect(&text)).unwrap();
+    let mut counts = BTreeMap::new();
+    let (mut skipped, mut failed) = (vec![], vec![]);
+    for spec in report[0]["SpecReports"].as_array().unwrap().iter().filter(|spec| spec["LeafNodeType"] == "It") {
+        let state = spec["State"].as_str().unwrap();
+        *counts.entry(state).or_insert(0) += 1;
+        let name = format!("{} {}", spec["ContainerHierarchyTexts"], spec["LeafNodeText"]);
+        let why = spec["Failure"]["Message"].as_str().unwrap_or_default();
+        match state {
+            // The suite's authors have put some aside themselves.
+            "passed" | "pending" => {}
+            "skipped" => skipped.push((name, why)),
+            _ => failed.push((name, why)),
+        }
+    }
+    assert_eq!(failed, [], "{text}\n{}", larderd.log());
+    assert!(output.status.success(), "{text}");
+    skipped.retain(|(_, why)| !UNCLAIMED.contains(why));
+    assert_eq!(skipped, []);
+    assert_eq!(counts.into_iter().collect::<Vec<_>>(), [("passed", 35), ("pending", 1), ("skipped", 56)]);
+    assert_eq!(larder_mounts(lab.folder()), [] as [String; 0]);
+    assert!(!plugin.log().contains(SECRET) && !larderd.log().contains(SECRET));
+}
+
+/// Our mounts below a folder.
+fn larder_mounts(folder: &Path) -> Vec<String> {
+    let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let ours = |line: &&str| line.contains(" - fuse larder:") && line.contains(folder.to_str().unwrap());
+    all.lines().filter(ours).map(str::to_owned).collect()
+}
+
+fn bytes(i: u64) -> Vec<u8> {
+    (0..10_000 + i * 7919 % 50_000).map(|n| (n.wrapping_mul(i + 1) >> 3) as u8).collect()
+}
+
+fn publish(lab: &Lab, target: &Path) -> csi::NodePublishVolumeRequest {
+    csi::NodePublishVolumeRequest {
+        volume_id: "volume".to_owned(),
+        target_path: target.display().to_string(),
+        volume_capability: Some(csi::VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+            access_mode: Some(AccessMode { mode: Mode::MultiNodeReaderOnly.into() }),
+        }),
+        readonly: true,
+        secrets: [
+            ("AWS_ACCESS_KEY_ID".to_owned(), lab.server.access_key().to_owned()),
+            ("AWS_SECRET_ACCESS_KEY".to_owned(), SECRET.to_owned()),
+        ]
+        .into(),
+        volume_context: [("source".to_owned(), lab.url())].into(),
+        ..csi::NodePublishVolumeRequest::default()
+    }
+}
+
+#[test]
+fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
+    const FILES: u64 = 60;
+    let lab = Lab::new();
+    for i in 0..FILES {
+        lab.put(&format!("f{i}"), bytes(i));
+    }
+    let mut larderd = Larderd::start(&lab, "turns", &[]);
+    let mut plugin = Plugin::start(&lab, &larderd, &[]);
+    let targets = [plugin.path("kubelet/pods/a"), plugin.path("kubelet/pods/b")];
+    let _in_runtime = lab.runtime().enter();
+    let mut node = NodeClient::new(plugin.channel());
+    for target in &targets {
+        wait_until("the volume is published", || {
+            lab.runtime().block_on(node.node_publish_volume(publish(&lab, target))).is_ok()
+        });
+    }
+    assert_eq!(larder_mounts(lab.folder()).len(), 3, "one FUSE mount, bound twice");
+    let (stop, read) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for reader in 0..8 {
+            let (stop, read, target) = (&stop, &read, &targets[reader % 2]);
+            scope.spawn(move || {
+                for i in (0..FILES).cycle() {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let file = std::fs::File::open(target.join(format!("f{i}"))).unwrap();
+                    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                    let mut got = Vec::new();
+                    std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
+                    assert!(got == bytes(i), "f{i} has wrong bytes");
+                    read.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        // A child inherits open files of the mount and closes them: until the first close was answered, that would wait.
+        wait_until("the readers read", || read.load(Ordering::Relaxed) > 0);
+        for kill in 0..100 {
+            if kill % 2 == 0 {
+                larderd.kill();
+                larderd.restart();
+            } else {
+                plugin.kill();
+                plugin.restart();
+            }
+            wait_until("both hold the connection", || larderd.holds_a_connection() && plugin.holds_a_connection());
+            let before = read.load(Ordering::Relaxed);
+            wait_until("the readers go on", || read.load(Ordering::Relaxed) > before);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for target in &targets {
+        let request = csi::NodeUnpublishVolumeRequest {
+            volume_id: "volume".to_owned(),
+            target_path: target.display().to_string(),
+        };
+        wait_until("the volume is unpublished", || {
+            lab.runtime().block_on(node.node_unpublish_volume(request.clone())).is_ok()
+        });
+        assert!(!target.exists());
+    }
+    assert_eq!(larder_mounts(lab.folder()), [] as [String; 0]);
+    wait_until("neither holds a connection", || !larderd.holds_a_connection() && !plugin.holds_a_connection());
+}
+
+#[test]
+fn a_second_volume_with_other_settings_is_refused_in_words() {
+    let lab = Lab::new();
+    lab.put("f", b"bytes".to_vec());
+    lab.put("g", b"more".to_vec());
+    let larderd = Larderd::start(&lab, "settings", &[]);
+    let plugin = Plugin::start(&lab, &larderd, &[]);
+    let _in_runtime = lab.runtime().enter();
+    let mut node = NodeClient::new(plugin.channel());
+    let first = plugin.path("kubelet/pods/first");
+    wait_until("the volume is published", || {
+        lab.runtime().block_on(node.node_publish_volume(publish(&lab, &first))).is_ok()
+    });
+    let second = plugin.path("kubelet/pods/second");
+    let mut request = publish(&lab, &second);
+    request.volume_id = "second".to_owned();
+    request.volume_context.insert("cacheSize".to_owned(), "1MiB".to_owned());
+    let refused = lab.runtime().block_on(node.node_publish_volume(request.clone())).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains("cache size"), "{refused}");
+    request.volume_context.remove("cacheSize");
+    lab.runtime().block_on(node.node_publish_volume(request)).unwrap();
+    assert_eq!(larder_mounts(lab.folder()).len(), 3);
+    assert_eq!(std::fs::read(second.join("g")).unwrap(), b"more");
+}
+
+#[test]
+fn credentials_that_may_not_read_open_nothing_that_another_tenant_has_cached() {
+    let lab = Lab::new();
+    lab.put("f", b"secret data".to_vec());
+    // larderd's own credentials are good; they must not help a tenant who brings others.
+    let larderd = Larderd::start(&lab, "tenants", &[]);
+    let plugin = Plugin::start(&lab, &larderd, &[]);
+    let _in_runtime = lab.runtime().enter();
+    let mut node = NodeClient::new(plugin.channel());
+    let good = plugin.path("kubelet/pods/good");
+    wait_until("the volume is published", || {
+        lab.runtime().block_on(node.node_publish_volume(publish(&lab, &good))).is_ok()
+    });
+    assert_eq!(std::fs::read(good.join("f")).unwrap(), b"secret data");
+    for (key, secret) in [("AKIAIOSFODNN7EXAMPLE", "wrong"), ("stranger", SECRET)] {
+        let bad = plugin.path("kubelet/pods/bad");
+        let mut request = publish(&lab, &bad);
+        request.volume_id = "other".to_owned();
+        request.secrets.insert("AWS_ACCESS_KEY_ID".to_owned(), key.to_owned());
+        request.secrets.insert("AWS_SECRET_ACCESS_KEY".to_owned(), secret.to_owned());
+        let refused = lab.runtime().block_on(node.node_publish_volume(request)).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused}");
+        assert!(!refused.message().contains(secret), "{refused}");
+        assert!(std::fs::read_dir(&bad).map_or(0, Iterator::count) == 0);
+    }
+}

@@ -1,0 +1,425 @@
+//! Pods read datasets: a real Kubernetes with Larder deployed by `kubectl apply -k deploy`, real kubelets, real mounts.
+#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use larder_e2e::SECRET;
+use larder_e2e::platform::{PATIENCE, Platform};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+/// Prints what md5sum says of every file below the folder it is in.
+const SUMS: &str = "find . -type f | sed 's|^[.]/||' | sort | xargs md5sum";
+
+fn bytes(i: usize) -> Vec<u8> {
+    let mut rng = StdRng::seed_from_u64(i as u64);
+    let mut bytes = vec![0; 5_000 + (i * 7919) % 90_000];
+    rng.fill(&mut bytes[..]);
+    bytes
+}
+
+fn sums(text: &str) -> BTreeMap<String, String> {
+    text.lines().filter_map(|line| line.split_once("  ")).map(|(sum, path)| (path.to_owned(), sum.to_owned())).collect()
+}
+
+/// Reads all files again and again past the page cache, and says each wrong one. `expected` is a file of md5sum's.
+fn reader_script(volume: &str, expected: &BTreeMap<String, String>) -> String {
+    let list: String = expected.iter().map(|(path, sum)| format!("{sum} {path}\\n")).collect();
+    format!(
+        "cd /{volume}; printf '{list}' > /tmp/list; while [ ! -e /tmp/stop ]; do while read sum path; do \
+         got=$(dd if=$path iflag=direct bs=1M 2>/tmp/err | md5sum); [ \"$got\" = \"$sum  -\" ] || echo WRONG $path $got $(cat /tmp/err); \
+         done < /tmp/list; echo round; done; echo stopped"
+    )
+}
+
+#[test]
+fn pods_read_by_claim_share_a_cache_and_leave_nothing() {
+    let platform = Platform::start(2);
+    let cluster = &platform.cluster;
+    let expected = platform.put_dataset("set", 40, bytes);
+    cluster.apply(&(platform.secret("default") + &platform.volume("rox", "set", "ReadOnlyMany", "cacheSize: 100MiB")));
+
+    // Two pods on one node: every file is fetched once.
+    let script = format!("cd /rox && {SUMS}");
+    cluster.apply(&(platform.pod("one", 1, &["rox"], &script) + &platform.pod("two", 1, &["rox"], &script)));
+    assert_eq!(sums(&platform.output("one")), expected);
+    assert_eq!(sums(&platform.output("two")), expected);
+    for path in expected.keys() {
+        assert_eq!(platform.gets_of("set", path), 1, "{path} after two pods on a node");
+    }
+    // A pod on the second node: once more.
+    cluster.apply(&platform.pod("three", 2, &["rox"], &script));
+    assert_eq!(sums(&platform.output("three")), expected);
+    for path in expected.keys() {
+        assert_eq!(platform.gets_of("set", path), 2, "{path} after a pod on another node");
+    }
+    platform.delete_readers();
+    platform.assert_clean(1);
+    platform.assert_clean(2);
+
+    // Again, with what was cached: nothing is fetched. And a claim that may write is mounted read-only.
+    let writing = "touch /rwo/new 2>&1; cd /rwo && ".to_owned() + SUMS;
+    cluster.apply(
+        &(platform.volume("rwo", "set", "ReadWriteOnce", "") + &platform.pod("four", 1, &["rwo", "rox"], &writing)),
+    );
+    let said = platform.output("four");
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert_eq!(sums(&said), expected);
+    for path in expected.keys() {
+        assert_eq!(platform.gets_of("set", path), 2, "{path} was cached");
+    }
+    platform.delete_readers();
+    platform.assert_clean(1);
+
+    // Nothing that Kubernetes or Larder has written down holds the secret.
+    for n in ["1", "2"] {
+        let node = cluster.node_folder(n.parse().unwrap());
+        let found = cluster.exec(&["grep", "-rl", SECRET, node.to_str().unwrap()]);
+        assert_eq!(String::from_utf8_lossy(&found.stdout), "", "the secret is on node {n}");
+    }
+    for set in ["larderd", "larder-csi"] {
+        let logs = cluster.kubectl_ok(&[
+            "logs",
+            "-n",
+            "larder-system",
+            "-l",
+            &format!("app.kubernetes.io/name={set}"),
+            "--tail=-1",
+        ]);
+        assert!(logs.contains("INFO") && !logs.contains(SECRET), "{logs}");
+    }
+}
+
+#[test]
+fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart() {
+    let platform = Platform::start(1);
+    let cluster = &platform.cluster;
+    let expected = platform.put_dataset("set", 5, bytes);
+    for namespace in ["team-a", "team-b"] {
+        cluster.kubectl_ok(&["create", "namespace", namespace]);
+    }
+    let datasets = format!(
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: larder-datasets, namespace: larder-system}}\ndata:\n  \
+         datasets.yaml: |\n    datasets:\n      set: {{source: \"s3://bucket/set\", endpoint: \"{}\", namespaces: [team-a]}}\n",
+        platform.endpoint()
+    );
+    // Its own secret in each namespace: what a team may mount is not decided by what it knows.
+    cluster.apply(&(datasets + &platform.secret("default") + &platform.secret("team-a") + &platform.secret("team-b")));
+    // The kubelet brings a ConfigMap into running pods within a minute or two; a new pod has it at once.
+    cluster.kubectl_ok(&["rollout", "restart", "-n", "larder-system", "daemonset/larder-csi"]);
+    platform.wait_until_ready();
+    let inline = |attributes: &str| {
+        format!(
+            "{{name: set, csi: {{driver: csi.larder.dev, readOnly: true, nodePublishSecretRef: {{name: origin}}, \
+             volumeAttributes: {{{attributes}}}}}}}"
+        )
+    };
+    let mounts = "{name: set, mountPath: /set}";
+    let script = format!("cd /set && {SUMS}; exec tail -f /dev/null");
+    let pod =
+        |name: &str, namespace: &str, volume: &str| platform.pod_with(name, namespace, 1, mounts, volume, &script);
+
+    cluster.apply(&pod("good", "team-a", &inline("dataset: set")));
+    cluster.apply(&pod("stranger", "team-b", &inline("dataset: set")));
+    cluster.apply(&pod("nameless", "team-a", &inline("dataset: other")));
+    cluster.apply(&pod("by-url", "team-b", &inline("source: \"s3://bucket/set\"")));
+    let mut broken = String::new();
+    for (name, attribute) in [
+        ("unknown", "colour: red"),
+        ("size", "cacheSize: lots"),
+        ("dots", "region: ../../etc"),
+        ("policy", "policy: best"),
+    ] {
+        broken += &platform.volume(name, "set", "ReadOnlyMany", attribute);
+        broken += &platform.pod(name, 1, &[name], "true");
+    }
+    broken += &platform.volume("missing", "set", "ReadOnlyMany", "").replace("name: origin}", "name: nosuch}");
+    broken += &platform.pod("missing", 1, &["missing"], "true");
+    broken += &platform.volume("nowhere", "nosuchset", "ReadOnlyMany", "snapshot: \"12\"");
+    broken += &platform.pod("nowhere", 1, &["nowhere"], "true");
+    cluster.apply(&broken);
+
+    cluster.wait_for("the pod that may read does", PATIENCE, || platform.phase("team-a", "good") == "Running");
+    cluster.wait_for("it has read", PATIENCE, || {
+        sums(&String::from_utf8_lossy(&cluster.kubectl(&["logs", "-n", "team-a", "good"]).stdout)) == expected
+    });
+    // Not given and not there: the same words, so that nobody learns which.
+    let words = |event: String| {
+        event.split_once("may not use the dataset ").map(|(_, rest)| rest[rest.find(',').unwrap()..].to_owned())
+    };
+    let refused = words(platform.event("team-b", "stranger", "PermissionDenied"));
+    assert!(refused.is_some());
+    assert_eq!(refused, words(platform.event("team-a", "nameless", "PermissionDenied")));
+    assert!(platform.event("team-b", "by-url", "InvalidArgument").contains("attribute `source`"));
+    for (pod, word) in [
+        ("unknown", "colour"),
+        ("size", "cacheSize"),
+        ("dots", "region"),
+        ("policy", "policy"),
+        ("nowhere", "snapshot"),
+    ] {
+        // Not just by the word: the kubelet's own events name the volume.
+        let event = platform.event("default", pod, "InvalidArgument");
+        assert!(event.contains(&format!("attribute `{word}`")), "{pod}: {event}");
+    }
+    platform.event("default", "missing", "secret nosuch");
+    for (namespace, pod) in [("team-b", "stranger"), ("team-b", "by-url"), ("default", "unknown")] {
+        assert_eq!(platform.phase(namespace, pod), "Pending");
+    }
+    cluster.kubectl_ok(&["delete", "pods", "-n", "default", "--all", "--wait=false"]);
+    platform.delete_readers();
+    platform.assert_clean(1);
+}
+
+/// What is killed.
+const VICTIMS: [&str; 2] = ["larderd", "larder-csi"];
+
+#[test]
+fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
+    const KILLS: u32 = 200;
+    let platform = Platform::start(2);
+    let cluster = &platform.cluster;
+    let expected = platform.put_dataset("set", 30, bytes);
+    cluster.apply(&(platform.secret("default") + &platform.volume("set", "set", "ReadOnlyMany", "")));
+    let readers: Vec<String> = (0..8).map(|i| format!("reader{i}")).collect();
+    for (i, reader) in readers.iter().enumerate() {
+        cluster.apply(&platform.pod(reader, 1 + i as u32 % 2, &["set"], &reader_script("set", &expected)));
+    }
+    for reader in &readers {
+        cluster.wait_for("a reader reads", PATIENCE, || {
+            String::from_utf8_lossy(&cluster.kubectl(&["logs", reader]).stdout).contains("round")
+        });
+    }
+    // The nodes one beside the other: on each, one victim at a time, and the next once both are back together.
+    let kill_on = |node: u32| {
+        let mut rng = StdRng::seed_from_u64(node.into());
+        let mut shims = 0;
+        for kill in 0..KILLS / 2 {
+            let victim = *VICTIMS.choose(&mut rng).unwrap();
+            let pids = cluster.pids_on_node(node, victim);
+            let [pid] = pids[..] else { panic!("kill {kill}: {victim} on node {node} runs as {pids:?}") };
+            let shim = kill % 20 == 19;
+            let doomed = if shim { parent(pid) } else { pid };
+            shims += u32::from(shim);
+            // SAFETY of the test: the number is a process of the cluster's, found a moment ago.
+            rustix::process::kill_process(
+                rustix::process::Pid::from_raw(doomed.cast_signed()).unwrap(),
+                rustix::process::Signal::KILL,
+            )
+            .unwrap();
+            cluster.wait_for(&format!("{victim} is back on node {node}"), PATIENCE, || {
+                let now = cluster.pids_on_node(node, victim);
+                now.len() == 1 && now != [pid] && together(&platform, node)
+            });
+        }
+        shims
+    };
+    let shims = std::thread::scope(|scope| {
+        let other = scope.spawn(|| kill_on(2));
+        kill_on(1) + other.join().unwrap()
+    });
+    assert_eq!(shims, KILLS / 20);
+    for reader in &readers {
+        let _ = cluster.exec_in_pod("default", reader, &["touch", "/tmp/stop"]);
+    }
+    let mut rounds = 0;
+    for reader in &readers {
+        let said = platform.output(reader);
+        assert!(!said.contains("WRONG"), "{reader}: {said}");
+        assert!(said.ends_with("stopped\n"), "{reader} is stuck: {said}");
+        rounds += said.matches("round").count();
+    }
+    println!("{KILLS} kills, {shims} of them of shims; {} files read and checked", rounds * expected.len());
+    platform.delete_readers();
+    platform.assert_clean(1);
+    platform.assert_clean(2);
+}
+
+fn parent(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("PPid:\t")).unwrap().parse().unwrap()
+}
+
+/// True once daemon and plugin hold the connection together again: only then may the next of them die.
+fn together(platform: &Platform, node: u32) -> bool {
+    let holds = |victim| match platform.cluster.pids_on_node(node, victim)[..] {
+        [pid] => std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            // `/dev/fuse` as long as the container lives that opened it, then what is left of that path.
+            .any(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.ends_with("fuse"))),
+        _ => false,
+    };
+    VICTIMS.into_iter().all(holds)
+}
+
+#[test]
+fn both_dying_at_once_fails_clearly_and_new_pods_work() {
+    let platform = Platform::start(1);
+    let cluster = &platform.cluster;
+    let expected = platform.put_dataset("set", 10, bytes);
+    cluster.apply(&(platform.secret("default") + &platform.volume("set", "set", "ReadOnlyMany", "")));
+    cluster.apply(&platform.pod("old", 1, &["set"], "exec tail -f /dev/null"));
+    cluster.wait_for("the pod runs", PATIENCE, || platform.phase("default", "old") == "Running");
+    let doomed: Vec<u32> = VICTIMS.iter().flat_map(|victim| cluster.pids_on_node(1, victim)).collect();
+    assert_eq!(doomed.len(), 2);
+    for pid in &doomed {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    cluster.wait_for("the old pod hears of it", PATIENCE, || {
+        let read = cluster.exec_in_pod("default", "old", &["sh", "-c", "cat /set/d0/f0 2>&1 | md5sum; cat /set/d0/f0"]);
+        String::from_utf8_lossy(&read.stderr).contains("not connected")
+    });
+    cluster.wait_for("both are back", PATIENCE, || {
+        VICTIMS.iter().all(|victim| cluster.pids_on_node(1, victim).iter().any(|pid| !doomed.contains(pid)))
+    });
+    cluster.apply(&platform.pod("new", 1, &["set"], &format!("cd /set && {SUMS}")));
+    assert_eq!(sums(&platform.output("new")), expected);
+    platform.delete_readers();
+    platform.assert_clean(1);
+}
+
+#[test]
+fn an_upgrade_and_a_kubelet_restart_under_readers_lose_nothing() {
+    let platform = Platform::start(1);
+    let cluster = &platform.cluster;
+    let expected = platform.put_dataset("set", 30, bytes);
+    cluster.apply(&(platform.secret("default") + &platform.volume("set", "set", "ReadOnlyMany", "")));
+    cluster.apply(&platform.pod("reader", 1, &["set"], &reader_script("set", &expected)));
+    cluster.wait_for("the reader reads", PATIENCE, || {
+        String::from_utf8_lossy(&cluster.kubectl(&["logs", "reader"]).stdout).contains("round")
+    });
+    for set in VICTIMS {
+        cluster.kubectl_ok(&["rollout", "restart", "-n", "larder-system", &format!("daemonset/{set}")]);
+        platform.wait_until_ready();
+    }
+    let before = platform.mounts(1);
+    cluster.restart_kubelet(1);
+    // New work proves that the kubelet is back; it shares the mount.
+    cluster.apply(&platform.pod("second", 1, &["set"], &format!("cd /set && {SUMS}")));
+    assert_eq!(sums(&platform.output("second")), expected);
+    cluster.kubectl_ok(&["delete", "pod", "second"]);
+    cluster.wait_for("its mount is gone", PATIENCE, || platform.mounts(1).len() == before.len());
+    assert_eq!(platform.mounts(1), before, "the kubelet's restart made no second mount");
+    for path in expected.keys() {
+        assert_eq!(platform.gets_of("set", path), 1, "{path}: the cache was kept");
+    }
+    let _ = cluster.exec_in_pod("default", "reader", &["touch", "/tmp/stop"]);
+    let said = platform.output("reader");
+    assert!(!said.contains("WRONG") && said.ends_with("stopped\n"), "{said}");
+    platform.delete_readers();
+    platform.assert_clean(1);
+}
+
+#[test]
+fn fifty_pods_that_come_and_go_leave_nothing() {
+    const PODS: usize = 50;
+    let platform = Platform::start(2);
+    let cluster = &platform.cluster;
+    let mut manifests = platform.secret("default");
+    for set in ["a", "b", "c"] {
+        platform.put_dataset(set, 8, bytes);
+        manifests += &platform.volume(set, set, "ReadOnlyMany", "");
+    }
+    cluster.apply(&manifests);
+    let mut rng = StdRng::seed_from_u64(50);
+    let mut there = [false; PODS];
+    let started = Instant::now();
+    let (mut made, mut deleted) = (0, 0);
+    while started.elapsed() < Duration::from_secs(120) || made < PODS {
+        let mut batch = String::new();
+        let mut gone = Vec::new();
+        for _ in 0..6 {
+            let i = rng.random_range(0..PODS);
+            let name = format!("pod{i}");
+            let was = there[i];
+            there[i] = !was;
+            if was {
+                gone.push(name);
+            } else if !gone.contains(&name) {
+                let sets: Vec<&str> = ["a", "b", "c"].into_iter().filter(|_| rng.random_bool(0.5)).collect();
+                let script = "cat /*/d*/f* > /dev/null 2>/tmp/err; sleep 100000";
+                batch += &platform.pod(&name, rng.random_range(1..=2), &sets, script);
+                made += 1;
+            } else {
+                there[i] = false;
+            }
+        }
+        deleted += gone.len();
+        for name in gone {
+            cluster.kubectl(&["delete", "pod", &name, "--wait=false"]);
+        }
+        if !batch.is_empty() {
+            // A name may still be on its way out: it is made another time.
+            let path = std::env::temp_dir().join(format!("larder-churn-{}.yaml", std::process::id()));
+            std::fs::write(&path, batch).unwrap();
+            cluster.kubectl(&["apply", "-f", path.to_str().unwrap()]);
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    println!("{made} pods made, {deleted} deleted on the way");
+    platform.delete_readers();
+    platform.assert_clean(1);
+    platform.assert_clean(2);
+}
+
+/// Only measures: the read path in a pod beside that of `larder mount`, on one machine and in turns.
+/// `cargo nextest run --release -p larder-e2e --run-ignored only --no-capture in_a_pod`
+#[test]
+#[ignore = "measures, and asserts nothing about speed"]
+fn the_read_path_in_a_pod_beside_larder_mount() {
+    const ROUNDS: usize = 4;
+    let platform = Platform::start(1);
+    let cluster = &platform.cluster;
+    platform.put_dataset("set", 2000, |i| vec![i as u8; 16_000 + (i * 7919) % 190_000]);
+    cluster.apply(&(platform.secret("default") + &platform.volume("set", "set", "ReadOnlyMany", "")));
+    let pod = platform.pod("bench", 1, &["set"], "true").replace(
+        &format!(
+            "image: {}\n    imagePullPolicy: Never\n    command: [sh, -c, \"true\"]",
+            larder_testkit::Cluster::BUSYBOX
+        ),
+        "image: larder.dev/larder:0.1.0\n    imagePullPolicy: Never\n    \
+         command: [larder, stats, /set, --watch]",
+    );
+    cluster.apply(&pod);
+    cluster.wait_for("the pod runs", PATIENCE, || platform.phase("default", "bench") == "Running");
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("mnt");
+    std::fs::create_dir(&dir).unwrap();
+    let larder = larder_testkit::larder_binary();
+    let variables = [
+        format!("HOME={}", home.path().display()),
+        format!("AWS_ACCESS_KEY_ID={}", platform.server.access_key()),
+        format!("AWS_SECRET_ACCESS_KEY={SECRET}"),
+        format!("AWS_ENDPOINT_URL={}", platform.endpoint()),
+    ];
+    let host = |args: &[&str]| {
+        let mut all = vec!["env"];
+        all.extend(variables.iter().map(String::as_str));
+        all.push(larder.to_str().unwrap());
+        all.extend(args);
+        let output = cluster.exec(&all);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{args:?}: {out}{err}");
+        out.into_owned()
+    };
+    host(&["mount", "s3://bucket/set", dir.to_str().unwrap()]);
+    let in_pod = |args: &[&str]| {
+        let output = cluster.exec_in_pod("default", "bench", &[&["larder"], args].concat());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let flags = ["--epochs", "3", "--readers", "16"];
+    for (what, drop) in [("warm, pages dropped", "pages"), ("hot", "none")] {
+        for round in 1..=ROUNDS {
+            let args = |dir| [&["bench", "epochs", dir, "--drop", drop][..], &flags].concat();
+            println!("{what}, round {round}, larder mount:\n{}", host(&args(dir.to_str().unwrap())));
+            println!("{what}, round {round}, pod:\n{}", in_pod(&args("/set")));
+        }
+    }
+    host(&["umount", dir.to_str().unwrap()]);
+    platform.delete_readers();
+}

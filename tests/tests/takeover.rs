@@ -1,0 +1,226 @@
+//! Mounts that outlive the daemon: real `larderd`, real kernel mounts, and a keeper that holds the connections.
+#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_daemon_api::v1;
+use larder_e2e::Lab;
+use larder_e2e::node::{Keeper, Larderd};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+const FILES: usize = 300;
+
+/// The bytes of file `i`, which nothing else has.
+fn bytes(i: usize) -> Vec<u8> {
+    let mut rng = StdRng::seed_from_u64(i as u64);
+    let mut bytes = vec![0; 1_000 + (i * 7919) % 60_000];
+    rng.fill(&mut bytes[..]);
+    bytes
+}
+
+fn lab() -> Lab {
+    let lab = Lab::new();
+    for i in 0..FILES {
+        lab.put(&format!("d{}/f{i}", i % 7), bytes(i));
+    }
+    lab
+}
+
+fn path(dir: &Path, i: usize) -> std::path::PathBuf {
+    dir.join(format!("d{}/f{i}", i % 7))
+}
+
+fn dataset(lab: &Lab) -> v1::Dataset {
+    v1::Dataset { source: lab.url(), ..v1::Dataset::default() }
+}
+
+fn prepare(lab: &Lab, larderd: &Larderd, dataset: &v1::Dataset) -> v1::Prepared {
+    let _in_runtime = lab.runtime().enter();
+    let mut client = larderd.client();
+    let request = v1::PrepareRequest { dataset: Some(dataset.clone()), wait_ms: 30_000 };
+    match lab.runtime().block_on(client.prepare(request)).unwrap().into_inner().outcome {
+        Some(v1::prepare_response::Outcome::Prepared(prepared)) => prepared,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A lab, a daemon, a keeper that is connected, and a mount.
+fn mounted(name: &str, flags: &[&str]) -> (Lab, Larderd, Keeper, std::path::PathBuf) {
+    let lab = lab();
+    let larderd = Larderd::start(&lab, name, flags);
+    let mut keeper = Keeper::new(larderd.run_dir());
+    keeper.connect();
+    let prepared = prepare(&lab, &larderd, &dataset(&lab));
+    assert_eq!(prepared.files, FILES as u64);
+    let dir = lab.folder().join("kept");
+    keeper.mount(&prepared, dataset(&lab), &dir).unwrap();
+    (lab, larderd, keeper, dir)
+}
+
+/// Readers that check every byte until told to stop. Returns how many files each has read.
+struct Readers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<u64>>,
+    read: Arc<AtomicU64>,
+}
+
+impl Readers {
+    fn start(dir: &Path, count: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let read = Arc::new(AtomicU64::new(0));
+        let threads = (0..count)
+            .map(|reader| {
+                let (stop, read, dir) = (Arc::clone(&stop), Arc::clone(&read), dir.to_owned());
+                std::thread::spawn(move || {
+                    let mut rng = StdRng::seed_from_u64(reader);
+                    let mut files = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let i = rng.random_range(0..FILES);
+                        let file = std::fs::File::open(path(&dir, i)).unwrap();
+                        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                        let mut got = Vec::new();
+                        std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
+                        assert!(got == bytes(i), "file {i} has wrong bytes");
+                        files += 1;
+                        read.fetch_add(1, Ordering::Relaxed);
+                    }
+                    files
+                })
+            })
+            .collect();
+        let readers = Self { stop, threads, read };
+        // A program that this process starts inherits its open files and closes them: until the first close was answered,
+        // that would wait for the daemon, which may be the very program to be started.
+        while readers.total() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        readers
+    }
+
+    fn total(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Every reader must end by itself, with no error, and not stuck.
+    fn finish(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    }
+}
+
+#[test]
+fn readers_outlive_300_kills_of_the_daemon() {
+    let (_lab, mut larderd, mut keeper, dir) = mounted("kills", &[]);
+    let readers = Readers::start(&dir, 8);
+    let mut rng = StdRng::seed_from_u64(1);
+    for kill in 0..300 {
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..40)));
+        larderd.kill();
+        let before = readers.total();
+        larderd.restart();
+        assert_eq!(keeper.connect(), [] as [String; 0]);
+        let started = std::time::Instant::now();
+        while readers.total() == before {
+            assert!(
+                started.elapsed() < Duration::from_secs(30),
+                "kill {kill}: the readers do not go on: {}",
+                larderd.log()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert!(readers.finish() >= 300);
+}
+
+#[test]
+fn a_keeper_that_lost_everything_gets_it_back_and_both_may_die_in_turn() {
+    let (_lab, mut larderd, mut keeper, dir) = mounted("turns", &[]);
+    let readers = Readers::start(&dir, 4);
+    for _ in 0..20 {
+        keeper.lose_everything();
+        assert_eq!(keeper.connect().len(), 1, "{}", larderd.log());
+        larderd.kill();
+        larderd.restart();
+        assert_eq!(keeper.connect().len(), 0);
+    }
+    assert!(readers.finish() > 0);
+}
+
+#[test]
+fn an_upgrade_keeps_the_cache_and_the_readers() {
+    let (lab, mut larderd, mut keeper, dir) = mounted("upgrade", &[]);
+    for i in 0..FILES {
+        assert!(std::fs::read(path(&dir, i)).unwrap() == bytes(i));
+    }
+    let open = std::fs::File::open(path(&dir, 1)).unwrap();
+    larderd.terminate();
+    larderd.restart();
+    keeper.connect();
+    lab.server.reset_counters();
+    let readers = Readers::start(&dir, 4);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(readers.finish() > 0);
+    rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut got = Vec::new();
+    std::io::Read::read_to_end(&mut &open, &mut got).unwrap();
+    assert!(got == bytes(1), "a file that was open before the upgrade reads on");
+    let gets: u64 = (0..FILES).map(|i| lab.gets_of(&format!("d{}/f{i}", i % 7))).sum();
+    assert_eq!(gets, 0, "everything was cached before the upgrade");
+}
+
+#[test]
+fn a_daemon_killed_before_it_answered_the_first_request_is_no_loss() {
+    let lab = lab();
+    let mut larderd = Larderd::start(&lab, "early", &[]);
+    let mut keeper = Keeper::new(larderd.run_dir());
+    keeper.connect();
+    let prepared = prepare(&lab, &larderd, &dataset(&lab));
+    larderd.kill();
+    let dir = lab.folder().join("kept");
+    // Nobody answers INIT; whoever looks at the mount waits.
+    keeper.mount(&prepared, dataset(&lab), &dir).unwrap_err();
+    let looker = std::thread::spawn({
+        let dir = dir.clone();
+        move || std::fs::read(path(&dir, 3)).unwrap() == bytes(3)
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!looker.is_finished());
+    larderd.restart();
+    keeper.connect();
+    assert!(looker.join().unwrap());
+}
+
+#[test]
+fn larder_mount_joins_a_larderd_that_runs_and_leaves_it_running() {
+    let lab = lab();
+    let larderd = Larderd::start(&lab, "standing", &["--cache-size=1MB"]);
+    let listening = || larderd.run_dir().join("larderd.sock").exists();
+    let started = std::time::Instant::now();
+    while !listening() {
+        assert!(started.elapsed() < Duration::from_secs(30), "larderd does not come up: {}", larderd.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let dir = lab.folder().join("joined");
+    std::fs::create_dir(&dir).unwrap();
+    let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", larderd.run_dir().to_str().unwrap()];
+    // It has a size of its own, which a mount cannot exceed.
+    let complaint = lab.larder_fails(1, &[&args[..], &["--cache-size", "2MB"]].concat());
+    assert!(complaint.contains("no room"), "{complaint}");
+    lab.larder_ok(&args);
+    for i in 0..FILES {
+        assert!(std::fs::read(path(&dir, i)).unwrap() == bytes(i));
+    }
+    let stats: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.join(".larder/stats.json")).unwrap()).unwrap();
+    assert_eq!(stats["cache"]["capacity_bytes"], 1_000_000, "as much as there is");
+    let _in_runtime = lab.runtime().enter();
+    let mounts = lab.runtime().block_on(larderd.client().list_mounts(v1::ListMountsRequest {})).unwrap().into_inner();
+    assert_eq!(mounts.mounts.len(), 1);
+    lab.larder_ok(&["umount", dir.to_str().unwrap()]);
+    let mounts = lab.runtime().block_on(larderd.client().list_mounts(v1::ListMountsRequest {})).unwrap().into_inner();
+    assert_eq!(mounts.mounts, [], "larderd goes on without a mount");
+}
