@@ -174,11 +174,15 @@ impl FdKeeper {
     /// Gives larderd a new connection to serve, and keeps it once larderd has taken it. When it fails the connection is
     /// dropped, and so ends.
     pub async fn offer(&self, connection: Connection) -> Result<(), KeeperError> {
+        if !self.shared.session.borrow().connected {
+            return Err(self.shared.not_connected());
+        }
         self.ask(|reply| Request::Offer(Arc::new(connection), reply)).await
     }
 
-    /// Drops a connection, if it is held, here at once, and at larderd if that is there. Errors concern larderd only; it
-    /// hears of it in the next session, when the mount has ended.
+    /// Drops a connection, if it is held, here at once, and at larderd if that is there; a session that is about to begin
+    /// is waited for, since larderd may have been offered the connection just now. Errors concern larderd only; it hears of
+    /// it in the next session, when the mount has ended.
     pub async fn forget(&self, mount: &MountId) -> Result<(), KeeperError> {
         let Some(held) = self.shared.connections().remove(mount) else { return Ok(()) };
         let outcome = self.ask(|reply| Request::Forget(mount.clone(), reply)).await;
@@ -190,9 +194,6 @@ impl FdKeeper {
         &self,
         request: impl FnOnce(oneshot::Sender<Result<(), KeeperError>>) -> Request,
     ) -> Result<(), KeeperError> {
-        if !self.shared.session.borrow().connected {
-            return Err(self.shared.not_connected());
-        }
         let (reply, answer) = oneshot::channel();
         match self.requests.try_send(request(reply)) {
             Ok(()) => {}

@@ -254,9 +254,11 @@ spec:
     /// Waits until nothing of Larder is mounted on a node and the kubelet has no folder of a pod that is gone.
     pub fn assert_clean(&self, node: u32) {
         self.cluster.wait_for("no mount is left", PATIENCE, || self.mounts(node).is_empty());
+        // The folder of a mount goes a moment after the mount.
         let own = self.cluster.node_folder(node).join("plugins/csi.larder.dev/mounts");
-        let left: Vec<_> = std::fs::read_dir(own).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        assert!(left.is_empty(), "left over: {left:?}");
+        self.cluster.wait_for("no folder of a mount is left", PATIENCE, || {
+            std::fs::read_dir(&own).into_iter().flatten().count() == 0
+        });
         let pods = self.cluster.get_json(&["pods", "-A"]);
         let uids: Vec<_> =
             pods["items"].as_array().unwrap().iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();

@@ -1,61 +1,13 @@
 //! `larder bench`
 
-use std::collections::HashMap;
+mod epochs;
+
 use std::process::ExitCode;
-use std::sync::Mutex;
 
-use anyhow::{Context, bail};
-use larder_bench::epochs::{ReadOptions, drop_kernel_caches, read_epoch, walk};
-use larder_bench::plot::{Line, Plot};
-
-use crate::args::{BenchArgs, BenchCommand, Drop, EpochsArgs};
-use crate::output;
+use crate::args::bench::{BenchArgs, BenchCommand};
 
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     match &args.what {
-        BenchCommand::Epochs(args) => epochs(args),
+        BenchCommand::Epochs(args) => epochs::run(args),
     }
-}
-
-fn epochs(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
-    let targets = walk(&args.dir)?;
-    if targets.is_empty() {
-        bail!("{} holds no files", args.dir.display());
-    }
-    let bar =
-        output::bar(u64::from(args.epochs) * targets.len() as u64, "{msg} {bar:30} {pos}/{len} files {per_sec} {eta}");
-    let sums = Mutex::new(HashMap::new());
-    let mut epochs = Vec::new();
-    println!("{:>5} {:>9} {:>11} {:>9} {:>9} {:>9}", "epoch", "files", "files/s", "MB/s", "p50 ms", "p99 ms");
-    for number in 1..=args.epochs {
-        bar.set_message(format!("epoch {number}"));
-        if args.drop == Drop::All {
-            drop_kernel_caches().context("--drop all")?;
-        }
-        let options = ReadOptions {
-            readers: args.readers as usize,
-            drop_pages: args.drop == Drop::Pages,
-            seed: args.seed.wrapping_add(u64::from(number)),
-        };
-        let epoch = read_epoch(&targets, &sums, options, &bar)?;
-        bar.suspend(|| {
-            println!(
-                "{number:>5} {:>9} {:>11.0} {:>9.0} {:>9.2} {:>9.2}",
-                epoch.files, epoch.files_per_second, epoch.mb_per_second, epoch.p50_ms, epoch.p99_ms
-            );
-        });
-        epochs.push(epoch);
-    }
-    bar.finish_and_clear();
-    if let Some(path) = &args.json {
-        std::fs::write(path, serde_json::to_vec_pretty(&epochs)?)
-            .with_context(|| format!("write {} (--json)", path.display()))?;
-    }
-    if let Some(path) = &args.plot {
-        let points = epochs.iter().zip(1_u32..).map(|(epoch, number)| (f64::from(number), epoch.files_per_second));
-        let line = Line { name: args.dir.display().to_string(), points: points.collect(), is_reference: false };
-        let plot = Plot { title: "Speed of epochs".into(), x: "epoch".into(), y: "files/s".into(), lines: vec![line] };
-        plot.write(path).context("--plot")?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
