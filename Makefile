@@ -5,12 +5,14 @@ export CARGO_TARGET_DIR ?= $(LARDER_CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 PATH := $(LARDER_CACHE)/bin:$(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help quickstart build test lint fmt unit doc fuzz tools packages clean-cache cluster cluster-down
+.PHONY: help quickstart build test lint fmt unit doc fuzz tools packages peers bench cluster cluster-down
 
 help:
 	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
 	@echo "make test         everything CI checks"
 	@echo "make lint unit doc fuzz   its parts"
+	@echo "make peers        measure Larder beside every peer on this machine (as root; ARGS=--help tells more)"
+	@echo "make bench        time the hot functions"
 	@echo "make cluster cluster-down   a Kubernetes of two nodes to try things in"
 
 quickstart: packages
@@ -53,6 +55,15 @@ cluster:
 
 cluster-down:
 	tests/cluster/cluster.sh stop $(LARDER_CACHE)/cluster
+
+# Half an hour for all of it: docs/PERFORMANCE.md says what it does.
+peers: packages
+	bench/install-peers
+	cargo build --release -p larder
+	$(CARGO_TARGET_DIR)/release/larder bench peers $(ARGS)
+
+bench: packages
+	cargo bench --workspace --benches -- $(ARGS)
 
 fmt:
 	cargo fmt --all

@@ -3,6 +3,7 @@
 //! Invariant: every byte read is summed, and a sum that is known and differs is an error, not a figure.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -12,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::order::shuffled;
+use crate::systems::child::own_cpu_seconds;
+use crate::tree::MadeFile;
 
 /// What a reader reads at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -43,7 +45,7 @@ pub struct ReadOptions {
 }
 
 /// What one epoch came to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Epoch {
     /// Files read.
     pub files: u64,
@@ -59,6 +61,57 @@ pub struct Epoch {
     pub p50_ms: f64,
     /// 99 of 100 files took at most this long, in ms.
     pub p99_ms: f64,
+    /// Seconds of CPU that this process used meanwhile, user and kernel.
+    pub cpu_seconds: f64,
+}
+
+impl Epoch {
+    /// Of files that took these times, in any order.
+    pub(crate) fn new(mut times: Vec<Duration>, bytes: u64, seconds: f64, cpu_seconds: f64) -> Self {
+        times.sort_unstable();
+        let percentile = |share: f64| {
+            let at = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
+            times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
+        };
+        Self {
+            files: times.len() as u64,
+            bytes,
+            seconds,
+            files_per_second: times.len() as f64 / seconds,
+            mb_per_second: bytes as f64 / 1e6 / seconds,
+            p50_ms: percentile(0.5),
+            p99_ms: percentile(0.99),
+            cpu_seconds,
+        }
+    }
+}
+
+/// The files that a list names, below `root`: a line each, with size, CRC32C in hexadecimal and path, as
+/// [`write_expected`] makes it. Errors name the line.
+pub fn read_expected(root: &Path, list: &Path) -> anyhow::Result<Vec<Target>> {
+    let text = std::fs::read_to_string(list).with_context(|| format!("read {}", list.display()))?;
+    let target = |line: &str| {
+        let (size, rest) = line.split_once(' ')?;
+        let (crc32c, path) = rest.split_once(' ')?;
+        let crc32c = u32::from_str_radix(crc32c, 16).ok()?;
+        Some(Target { path: root.join(path), size: Some(size.parse().ok()?), crc32c: Some(crc32c) })
+    };
+    let mut targets = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let understood = target(line);
+        targets.push(understood.with_context(|| format!("{} line {number}: not SIZE CRC32C PATH", list.display()))?);
+    }
+    Ok(targets)
+}
+
+/// Writes the list that [`read_expected`] reads.
+pub fn write_expected(list: &Path, files: &[MadeFile]) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for file in files {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{} {:08x} {}", file.size, file.crc32c, file.path.display());
+    }
+    std::fs::write(list, text).with_context(|| format!("write {}", list.display()))
 }
 
 /// Every regular file below `root`, in the order of a walk. What cannot be walked is an error.
@@ -89,11 +142,24 @@ pub fn read_epoch(
     options: ReadOptions,
     bar: &ProgressBar,
 ) -> anyhow::Result<Epoch> {
-    let mut order: Vec<&Target> = targets.iter().collect();
-    order.shuffle(&mut StdRng::seed_from_u64(options.seed));
+    read_first(targets, usize::MAX, sums, options, bar)
+}
+
+/// As [`read_epoch`], and ends after the first `files` of the shuffled order.
+pub fn read_first(
+    targets: &[Target],
+    files: usize,
+    sums: &Mutex<HashMap<PathBuf, u32>>,
+    options: ReadOptions,
+    bar: &ProgressBar,
+) -> anyhow::Result<Epoch> {
+    let count = u32::try_from(targets.len()).context("number the files")?;
+    let mut order: Vec<&Target> =
+        shuffled(count, options.seed).into_iter().map(|file| &targets[file as usize]).collect();
+    order.truncate(files);
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
-    let started = Instant::now();
+    let (started, cpu_before) = (Instant::now(), own_cpu_seconds());
     let reader = || -> anyhow::Result<(u64, Vec<Duration>)> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let (mut bytes, mut times) = (0, Vec::new());
@@ -121,27 +187,14 @@ pub fn read_epoch(
         let threads: Vec<_> = (0..options.readers.max(1)).map(|_| scope.spawn(reader)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a reader thread panicked"))).collect()
     });
-    let seconds = started.elapsed().as_secs_f64();
+    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), own_cpu_seconds() - cpu_before);
     let (mut bytes, mut times) = (0, Vec::new());
     for result in results {
         let (read, took) = result?;
         bytes += read;
         times.extend(took);
     }
-    times.sort_unstable();
-    let percentile = |share: f64| {
-        let at = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
-        times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
-    };
-    Ok(Epoch {
-        files: times.len() as u64,
-        bytes,
-        seconds,
-        files_per_second: times.len() as f64 / seconds,
-        mb_per_second: bytes as f64 / 1e6 / seconds,
-        p50_ms: percentile(0.5),
-        p99_ms: percentile(0.99),
-    })
+    Ok(Epoch::new(times, bytes, seconds, cpu_seconds))
 }
 
 fn read_file(target: &Target, buffer: &mut [u8], drop_pages: bool) -> anyhow::Result<(u64, u32)> {
@@ -209,5 +262,26 @@ mod tests {
         targets[5].crc32c = Some(0);
         let error = read_epoch(&targets, &sums, options(), &ProgressBar::hidden()).unwrap_err();
         assert!(error.to_string().contains("WRONG BYTES"), "{error}");
+    }
+
+    #[test]
+    fn a_list_names_the_files_and_what_they_must_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = crate::tree::make(&folder.path().join("data"), &[16_000; 30], 7, |_| {}).unwrap();
+        let list = folder.path().join("list");
+        write_expected(&list, &made).unwrap();
+        let mut targets = read_expected(&folder.path().join("data"), &list).unwrap();
+        let sums = Mutex::default();
+        let read = |targets: &[Target]| read_first(targets, 12, &sums, options(), &ProgressBar::hidden());
+        let epoch = read(&targets).unwrap();
+        assert_eq!((epoch.files, epoch.bytes), (12, 12 * 16_000));
+        assert!(epoch.cpu_seconds > 0.0);
+
+        targets.iter_mut().for_each(|target| target.size = Some(16_001));
+        assert!(read(&targets).unwrap_err().to_string().contains("WRONG BYTES"));
+
+        std::fs::write(&list, "12 0 a\n12 xyz b\n").unwrap();
+        let error = read_expected(folder.path(), &list).unwrap_err().to_string();
+        assert!(error.contains("line 2"), "{error}");
     }
 }

@@ -16,6 +16,7 @@ use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::epochs::{Epoch, ReadOptions, Target, read_epoch};
+use crate::order::epoch_seed;
 use crate::plot::{Line, Plot};
 use crate::tree::{self, MadeFile};
 
@@ -232,7 +233,7 @@ impl Lab {
         let targets: Vec<Target> = self.files.iter().map(|file| target(mounted.path(), file)).collect();
         let sums = Mutex::new(HashMap::new());
         let read = |number: u32, drop_pages| {
-            let seed = config.seed.wrapping_mul(1000).wrapping_add(u64::from(number));
+            let seed = epoch_seed(config.seed, number);
             read_epoch(&targets, &sums, ReadOptions { readers: config.readers, drop_pages, seed }, bar)
         };
         let mut epochs = Vec::new();

@@ -182,6 +182,7 @@ impl Dataset {
     }
 
     fn read_part(&self, part: &BlockPart, mut reply: impl FnMut(&[u8])) -> bool {
+        self.fetcher.touched(part.block);
         match self.cache.read(part.block, part.block_len, part.start, part.len, &mut reply) {
             Lookup::Hit(()) => {
                 add(&self.counters.read_bytes_store, u64::from(part.len));

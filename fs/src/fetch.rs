@@ -1,19 +1,20 @@
-//! Brings in the blocks that the store lacks: one GET for a block, however many readers wait for it.
+//! Brings in the blocks that the store lacks: one GET for a block, however many readers wait for it, or for several blocks.
 //!
-//! A block on its way is a *flight*: a task that asks the origin, hands the bytes to whoever waits, then lets the store
-//! keep them if its policy says so. The flight ends only when the bytes are in the store or in the window, so that a later
-//! reader finds them in one of the three and never asks the origin again.
+//! A block on its way has a seat on a *flight*: a task that asks the origin, hands the bytes to whoever waits, then lets the
+//! store keep them if its policy says so. It ends only when the bytes are in the store or in the window, so that a later
+//! reader finds them in one of the three and never asks the origin again. A packed file brings its neighbours along as
+//! long as the store has room for them; readers in order are read ahead of ([`ahead`](crate::ahead)).
 //!
-//! Invariants: at most one flight for a block; at most `fetch_concurrency` of them hold bytes; each ends within the read
-//! deadline; no lock is held across an await.
+//! Invariants: at most one flight for a block; at most `fetch_concurrency` of them hold bytes, at most 8 MiB each; each
+//! ends within the read deadline; no lock is held across an await.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_dataset::{BlockIndex, BlockPart, FileIndex, ManifestError};
+use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex, Location, ManifestError};
 use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
 use larder_store::{DatasetCache, Lookup, Reservation};
@@ -22,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, ReadAhead};
 use crate::chain::Chain;
 use crate::dataset::DatasetConfig;
 use crate::manifest_file::MappedManifest;
@@ -30,6 +32,9 @@ use crate::window::Window;
 
 /// How often a block whose checksum is wrong is asked for again.
 const CHECKSUM_ATTEMPTS: u32 = 3;
+
+/// Files of a pack that begin within the same so many bytes of it are brought in by one GET.
+const EXTENT_BYTES: u64 = 4 << 20;
 
 /// Failed fetches are logged at most this often.
 const LOG_EVERY_SECONDS: u64 = 10;
@@ -111,6 +116,8 @@ enum Landed {
     Bytes(Bytes),
     /// A warming flight that the store had no room for; nothing was fetched.
     NotKept,
+    /// A flight that was to bring the block along, and did not.
+    LeftOut,
     Failed(FetchError),
 }
 
@@ -127,6 +134,21 @@ pub(crate) enum Warmed {
 
 type Flight = watch::Receiver<Option<Landed>>;
 
+/// A block on a flight, and how those hear of it who wait.
+#[derive(Debug)]
+struct Seat {
+    file: FileIndex,
+    /// The whole block.
+    part: BlockPart,
+    sender: watch::Sender<Option<Landed>>,
+}
+
+impl Seat {
+    fn land(&self, landed: Landed) {
+        self.sender.send_replace(Some(landed));
+    }
+}
+
 /// Brings in blocks. Shared by all readers of a mount.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
@@ -139,6 +161,7 @@ pub(crate) struct Fetcher {
     config: DatasetConfig,
     flights: Mutex<HashMap<BlockIndex, Flight>>,
     window: Window,
+    ahead: ReadAhead,
     permits: Semaphore,
     tasks: TaskTracker,
     store_counted: AtomicBool,
@@ -165,12 +188,17 @@ impl Fetcher {
             config,
             flights: Mutex::default(),
             window: Window::new(config.window_bytes),
+            ahead: ReadAhead::new(),
             permits: Semaphore::new(config.fetch_concurrency.max(1)),
             tasks: TaskTracker::new(),
             store_counted: AtomicBool::new(false),
             started: Instant::now(),
             last_logged: AtomicU64::new(0),
         }
+    }
+
+    fn lock_flights(&self) -> MutexGuard<'_, HashMap<BlockIndex, Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
@@ -204,27 +232,68 @@ impl Fetcher {
             if let Some(bytes) = self.in_window(&part) {
                 return Ok(Fetched { bytes, from_window: true });
             }
+            let first_of_file = BlockIndex(part.block.0 - (part.file_offset / BLOCK_BYTES) as u32);
+            if self.ahead.missed(part.block, first_of_file) {
+                self.read_ahead(part.block);
+            }
             match self.ride(file, part, Purpose::Read).await {
                 Landed::Bytes(block) => {
                     self.window.used(part.block, part.start..part.start + part.len);
                     return Ok(Fetched { bytes: slice(&block, &part), from_window: false });
                 }
                 Landed::Failed(error) => return Err(error),
-                // It was a warming flight, which gave up without asking the origin: start one for ourselves.
-                Landed::NotKept => {}
+                // It was another's flight, which never asked for this block: start one for ourselves.
+                Landed::NotKept | Landed::LeftOut => {}
             }
+        }
+    }
+
+    /// A read has come to this block: whoever reads blocks in order is kept ahead of.
+    pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
+        if self.ahead.touched(block) {
+            let fetcher = Arc::clone(self);
+            self.runtime.spawn(async move { fetcher.read_ahead(block) });
+        }
+    }
+
+    /// Starts flights for the blocks after this one that are not here yet, and sees to it that it goes on so.
+    fn read_ahead(self: &Arc<Self>, block: BlockIndex) {
+        let (mut bytes, mut coming, mut started) = (0, Vec::new(), false);
+        let Ok(mut file_index) = self.manifest.file_of_block(block) else { return };
+        'files: while let Ok(file) = self.manifest.file(file_index) {
+            for part in file.parts(0, file.size).filter(|part| part.block > block) {
+                if bytes >= AHEAD_BYTES || coming.len() >= AHEAD_BLOCKS {
+                    break 'files;
+                }
+                bytes += u64::from(part.block_len);
+                coming.push(part.block);
+                if !self.cache.contains(part.block) && !self.window.holds(part.block) {
+                    let _ = self.board(file_index, part, Purpose::Read);
+                    started = true;
+                }
+            }
+            file_index.0 += 1;
+        }
+        // Where all is here already the stream has caught up with an earlier reader, and ends.
+        if let Some(&middle) = coming.get(coming.len() / 2)
+            && started
+        {
+            self.ahead.mark(middle);
         }
     }
 
     /// Brings a block into the store, unless the store does not take it.
     pub(crate) async fn warm(self: &Arc<Self>, file: FileIndex, whole: BlockPart) -> Warmed {
-        if self.cache.contains(whole.block) {
-            return Warmed::Kept;
-        }
-        match self.ride(file, whole, Purpose::Warm).await {
-            Landed::Bytes(_) => Warmed::Kept,
-            Landed::NotKept => Warmed::NoRoom,
-            Landed::Failed(_) => Warmed::Failed,
+        loop {
+            if self.cache.contains(whole.block) {
+                return Warmed::Kept;
+            }
+            match self.ride(file, whole, Purpose::Warm).await {
+                Landed::Bytes(_) => return Warmed::Kept,
+                Landed::NotKept => return Warmed::NoRoom,
+                Landed::Failed(_) => return Warmed::Failed,
+                Landed::LeftOut => {}
+            }
         }
     }
 
@@ -238,64 +307,179 @@ impl Fetcher {
         }
     }
 
+    /// The block's flight, after starting it if there is none.
     fn board(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> Flight {
-        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flights = self.lock_flights();
         if let Some(flight) = flights.get(&part.block) {
             return flight.clone();
         }
-        let (sender, flight) = watch::channel(None);
-        flights.insert(part.block, flight.clone());
+        let mut run = self.neighbours(&flights, file, &part);
+        run.insert(0, (file, part));
+        let seats: Vec<Seat> = run
+            .into_iter()
+            .map(|(file, part)| {
+                let (sender, flight) = watch::channel(None);
+                flights.insert(part.block, flight);
+                Seat { file, part, sender }
+            })
+            .collect();
         drop(flights);
+        let flight = seats[0].sender.subscribe();
+        if let Some(last) = seats.iter().map(|seat| seat.part.block).max() {
+            self.ahead.brought(last, seats.len());
+        }
         let fetcher = Arc::clone(self);
-        let flown = async move {
-            let _listed = Listed { fetcher: &fetcher, block: part.block };
-            fetcher.fly(file, part, purpose, &sender).await;
-        };
-        self.tasks.spawn_on(flown, &self.runtime);
+        self.tasks.spawn_on(async move { fetcher.fly(seats, purpose).await }, &self.runtime);
         flight
     }
 
-    /// The flight itself. Sends how it landed as soon as the bytes are there, and returns once they are kept somewhere.
-    async fn fly(&self, file: FileIndex, part: BlockPart, purpose: Purpose, sender: &watch::Sender<Option<Landed>>) {
-        let land = |landed| {
-            sender.send_replace(Some(landed));
+    /// What lies beside a packed block and is as good as free to bring in with it: the files back to back with it that
+    /// begin in the same [`EXTENT_BYTES`] of the pack, are neither stored nor on their way, and for which there is room.
+    fn neighbours(
+        &self,
+        flights: &HashMap<BlockIndex, Flight>,
+        index: FileIndex,
+        part: &BlockPart,
+    ) -> Vec<(FileIndex, BlockPart)> {
+        let usage = self.cache.usage();
+        let mut room = usage.capacity_bytes.saturating_sub(usage.used_bytes + u64::from(part.block_len));
+        let mut found = Vec::new();
+        if !self.manifest.is_packed() || usage.rebuilding || room == 0 {
+            return found;
+        }
+        let Some((pack, start, end)) = self.extent_of(index) else { return found };
+        let mut walk = |from: &mut dyn Iterator<Item = u32>, mut edge: u64, forward: bool| {
+            for index in from.map(FileIndex) {
+                let Ok(file) = self.manifest.file(index) else { return };
+                let Some(whole) = file.parts(0, file.size).next() else { continue };
+                let Some((its_pack, its_start, its_end)) = self.extent_of(index) else { return };
+                let touches = if forward { its_start == edge } else { its_end == edge };
+                let wanted = its_pack == pack
+                    && touches
+                    && its_start / EXTENT_BYTES == start / EXTENT_BYTES
+                    && u64::from(whole.block_len) == file.size
+                    && file.size <= room
+                    && !flights.contains_key(&whole.block)
+                    && !self.cache.contains(whole.block);
+                if !wanted {
+                    return;
+                }
+                edge = if forward { its_end } else { its_start };
+                room -= file.size;
+                found.push((index, whole));
+            }
         };
-        // Another flight may have landed between the reader's look at the store and this one's start.
-        if let Some(block) = self.already_stored(part).await {
-            return land(Landed::Bytes(block));
+        walk(&mut (index.0 + 1..self.manifest.totals().files), end, true);
+        walk(&mut (0..index.0).rev(), start, false);
+        found
+    }
+
+    /// The pack of a file and where it begins and ends in it; none if it is an object of its own or of many blocks.
+    fn extent_of(&self, index: FileIndex) -> Option<(u32, u64, u64)> {
+        let file = self.manifest.file(index).ok()?;
+        match file.location {
+            Location::Pack { pack, offset } if file.size <= BLOCK_BYTES => Some((pack, offset, offset + file.size)),
+            Location::Pack { .. } | Location::Object => None,
         }
-        let reservation = self.reserve(part, purpose).await;
+    }
+
+    /// The flight itself, of one block or of one and its neighbours. Sends how it landed as soon as the bytes are there, and
+    /// returns once they are kept somewhere.
+    async fn fly(&self, mut seats: Vec<Seat>, purpose: Purpose) {
+        let mut listed = Listed { fetcher: self, blocks: seats.iter().map(|seat| seat.part.block).collect() };
+        let first = seats[0].part;
+        // Another flight may have landed between the reader's look at store and window and this one's start.
+        if let Some(block) = self.already_here(first).await {
+            seats.remove(0).land(Landed::Bytes(block));
+            return listed.leave(seats);
+        }
+        let reservation = self.reserve(first, purpose).await;
         if reservation.is_none() && purpose == Purpose::Warm {
-            return land(Landed::NotKept);
+            seats.remove(0).land(Landed::NotKept);
+            return listed.leave(seats);
         }
+        let (mut aboard, left_out) = self.settle(seats, reservation);
+        listed.leave(left_out);
         self.counters.fetches_running.fetch_add(1, Ordering::Relaxed);
         let _running = Running(&self.counters);
         // The permit covers the store's write as well, which is what bounds the memory of slow disks.
         let deadline = self.config.read_deadline;
         let fetched = tokio::time::timeout(deadline, async {
             let permit = self.permits.acquire().await.map_err(|_| FetchError::Stopped)?;
-            Ok::<_, FetchError>((permit, self.get(file, &part).await?))
+            Ok::<_, FetchError>((permit, self.get(&aboard).await?))
         });
-        let (_permit, block) = match fetched.await.unwrap_or(Err(FetchError::TimedOut { block: part.block, deadline }))
-        {
+        let timed_out = FetchError::TimedOut { block: first.block, deadline };
+        let (_permit, blocks) = match fetched.await.unwrap_or(Err(timed_out)) {
             Ok(fetched) => fetched,
             Err(error) => {
                 add(&self.counters.origin_errors, 1);
-                self.log_failure(part.block, &error);
-                return land(Landed::Failed(error));
+                self.log_failure(first.block, &error);
+                return aboard.iter().for_each(|(seat, _)| seat.land(Landed::Failed(error.clone())));
             }
         };
-        let Some(reservation) = reservation else {
-            // Into the window before anybody is told, so that their next read finds it there.
-            self.window.insert(part.block, block.clone());
-            return land(Landed::Bytes(block));
+        let mut kept = Vec::with_capacity(blocks.len());
+        for ((seat, reservation), fetched) in aboard.drain(..).zip(blocks) {
+            match (fetched, reservation) {
+                (Ok(block), Some(reservation)) => {
+                    seat.land(Landed::Bytes(block.clone()));
+                    kept.push((reservation, block));
+                }
+                (Ok(block), None) => {
+                    // Into the window before anybody is told, so that their next read finds it there.
+                    self.window.insert(seat.part.block, block.clone());
+                    seat.land(Landed::Bytes(block));
+                }
+                (Err(error), _) => {
+                    add(&self.counters.origin_errors, 1);
+                    self.log_failure(seat.part.block, &error);
+                    seat.land(Landed::Failed(error));
+                }
+            }
+        }
+        self.keep(kept).await;
+    }
+
+    /// Takes room for the neighbours of the first seat, and only free room. Who gets none is left out, and so is who lies
+    /// behind them, since one range brings all.
+    fn settle(&self, seats: Vec<Seat>, first: Option<Reservation>) -> (Vec<(Seat, Option<Reservation>)>, Vec<Seat>) {
+        let (mut aboard, mut left_out) = (Vec::with_capacity(seats.len()), Vec::new());
+        let mut seats = seats.into_iter();
+        let Some(own) = seats.next() else { return (aboard, left_out) };
+        let at = own.file;
+        aboard.push((own, first));
+        let (mut forward, mut backward) = (true, true);
+        for seat in seats {
+            let open = if seat.file > at { &mut forward } else { &mut backward };
+            let room = open.then(|| self.cache.reserve_free(seat.part.block, seat.part.block_len)).flatten();
+            *open = room.is_some();
+            match room {
+                Some(room) => aboard.push((seat, Some(room))),
+                None => left_out.push(seat),
+            }
+        }
+        aboard.sort_by_key(|(seat, _)| seat.file);
+        (aboard, left_out)
+    }
+
+    /// Writes blocks to the store; one that it does not take goes into the window.
+    async fn keep(&self, blocks: Vec<(Reservation, Bytes)>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let cache = Arc::clone(&self.cache);
+        let write = move || {
+            let mut failed = Vec::new();
+            for (reservation, bytes) in blocks {
+                let block = reservation.block();
+                if cache.write(reservation, &bytes).is_err() {
+                    failed.push((block, bytes));
+                }
+            }
+            failed
         };
-        land(Landed::Bytes(block.clone()));
-        let (cache, bytes) = (Arc::clone(&self.cache), block.clone());
-        let written = self.runtime.spawn_blocking(move || cache.write(reservation, &bytes)).await;
-        if !matches!(written, Ok(Ok(()))) {
-            debug!(block = part.block.0, "block not kept");
-            self.window.insert(part.block, block);
+        for (block, bytes) in self.runtime.spawn_blocking(write).await.unwrap_or_default() {
+            debug!(block = block.0, "block not kept");
+            self.window.insert(block, bytes);
         }
     }
 
@@ -324,7 +508,10 @@ impl Fetcher {
         }
     }
 
-    async fn already_stored(&self, part: BlockPart) -> Option<Bytes> {
+    async fn already_here(&self, part: BlockPart) -> Option<Bytes> {
+        if let Some(block) = self.window.peek(part.block) {
+            return Some(block);
+        }
         if !self.cache.contains(part.block) {
             return None;
         }
@@ -336,26 +523,50 @@ impl Fetcher {
         self.runtime.spawn_blocking(read).await.ok().flatten()
     }
 
-    /// The whole block from the origin, of the right length and, where the manifest knows it, the right checksum.
-    async fn get(&self, index: FileIndex, part: &BlockPart) -> Result<Bytes, FetchError> {
-        let block = part.block;
-        let object = {
-            let file = self.manifest.file(index)?;
-            object_range(&self.manifest, &file, part.file_offset..part.file_offset + u64::from(part.block_len))?
+    /// The blocks of a run from the origin by one GET, in its order, each of the right length and, where the manifest knows
+    /// it, the right checksum.
+    async fn get(&self, run: &[(Seat, Option<Reservation>)]) -> Result<Vec<Result<Bytes, FetchError>>, FetchError> {
+        let object = |seat: &Seat| {
+            let file = self.manifest.file(seat.file)?;
+            let end = seat.part.file_offset + u64::from(seat.part.block_len);
+            object_range(&self.manifest, &file, seat.part.file_offset..end)
         };
-        let ObjectRange { key, range, version } = object;
-        let expected = self.manifest.block_crc(block)?;
+        let [(first, _), .., (last, _)] = run else {
+            let [(only, _)] = run else { return Ok(Vec::new()) };
+            return self.get_range(object(only)?, run).await;
+        };
+        let mut whole = object(first)?;
+        whole.range.end = object(last)?.range.end;
+        self.get_range(whole, run).await
+    }
+
+    async fn get_range(
+        &self,
+        ObjectRange { key, range, version }: ObjectRange,
+        run: &[(Seat, Option<Reservation>)],
+    ) -> Result<Vec<Result<Bytes, FetchError>>, FetchError> {
+        let asked_for = run.first().map_or(BlockIndex(0), |(seat, _)| seat.part.block);
+        let crcs = run.iter().map(|(seat, _)| self.manifest.block_crc(seat.part.block));
+        let crcs = crcs.collect::<Result<Vec<_>, _>>()?;
         let origin = Arc::clone(&self.origin.read().unwrap_or_else(PoisonError::into_inner));
-        for _ in 0..CHECKSUM_ATTEMPTS {
-            let bytes =
-                origin.read(&key, range.clone(), version.as_ref()).await.map_err(|error| self.decide(block, error))?;
+        let mut attempts = 0;
+        loop {
+            let read = origin.read(&key, range.clone(), version.as_ref()).await;
+            let mut bytes = read.map_err(|error| self.decide(asked_for, error))?;
+            attempts += 1;
             add(&self.counters.origin_gets, 1);
             add(&self.counters.origin_bytes, bytes.len() as u64);
-            if bytes.len() == part.block_len as usize && expected.is_none_or(|crc| crc32c::crc32c(&bytes) == crc) {
-                return Ok(bytes);
+            let cut = |((seat, _), crc): (&(Seat, Option<Reservation>), &Option<u32>)| {
+                let (block, len) = (seat.part.block, seat.part.block_len as usize);
+                let piece = bytes.split_to(len.min(bytes.len()));
+                let sound = piece.len() == len && crc.is_none_or(|crc| crc32c::crc32c(&piece) == crc);
+                if sound { Ok(piece) } else { Err(FetchError::Corrupt { block }) }
+            };
+            let blocks: Vec<_> = run.iter().zip(&crcs).map(cut).collect();
+            if attempts == CHECKSUM_ATTEMPTS || blocks.iter().all(Result::is_ok) {
+                return Ok(blocks);
             }
         }
-        Err(FetchError::Corrupt { block })
     }
 
     fn decide(&self, block: BlockIndex, error: OriginError) -> FetchError {
@@ -381,12 +592,30 @@ fn slice(block: &Bytes, part: &BlockPart) -> Bytes {
 /// Takes a flight off the list when it is over, however it ended.
 struct Listed<'a> {
     fetcher: &'a Fetcher,
-    block: BlockIndex,
+    blocks: Vec<BlockIndex>,
+}
+
+impl Listed<'_> {
+    /// Blocks that are not brought after all. Who waits for one may start a flight of its own from now on.
+    fn leave(&mut self, seats: Vec<Seat>) {
+        let mut flights = self.fetcher.lock_flights();
+        for seat in &seats {
+            flights.remove(&seat.part.block);
+        }
+        drop(flights);
+        self.blocks.retain(|block| seats.iter().all(|seat| seat.part.block != *block));
+        for seat in seats {
+            seat.land(Landed::LeftOut);
+        }
+    }
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.fetcher.flights.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.block);
+        let mut flights = self.fetcher.lock_flights();
+        for block in &self.blocks {
+            flights.remove(block);
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! error.
 
 mod about;
+mod ahead;
 mod chain;
 pub mod connection;
 pub mod daemon;

@@ -17,8 +17,12 @@ use crate::manifest_file::MappedManifest;
 /// The ioctl that starts warming: `_IO('L', 1)`.
 pub const WARM_IOCTL: u32 = (b'L' as u32) << 8 | 1;
 
-/// Blocks warmed at once: enough to hide the origin's latency, and half of the fetches, so that readers get theirs.
-const CONCURRENCY: usize = 32;
+/// Fetches that warming has under way: enough to hide the origin's latency, and half of them all, so that readers get
+/// theirs.
+const FETCHES: usize = 32;
+
+/// Blocks that one fetch brings of a packed dataset, about.
+const BLOCKS_A_RUN: usize = 16;
 
 /// How far warming is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,12 +100,13 @@ impl Drop for Finish {
 }
 
 async fn warm(manifest: &MappedManifest, fetcher: &Arc<Fetcher>, finish: &Finish) {
+    let concurrency = if manifest.is_packed() { FETCHES * BLOCKS_A_RUN } else { FETCHES };
     let mut running = JoinSet::new();
     let mut full = false;
     'files: for index in (0..manifest.totals().files).map(FileIndex) {
         let Ok(file) = manifest.file(index) else { continue };
         for part in file.parts(0, file.size) {
-            while running.len() >= CONCURRENCY {
+            while running.len() >= concurrency {
                 full |= note(running.join_next().await, finish);
             }
             if full {

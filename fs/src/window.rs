@@ -63,6 +63,16 @@ impl Window {
         Some(bytes)
     }
 
+    /// A block, if it is here; nothing is noted as read.
+    pub(crate) fn peek(&self, block: BlockIndex) -> Option<Bytes> {
+        self.lock().blocks.get(&block).map(|held| held.bytes.clone())
+    }
+
+    /// True if the block is here.
+    pub(crate) fn holds(&self, block: BlockIndex) -> bool {
+        self.lock().blocks.contains_key(&block)
+    }
+
     /// Notes that `range` of a block was read another way.
     pub(crate) fn used(&self, block: BlockIndex, range: Range<u32>) {
         self.lock().read(block, range);

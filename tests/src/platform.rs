@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 use crate::{BUCKET, SECRET};
 
 /// Long enough for two cores that do everything at once.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A cluster with Larder.
 pub struct Platform {

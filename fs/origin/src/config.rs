@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::pace::Pace;
 use crate::retry::Patience;
 
 /// Environment variables as a value; only their names are ever printed.
@@ -64,7 +66,7 @@ pub struct OriginConfig {
     pub connect_timeout: Duration,
     /// How long one call may take over all of its attempts. Waiting for one's turn is bounded by the same time again.
     pub deadline: Duration,
-    /// How many calls are under way at most; the others wait.
+    /// How many calls are under way at most; the others wait. Of an object store fewer, if it refuses or slows down.
     pub concurrency: usize,
     /// The variables that credentials and settings are taken from.
     pub env: Env,
@@ -80,15 +82,15 @@ impl Default for OriginConfig {
             attempt_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             deadline: Duration::from_secs(60),
-            concurrency: 64,
+            concurrency: 128,
             env: Env::default(),
         }
     }
 }
 
 impl OriginConfig {
-    pub(crate) fn patience(&self) -> Patience {
-        Patience { attempt: self.attempt_timeout, deadline: self.deadline }
+    pub(crate) fn patience(&self, pace: &Arc<Pace>) -> Patience {
+        Patience { pace: Arc::clone(pace), attempt: self.attempt_timeout, deadline: self.deadline }
     }
 }
 

@@ -15,6 +15,7 @@ mod conformance;
 mod error;
 mod folder;
 mod object;
+mod pace;
 mod retry;
 mod s3;
 mod s3_list;
@@ -32,6 +33,7 @@ use futures::stream::BoxStream;
 pub use crate::config::{Env, OriginConfig};
 pub use crate::conformance::conformance;
 pub use crate::error::{Key, OriginError, Source};
+use crate::pace::Pace;
 pub use crate::url::{OriginUrl, Scheme};
 pub use crate::wrappers::{Call, Counting, Counts, Fault, Faulty, Limited, Operation, Slow};
 
@@ -140,16 +142,23 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
     ) -> Result<Version, OriginError>;
 }
 
-/// Opens the origin of `url`, limited to the configured number of calls at a time. Nothing is asked of it yet.
+/// Opens the origin of `url`. It is asked as many things at a time as it bears, up to the configured number. Nothing is
+/// asked of it yet.
 ///
 /// # Errors
 /// `Invalid` with the flag or variable to change.
 pub fn open(url: &OriginUrl, config: &OriginConfig) -> Result<Arc<dyn Origin>, OriginError> {
+    let pace = Pace::new(config.concurrency);
+    let patience = config.patience(&pace);
     let origin: Arc<dyn Origin> = match url.scheme() {
-        Scheme::S3 => Arc::new(s3::S3Origin::open(url, config)?),
-        Scheme::Gcs => Arc::new(object::open_gcs(url, config)?),
-        Scheme::Azure => Arc::new(object::open_azure(url, config)?),
-        Scheme::Folder => Arc::new(folder::FolderOrigin::open(url, config)?),
+        Scheme::S3 => Arc::new(s3::S3Origin::open(url, config, patience)?),
+        Scheme::Gcs => Arc::new(object::open_gcs(url, config, patience)?),
+        Scheme::Azure => Arc::new(object::open_azure(url, config, patience)?),
+        Scheme::Folder => {
+            // A disk has its own queue.
+            let folder = folder::FolderOrigin::open(url, config)?;
+            return Ok(Arc::new(Limited::new(Arc::new(folder), config.concurrency, config.deadline)));
+        }
     };
-    Ok(Arc::new(Limited::new(origin, config.concurrency, config.deadline)))
+    Ok(Arc::new(Limited::paced(origin, pace, config.deadline)))
 }

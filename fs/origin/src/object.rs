@@ -75,7 +75,7 @@ fn path(key: &[u8], full: &str) -> Result<Path, OriginError> {
 }
 
 /// What an error of object_store means.
-fn failure(error: object_store::Error, key: &[u8], expected: Option<&Version>, patience: Patience) -> Failure {
+fn failure(error: object_store::Error, key: &[u8], expected: Option<&Version>, patience: &Patience) -> Failure {
     use object_store::Error;
     let shown = Key::from(key);
     match (error, expected) {
@@ -128,7 +128,7 @@ fn version_put(result: PutResult) -> Option<Version> {
 /// Writes objects. Attempts are made by object_store, which knows which part of an upload to send again.
 pub(crate) struct Writer<'a> {
     pub(crate) store: &'a dyn ObjectStore,
-    pub(crate) patience: Patience,
+    pub(crate) patience: &'a Patience,
 }
 
 impl Writer<'_> {
@@ -227,7 +227,11 @@ impl fmt::Debug for ObjectOrigin {
 }
 
 /// Opens a bucket of Google Cloud Storage by the usual `GOOGLE_*` variables.
-pub(crate) fn open_gcs(url: &OriginUrl, config: &OriginConfig) -> Result<ObjectOrigin, OriginError> {
+pub(crate) fn open_gcs(
+    url: &OriginUrl,
+    config: &OriginConfig,
+    patience: Patience,
+) -> Result<ObjectOrigin, OriginError> {
     let mut options = client_options(config);
     let mut builder = GoogleCloudStorageBuilder::new();
     for (name, value) in config.env.iter().filter(|(name, _)| name.starts_with("GOOGLE_") || *name == "SERVICE_ACCOUNT")
@@ -250,11 +254,15 @@ pub(crate) fn open_gcs(url: &OriginUrl, config: &OriginConfig) -> Result<ObjectO
         .with_skip_signature(config.anonymous)
         .build()
         .map_err(|error| OriginError::Invalid { what: format!("settings of {url}: {error}") })?;
-    ObjectOrigin::new(url, Arc::new(store), config)
+    ObjectOrigin::new(url, Arc::new(store), patience)
 }
 
 /// Opens a container of Azure Blob Storage by the usual `AZURE_*` variables.
-pub(crate) fn open_azure(url: &OriginUrl, config: &OriginConfig) -> Result<ObjectOrigin, OriginError> {
+pub(crate) fn open_azure(
+    url: &OriginUrl,
+    config: &OriginConfig,
+    patience: Patience,
+) -> Result<ObjectOrigin, OriginError> {
     let mut options = client_options(config);
     let mut builder = MicrosoftAzureBuilder::new();
     for (name, value) in config.env.iter().filter(|(name, _)| name.starts_with("AZURE_")) {
@@ -277,7 +285,7 @@ pub(crate) fn open_azure(url: &OriginUrl, config: &OriginConfig) -> Result<Objec
         .map_err(|error| OriginError::Invalid {
             what: format!("settings of {url}: {error} (the account is AZURE_STORAGE_ACCOUNT_NAME)"),
         })?;
-    ObjectOrigin::new(url, Arc::new(store), config)
+    ObjectOrigin::new(url, Arc::new(store), patience)
 }
 
 /// Reads are asked again by us, so object_store's own attempts have to fit into one of ours.
@@ -286,10 +294,10 @@ fn one_retry(config: &OriginConfig) -> RetryConfig {
 }
 
 impl ObjectOrigin {
-    fn new(url: &OriginUrl, store: Arc<dyn ObjectStore>, config: &OriginConfig) -> Result<Self, OriginError> {
+    fn new(url: &OriginUrl, store: Arc<dyn ObjectStore>, patience: Patience) -> Result<Self, OriginError> {
         let key_prefix = String::from_utf8(url.key_prefix())
             .map_err(|_| OriginError::Invalid { what: "the prefix of the URL is not UTF-8".into() })?;
-        Ok(Self { url: url.clone(), key_prefix, store, patience: config.patience() })
+        Ok(Self { url: url.clone(), key_prefix, store, patience })
     }
 
     fn full_key(&self, key: &[u8]) -> Result<String, OriginError> {
@@ -317,7 +325,7 @@ impl ObjectOrigin {
         after: Option<&[u8]>,
         depth: Depth,
     ) -> Result<Page, Failure> {
-        let fail = |error| failure(error, prefix, None, self.patience);
+        let fail = |error| failure(error, prefix, None, &self.patience);
         let full = self.full_key(prefix)?;
         let folder = match full.strip_suffix('/').unwrap_or(&full) {
             "" => None,
@@ -367,14 +375,14 @@ impl ObjectOrigin {
         version: Option<&Version>,
         limit: u64,
     ) -> Result<(Bytes, Version), Failure> {
-        let fail = |error| failure(error, key, version, self.patience);
+        let fail = |error| failure(error, key, version, &self.patience);
         let path = path(key, &self.full_key(key)?)?;
         let if_match = match version {
             Some(Version::ETag(tag)) => Some(tag.clone()),
             Some(Version::MtimeSize { .. }) | None => None,
         };
         let options = GetOptions { range: range.cloned().map(GetRange::Bounded), if_match, ..GetOptions::default() };
-        let result = match retry.progress(self.store.get_opts(&path, options)).await? {
+        let result = match retry.answer(self.store.get_opts(&path, options)).await? {
             Ok(result) => result,
             Err(error) => return Err(self.past_the_end(retry, key, &path, range, fail(error)).await),
         };
@@ -421,7 +429,7 @@ impl ObjectOrigin {
     }
 
     fn writer(&self) -> Writer<'_> {
-        Writer { store: self.store.as_ref(), patience: self.patience }
+        Writer { store: self.store.as_ref(), patience: &self.patience }
     }
 
     /// The version of what was just written.
@@ -440,7 +448,7 @@ impl Origin for ObjectOrigin {
     }
 
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
-        let mut retry = Retry::new(self.patience, prefix);
+        let mut retry = Retry::new(&self.patience, prefix);
         loop {
             match self.list_page(&retry, prefix, after, depth).await {
                 Ok(page) => return Ok(page),
@@ -453,7 +461,7 @@ impl Origin for ObjectOrigin {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        let mut retry = Retry::new(self.patience, key);
+        let mut retry = Retry::new(&self.patience, key);
         loop {
             match self.attempt(&retry, key, Some(&range), version, u64::MAX).await {
                 Ok((bytes, _)) => return Ok(bytes),
@@ -464,14 +472,14 @@ impl Origin for ObjectOrigin {
 
     async fn head(&self, key: &[u8]) -> Result<Listed, OriginError> {
         let path = path(key, &self.full_key(key)?)?;
-        let mut retry = Retry::new(self.patience, key);
+        let mut retry = Retry::new(&self.patience, key);
         loop {
             let failure = match retry.progress(self.store.head(&path)).await {
                 Ok(Ok(meta)) => match self.listed(meta) {
                     Ok(listed) => return Ok(listed),
                     Err(failure) => failure,
                 },
-                Ok(Err(error)) => failure(error, key, None, self.patience),
+                Ok(Err(error)) => failure(error, key, None, &self.patience),
                 Err(failure) => failure,
             };
             retry.pause(failure).await?;
@@ -479,7 +487,7 @@ impl Origin for ObjectOrigin {
     }
 
     async fn read_all(&self, key: &[u8], limit: u64) -> Result<(Bytes, Version), OriginError> {
-        let mut retry = Retry::new(self.patience, key);
+        let mut retry = Retry::new(&self.patience, key);
         loop {
             match self.attempt(&retry, key, None, None, limit).await {
                 Ok(whole) => return Ok(whole),
@@ -510,7 +518,7 @@ mod tests {
 
     fn origin(url: &str) -> ObjectOrigin {
         let url = url.parse().expect("a URL");
-        ObjectOrigin::new(&url, Arc::new(InMemory::new()), &OriginConfig::default()).expect("an origin")
+        ObjectOrigin::new(&url, Arc::new(InMemory::new()), OriginConfig::default().patience(&crate::pace::Pace::fixed(8))).expect("an origin")
     }
 
     #[tokio::test]

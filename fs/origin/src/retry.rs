@@ -4,15 +4,19 @@
 //! [`Retry::pause`], which sleeps or gives the failure back as final. The invariant: a call returns within its
 //! deadline whatever the origin does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::{Key, OriginError};
+use crate::pace::Pace;
 
-/// How patient calls are. Copied from the [`OriginConfig`](crate::OriginConfig).
-#[derive(Debug, Clone, Copy)]
+/// How patient calls are, out of the [`OriginConfig`](crate::OriginConfig).
+#[derive(Debug, Clone)]
 pub(crate) struct Patience {
+    /// Hears how attempts end.
+    pub(crate) pace: Arc<Pace>,
     /// An attempt that makes no progress for this long is cut.
     pub(crate) attempt: Duration,
     /// All attempts of a call end by then.
@@ -45,8 +49,9 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    pub(crate) fn new(patience: Patience, key: &[u8]) -> Self {
-        Self { key: Key::from(key), patience, end: Instant::now() + patience.deadline, attempts: 0 }
+    pub(crate) fn new(patience: &Patience, key: &[u8]) -> Self {
+        let end = Instant::now() + patience.deadline;
+        Self { key: Key::from(key), patience: patience.clone(), end, attempts: 0 }
     }
 
     /// Waits for one step of an attempt, which is cut when nothing comes for the attempt's time or at the deadline.
@@ -58,12 +63,23 @@ impl Retry {
             .map_err(|_| Failure::Again(OriginError::TimedOut { key: self.key.clone(), after: wait }))
     }
 
+    /// The same for the head of an answer; how long it took says how busy the origin is.
+    pub(crate) async fn answer<T>(&self, step: impl Future<Output = T>) -> Result<T, Failure> {
+        let asked = Instant::now();
+        let answer = self.progress(step).await?;
+        self.patience.pace.answered(asked.elapsed());
+        Ok(answer)
+    }
+
     /// Sleeps before the next attempt, or gives the failure back if it was final or the deadline would pass.
     pub(crate) async fn pause(&mut self, failure: Failure) -> Result<(), OriginError> {
         let error = match failure {
             Failure::Final(error) => return Err(error),
             Failure::Again(error) => error,
         };
+        if matches!(error, OriginError::Busy { .. } | OriginError::TimedOut { .. }) {
+            self.patience.pace.refused();
+        }
         let ceiling = FIRST_PAUSE.saturating_mul(1 << self.attempts.min(10)).min(LONGEST_PAUSE);
         let pause = ceiling.mul_f64(rand::random_range(0.5..=1.0));
         if Instant::now() + pause >= self.end {
@@ -81,7 +97,7 @@ mod tests {
     use super::*;
 
     fn patience() -> Patience {
-        Patience { attempt: Duration::from_secs(10), deadline: Duration::from_secs(60) }
+        Patience { pace: Pace::new(64), attempt: Duration::from_secs(10), deadline: Duration::from_secs(60) }
     }
 
     fn busy() -> Failure {
@@ -91,7 +107,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn permanent_failure_ends_within_the_deadline_and_not_at_once() {
         let start = Instant::now();
-        let mut retry = Retry::new(patience(), b"k");
+        let mut retry = Retry::new(&patience(), b"k");
         let error = loop {
             if let Err(error) = retry.pause(busy()).await {
                 break error;
@@ -105,7 +121,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn final_failure_is_not_asked_again() {
-        let mut retry = Retry::new(patience(), b"k");
+        let mut retry = Retry::new(&patience(), b"k");
         let failure = Failure::Final(OriginError::NotFound { key: Key::from(b"k".as_slice()) });
         assert!(matches!(retry.pause(failure).await, Err(OriginError::NotFound { .. })));
         assert_eq!(retry.attempts, 0);
@@ -113,7 +129,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stalled_step_is_cut_after_the_attempt_time() {
-        let retry = Retry::new(patience(), b"k");
+        let retry = Retry::new(&patience(), b"k");
         let start = Instant::now();
         let cut = retry.progress(std::future::pending::<()>()).await;
         assert!(matches!(cut, Err(Failure::Again(OriginError::TimedOut { .. }))));

@@ -70,7 +70,7 @@ impl fmt::Debug for S3Origin {
 }
 
 impl S3Origin {
-    pub(crate) fn open(url: &OriginUrl, config: &OriginConfig) -> Result<Self, OriginError> {
+    pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, patience: Patience) -> Result<Self, OriginError> {
         let env = &config.env;
         let key_prefix = String::from_utf8(url.key_prefix())
             .map_err(|_| OriginError::Invalid { what: "the prefix of an s3:// URL is not UTF-8".into() })?;
@@ -164,7 +164,7 @@ impl S3Origin {
             requester_pays,
             store,
             client,
-            patience: config.patience(),
+            patience,
         })
     }
 
@@ -183,11 +183,11 @@ impl S3Origin {
     }
 
     fn retry(&self, key: &[u8]) -> Retry {
-        Retry::new(self.patience, key)
+        Retry::new(&self.patience, key)
     }
 
     fn writer(&self) -> Writer<'_> {
-        Writer { store: &self.store, patience: self.patience }
+        Writer { store: &self.store, patience: &self.patience }
     }
 
     /// Sends one request and gives its answer if that is a success.
@@ -235,7 +235,7 @@ impl S3Origin {
                 .map_err(|error| Failure::Final(OriginError::Unavailable { source: Box::new(error) }))?;
         }
         let response = retry
-            .progress(self.client.execute(request))
+            .answer(self.client.execute(request))
             .await?
             .map_err(|error| Failure::Again(OriginError::Unavailable { source: Box::new(error) }))?;
         if response.status().is_success() {

@@ -12,31 +12,33 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures::stream::BoxStream;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::{Key, OriginError};
+use crate::pace::{Pace, Turn};
 use crate::{Depth, Listed, Origin, OriginUrl, Page, Version};
 
-/// Lets so many calls through at a time; the others wait in line, for a bounded time.
+/// Lets only so many calls through at a time; the others wait in line, for a bounded time.
 #[derive(Debug)]
 pub struct Limited {
     inner: Arc<dyn Origin>,
-    turns: Semaphore,
+    pace: Arc<Pace>,
     wait: Duration,
 }
 
 impl Limited {
     /// Lets `concurrency` calls (at least one) through at a time. A call that waited for `wait` ends with `Busy`.
     pub fn new(inner: Arc<dyn Origin>, concurrency: usize, wait: Duration) -> Self {
-        Self { inner, turns: Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS)), wait }
+        Self::paced(inner, Pace::fixed(concurrency), wait)
     }
 
-    async fn turn(&self) -> Result<SemaphorePermit<'_>, OriginError> {
-        match tokio::time::timeout(self.wait, self.turns.acquire()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(closed)) => Err(OriginError::Unavailable { source: Box::new(closed) }),
-            Err(_) => Err(OriginError::Busy { source: format!("no call ended within {:?}", self.wait).into() }),
-        }
+    /// Lets as many through as the pace gives turns.
+    pub(crate) fn paced(inner: Arc<dyn Origin>, pace: Arc<Pace>, wait: Duration) -> Self {
+        Self { inner, pace, wait }
+    }
+
+    async fn turn(&self) -> Result<Turn<'_>, OriginError> {
+        let busy = || OriginError::Busy { source: format!("no call ended within {:?}", self.wait).into() };
+        self.pace.turn(self.wait).await.ok_or_else(busy)
     }
 }
 

@@ -5,19 +5,22 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Context, bail};
-use larder_bench::epochs::{ReadOptions, drop_kernel_caches, read_epoch, walk};
+use larder_bench::epochs::{ReadOptions, drop_kernel_caches, read_expected, read_first, walk};
 use larder_bench::plot::{Line, Plot};
 
 use crate::args::bench::{Drop, EpochsArgs};
 use crate::output;
 
 pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
-    let targets = walk(&args.dir)?;
+    let targets = match &args.expect {
+        Some(list) => read_expected(&args.dir, list).context("--expect")?,
+        None => walk(&args.dir)?,
+    };
     if targets.is_empty() {
         bail!("{} holds no files", args.dir.display());
     }
-    let bar =
-        output::bar(u64::from(args.epochs) * targets.len() as u64, "{msg} {bar:30} {pos}/{len} files {per_sec} {eta}");
+    let files = args.files.map_or(targets.len(), |files| targets.len().min(files as usize));
+    let bar = output::bar(u64::from(args.epochs) * files as u64, "{msg} {bar:30} {pos}/{len} files {per_sec} {eta}");
     let sums = Mutex::new(HashMap::new());
     let mut epochs = Vec::new();
     println!("{:>5} {:>9} {:>11} {:>9} {:>9} {:>9}", "epoch", "files", "files/s", "MB/s", "p50 ms", "p99 ms");
@@ -31,7 +34,7 @@ pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
             drop_pages: args.drop == Drop::Pages,
             seed: args.seed.wrapping_add(u64::from(number)),
         };
-        let epoch = read_epoch(&targets, &sums, options, &bar)?;
+        let epoch = read_first(&targets, files, &sums, options, &bar)?;
         bar.suspend(|| {
             println!(
                 "{number:>5} {:>9} {:>11.0} {:>9.0} {:>9.2} {:>9.2}",

@@ -3,10 +3,12 @@
 //! - [`S3Server`]: starts it on a loopback port, fills it without going over the wire, reads its counters, stops it.
 //! - `store`: the buckets and objects; a body is bytes in memory or a file read on demand.
 //! - `service`: S3's operations over the store. The protocol, the signatures and the XML are s3s's.
+//! - `fast`: plain GETs and HEADs past all that, for benchmarks, on a server that does not look at their signatures.
 //!
 //! The invariant: a GET costs no hash and no copy of a body in memory, so that what is measured against this server is
 //! the reader. It keeps nothing over its end and is no server for production.
 
+mod fast;
 mod service;
 mod store;
 
@@ -16,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::Either;
 use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -36,6 +39,8 @@ pub struct S3ServerConfig {
     pub secret_key: String,
     /// Buckets that are there from the start; others are made by a put.
     pub buckets: Vec<String>,
+    /// Answers plain GETs and HEADs without a look at their signature, so that a benchmark does not measure the server.
+    pub unchecked_gets: bool,
 }
 
 impl Default for S3ServerConfig {
@@ -46,6 +51,7 @@ impl Default for S3ServerConfig {
             access_key: "larder".into(),
             secret_key: "larder-secret".into(),
             buckets: Vec::new(),
+            unchecked_gets: false,
         }
     }
 }
@@ -56,6 +62,7 @@ impl std::fmt::Debug for S3ServerConfig {
             .field("address", &self.address)
             .field("access_key", &self.access_key)
             .field("buckets", &self.buckets)
+            .field("unchecked_gets", &self.unchecked_gets)
             .finish_non_exhaustive()
     }
 }
@@ -107,7 +114,8 @@ impl S3Server {
         }
         let mut builder = S3ServiceBuilder::new(Service::new(Arc::clone(&store)));
         builder.set_auth(SimpleAuth::from_single(config.access_key.clone(), config.secret_key.clone()));
-        let accepting = tokio::spawn(accept(listener, builder.build()));
+        let unchecked = config.unchecked_gets.then(|| Arc::clone(&store));
+        let accepting = tokio::spawn(accept(listener, builder.build(), unchecked));
         Ok(Self { address, config, store, accepting })
     }
 
@@ -206,13 +214,13 @@ impl Drop for S3Server {
 }
 
 /// Accepts until aborted; the connections are aborted with it, since their set is dropped.
-async fn accept(listener: TcpListener, service: S3Service) {
+async fn accept(listener: TcpListener, service: S3Service, unchecked: Option<Arc<Store>>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(serve(stream, service.clone()));
+                    connections.spawn(serve(stream, service.clone(), unchecked.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accept connection");
@@ -225,13 +233,25 @@ async fn accept(listener: TcpListener, service: S3Service) {
     }
 }
 
-async fn serve(stream: TcpStream, service: S3Service) {
+async fn serve(stream: TcpStream, service: S3Service, unchecked: Option<Arc<Store>>) {
     // Without this every answer of more than one segment waits 40 ms for the client's delayed acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set TCP_NODELAY");
     }
-    let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
+    let http = hyper::server::conn::http1::Builder::new();
+    let ended = match unchecked {
+        None => http.serve_connection(TokioIo::new(stream), service).await,
+        Some(store) => {
+            let either = hyper::service::service_fn(move |request| {
+                match fast::answer(&store, &request) {
+                    Some(answer) => Either::Left(std::future::ready(Ok(answer))),
+                    None => Either::Right(hyper::service::Service::call(&service, request)),
+                }
+            });
+            http.serve_connection(TokioIo::new(stream), either).await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
 }

@@ -15,14 +15,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CommonPrefix, CompleteMultipartUploadInput,
     CompleteMultipartUploadOutput, CreateBucketInput, CreateBucketOutput, CreateMultipartUploadInput,
-    CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput, ETag, ETagCondition, EncodingType,
-    GetObjectInput, GetObjectOutput, HeadBucketInput, HeadBucketOutput, HeadObjectInput, HeadObjectOutput,
-    ListObjectsV2Input, ListObjectsV2Output, Object as ListedObject, PutObjectInput, PutObjectOutput, Range,
-    StreamingBlob, Timestamp, UploadPartInput, UploadPartOutput,
+    CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput,
+    DeletedObject, ETag, ETagCondition, EncodingType, GetBucketLocationInput, GetBucketLocationOutput, GetObjectInput,
+    GetObjectOutput, HeadBucketInput, HeadBucketOutput, HeadObjectInput, HeadObjectOutput, ListObjectsInput,
+    ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, Object as ListedObject, PutObjectInput,
+    PutObjectOutput, Range, StreamingBlob, Timestamp, UploadPartInput, UploadPartOutput,
 };
 use s3s::{Body, S3, S3Request, S3Response, S3Result, s3_error};
 
-use crate::store::{Content, Object, Start, Store};
+use crate::store::{Content, Listing, Object, Start, Store};
 
 /// Pieces that a file goes out in.
 const PIECE: u64 = 1 << 20;
@@ -185,6 +186,19 @@ fn parse_token(token: &str) -> Option<Start> {
     }
 }
 
+/// The keys and common prefixes of a page, as a listing shows them.
+fn shown(page: &Listing, url: bool) -> (Vec<ListedObject>, Vec<CommonPrefix>) {
+    let objects = page.objects.iter().map(|(key, object)| ListedObject {
+        key: Some(encoded(key, url)),
+        e_tag: Some(tag(object)),
+        last_modified: Some(Timestamp::from(object.modified)),
+        size: Some(object.len() as i64),
+        ..ListedObject::default()
+    });
+    let prefixes = page.prefixes.iter().map(|prefix| CommonPrefix { prefix: Some(encoded(prefix, url)) });
+    (objects.collect(), prefixes.collect())
+}
+
 #[async_trait::async_trait]
 impl S3 for Service {
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
@@ -249,6 +263,74 @@ impl S3 for Service {
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
+    async fn delete_objects(
+        &self,
+        request: S3Request<DeleteObjectsInput>,
+    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        let input = request.input;
+        self.existing_bucket(&input.bucket)?;
+        let quiet = input.delete.quiet.unwrap_or_default();
+        let deleted = input.delete.objects.into_iter().map(|object| {
+            self.store.delete(&input.bucket, &object.key);
+            DeletedObject { key: Some(object.key), ..DeletedObject::default() }
+        });
+        let deleted: Vec<_> = deleted.collect();
+        let deleted = Some(deleted).filter(|_| !quiet);
+        Ok(S3Response::new(DeleteObjectsOutput { deleted, ..DeleteObjectsOutput::default() }))
+    }
+
+    /// The older form of a listing, which some clients still ask for.
+    async fn list_objects(&self, request: S3Request<ListObjectsInput>) -> S3Result<S3Response<ListObjectsOutput>> {
+        let input = request.input;
+        self.store.lists.fetch_add(1, Ordering::Relaxed);
+        let url = input.encoding_type.as_ref().is_some_and(|kind| kind.as_str() == EncodingType::URL);
+        let limit = input.max_keys.unwrap_or(PAGE_KEYS).clamp(0, PAGE_KEYS);
+        let prefix = input.prefix.clone().unwrap_or_default();
+        let delimiter = input.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty());
+        let start = match &input.marker {
+            // The last entry of the page before may have been a common prefix.
+            Some(marker) if delimiter.is_some_and(|delimiter| marker.ends_with(delimiter)) => {
+                Start::AfterPrefix(marker.clone())
+            }
+            Some(marker) => Start::After(marker.clone()),
+            None => Start::Beginning,
+        };
+        let page = self
+            .store
+            .list(&input.bucket, &prefix, delimiter, start, limit as usize)
+            .ok_or_else(|| s3_error!(NoSuchBucket))?;
+        let (contents, prefixes) = shown(&page, url);
+        let next = page.next.as_ref().filter(|_| limit > 0);
+        let next_marker = next.and_then(|start| match start {
+            Start::Beginning => None,
+            Start::After(key) | Start::AfterPrefix(key) => Some(encoded(key, url)),
+        });
+        Ok(S3Response::new(ListObjectsOutput {
+            name: Some(input.bucket),
+            prefix: Some(encoded(&prefix, url)),
+            // Amazon shows it even if none was sent.
+            marker: Some(input.marker.as_deref().map(|marker| encoded(marker, url)).unwrap_or_default()),
+            delimiter: input.delimiter.as_deref().map(|delimiter| encoded(delimiter, url)),
+            max_keys: Some(limit),
+            is_truncated: Some(next.is_some()),
+            // Amazon gives it only where there are prefixes; without, the last key is the marker.
+            next_marker: next_marker.filter(|_| delimiter.is_some()),
+            encoding_type: input.encoding_type,
+            contents: Some(contents),
+            common_prefixes: Some(prefixes),
+            ..ListObjectsOutput::default()
+        }))
+    }
+
+    async fn get_bucket_location(
+        &self,
+        request: S3Request<GetBucketLocationInput>,
+    ) -> S3Result<S3Response<GetBucketLocationOutput>> {
+        self.existing_bucket(&request.input.bucket)?;
+        // None is what the first region, us-east-1, answers.
+        Ok(S3Response::new(GetBucketLocationOutput::default()))
+    }
+
     async fn list_objects_v2(
         &self,
         request: S3Request<ListObjectsV2Input>,
@@ -270,19 +352,7 @@ impl S3 for Service {
             .store
             .list(&input.bucket, &prefix, delimiter, start, limit as usize)
             .ok_or_else(|| s3_error!(NoSuchBucket))?;
-        let contents: Vec<_> = page
-            .objects
-            .iter()
-            .map(|(key, object)| ListedObject {
-                key: Some(encoded(key, url)),
-                e_tag: Some(tag(object)),
-                last_modified: Some(Timestamp::from(object.modified)),
-                size: Some(object.len() as i64),
-                ..ListedObject::default()
-            })
-            .collect();
-        let prefixes: Vec<_> =
-            page.prefixes.iter().map(|prefix| CommonPrefix { prefix: Some(encoded(prefix, url)) }).collect();
+        let (contents, prefixes) = shown(&page, url);
         // As on Amazon, a page of no keys is never truncated.
         let next = page.next.as_ref().filter(|_| limit > 0);
         Ok(S3Response::new(ListObjectsV2Output {

@@ -30,6 +30,8 @@ pub(crate) struct Object {
     /// Without quotes.
     pub(crate) etag: String,
     pub(crate) modified: SystemTime,
+    /// The same for `Last-Modified`.
+    pub(crate) http_date: String,
     /// Of the key, over all of its versions.
     gets: Arc<AtomicU64>,
 }
@@ -125,7 +127,9 @@ impl Store {
         let mut buckets = self.write();
         let bucket = buckets.entry(bucket.to_string()).or_default();
         let gets = bucket.get(key).map(|before| Arc::clone(&before.gets)).unwrap_or_default();
-        bucket.insert(key.to_string(), Arc::new(Object { content, etag, modified: SystemTime::now(), gets }));
+        let modified = SystemTime::now();
+        let http_date = httpdate::fmt_http_date(modified);
+        bucket.insert(key.to_string(), Arc::new(Object { content, etag, modified, http_date, gets }));
     }
 
     pub(crate) fn delete(&self, bucket: &str, key: &str) -> bool {

@@ -6,9 +6,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 async fn server() -> S3Server {
-    S3Server::start(S3ServerConfig { buckets: vec!["bucket".into()], ..S3ServerConfig::default() })
-        .await
-        .expect("server")
+    server_that(false).await
+}
+
+async fn server_that(unchecked_gets: bool) -> S3Server {
+    let buckets = vec!["bucket".into()];
+    S3Server::start(S3ServerConfig { buckets, unchecked_gets, ..S3ServerConfig::default() }).await.expect("server")
 }
 
 async fn ask(server: &S3Server, request: &str) -> String {
@@ -30,7 +33,25 @@ async fn requests_without_a_signature_are_refused() {
 
 #[tokio::test]
 async fn tags_have_their_quotes_and_ranges_their_header() {
-    let server = server().await;
+    answers_right(server_that(false).await).await;
+}
+
+#[tokio::test]
+async fn a_server_that_looks_at_no_signature_of_a_get_answers_the_same() {
+    answers_right(server_that(true).await).await;
+    let server = server_that(true).await;
+    server.put("bucket", "k", "secret");
+    let answer = ask(&server, "GET /bucket/k?x-id=GetObject HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("secret"), "{answer}");
+    let answer = ask(&server, "HEAD /bucket/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.contains("content-length: 6\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+    for request in ["GET /bucket/", "GET /bucket?list-type=2", "PUT /bucket/k", "DELETE /bucket/k"] {
+        let answer = ask(&server, &format!("{request} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{request}: {answer}");
+    }
+}
+
+async fn answers_right(server: S3Server) {
     let tag = server.put("bucket", "k", "hello");
     let env = server.env().into_iter().collect();
     let origin =

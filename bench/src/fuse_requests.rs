@@ -1,0 +1,188 @@
+//! Counts the requests that the kernel sends to a FUSE daemon, by kind, for one mount.
+//!
+//! The kernel's tracepoint `fuse:fuse_request_send` is counted, not recorded: one counter for each kind and CPU, which
+//! the kernel adds to where its filter fits. Needs root, tracefs and perf events; where they are missing, [`Counting`]
+//! says why.
+#![expect(unsafe_code, reason = "perf_event_open and its ioctls, which no crate of ours wraps")]
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::Path;
+
+use anyhow::Context;
+
+/// The kinds that are counted by name, with their numbers in the protocol.
+pub const KINDS: [(&str, u32); 12] = [
+    ("lookup", 1),
+    ("getattr", 3),
+    ("open", 14),
+    ("read", 15),
+    ("release", 18),
+    ("getxattr", 22),
+    ("flush", 25),
+    ("opendir", 27),
+    ("readdir", 28),
+    ("releasedir", 29),
+    ("readdirplus", 44),
+    ("statx", 52),
+];
+
+/// Those that nobody waits for: FORGET, INTERRUPT and BATCH_FORGET. They are not in the total.
+const NOT_ANSWERED: [u32; 3] = [2, 36, 42];
+
+/// Where tracefs is, in the order of preference.
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+const PERF_TYPE_TRACEPOINT: u32 = 2;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+/// It does not count until it is enabled.
+const DISABLED: u64 = 1;
+/// `_IO('$', 0)`.
+const PERF_EVENT_IOC_ENABLE: libc::c_ulong = 0x2400;
+/// `_IOW('$', 6, char *)`.
+const PERF_EVENT_IOC_SET_FILTER: libc::c_ulong = 0x4008_2406;
+
+/// The head of the kernel's `perf_event_attr` in its first published size; all that follows is zero.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct PerfEventAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    breakpoint_type: u32,
+    breakpoint_address: u64,
+}
+
+/// Requests by kind, and all that are answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Requests {
+    /// By the kinds of [`KINDS`].
+    pub kinds: BTreeMap<&'static str, u64>,
+    /// All but FORGETs and INTERRUPTs.
+    pub total: u64,
+}
+
+/// Counters that run since they were made.
+#[derive(Debug)]
+pub struct Counting {
+    /// By kind, a counter for each CPU.
+    kinds: Vec<(&'static str, Vec<File>)>,
+    total: Vec<File>,
+}
+
+impl Counting {
+    /// Starts to count what is sent on the FUSE connection of this device number, which is that of the mount's files.
+    /// Fails where the kernel, or its settings, do not have it.
+    pub fn of_device(device: (u32, u32)) -> anyhow::Result<Self> {
+        // The kernel's own form of a device number, which the tracepoint has.
+        let connection = device.0 << 20 | device.1;
+        let event = event_id()?;
+        let cpus = online_cpus()?;
+        let open = |filter: &str| -> anyhow::Result<Vec<File>> {
+            cpus.iter().map(|&cpu| counter(event, cpu, filter)).collect()
+        };
+        let others = NOT_ANSWERED.map(|number| format!("opcode != {number}")).join(" && ");
+        let total = open(&format!("connection == {connection} && {others}"))?;
+        let one = |&(name, number): &(&'static str, u32)| {
+            Ok((name, open(&format!("connection == {connection} && opcode == {number}"))?))
+        };
+        Ok(Self { kinds: KINDS.iter().map(one).collect::<anyhow::Result<_>>()?, total })
+    }
+
+    /// What was sent since the start.
+    pub fn read(&self) -> anyhow::Result<Requests> {
+        let sum = |counters: &[File]| counters.iter().map(value).sum::<anyhow::Result<u64>>();
+        let kinds = self.kinds.iter().map(|(name, counters)| Ok((*name, sum(counters)?)));
+        Ok(Requests { kinds: kinds.collect::<anyhow::Result<_>>()?, total: sum(&self.total)? })
+    }
+}
+
+fn event_id() -> anyhow::Result<u64> {
+    let read = |root: &&str| {
+        std::fs::read_to_string(Path::new(root).join("events/fuse/fuse_request_send/id")).ok()?.trim().parse().ok()
+    };
+    if let Some(id) = TRACEFS.iter().find_map(read) {
+        return Ok(id);
+    }
+    // Nobody has mounted tracefs yet, which root may; if that fails, the next look says so.
+    let flags = rustix::mount::MountFlags::empty();
+    let _ = rustix::mount::mount("tracefs", TRACEFS[0], "tracefs", flags, None::<&std::ffi::CStr>);
+    let id = TRACEFS.iter().find_map(read);
+    id.context("no tracepoint fuse:fuse_request_send here (needs root, tracefs and a kernel that has it)")
+}
+
+/// The numbers in `0-3,8`.
+fn parse_cpus(text: &str) -> Option<Vec<i32>> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse().ok()?..=last.parse::<i32>().ok()?);
+    }
+    Some(cpus)
+}
+
+fn online_cpus() -> anyhow::Result<Vec<i32>> {
+    let path = "/sys/devices/system/cpu/online";
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;
+    parse_cpus(&text).with_context(|| format!("understand {path}"))
+}
+
+fn counter(event: u64, cpu: i32, filter: &str) -> anyhow::Result<File> {
+    let attributes = PerfEventAttr {
+        kind: PERF_TYPE_TRACEPOINT,
+        size: u32::try_from(size_of::<PerfEventAttr>()).context("size of perf_event_attr")?,
+        config: event,
+        flags: DISABLED,
+        ..PerfEventAttr::default()
+    };
+    // SAFETY: the structure lives through the call and has the size that it says; the other arguments are numbers. Any
+    // process, this CPU, no group.
+    let descriptor =
+        unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(std::io::Error::last_os_error()).context("open a perf event (needs root)");
+    }
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
+    let counter = unsafe { File::from_raw_fd(i32::try_from(descriptor).context("number of a descriptor")?) };
+    let filter = CString::new(filter).context("write a filter")?;
+    // SAFETY: the filter is a string that ends with a zero byte and lives through the call.
+    if unsafe { libc::ioctl(counter.as_raw_fd(), PERF_EVENT_IOC_SET_FILTER as _, filter.as_ptr()) } < 0 {
+        return Err(std::io::Error::last_os_error()).context("filter a perf event");
+    }
+    // SAFETY: this one takes no pointer.
+    if unsafe { libc::ioctl(counter.as_raw_fd(), PERF_EVENT_IOC_ENABLE as _, 0) } < 0 {
+        return Err(std::io::Error::last_os_error()).context("enable a perf event");
+    }
+    Ok(counter)
+}
+
+fn value(mut counter: &File) -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    counter.read_exact(&mut bytes).context("read a perf event")?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_read_in_ranges() {
+        assert_eq!(parse_cpus("0-2,5\n"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(parse_cpus("0"), Some(vec![0]));
+        assert_eq!(parse_cpus("x"), None);
+    }
+
+    #[test]
+    fn the_structure_has_the_size_that_the_kernel_first_published() {
+        assert_eq!(size_of::<PerfEventAttr>(), 64);
+    }
+}

@@ -1,0 +1,56 @@
+//! What a run was measured on.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::systems::mounts;
+use crate::systems::source::total_memory;
+
+/// A machine, as far as it says something about figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// What the processor calls itself.
+    pub cpu: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// The filesystem of the files and of all caches.
+    pub filesystem: String,
+}
+
+impl Machine {
+    /// This one, with the disk of a folder.
+    pub(super) fn of(folder: &Path) -> anyhow::Result<Self> {
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Ok(Self {
+            cpu: cpu_model(&cpus).unwrap_or("unknown").to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: total_memory()?,
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            filesystem: mounts::holding(folder)?.map_or_else(|| "unknown".to_owned(), |mount| mount.kind),
+        })
+    }
+}
+
+fn cpu_model(text: &str) -> Option<&str> {
+    // Named so on x86; ARM has numbers only.
+    text.lines().find_map(|line| Some(line.strip_prefix("model name")?.trim_start().strip_prefix(':')?.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_named_and_this_machine_has_something() {
+        let text = "processor\t: 0\nmodel name\t: AMD EPYC 7B13\nmodel\t: 1\n";
+        assert_eq!(cpu_model(text), Some("AMD EPYC 7B13"));
+        assert_eq!(cpu_model("processor : 0"), None);
+        let machine = Machine::of(Path::new("/")).unwrap();
+        assert!(machine.cores > 0 && machine.memory_bytes > 0 && !machine.kernel.is_empty());
+    }
+}

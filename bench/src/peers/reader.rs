@@ -1,0 +1,66 @@
+//! The reader, the same for every system: `larder bench epochs` in a process of its own, so that its CPU is its own.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::epochs::Epoch;
+use crate::systems::Source;
+use crate::systems::child::Child;
+
+/// How long an epoch may take, and how much longer for each file. A system that needs more is stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE_A_FILE: Duration = Duration::from_millis(50);
+
+/// Starts readers.
+pub(super) struct Reader<'a> {
+    pub(super) binary: &'a Path,
+    pub(super) expected: &'a Path,
+    pub(super) source: &'a Source,
+}
+
+impl Reader<'_> {
+    /// Reads the first `files` in the order of this seed, and checks them.
+    pub(super) fn read(&self, folder: &Path, readers: u32, files: u32, seed: u64) -> anyhow::Result<Epoch> {
+        let work = self.source.folder_of("reader")?;
+        let json = work.join("epochs.json");
+        let mut command = Command::new(self.binary);
+        command
+            .args(["bench", "epochs"])
+            .arg(folder)
+            .args(["--epochs", "1"])
+            .arg(format!("--readers={readers}"))
+            .arg(format!("--files={files}"))
+            .arg(format!("--seed={seed}"))
+            .arg("--expect")
+            .arg(self.expected)
+            .arg("--json")
+            .arg(&json)
+            // Its error is shown in a table.
+            .env("RUST_BACKTRACE", "0");
+        let mut reader = Child::spawn("reader", &mut command, &work.join("log"))?;
+        let (started, limit) = (Instant::now(), PATIENCE + PATIENCE_A_FILE * files);
+        let status = loop {
+            if let Some(status) = reader.ended()? {
+                break status;
+            }
+            self.source.stop.check()?;
+            if started.elapsed() > limit {
+                bail!("the reader has not ended after {} s", limit.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        if !status.success() {
+            bail!("the reader ended with {status}: {}", reader.last_words());
+        }
+        let text = std::fs::read(&json).with_context(|| format!("read {}", json.display()))?;
+        let epochs: Vec<Epoch> = serde_json::from_slice(&text).context("understand what the reader wrote")?;
+        let epoch = epochs.into_iter().next().context("the reader measured nothing")?;
+        if epoch.files != u64::from(files) {
+            bail!("the reader read {} of {files} files", epoch.files);
+        }
+        Ok(epoch)
+    }
+}

@@ -1,0 +1,205 @@
+//! One cell of the simulation: a policy, a cache size and a number of nodes, read for epochs.
+//!
+//! The cast: [`Cell`] says what is simulated; [`replay`] does it; `PolicyNode` is a node's cache under one of the store's
+//! policies, doing to it what the store does.
+//!
+//! Invariant: nothing here reads a clock or a disk, or keeps an object for each file.
+
+use anyhow::ensure;
+use larder_dataset::BlockIndex;
+use larder_store::{Policy, PolicyKind};
+use serde::Serialize;
+
+use super::belady::{Belady, Plan};
+use super::bits::Bits;
+use super::files::Files;
+use super::{Placement, SimPolicy};
+use crate::order::{epoch_seed, shuffle_into};
+
+/// How often the progress is told.
+const TELL_EVERY: u32 = 1 << 16;
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub(super) policy: SimPolicy,
+    pub(super) nodes: u32,
+    pub(super) placement: Placement,
+    /// Of each node.
+    pub(super) capacity_bytes: u64,
+    pub(super) epochs: u32,
+    pub(super) seed: u64,
+}
+
+/// What one epoch came to, over all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EpochHits {
+    /// Files that were wholly in the cache, as a share of those read.
+    pub hit_ratio_files: f64,
+    /// Bytes of blocks that were in the cache, as a share of those read.
+    pub hit_ratio_bytes: f64,
+    /// Blocks that had to be fetched.
+    pub missed_blocks: u64,
+    /// Their bytes.
+    pub missed_bytes: u64,
+    /// Files of which a block had to be fetched.
+    pub missed_files: u64,
+}
+
+/// What reading one file came to.
+#[derive(Default)]
+struct Missed {
+    blocks: u64,
+    bytes: u64,
+}
+
+impl Cell {
+    /// Bytes of memory that the simulation takes.
+    pub(super) fn memory_bytes(&self, files: &Files) -> u64 {
+        let (file, block, nodes) = (u64::from(files.count), u64::from(files.blocks), u64::from(self.nodes));
+        match self.policy {
+            SimPolicy::Store(kind) => {
+                let each = if kind.evicts() { 12 } else { 0 };
+                4 * file + nodes * block * each + nodes * block / 8
+            }
+            SimPolicy::Belady => 12 * file + nodes * file * 25 / 64,
+        }
+    }
+
+    /// Which node has a file or block, if each has just one owner.
+    fn owner(&self, number: u32) -> usize {
+        // SplitMix64's mixing: neighbours go anywhere.
+        let mut z = self.seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % u64::from(self.nodes)) as usize
+    }
+
+    /// The node that reads the file at a place of the shuffle: places are dealt out like cards, anew each epoch.
+    fn reader(&self, place: u32) -> usize {
+        (place % self.nodes) as usize
+    }
+}
+
+/// Reads the cell's epochs; `tell` hears of files as they are read.
+pub(super) fn replay(cell: &Cell, files: &Files, tell: &dyn Fn(u64)) -> anyhow::Result<Vec<EpochHits>> {
+    ensure!(cell.nodes > 0, "at least one node reads");
+    Ok(match cell.policy {
+        SimPolicy::Store(kind) => replay_policy(cell, kind, files, tell),
+        SimPolicy::Belady => replay_belady(cell, files, tell),
+    })
+}
+
+fn replay_policy(cell: &Cell, kind: PolicyKind, files: &Files, tell: &dyn Fn(u64)) -> Vec<EpochHits> {
+    let mut nodes: Vec<PolicyNode> =
+        (0..cell.nodes).map(|node| PolicyNode::new(kind, cell, files, u64::from(node))).collect();
+    let mut order = Vec::new();
+    let epochs = 0..cell.epochs;
+    epochs
+        .map(|epoch| {
+            shuffle_into(&mut order, files.count, epoch_seed(cell.seed, epoch));
+            count_epoch(files, tell, |place| {
+                let mut missed = Missed::default();
+                let file = order[place as usize];
+                for (block, len) in files.blocks_of(file) {
+                    let node = match cell.placement {
+                        Placement::Local => cell.reader(place),
+                        Placement::Partitioned => cell.owner(block.0),
+                    };
+                    if !nodes[node].read(block, len) {
+                        missed.blocks += 1;
+                        missed.bytes += u64::from(len);
+                    }
+                }
+                missed
+            })
+        })
+        .collect()
+}
+
+fn replay_belady(cell: &Cell, files: &Files, tell: &dyn Fn(u64)) -> Vec<EpochHits> {
+    let mut nodes: Vec<Belady> = (0..cell.nodes).map(|_| Belady::new(cell.capacity_bytes, files.count)).collect();
+    let mut plan = Plan::default();
+    let order = |epoch| move |next: &mut Vec<u32>| shuffle_into(next, files.count, epoch_seed(cell.seed, epoch));
+    plan.advance(order(0));
+    let epochs = 0..cell.epochs;
+    epochs
+        .map(|epoch| {
+            plan.advance(order(epoch + 1));
+            // Whose the place of the next epoch is: with owners, whoever reads it asks the owner.
+            let node_of_next = |place: u32| match cell.placement {
+                Placement::Local => cell.reader(place),
+                Placement::Partitioned => cell.owner(plan.next[place as usize]),
+            };
+            for (number, node) in nodes.iter_mut().enumerate() {
+                node.start_epoch(&plan, |place| node_of_next(place) == number);
+            }
+            count_epoch(files, tell, |place| {
+                let file = plan.now[place as usize];
+                let number = match cell.placement {
+                    Placement::Local => cell.reader(place),
+                    Placement::Partitioned => cell.owner(file),
+                };
+                let hit = nodes[number].read(place, &plan, files, |place| node_of_next(place) == number);
+                if hit {
+                    Missed::default()
+                } else {
+                    Missed { blocks: files.blocks_of(file).count() as u64, bytes: files.size(file) }
+                }
+            })
+        })
+        .collect()
+}
+
+/// Reads the file at each place and sums up.
+fn count_epoch(files: &Files, tell: &dyn Fn(u64), mut read: impl FnMut(u32) -> Missed) -> EpochHits {
+    let mut sum = EpochHits::default();
+    for place in 0..files.count {
+        let missed = read(place);
+        sum.missed_blocks += missed.blocks;
+        sum.missed_bytes += missed.bytes;
+        sum.missed_files += u64::from(missed.blocks > 0);
+        if (place + 1).is_multiple_of(TELL_EVERY) {
+            tell(u64::from(TELL_EVERY));
+        }
+    }
+    tell(u64::from(files.count % TELL_EVERY));
+    sum.hit_ratio_files = 1.0 - sum.missed_files as f64 / f64::from(files.count);
+    sum.hit_ratio_bytes = 1.0 - sum.missed_bytes as f64 / files.bytes as f64;
+    sum
+}
+
+/// A node's cache under a policy of the store.
+#[derive(Debug)]
+struct PolicyNode {
+    policy: Box<dyn Policy>,
+    wants_touch: bool,
+    /// The slot table, as far as a policy is concerned.
+    cached: Bits,
+    evicted: Vec<BlockIndex>,
+}
+
+impl PolicyNode {
+    fn new(kind: PolicyKind, cell: &Cell, files: &Files, node: u64) -> Self {
+        let policy = kind.build(cell.capacity_bytes, files.blocks, cell.seed.wrapping_add(node));
+        let wants_touch = policy.wants_touch();
+        Self { policy, wants_touch, cached: Bits::new(files.blocks), evicted: Vec::new() }
+    }
+
+    /// Reads a block; true if it was cached.
+    fn read(&mut self, block: BlockIndex, len: u32) -> bool {
+        if self.cached.contains(block.0) {
+            if self.wants_touch {
+                self.policy.touch(block);
+            }
+            return true;
+        }
+        if self.policy.admit(block, len, &mut self.evicted) {
+            self.cached.insert(block.0);
+            for victim in self.evicted.drain(..) {
+                self.cached.remove(victim.0);
+            }
+        }
+        false
+    }
+}

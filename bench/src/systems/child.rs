@@ -1,0 +1,204 @@
+//! Child processes that end with this one, and the few calls for them that Rust has no safe name for.
+#![expect(
+    unsafe_code,
+    reason = "a child's own setting before it runs, a mount namespace, the CPU time of this process"
+)]
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::systems::process;
+
+/// How long a daemon may take to end once its mount is gone, and again once it is told to.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a wait looks.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Lines of a log that an error shows.
+const LINES_IN_ERRORS: usize = 12;
+
+/// A process that is killed when this is dropped, and by the kernel when this process ends, however it ends.
+#[derive(Debug)]
+pub struct Child {
+    name: String,
+    log: PathBuf,
+    process: std::process::Child,
+}
+
+impl Child {
+    /// Starts it in a process group of its own, so that Ctrl-C reaches this process only, with both outputs in `log`.
+    /// Must be called on a thread that lives as long as the child may: the kernel kills it when that thread ends.
+    pub fn spawn(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
+        let output = File::create(log).with_context(|| format!("make the log {}", log.display()))?;
+        let errors = output.try_clone().with_context(|| format!("open the log {}", log.display()))?;
+        let parent = rustix::process::getpid();
+        command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
+        // SAFETY: between fork and exec only two system calls are made, and no memory is allocated.
+        unsafe {
+            command.pre_exec(move || {
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                // It may have died before that was set.
+                if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::Other.into()) }
+            });
+        }
+        let process = command.spawn().with_context(|| format!("start {name}"))?;
+        Ok(Self { name: name.to_owned(), log: log.to_owned(), process })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        self.process.try_wait().with_context(|| format!("look at {}", self.name))
+    }
+
+    /// The end of what it said, with its name.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let last = lines[lines.len().saturating_sub(LINES_IN_ERRORS)..].join("\n    ");
+        if last.is_empty() { format!("{} said nothing", self.name) } else { format!("{} said:\n    {last}", self.name) }
+    }
+
+    /// Waits for it to end by itself, then asks it to, then kills it with all it has started.
+    pub fn end(mut self) {
+        if !self.ends_within(PATIENCE) {
+            self.signal(Signal::TERM);
+            self.ends_within(PATIENCE);
+        }
+    }
+
+    /// Asks it to end and waits, then kills it.
+    pub fn stop(mut self) {
+        self.signal(Signal::TERM);
+        self.ends_within(PATIENCE);
+    }
+
+    fn ends_within(&mut self, time: Duration) -> bool {
+        let started = Instant::now();
+        while started.elapsed() < time {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                return true;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        false
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(id) = Pid::from_raw(self.process.id() as i32) {
+            let _ = kill_process(id, signal);
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        // Not reaped yet, so none of these ids can be another's.
+        for id in process::family(self.process.id()) {
+            if let Some(id) = Pid::from_raw(id as i32) {
+                let _ = kill_process(id, Signal::KILL);
+            }
+        }
+        // Bounded: a reader of a FUSE mount that does not answer ends only once that mount is gone.
+        self.ends_within(PATIENCE);
+    }
+}
+
+/// Gives this thread, and the processes it starts, mounts of their own: those they make are seen by nobody else, and are
+/// gone with the last of them, even if all are killed. Needs root. Call it on the main thread, before anything is mounted.
+pub fn own_mounts() -> anyhow::Result<()> {
+    // SAFETY: no descriptor of this process depends on which mounts its threads see.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
+        .context("make a mount namespace (needs root)")?;
+    let private = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).context("keep the mounts of this run to itself")
+}
+
+/// Seconds of CPU that all threads of this process have used, user and kernel.
+pub fn own_cpu_seconds() -> f64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to writable memory of the right size, and RUSAGE_SELF exists, so this cannot fail.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    // SAFETY: written above, and all zeros is a value of it as well.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alive(id: u32) -> bool {
+        // A process that has ended and was not waited for is a zombie.
+        std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    fn within_seconds(seconds: u64, what: impl Fn() -> bool) -> bool {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(seconds) {
+            if what() {
+                return true;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        false
+    }
+
+    #[test]
+    fn a_dropped_child_takes_its_children_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 300 & echo $!; wait"]);
+        let child = Child::spawn("shell", &mut command, &log).unwrap();
+        assert!(within_seconds(10, || child.last_words().contains("said:")));
+        let grandchild: u32 = child.last_words().rsplit_once(' ').unwrap().1.trim().parse().unwrap();
+        let id = child.id();
+        assert!(alive(id) && alive(grandchild));
+        drop(child);
+        assert!(!alive(id) && within_seconds(10, || !alive(grandchild)));
+    }
+
+    #[test]
+    fn a_child_dies_with_the_thread_that_started_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let child = std::thread::spawn(move || Child::spawn("sleep", Command::new("sleep").arg("300"), &log).unwrap());
+        let child = child.join().unwrap();
+        let id = child.id();
+        assert!(within_seconds(10, || !alive(id)));
+    }
+
+    #[test]
+    fn one_that_cannot_be_started_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Child::spawn("ghost", &mut Command::new("/nonexistent"), &folder.path().join("log")).unwrap_err();
+        assert!(error.to_string().contains("start ghost"), "{error}");
+    }
+
+    #[test]
+    fn cpu_time_grows_with_work() {
+        let before = own_cpu_seconds();
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+        assert!(own_cpu_seconds() > before);
+    }
+}

@@ -1,0 +1,102 @@
+//! What processes use, read from `/proc`. Only `stat` and `status` are read: they answer even if the process is stuck.
+
+use std::collections::HashMap;
+
+/// Ticks in a second of the CPU times in `/proc/PID/stat`; the kernel shows 100 to every program.
+const TICKS_A_SECOND: f64 = 100.0;
+
+/// What a group of processes has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Usage {
+    /// Seconds of CPU, user and kernel.
+    pub cpu_seconds: f64,
+    /// Resident bytes now.
+    pub rss_bytes: u64,
+    /// The most that was resident at once, of each process.
+    pub peak_rss_bytes: u64,
+}
+
+impl Usage {
+    /// The sum over `processes`; one that has ended counts nothing.
+    pub fn of(processes: &[u32]) -> Self {
+        processes.iter().fold(Self::default(), |sum, &id| {
+            let (stat, status) = (read(id, "stat"), read(id, "status"));
+            Self {
+                cpu_seconds: sum.cpu_seconds + parse_stat(&stat).map_or(0.0, |stat| stat.cpu_seconds),
+                rss_bytes: sum.rss_bytes + status_bytes(&status, "VmRSS:"),
+                peak_rss_bytes: sum.peak_rss_bytes + status_bytes(&status, "VmHWM:"),
+            }
+        })
+    }
+}
+
+/// A process and all below it, as they are now.
+pub fn family(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    for id in processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+        if let Some(stat) = parse_stat(&read(id, "stat")) {
+            children.entry(stat.parent).or_default().push(id);
+        }
+    }
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(&id) = family.get(next) {
+        family.extend(children.remove(&id).unwrap_or_default());
+        next += 1;
+    }
+    family
+}
+
+fn read(id: u32, file: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap_or_default()
+}
+
+struct Stat {
+    parent: u32,
+    cpu_seconds: f64,
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The name is in brackets and may hold blanks and brackets itself.
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = |nth: usize| fields.get(nth)?.parse::<u64>().ok();
+    Some(Stat { parent: fields.get(1)?.parse().ok()?, cpu_seconds: (ticks(11)? + ticks(12)?) as f64 / TICKS_A_SECOND })
+}
+
+fn status_bytes(text: &str, field: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix("kB")?.trim().parse().ok());
+    value.map_or(0, |kib: u64| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_blanks_does_not_shift_the_fields() {
+        let text = "77 (a) b (c)) S 12 77 77 0 -1 4194560 5 0 0 0 250 150 9 9 20 0 1 0 100 1000 10";
+        let stat = parse_stat(text).unwrap();
+        assert_eq!((stat.parent, stat.cpu_seconds), (12, 4.0));
+        assert!(parse_stat("").is_none());
+    }
+
+    #[test]
+    fn memory_is_in_bytes_and_a_process_that_is_gone_counts_nothing() {
+        let text = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        assert_eq!((status_bytes(text, "VmRSS:"), status_bytes(text, "VmHWM:")), (1 << 20, 2 << 20));
+        assert_eq!(Usage::of(&[u32::MAX]), Usage::default());
+        let own = Usage::of(&[std::process::id()]);
+        assert!(own.rss_bytes > 0 && own.peak_rss_bytes >= own.rss_bytes);
+    }
+
+    #[test]
+    fn a_family_has_the_children_too() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let family = family(std::process::id());
+        assert!(family[0] == std::process::id() && family.contains(&child.id()), "{family:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,35 @@
+//! `larder bench fio`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use larder_bench::fio::{FioConfig, run as run_fio};
+use larder_fs::daemon::raise_file_limit;
+
+use crate::args::bench::FioArgs;
+use crate::commands::bench::{Steps, check_json, scratch_folder, write_json};
+
+pub(crate) fn run(args: &FioArgs) -> anyhow::Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("larder bench fio mounts filesystems and drops the kernel's caches: run it as root");
+    }
+    check_json(args.json.as_deref())?;
+    raise_file_limit();
+    let config = FioConfig {
+        size: args.size,
+        files: args.files,
+        seconds: args.seconds,
+        rounds: args.rounds,
+        only: args.only.clone(),
+        seed: args.seed,
+        folder: scratch_folder(args.folder.as_deref(), "fio")?,
+        binary: std::env::current_exe().context("find this program")?,
+    };
+    let view = Steps::new("{msg:34} {bar:30} {pos}/{len} runs [{elapsed}, {eta} left]");
+    let outcome = run_fio(&config, &view);
+    view.finish();
+    let outcome = outcome?;
+    print!("{}", outcome.table());
+    write_json(args.json.as_deref(), &outcome)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,34 @@
+//! `larder bench meta`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use larder_bench::meta::{MetaConfig, run as run_meta};
+use larder_fs::daemon::raise_file_limit;
+
+use crate::args::bench::MetaArgs;
+use crate::commands::bench::{Steps, check_json, scratch_folder, write_json};
+
+pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("larder bench meta mounts filesystems and drops the kernel's caches: run it as root");
+    }
+    check_json(args.json.as_deref())?;
+    raise_file_limit();
+    let config = MetaConfig {
+        files: args.files,
+        synthetic: args.synthetic.iter().copied().filter(|&files| files > 0).collect(),
+        rounds: args.rounds,
+        only: args.only.clone(),
+        seed: args.seed,
+        folder: scratch_folder(args.folder.as_deref(), "meta")?,
+        binary: std::env::current_exe().context("find this program")?,
+    };
+    let view = Steps::new("{msg:34} {bar:30} {pos}/{len} systems [{elapsed}, {eta} left]");
+    let outcome = run_meta(&config, &view);
+    view.finish();
+    let outcome = outcome?;
+    print!("{}", outcome.table());
+    write_json(args.json.as_deref(), &outcome)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,37 @@
+//! `larder bench sim`
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use larder_bench::sim::{self, Placement, SimConfig, Sizes};
+
+use crate::args::bench::{SimArgs, SimPlacement};
+use crate::output;
+
+pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    let config = SimConfig {
+        files: args.files,
+        sizes: if args.equal_sizes { Sizes::Equal(args.mean_size) } else { Sizes::Mean(args.mean_size) },
+        caches: args.cache.clone(),
+        epochs: args.epochs,
+        nodes: args.nodes.clone(),
+        placement: match args.placement {
+            SimPlacement::Local => Placement::Local,
+            SimPlacement::Partitioned => Placement::Partitioned,
+        },
+        policies: args.policies.clone(),
+        seed: args.seed,
+    };
+    let bar = output::bar(0, "{msg:20} {bar:30} {human_pos}/{human_len} files read {per_sec} {eta}");
+    let outcome = sim::run(&config, &bar)?;
+    bar.finish_and_clear();
+    print!("{}", outcome.table());
+    if let Some(path) = &args.plot {
+        outcome.plot().write(path).context("--plot")?;
+    }
+    if let Some(path) = &args.json {
+        let json = serde_json::to_vec_pretty(&outcome)?;
+        std::fs::write(path, json).with_context(|| format!("write {} (--json)", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

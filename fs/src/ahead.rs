@@ -1,0 +1,149 @@
+//! Notices readers that take blocks one after the other, and says what to bring in ahead of them.
+//!
+//! A shuffled epoch never looks like that, and nothing is brought in for it. A *stream* begins when the blocks before a
+//! missing one were missed lately: one before it within a large file, two before it across files. Half-way into what was
+//! brought in ahead lies a *mark*: whoever reads that block carries the stream on. So a stream costs readers of other
+//! blocks a few loads of the marks, and ends by itself.
+//!
+//! Invariant: `touched` takes no lock. At most [`STREAMS`] streams at a time; a newer one replaces the oldest.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use larder_dataset::BlockIndex;
+
+/// Streams followed at a time.
+pub(crate) const STREAMS: usize = 4;
+
+/// Bytes brought in ahead of a stream. All streams together stay below the window's 64 MiB.
+pub(crate) const AHEAD_BYTES: u64 = 12 << 20;
+
+/// Blocks brought in ahead of a stream, at most.
+pub(crate) const AHEAD_BLOCKS: usize = 32;
+
+/// Misses remembered: those of a few dozen readers at once.
+const REMEMBERED: usize = 64;
+
+/// No block: there are fewer than `u32::MAX` of them.
+const NONE: u32 = u32::MAX;
+
+/// What was missed lately, and the marks.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    missed: Mutex<Missed>,
+    marks: [AtomicU32; STREAMS],
+    next_mark: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Missed {
+    blocks: [u32; REMEMBERED],
+    next: usize,
+}
+
+impl Missed {
+    fn knows(&self, block: u32) -> bool {
+        self.blocks.contains(&block)
+    }
+
+    fn note(&mut self, block: u32) {
+        let next = self.next;
+        self.blocks[next] = block;
+        self.next = (next + 1) % REMEMBERED;
+    }
+}
+
+impl ReadAhead {
+    pub(crate) fn new() -> Self {
+        Self {
+            missed: Mutex::new(Missed { blocks: [NONE; REMEMBERED], next: 0 }),
+            marks: [const { AtomicU32::new(NONE) }; STREAMS],
+            next_mark: AtomicUsize::new(0),
+        }
+    }
+
+    /// Notes that a reader misses a block; true if that begins a stream. `first_of_file` is the first block of its file.
+    pub(crate) fn missed(&self, block: BlockIndex, first_of_file: BlockIndex) -> bool {
+        let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        if missed.knows(block.0) {
+            // Another piece of it.
+            return false;
+        }
+        let follows = |back: u32| block.0.checked_sub(back).is_some_and(|before| missed.knows(before));
+        let begins = follows(1) && (block > first_of_file || follows(2));
+        missed.note(block.0);
+        begins
+    }
+
+    /// Notes the end of a run of blocks that is brought in at once: the next one follows it.
+    pub(crate) fn brought(&self, last: BlockIndex, blocks: usize) {
+        let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        for block in last.0.saturating_sub(1)..=last.0 {
+            if blocks > 1 && !missed.knows(block) {
+                missed.note(block);
+            }
+        }
+    }
+
+    /// Puts a mark on a block.
+    pub(crate) fn mark(&self, block: BlockIndex) {
+        let at = self.next_mark.fetch_add(1, Ordering::Relaxed) % STREAMS;
+        self.marks[at].store(block.0, Ordering::Relaxed);
+    }
+
+    /// True if the block has a mark, which is taken away: for each mark one caller only.
+    pub(crate) fn touched(&self, block: BlockIndex) -> bool {
+        self.marks.iter().any(|mark| {
+            mark.load(Ordering::Relaxed) == block.0
+                && mark.compare_exchange(block.0, NONE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(number: u32) -> BlockIndex {
+        BlockIndex(number)
+    }
+
+    #[test]
+    fn a_large_file_is_a_stream_from_its_second_block_and_small_files_from_the_third() {
+        let ahead = ReadAhead::new();
+        assert!(!ahead.missed(block(10), block(10)));
+        assert!(ahead.missed(block(11), block(10)), "the second block of a large file");
+        assert!(!ahead.missed(block(20), block(20)));
+        assert!(!ahead.missed(block(21), block(21)));
+        assert!(ahead.missed(block(22), block(22)), "the third file in a row");
+        assert!(!ahead.missed(block(0), block(0)), "nothing comes before the first");
+    }
+
+    #[test]
+    fn readers_of_their_own_streams_do_not_hide_each_other_and_old_misses_are_forgotten() {
+        let ahead = ReadAhead::new();
+        for reader in 0..30 {
+            assert!(!ahead.missed(block(reader * 1000), block(reader * 1000)));
+        }
+        for reader in 0..30 {
+            assert!(ahead.missed(block(reader * 1000 + 1), block(reader * 1000)));
+        }
+        for other in 0..64 {
+            ahead.missed(block(100_000 + other * 10), block(0));
+        }
+        assert!(!ahead.missed(block(2), block(0)));
+    }
+
+    #[test]
+    fn a_mark_is_found_once_and_the_oldest_makes_room() {
+        let ahead = ReadAhead::new();
+        ahead.mark(block(7));
+        assert!(!ahead.touched(block(8)));
+        assert!(ahead.touched(block(7)));
+        assert!(!ahead.touched(block(7)));
+        for number in 0..=STREAMS as u32 {
+            ahead.mark(block(number));
+        }
+        assert!(!ahead.touched(block(0)) && ahead.touched(block(1)));
+    }
+}

@@ -1,0 +1,81 @@
+//! `larder bench peers` as a person runs it: real mounts, real processes, counts that must be exact.
+
+use larder_e2e::Lab;
+use serde_json::Value;
+
+/// The measurement of a system in a state.
+fn one<'a>(outcome: &'a Value, system: &str, state: &str) -> &'a Value {
+    let all = outcome["measurements"].as_array().unwrap();
+    let mut found = all.iter().filter(|one| one["system"] == system && one["state"] == state);
+    let one = found.next().unwrap_or_else(|| panic!("{system} {state}: {outcome:#}"));
+    assert!(found.next().is_none(), "{system} {state} is there once");
+    one
+}
+
+#[test]
+fn peers_are_measured_with_every_byte_checked_and_every_request_counted() {
+    let lab = Lab::new();
+    let (json, plot) = (lab.folder().join("peers.json"), lab.folder().join("peers.svg"));
+    let folder = lab.folder().join("disk");
+    let paths = [&json, &plot, &folder].map(|path| path.to_str().unwrap());
+    let shown = lab.larder_ok(&[
+        "bench",
+        "peers",
+        "--files=60",
+        "--rounds=1",
+        "--readers=2",
+        "--only=ext4,larder,larder packed",
+        "--json",
+        paths[0],
+        "--plot",
+        paths[1],
+        "--folder",
+        paths[2],
+    ]);
+    for words in ["COLD:", "WARM:", "HOT:", "files/s, 2 readers", "larder packed", "x ext4", "Method: 60 files"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    assert!(!shown.contains("LEFT OUT"), "{shown}");
+    assert!(std::fs::read_to_string(&plot).unwrap().contains("larder packed"));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is left behind");
+
+    let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(one(&outcome, "raw S3 client", "cold")["gets"], 60);
+    for system in ["ext4", "larder", "larder packed"] {
+        for state in ["cold", "warm", "hot"] {
+            let measured = one(&outcome, system, state);
+            assert_eq!(measured["epoch"]["files"], 60);
+            assert_eq!(measured["epoch"]["bytes"], outcome["bytes"], "{system} {state}");
+            if state != "cold" || system == "ext4" {
+                assert_eq!(measured["gets"], 0, "{system} {state}: {measured:#}");
+            }
+            if state == "hot" && system != "ext4" {
+                assert!(outcome["no_fuse_requests"].is_null(), "{outcome:#}");
+                assert_eq!(measured["fuse"]["total"], 0, "{system}: {measured:#}");
+            }
+        }
+    }
+    assert_eq!(one(&outcome, "larder", "cold")["gets"], 60);
+    let packed = one(&outcome, "larder packed", "cold")["gets"].as_u64().unwrap();
+    assert!((1..60).contains(&packed), "{packed}");
+    let lookups = one(&outcome, "larder", "warm")["fuse"]["kinds"]["lookup"].as_u64().unwrap();
+    assert!(lookups >= 60, "the counters count: {lookups}");
+}
+
+#[test]
+fn a_list_of_expected_files_is_held_against_what_is_read() {
+    let lab = Lab::new();
+    let folder = lab.folder().join("data");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a"), b"hello").unwrap();
+    std::fs::write(folder.join("b"), b"not in the list").unwrap();
+    let (list, json) = (lab.folder().join("list"), lab.folder().join("json"));
+    let paths = [&folder, &list, &json].map(|path| path.to_str().unwrap());
+    let args = ["bench", "epochs", paths[0], "--epochs=1", "--expect", paths[1], "--json", paths[2]];
+    std::fs::write(&list, format!("5 {:08x} a\n", crc32c::crc32c(b"hello"))).unwrap();
+    lab.larder_ok(&args);
+    let epochs: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&epochs[0]["files"], &epochs[0]["bytes"]), (&Value::from(1), &Value::from(5)));
+    std::fs::write(folder.join("a"), b"hellO").unwrap();
+    assert!(lab.larder_fails(1, &args).contains("WRONG BYTES"));
+}
