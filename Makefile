@@ -63,7 +63,8 @@ peers: packages
 	$(CARGO_TARGET_DIR)/release/larder bench peers $(ARGS)
 
 bench: packages
-	cargo bench --workspace --benches -- $(ARGS)
+	cargo bench -p larder-dataset --bench manifest -- $(ARGS)
+	cargo bench -p larder-store --bench store -- $(ARGS)
 
 fmt:
 	cargo fmt --all

@@ -5,7 +5,7 @@ pub(crate) mod bench;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use larder_store::PolicyKind;
 
 use larder_daemon_api::size::{parse_bytes, parse_duration};

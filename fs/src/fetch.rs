@@ -179,6 +179,7 @@ impl Fetcher {
         runtime: Handle,
         config: DatasetConfig,
     ) -> Self {
+        let ahead = ReadAhead::new(manifest.totals().blocks);
         Self {
             manifest,
             cache,
@@ -188,7 +189,7 @@ impl Fetcher {
             config,
             flights: Mutex::default(),
             window: Window::new(config.window_bytes),
-            ahead: ReadAhead::new(),
+            ahead,
             permits: Semaphore::new(config.fetch_concurrency.max(1)),
             tasks: TaskTracker::new(),
             store_counted: AtomicBool::new(false),

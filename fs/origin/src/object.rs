@@ -516,9 +516,13 @@ mod tests {
     use super::*;
     use object_store::memory::InMemory;
 
+    fn patience() -> Patience {
+        OriginConfig::default().patience(&crate::pace::Pace::fixed(8))
+    }
+
     fn origin(url: &str) -> ObjectOrigin {
         let url = url.parse().expect("a URL");
-        ObjectOrigin::new(&url, Arc::new(InMemory::new()), OriginConfig::default().patience(&crate::pace::Pace::fixed(8))).expect("an origin")
+        ObjectOrigin::new(&url, Arc::new(InMemory::new()), patience()).expect("an origin")
     }
 
     #[tokio::test]
@@ -539,13 +543,13 @@ mod tests {
     #[test]
     fn stores_open_by_their_variables_and_show_no_secret() {
         let mut config = OriginConfig { anonymous: true, ..OriginConfig::default() };
-        open_gcs(&"gs://b/p".parse().expect("a URL"), &config).expect("gcs");
+        open_gcs(&"gs://b/p".parse().expect("a URL"), &config, patience()).expect("gcs");
         let url: OriginUrl = "az://c/p".parse().expect("a URL");
-        let error = open_azure(&url, &config).expect_err("no account");
+        let error = open_azure(&url, &config, patience()).expect_err("no account");
         assert!(error.to_string().contains("AZURE_STORAGE_ACCOUNT_NAME"), "{error}");
         config.env.set("AZURE_STORAGE_ACCOUNT_NAME", "me");
         config.env.set("AZURE_STORAGE_ACCOUNT_KEY", "aHVudGVyMg==");
-        let azure = open_azure(&url, &config).expect("azure");
+        let azure = open_azure(&url, &config, patience()).expect("azure");
         assert!(!format!("{azure:?} {config:?}").contains("aHVudGVyMg"));
     }
 }
