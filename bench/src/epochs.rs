@@ -206,7 +206,7 @@ fn read_file(target: &Target, buffer: &mut [u8], drop_pages: bool) -> anyhow::Re
             Ok(0) => break,
             Ok(read) => {
                 size += read as u64;
-                crc = crc32c::crc32c_append(crc, &buffer[..read]);
+                crc = larder_dataset::crc32c_append(crc, &buffer[..read]);
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error).with_context(context),

@@ -61,7 +61,7 @@ pub fn make(root: &Path, sizes: &[u64], seed: u64, mut made: impl FnMut(&MadeFil
             std::fs::create_dir_all(folder).with_context(|| format!("make folder {}", folder.display()))?;
         }
         std::fs::write(&target, &bytes).with_context(|| format!("write {}", target.display()))?;
-        let file = MadeFile { path, size, crc32c: crc32c::crc32c(&bytes) };
+        let file = MadeFile { path, size, crc32c: larder_dataset::crc32c(&bytes) };
         made(&file);
         files.push(file);
     }

@@ -560,7 +560,7 @@ impl Fetcher {
             let cut = |((seat, _), crc): (&(Seat, Option<Reservation>), &Option<u32>)| {
                 let (block, len) = (seat.part.block, seat.part.block_len as usize);
                 let piece = bytes.split_to(len.min(bytes.len()));
-                let sound = piece.len() == len && crc.is_none_or(|crc| crc32c::crc32c(&piece) == crc);
+                let sound = piece.len() == len && crc.is_none_or(|crc| larder_dataset::crc32c(&piece) == crc);
                 if sound { Ok(piece) } else { Err(FetchError::Corrupt { block }) }
             };
             let blocks: Vec<_> = run.iter().zip(&crcs).map(cut).collect();

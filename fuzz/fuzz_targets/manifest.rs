@@ -93,12 +93,12 @@ fn reseal(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     }
     for chunk in 0..crcs_at.div_ceil(CHUNK_BYTES) {
         let body = bytes.get((chunk * CHUNK_BYTES).max(HEADER_BYTES)..((chunk + 1) * CHUNK_BYTES).min(crcs_at))?;
-        let crc = crc32c::crc32c(body).to_le_bytes();
+        let crc = larder_dataset::crc32c(body).to_le_bytes();
         bytes.get_mut(crcs_at + chunk * 4..crcs_at + chunk * 4 + 4)?.copy_from_slice(&crc);
     }
-    let crc = crc32c::crc32c(&bytes[crcs_at..]).to_le_bytes();
+    let crc = larder_dataset::crc32c(&bytes[crcs_at..]).to_le_bytes();
     bytes[CHUNKS_CRC..HEADER_CRC].copy_from_slice(&crc);
-    let crc = crc32c::crc32c(&bytes[..HEADER_CRC]).to_le_bytes();
+    let crc = larder_dataset::crc32c(&bytes[..HEADER_CRC]).to_le_bytes();
     bytes[HEADER_CRC..HEADER_BYTES].copy_from_slice(&crc);
     Some(bytes)
 }

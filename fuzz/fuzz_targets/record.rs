@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     // The same again with a right checksum, so that what it guards is reached.
     let mut sealed = data.to_vec();
     if sealed.len() >= HEADER_BYTES {
-        let crc = crc32c::crc32c(&sealed[..60]);
+        let crc = larder_dataset::crc32c(&sealed[..60]);
         sealed[60..64].copy_from_slice(&crc.to_le_bytes());
         read(&sealed);
     }

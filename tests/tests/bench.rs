@@ -72,7 +72,7 @@ fn a_list_of_expected_files_is_held_against_what_is_read() {
     let (list, json) = (lab.folder().join("list"), lab.folder().join("json"));
     let paths = [&folder, &list, &json].map(|path| path.to_str().unwrap());
     let args = ["bench", "epochs", paths[0], "--epochs=1", "--expect", paths[1], "--json", paths[2]];
-    std::fs::write(&list, format!("5 {:08x} a\n", crc32c::crc32c(b"hello"))).unwrap();
+    std::fs::write(&list, format!("5 {:08x} a\n", larder_dataset::crc32c(b"hello"))).unwrap();
     lab.larder_ok(&args);
     let epochs: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!((&epochs[0]["files"], &epochs[0]["bytes"]), (&Value::from(1), &Value::from(5)));

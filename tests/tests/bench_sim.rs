@@ -30,7 +30,7 @@ fn a_mount_with_one_reader_misses_just_what_the_simulation_says() {
     let mut list = String::new();
     for number in 0..FILES {
         let (name, bytes) = (format!("{number:04}"), seeded_bytes(number, FILE_BYTES));
-        writeln!(list, "{FILE_BYTES} {:08x} {name}", crc32c::crc32c(&bytes)).unwrap();
+        writeln!(list, "{FILE_BYTES} {:08x} {name}", larder_dataset::crc32c(&bytes)).unwrap();
         lab.put(&name, bytes);
         // A file that nobody reads lies between: none of those that are read follows another, so that no run of them
         // looks like a reader who reads in order, for whom more would be brought in.

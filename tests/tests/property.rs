@@ -481,7 +481,7 @@ impl World {
             Op::Attributes { file } => {
                 let file = self.pick(*file);
                 let (name, expected) = if self.packed {
-                    ("user.larder.crc32c", format!("{:08x}", crc32c::crc32c(&file.bytes)))
+                    ("user.larder.crc32c", format!("{:08x}", larder_dataset::crc32c(&file.bytes)))
                 } else {
                     ("user.larder.etag", format!("\"{}\"", file.etag))
                 };

@@ -42,7 +42,7 @@ pub(super) async fn read_all(source: &Source, files: u32, readers: u32, seed: u6
                 let key = file.path.display().to_string();
                 let began = Instant::now();
                 let body = origin.read(key.as_bytes(), 0..file.size, None).await?;
-                if body.len() as u64 != file.size || crc32c::crc32c(&body) != file.crc32c {
+                if body.len() as u64 != file.size || larder_dataset::crc32c(&body) != file.crc32c {
                     bail!("WRONG BYTES: {key}");
                 }
                 times.push(began.elapsed());

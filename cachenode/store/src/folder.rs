@@ -136,7 +136,7 @@ fn encode_marker() -> [u8; MARKER_BYTES] {
     let mut marker = [0; MARKER_BYTES];
     marker[..8].copy_from_slice(&MAGIC);
     marker[8] = VERSION;
-    let crc = crc32c::crc32c(&marker[..12]);
+    let crc = larder_dataset::crc32c(&marker[..12]);
     marker[12..].copy_from_slice(&crc.to_le_bytes());
     marker
 }

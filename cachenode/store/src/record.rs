@@ -80,7 +80,7 @@ pub fn decode_header(bytes: &[u8]) -> Result<Header, RecordError> {
     if bytes[..4] != MAGIC {
         return Err(if bytes.iter().all(|&byte| byte == 0) { RecordError::Absent } else { RecordError::NotARecord });
     }
-    if crc32c::crc32c(&bytes[..60]) != u32_at(bytes, 60) {
+    if larder_dataset::crc32c(&bytes[..60]) != u32_at(bytes, 60) {
         return Err(RecordError::Damaged);
     }
     if bytes[4] != VERSION {
@@ -114,11 +114,11 @@ pub fn encode(header: &Header, data: &[u8], out: &mut [u8]) {
     out[8..24].copy_from_slice(&header.key);
     out[24..28].copy_from_slice(&header.block.0.to_le_bytes());
     out[28..32].copy_from_slice(&header.len.to_le_bytes());
-    let crc = crc32c::crc32c(&out[..60]);
+    let crc = larder_dataset::crc32c(&out[..60]);
     out[60..64].copy_from_slice(&crc.to_le_bytes());
     for (nth, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
         let at = HEADER_BYTES + 4 * nth;
-        out[at..at + 4].copy_from_slice(&crc32c::crc32c(chunk).to_le_bytes());
+        out[at..at + 4].copy_from_slice(&larder_dataset::crc32c(chunk).to_le_bytes());
     }
     out[data_at..data_at + data.len()].copy_from_slice(data);
     out[data_at + data.len()..].fill(0);
@@ -195,7 +195,7 @@ impl Part {
         for chunk in start / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES) {
             let from = chunk * CHUNK_BYTES;
             let to = (from + CHUNK_BYTES).min(self.block_len as usize);
-            if crc32c::crc32c(&buffer[place(from)..place(to)]) != u32_at(buffer, HEADER_BYTES + 4 * chunk) {
+            if larder_dataset::crc32c(&buffer[place(from)..place(to)]) != u32_at(buffer, HEADER_BYTES + 4 * chunk) {
                 return Err(Flaw::RottenData);
             }
         }
@@ -262,7 +262,7 @@ mod tests {
         let resealed = |at: usize, byte: u8| {
             let mut bytes = good.clone();
             bytes[at] = byte;
-            let crc = crc32c::crc32c(&bytes[..60]);
+            let crc = larder_dataset::crc32c(&bytes[..60]);
             bytes[60..64].copy_from_slice(&crc.to_le_bytes());
             decode_header(&bytes)
         };

@@ -158,7 +158,7 @@ fn encode_header(snapshot: &SnapshotId, blocks: u32) -> [u8; HEADER_BYTES] {
     header[8] = VERSION;
     header[16..48].copy_from_slice(&snapshot.0);
     header[48..52].copy_from_slice(&blocks.to_le_bytes());
-    let crc = crc32c::crc32c(&header[..60]);
+    let crc = larder_dataset::crc32c(&header[..60]);
     header[60..].copy_from_slice(&crc.to_le_bytes());
     header
 }

@@ -96,7 +96,7 @@ fn check(path: &Path) -> anyhow::Result<Checked> {
             break;
         }
         size += read as u64;
-        crc = crc32c::crc32c_append(crc, &buffer[..read]);
+        crc = larder_dataset::crc32c_append(crc, &buffer[..read]);
     }
     if size != expected_size {
         anyhow::bail!("{}: {size} bytes instead of {expected_size}", path.display());

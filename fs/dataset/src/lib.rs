@@ -7,10 +7,12 @@
 //! every node, so that readers, schedulers and controllers cannot disagree.
 
 pub mod block;
+mod checksum;
 pub mod manifest;
 pub mod name;
 
 pub use block::{BLOCK_BYTES, BlockIndex, BlockPart};
+pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use manifest::{
     Dir, DirIndex, Entry, File, FileIndex, Location, Manifest, ManifestBuilder, ManifestError, SnapshotId, Totals,
     VersionTag,

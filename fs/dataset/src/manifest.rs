@@ -211,7 +211,7 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         if head[header::VERSION] != layout::VERSION {
             return Err(ManifestError::Version { found: head[header::VERSION], supported: layout::VERSION });
         }
-        if crc32c::crc32c(&head[..header::CRC]) != u32_at(head, header::CRC) {
+        if crate::checksum::crc32c(&head[..header::CRC]) != u32_at(head, header::CRC) {
             return Err(corrupt("header"));
         }
         let totals = Totals {
@@ -242,7 +242,7 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         if crcs_len != chunks * CRC_BYTES {
             return Err(corrupt("section length"));
         }
-        if crc32c::crc32c(&all[crcs_at..crcs_at + crcs_len]) != u32_at(head, header::CHUNKS_CRC) {
+        if crate::checksum::crc32c(&all[crcs_at..crcs_at + crcs_len]) != u32_at(head, header::CHUNKS_CRC) {
             return Err(corrupt("chunk checksums"));
         }
         let mut snapshot = [0; 32];
@@ -396,7 +396,9 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         let mut crc = None;
         for part in file.parts(0, file.size) {
             let Some(next) = self.block_crc(part.block)? else { return Ok(None) };
-            crc = Some(crc.map_or(next, |so_far| crc32c::crc32c_combine(so_far, next, part.block_len as usize)));
+            crc = Some(
+                crc.map_or(next, |so_far| crate::checksum::crc32c_combine(so_far, next, u64::from(part.block_len))),
+            );
         }
         Ok(if self.packed { crc.or(Some(0)) } else { None })
     }
@@ -559,7 +561,7 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         let crcs_at = self.sections[Section::ChunkCrcs as usize].0;
         let start = (chunk * CHUNK_BYTES).max(HEADER_BYTES);
         let end = ((chunk + 1) * CHUNK_BYTES).min(crcs_at);
-        if crc32c::crc32c(&all[start..end]) != u32_at(all, crcs_at + chunk * CRC_BYTES) {
+        if crate::checksum::crc32c(&all[start..end]) != u32_at(all, crcs_at + chunk * CRC_BYTES) {
             return Err(corrupt("a chunk's checksum"));
         }
         self.checked[chunk / 64].fetch_or(1 << (chunk % 64), Memory::Relaxed);

@@ -261,7 +261,7 @@ fn encode_header(identity: Identity, begun_ns: i64) -> [u8; HEADER_BYTES] {
     header[9] = identity.kind.byte();
     header[16..48].copy_from_slice(&identity.hash);
     header[48..56].copy_from_slice(&begun_ns.to_le_bytes());
-    let crc = crc32c::crc32c(&header[..60]);
+    let crc = larder_dataset::crc32c(&header[..60]);
     header[60..].copy_from_slice(&crc.to_le_bytes());
     header
 }
@@ -269,7 +269,7 @@ fn encode_header(identity: Identity, begun_ns: i64) -> [u8; HEADER_BYTES] {
 /// When the journal was begun; `None` if this is not a whole header of this version and identity.
 fn decode_header(header: &[u8; HEADER_BYTES], identity: Identity) -> Option<i64> {
     let mut fields = Fields(header);
-    let sealed = crc32c::crc32c(&header[..60]).to_le_bytes() == header[60..];
+    let sealed = larder_dataset::crc32c(&header[..60]).to_le_bytes() == header[60..];
     let right = fields.take(8).ok()? == MAGIC
         && fields.take(2).ok()? == [VERSION, identity.kind.byte()]
         && fields.take(6).is_ok()
@@ -291,7 +291,7 @@ fn encode_frame(payload: &[u8]) -> Result<Vec<u8>, JournalError> {
 
 /// The length is covered too, so that a tail of zeroes is not a frame.
 fn frame_crc(len: [u8; 4], payload: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&len), payload)
+    larder_dataset::crc32c_append(larder_dataset::crc32c(&len), payload)
 }
 
 /// Reads frames until the first that is not whole.

@@ -344,7 +344,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Reader<B> {
             bytes.extend_from_slice(&piece.bytes);
             crcs.extend_from_slice(&piece.crcs);
         }
-        let key = pack_key(plan.number, crc32c::crc32c(&bytes));
+        let key = pack_key(plan.number, larder_dataset::crc32c(&bytes));
         match self.dst.put(&key, bytes.into()).await {
             Ok(version) => Ok((key, version, crcs)),
             Err(source) => Err(PackError::Write { key, source }),
@@ -353,7 +353,10 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Reader<B> {
 
     /// Passes the pack on as it comes. Its name must be known before its contents are, so it tells their version.
     async fn stream_pack(self: &Arc<Self>, plan: &PackPlan) -> Result<(Vec<u8>, Version, Vec<u32>), PackError> {
-        let name = crc32c::crc32c_append(crc32c::crc32c(&self.manifest.snapshot().0), &plan.files.start.to_le_bytes());
+        let name = larder_dataset::crc32c_append(
+            larder_dataset::crc32c(&self.manifest.snapshot().0),
+            &plan.files.start.to_le_bytes(),
+        );
         let key = pack_key(plan.number, name);
         let mut crcs = Vec::new();
         let mut read_error = None;
@@ -426,7 +429,7 @@ impl<B: AsRef<[u8]> + Send + Sync + 'static> Reader<B> {
         };
         match self.src.read(&object.key, object.range, object.version.as_ref()).await {
             Ok(bytes) => {
-                let crcs = bytes.chunks(BLOCK_BYTES as usize).map(crc32c::crc32c).collect();
+                let crcs = bytes.chunks(BLOCK_BYTES as usize).map(larder_dataset::crc32c).collect();
                 Ok(ReadPiece { bytes, crcs, _ahead: share })
             }
             Err(source @ (OriginError::Stale { .. } | OriginError::NotFound { .. })) => {

@@ -398,7 +398,7 @@ fn check_crcs<B: AsRef<[u8]>>(
     bytes: &[u8],
 ) -> Result<Outcome, ManifestError> {
     for (nth, block) in bytes.chunks(BLOCK_BYTES as usize).enumerate() {
-        let found = crc32c::crc32c(block);
+        let found = larder_dataset::crc32c(block);
         match manifest.block_crc(BlockIndex(first.0 + nth as u32))? {
             Some(wanted) if wanted != found => {
                 return Ok(Outcome::Corrupt(format!("CRC32C {found:08x} instead of {wanted:08x}")));

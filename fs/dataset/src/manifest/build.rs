@@ -491,8 +491,8 @@ impl Writer {
             put(header::SECTIONS + nth * 16 + 8, &(part.len() as u64).to_le_bytes());
             at += part.len() as u64;
         }
-        put(header::CHUNKS_CRC, &crc32c::crc32c(&parts[Section::ChunkCrcs as usize + 1]).to_le_bytes());
-        let crc = crc32c::crc32c(&head[..header::CRC]);
+        put(header::CHUNKS_CRC, &crate::checksum::crc32c(&parts[Section::ChunkCrcs as usize + 1]).to_le_bytes());
+        let crc = crate::checksum::crc32c(&head[..header::CRC]);
         head[header::CRC..].copy_from_slice(&crc.to_le_bytes());
         parts[0] = head;
         Ok(Built { parts, rejected, snapshot, totals })
@@ -508,7 +508,7 @@ fn chunk_crcs(parts: &[Vec<u8>]) -> Vec<u8> {
         while !part.is_empty() {
             let (piece, rest) = part.split_at((CHUNK_BYTES - at % CHUNK_BYTES).min(part.len()));
             let crc = &mut crcs[at / CHUNK_BYTES];
-            *crc = crc32c::crc32c_append(*crc, piece);
+            *crc = crate::checksum::crc32c_append(*crc, piece);
             at += piece.len();
             part = rest;
         }

@@ -100,7 +100,7 @@ fn packed_files_know_their_pack_and_checksums() {
     assert_eq!(file.location, Location::Pack { pack: 1, offset: 0 });
     assert_eq!(manifest.block_crc(file.first_block).unwrap(), Some(3));
     assert_eq!(manifest.block_crc(BlockIndex(file.first_block.0 + 1)).unwrap(), Some(4));
-    assert_eq!(manifest.file_crc(&file).unwrap(), Some(crc32c::crc32c_combine(3, 4, 1 << 20)));
+    assert_eq!(manifest.file_crc(&file).unwrap(), Some(crate::checksum::crc32c_combine(3, 4, 1 << 20)));
     assert_eq!(manifest.version(&file).unwrap(), None, "a pack in a folder has no ETag");
     assert_eq!(manifest.pack(0).unwrap().etag, MD5);
 }
@@ -240,13 +240,13 @@ fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
     for chunk in 0..chunks {
         let range = (chunk * CHUNK_BYTES).max(HEADER_BYTES)..((chunk + 1) * CHUNK_BYTES).min(crcs_at);
         let Some(body) = bytes.get(range) else { return bytes };
-        let crc = crc32c::crc32c(body).to_le_bytes();
+        let crc = crate::checksum::crc32c(body).to_le_bytes();
         let Some(slot) = bytes.get_mut(crcs_at + chunk * 4..crcs_at + chunk * 4 + 4) else { return bytes };
         slot.copy_from_slice(&crc);
     }
-    let crc = crc32c::crc32c(&bytes[crcs_at..]).to_le_bytes();
+    let crc = crate::checksum::crc32c(&bytes[crcs_at..]).to_le_bytes();
     bytes[header::CHUNKS_CRC..header::CRC].copy_from_slice(&crc);
-    let crc = crc32c::crc32c(&bytes[..header::CRC]).to_le_bytes();
+    let crc = crate::checksum::crc32c(&bytes[..header::CRC]).to_le_bytes();
     bytes[header::CRC..HEADER_BYTES].copy_from_slice(&crc);
     bytes
 }

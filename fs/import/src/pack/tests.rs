@@ -13,7 +13,7 @@ const DST: &str = "s3://other/packed";
 
 /// Contents that differ from file to file and from byte to byte.
 fn contents(name: &str, len: usize) -> Vec<u8> {
-    let seed = crc32c::crc32c(name.as_bytes());
+    let seed = larder_dataset::crc32c(name.as_bytes());
     (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
 }
 
@@ -59,7 +59,7 @@ async fn read_back(dst: &Arc<MemoryOrigin>) -> Vec<(String, Vec<u8>)> {
             let range = part.file_offset..part.file_offset + u64::from(part.block_len);
             let object = object_range(&manifest, &file, range).unwrap();
             let bytes = dst.read(&object.key, object.range, object.version.as_ref()).await.unwrap();
-            assert_eq!(manifest.block_crc(part.block).unwrap(), Some(crc32c::crc32c(&bytes)));
+            assert_eq!(manifest.block_crc(part.block).unwrap(), Some(larder_dataset::crc32c(&bytes)));
             contents.extend_from_slice(&bytes);
         }
         files.push((String::from_utf8(manifest.file_path(&file).unwrap()).unwrap(), contents));

@@ -242,11 +242,9 @@ async fn serve(stream: TcpStream, service: S3Service, unchecked: Option<Arc<Stor
     let ended = match unchecked {
         None => http.serve_connection(TokioIo::new(stream), service).await,
         Some(store) => {
-            let either = hyper::service::service_fn(move |request| {
-                match fast::answer(&store, &request) {
-                    Some(answer) => Either::Left(std::future::ready(Ok(answer))),
-                    None => Either::Right(hyper::service::Service::call(&service, request)),
-                }
+            let either = hyper::service::service_fn(move |request| match fast::answer(&store, &request) {
+                Some(answer) => Either::Left(std::future::ready(Ok(answer))),
+                None => Either::Right(hyper::service::Service::call(&service, request)),
             });
             http.serve_connection(TokioIo::new(stream), either).await
         }
