@@ -313,11 +313,7 @@ impl Daemon {
             let reservation_bytes = room.reserve(&manifest, wanted, policy)?;
             info!(mount = id, reservation_bytes, %policy, "dataset open");
             let cache = CacheSpec { reservation_bytes, policy, seed: u64::from(std::process::id()) };
-            let config = DatasetConfig {
-                read_deadline: origin_config.deadline,
-                fetch_concurrency: origin_config.concurrency,
-                ..DatasetConfig::DEFAULT
-            };
+            let config = DatasetConfig { read_deadline: origin_config.deadline, ..DatasetConfig::DEFAULT };
             let dataset = Dataset::open(manifest, &daemon.store, cache, origin, &daemon.runtime, config)?;
             dataset.served_at(socket_in(&daemon.config.run_dir));
             Ok(dataset)

@@ -25,8 +25,8 @@ use crate::warm::Warmer;
 pub struct DatasetConfig {
     /// The longest a read may wait for the origin; then ETIMEDOUT.
     pub read_deadline: Duration,
-    /// Blocks fetched from the origin at once; more wait.
-    pub fetch_concurrency: usize,
+    /// Bytes on their way from the origin into the store; who wants more waits. At least 8 MiB.
+    pub fetch_bytes: u64,
     /// Memory for blocks that the store does not keep, while they are being read.
     pub window_bytes: u64,
 }
@@ -34,7 +34,7 @@ pub struct DatasetConfig {
 impl DatasetConfig {
     /// What `larder mount` uses unless told otherwise.
     pub const DEFAULT: Self =
-        Self { read_deadline: Duration::from_secs(60), fetch_concurrency: 64, window_bytes: 64 << 20 };
+        Self { read_deadline: Duration::from_secs(60), fetch_bytes: 64 << 20, window_bytes: 64 << 20 };
 }
 
 /// What part of the store a dataset gets.

@@ -5,8 +5,8 @@
 //! reader finds them in one of the three and never asks the origin again. A packed file brings its neighbours along as
 //! long as the store has room for them; readers in order are read ahead of ([`ahead`](crate::ahead)).
 //!
-//! Invariants: at most one flight for a block; at most `fetch_concurrency` of them hold bytes, at most 8 MiB each; each
-//! ends within the read deadline; no lock is held across an await.
+//! Invariants: at most one flight for a block; all together hold at most `fetch_bytes`; each ends within the read deadline;
+//! no lock is held across an await.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +34,10 @@ use crate::window::Window;
 const CHECKSUM_ATTEMPTS: u32 = 3;
 
 /// Files of a pack that begin within the same so many bytes of it are brought in by one GET.
-const EXTENT_BYTES: u64 = 4 << 20;
+const EXTENT_BYTES: u64 = 3 << 20;
+
+/// Room for the largest flight there can be: a run of [`EXTENT_BYTES`], and a block that begins at its end.
+const FETCH_BYTES_LEAST: u64 = 8 << 20;
 
 /// Failed fetches are logged at most this often.
 const LOG_EVERY_SECONDS: u64 = 10;
@@ -162,7 +165,8 @@ pub(crate) struct Fetcher {
     flights: Mutex<HashMap<BlockIndex, Flight>>,
     window: Window,
     ahead: ReadAhead,
-    permits: Semaphore,
+    /// KiB of blocks that may be on their way at a time.
+    room: Semaphore,
     tasks: TaskTracker,
     store_counted: AtomicBool,
     started: Instant,
@@ -190,7 +194,7 @@ impl Fetcher {
             flights: Mutex::default(),
             window: Window::new(config.window_bytes),
             ahead,
-            permits: Semaphore::new(config.fetch_concurrency.max(1)),
+            room: Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize),
             tasks: TaskTracker::new(),
             store_counted: AtomicBool::new(false),
             started: Instant::now(),
@@ -403,14 +407,15 @@ impl Fetcher {
         listed.leave(left_out);
         self.counters.fetches_running.fetch_add(1, Ordering::Relaxed);
         let _running = Running(&self.counters);
-        // The permit covers the store's write as well, which is what bounds the memory of slow disks.
+        // The room is given back after the store's write, which is what bounds the memory of slow disks.
+        let kib = aboard.iter().map(|(seat, _)| seat.part.block_len >> 10).sum::<u32>() + 1;
         let deadline = self.config.read_deadline;
         let fetched = tokio::time::timeout(deadline, async {
-            let permit = self.permits.acquire().await.map_err(|_| FetchError::Stopped)?;
-            Ok::<_, FetchError>((permit, self.get(&aboard).await?))
+            let room = self.room.acquire_many(kib).await.map_err(|_| FetchError::Stopped)?;
+            Ok::<_, FetchError>((room, self.get(&aboard).await?))
         });
         let timed_out = FetchError::TimedOut { block: first.block, deadline };
-        let (_permit, blocks) = match fetched.await.unwrap_or(Err(timed_out)) {
+        let (_room, blocks) = match fetched.await.unwrap_or(Err(timed_out)) {
             Ok(fetched) => fetched,
             Err(error) => {
                 add(&self.counters.origin_errors, 1);

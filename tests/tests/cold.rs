@@ -37,7 +37,7 @@ fn a_packed_file_brings_its_neighbours_along() {
     let lab = Lab::new();
     let mount = packed(&lab, "20MiB");
     read_shuffled(&mount);
-    // Three times 4 MiB of the pack, and each byte once.
+    // Three times 3 MiB of the pack, and each byte once.
     let counters = lab.server.counters();
     assert_eq!((counters.gets, counters.get_bytes), (3, 9_000_000));
     assert_eq!(mount.metric("store_admitted_total"), 300);
@@ -59,7 +59,7 @@ fn a_packed_file_brings_nothing_along_that_the_cache_has_no_room_for() {
 }
 
 #[test]
-fn warming_a_packed_dataset_takes_a_get_for_4_mib() {
+fn warming_a_packed_dataset_takes_a_get_for_3_mib() {
     let lab = Lab::new();
     let mount = packed(&lab, "20MiB");
     lab.larder_ok(&["warm", mount.dir().to_str().unwrap(), "--wait"]);

@@ -37,6 +37,8 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
         Ok(Some(leaving)) => Ok(leaving),
         // Nobody to ask, or it knows nothing of this mount: the kernel does.
         Ok(None) => unmount(&resolved, args.lazy).map(|()| true).map_err(Into::into),
+        // The last mount takes its process along, which may be too quick to answer.
+        Err(_) if !mounts().iter().any(|mount| mount.path == resolved) => Ok(true),
         Err(error) => Err(error),
     };
     match ended {
