@@ -103,7 +103,7 @@ pub(crate) struct OriginArgs {
     /// The longest a read may wait for the origin, all attempts together; then ETIMEDOUT.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) read_deadline: Duration,
-    /// Requests to the origin at once.
+    /// Requests to the origin at once, at most; fewer while it refuses or slows down.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) origin_concurrency: u32,
 }

@@ -7,7 +7,7 @@
 //!
 //! Invariant: `touched` takes no lock. At most [`STREAMS`] streams at a time; a newer one replaces the oldest.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use larder_dataset::BlockIndex;
@@ -34,7 +34,8 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     missed: Mutex<Missed>,
-    marks: [AtomicU32; STREAMS],
+    /// The block in the upper half, the last block that was brought in ahead in the lower: it goes on behind that.
+    marks: [AtomicU64; STREAMS],
     next_mark: AtomicUsize,
 }
 
@@ -63,7 +64,7 @@ impl ReadAhead {
         let remembered = ((blocks / BLOCKS_A_MISS) as usize).clamp(4, REMEMBERED);
         Self {
             missed: Mutex::new(Missed { blocks: [NONE; REMEMBERED], next: 0, remembered }),
-            marks: [const { AtomicU32::new(NONE) }; STREAMS],
+            marks: [const { AtomicU64::new(u64::MAX) }; STREAMS],
             next_mark: AtomicUsize::new(0),
         }
     }
@@ -92,17 +93,20 @@ impl ReadAhead {
         }
     }
 
-    /// Puts a mark on a block.
-    pub(crate) fn mark(&self, block: BlockIndex) {
+    /// Puts a mark on a block of a stream that has been brought in up to `last`.
+    pub(crate) fn mark(&self, block: BlockIndex, last: BlockIndex) {
         let at = self.next_mark.fetch_add(1, Ordering::Relaxed) % STREAMS;
-        self.marks[at].store(block.0, Ordering::Relaxed);
+        self.marks[at].store(u64::from(block.0) << 32 | u64::from(last.0), Ordering::Relaxed);
     }
 
-    /// True if the block has a mark, which is taken away: for each mark one caller only.
-    pub(crate) fn touched(&self, block: BlockIndex) -> bool {
-        self.marks.iter().any(|mark| {
-            mark.load(Ordering::Relaxed) == block.0
-                && mark.compare_exchange(block.0, NONE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    /// If the block has a mark, takes that away and gives the last block that was brought in: for each mark to one caller.
+    pub(crate) fn touched(&self, block: BlockIndex) -> Option<BlockIndex> {
+        self.marks.iter().find_map(|mark| {
+            let found = mark.load(Ordering::Relaxed);
+            let taken = (found >> 32) as u32 == block.0
+                && found != u64::MAX
+                && mark.compare_exchange(found, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            taken.then_some(BlockIndex(found as u32))
         })
     }
 }
@@ -173,13 +177,14 @@ mod tests {
     #[test]
     fn a_mark_is_found_once_and_the_oldest_makes_room() {
         let ahead = ReadAhead::new(1 << 20);
-        ahead.mark(block(7));
-        assert!(!ahead.touched(block(8)));
-        assert!(ahead.touched(block(7)));
-        assert!(!ahead.touched(block(7)));
+        ahead.mark(block(7), block(9));
+        assert_eq!(ahead.touched(block(8)), None);
+        assert_eq!(ahead.touched(block(7)), Some(block(9)));
+        assert_eq!(ahead.touched(block(7)), None);
+        assert_eq!(ahead.touched(block(u32::MAX)), None);
         for number in 0..=STREAMS as u32 {
-            ahead.mark(block(number));
+            ahead.mark(block(number), block(number));
         }
-        assert!(!ahead.touched(block(0)) && ahead.touched(block(1)));
+        assert_eq!((ahead.touched(block(0)), ahead.touched(block(1))), (None, Some(block(1))));
     }
 }

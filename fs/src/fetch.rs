@@ -239,7 +239,7 @@ impl Fetcher {
             }
             let first_of_file = BlockIndex(part.block.0 - (part.file_offset / BLOCK_BYTES) as u32);
             if self.ahead.missed(part.block, first_of_file) {
-                self.read_ahead(part.block);
+                self.read_ahead(part.block, part.block);
             }
             match self.ride(file, part, Purpose::Read).await {
                 Landed::Bytes(block) => {
@@ -255,14 +255,15 @@ impl Fetcher {
 
     /// A read has come to this block: whoever reads blocks in order is kept ahead of.
     pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
-        if self.ahead.touched(block) {
+        if let Some(last) = self.ahead.touched(block) {
             let fetcher = Arc::clone(self);
-            self.runtime.spawn(async move { fetcher.read_ahead(block) });
+            self.runtime.spawn(async move { fetcher.read_ahead(block, last) });
         }
     }
 
-    /// Starts flights for the blocks after this one that are not here yet, and sees to it that it goes on so.
-    fn read_ahead(self: &Arc<Self>, block: BlockIndex) {
+    /// Starts flights for the blocks after `block`, those up to `last` left out, which were started before and may have been
+    /// read and be gone again; and sees to it that it goes on so.
+    fn read_ahead(self: &Arc<Self>, block: BlockIndex, last: BlockIndex) {
         let (mut bytes, mut coming, mut started) = (0, Vec::new(), false);
         let Ok(mut file_index) = self.manifest.file_of_block(block) else { return };
         'files: while let Ok(file) = self.manifest.file(file_index) {
@@ -272,7 +273,7 @@ impl Fetcher {
                 }
                 bytes += u64::from(part.block_len);
                 coming.push(part.block);
-                if !self.cache.contains(part.block) && !self.window.holds(part.block) {
+                if part.block > last && !self.cache.contains(part.block) && !self.window.holds(part.block) {
                     let _ = self.board(file_index, part, Purpose::Read);
                     started = true;
                 }
@@ -280,10 +281,8 @@ impl Fetcher {
             file_index.0 += 1;
         }
         // Where all is here already the stream has caught up with an earlier reader, and ends.
-        if let Some(&middle) = coming.get(coming.len() / 2)
-            && started
-        {
-            self.ahead.mark(middle);
+        if let (true, Some(&middle), Some(&end)) = (started, coming.get(coming.len() / 2), coming.last()) {
+            self.ahead.mark(middle, end.max(last));
         }
     }
 

@@ -82,7 +82,7 @@ impl Default for OriginConfig {
             attempt_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             deadline: Duration::from_secs(60),
-            concurrency: 128,
+            concurrency: 64,
             env: Env::default(),
         }
     }

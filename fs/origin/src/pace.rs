@@ -6,7 +6,7 @@
 //! does, and for the same reason: who shares an origin with a thousand other nodes must find their share without asking.
 //!
 //! The cast: `Law` is the rule, pure and without a clock; [`Pace`] is the semaphore that follows it; [`Turn`] is the right
-//! to one call. The invariant: 1 to `most` turns, and a waiting call gets one when another ends.
+//! to one call. The invariant: [`LEAST`] to `most` turns, and a waiting call gets one when another ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-/// Turns to begin with.
-const START: usize = 16;
+/// Turns to begin with, and at least: a call keeps its turn while it pauses between attempts, and some that cannot succeed
+/// must not stand in the way of all others.
+const LEAST: usize = 32;
 
 /// Answers in a window at least, so that one slow answer decides nothing.
 const WINDOW_LEAST: usize = 16;
@@ -30,6 +31,7 @@ const SLOW_LEAST: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct Law {
     limit: usize,
+    least: usize,
     most: usize,
     /// Doubling; until the first sign of too much.
     doubling: bool,
@@ -48,7 +50,8 @@ impl Law {
     fn new(most: usize) -> Self {
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            limit: START.min(most),
+            limit: LEAST.min(most),
+            least: LEAST.min(most),
             most,
             doubling: true,
             best: None,
@@ -72,7 +75,7 @@ impl Law {
         self.best = Some(best);
         if mean >= SLOW_LEAST && mean > best * SLOW {
             self.doubling = false;
-            self.limit = (self.limit - self.limit / 4).max(1);
+            self.limit = (self.limit - self.limit / 4).max(self.least);
         } else if self.wanted {
             let more = if self.doubling { self.limit } else { 1 };
             self.limit = (self.limit + more).min(self.most);
@@ -88,7 +91,7 @@ impl Law {
         // Those under way now were sent before the cut, and may be refused for the same reason.
         self.forgiven = self.limit;
         self.doubling = false;
-        self.limit = (self.limit / 2).max(1);
+        self.limit = (self.limit / 2).max(self.least);
         (self.answers, self.total, self.wanted) = (0, Duration::ZERO, false);
     }
 }
@@ -196,24 +199,27 @@ mod tests {
     #[test]
     fn it_doubles_to_the_most_and_only_while_somebody_waits() {
         let mut law = Law::new(100);
-        for expected in [32, 64, 100, 100] {
+        for expected in [64, 100, 100] {
             window(&mut law, Duration::from_millis(20));
             assert_eq!(law.limit, expected);
         }
         let mut law = Law::new(100);
         (0..1000).for_each(|_| law.answered(Duration::from_millis(20)));
-        assert_eq!(law.limit, START);
+        assert_eq!(law.limit, LEAST);
     }
 
     #[test]
-    fn a_storm_of_refusals_is_one_sign_and_lasting_refusals_lead_to_one_turn() {
-        let mut law = Law::new(64);
-        (0..16).for_each(|_| law.refused());
-        assert_eq!(law.limit, 8);
+    fn a_storm_of_refusals_is_one_sign_and_lasting_refusals_lead_to_the_least() {
+        let mut law = Law::new(256);
+        (0..4).for_each(|_| window(&mut law, Duration::from_millis(20)));
+        assert_eq!(law.limit, 256);
+        (0..256).for_each(|_| law.refused());
+        assert_eq!(law.limit, 128);
         (0..1000).for_each(|_| law.refused());
-        assert_eq!(law.limit, 1);
+        assert_eq!(law.limit, LEAST);
         window(&mut law, Duration::from_millis(20));
-        assert_eq!(law.limit, 2, "one at a time after the first sign");
+        assert_eq!(law.limit, LEAST + 1, "one at a time after the first sign");
+        assert_eq!(Law::new(4).limit, 4, "never more than allowed");
     }
 
     #[test]
@@ -239,19 +245,19 @@ mod tests {
 
     #[tokio::test]
     async fn turns_follow_the_law_and_those_taken_are_owed() {
-        let pace = Pace::new(64);
+        let pace = Pace::of(Law { limit: 2 * LEAST, ..Law::new(128) });
         let mut turns = Vec::new();
-        for _ in 0..START {
+        for _ in 0..2 * LEAST {
             turns.push(pace.turn(Duration::from_secs(1)).await.unwrap());
         }
         assert!(pace.turn(Duration::from_millis(10)).await.is_none());
         pace.refused();
-        turns.truncate(START / 2);
-        assert!(pace.turn(Duration::from_millis(10)).await.is_none(), "the eight given back were owed");
+        turns.truncate(LEAST);
+        assert!(pace.turn(Duration::from_millis(10)).await.is_none(), "those given back were owed");
         turns.pop();
         assert!(pace.turn(Duration::from_millis(10)).await.is_some());
         turns.clear();
-        assert_eq!(pace.turns.available_permits(), START / 2);
+        assert_eq!(pace.turns.available_permits(), LEAST);
     }
 
     #[tokio::test]
