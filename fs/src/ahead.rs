@@ -96,7 +96,7 @@ impl ReadAhead {
     /// Puts a mark on a block of a stream that has been brought in up to `last`.
     pub(crate) fn mark(&self, block: BlockIndex, last: BlockIndex) {
         let at = self.next_mark.fetch_add(1, Ordering::Relaxed) % STREAMS;
-        self.marks[at].store(u64::from(block.0) << 32 | u64::from(last.0), Ordering::Relaxed);
+        self.marks[at].store((u64::from(block.0) << 32) | u64::from(last.0), Ordering::Relaxed);
     }
 
     /// If the block has a mark, takes that away and gives the last block that was brought in: for each mark to one caller.

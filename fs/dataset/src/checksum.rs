@@ -32,7 +32,7 @@ mod tests {
     fn it_is_crc32c_by_whatever_pieces() {
         assert_eq!(crc32c(b""), 0);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n * 7919 >> 5) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000_u32).map(|n| ((n * 7919) >> 5) as u8).collect();
         for len in [0, 1, 63, 64, 255, 4096, 65_537, bytes.len()] {
             let (head, tail) = bytes.split_at(len);
             // A bit at a time, as the standard has it.
