@@ -20,7 +20,6 @@ die() { echo "minio.sh: $*" >&2; exit 1; }
 install() {
     [[ -x $MINIO ]] && return
     command -v go >/dev/null || die "needs Go to build MinIO: https://go.dev/dl"
-    local build
     build=$(mktemp -d)
     trap 'rm -rf "$build"' EXIT
     GOBIN=$build GOFLAGS=-trimpath go install "github.com/minio/minio@$VERSION"
