@@ -36,6 +36,10 @@ const CHECKSUM_ATTEMPTS: u32 = 3;
 /// Files of a pack that begin within the same so many bytes of it are brought in by one GET.
 const EXTENT_BYTES: u64 = 3 << 20;
 
+/// Files that are looked at on either side of a packed one, and ahead of a reader: many are tiny or empty, and others wait
+/// for the list of flights meanwhile.
+const WALK_FILES: usize = 256;
+
 /// Room for the largest flight there can be: a run of [`EXTENT_BYTES`], and a block that begins at its end.
 const FETCH_BYTES_LEAST: u64 = 8 << 20;
 
@@ -265,8 +269,9 @@ impl Fetcher {
     /// read and be gone again; and sees to it that it goes on so.
     fn read_ahead(self: &Arc<Self>, block: BlockIndex, last: BlockIndex) {
         let (mut bytes, mut coming, mut started) = (0, Vec::new(), false);
-        let Ok(mut file_index) = self.manifest.file_of_block(block) else { return };
-        'files: while let Ok(file) = self.manifest.file(file_index) {
+        let Ok(first) = self.manifest.file_of_block(block) else { return };
+        'files: for file_index in (first.0..).map(FileIndex).take(WALK_FILES) {
+            let Ok(file) = self.manifest.file(file_index) else { break };
             for part in file.parts(0, file.size).filter(|part| part.block > block) {
                 if bytes >= AHEAD_BYTES || coming.len() >= AHEAD_BLOCKS {
                     break 'files;
@@ -278,7 +283,6 @@ impl Fetcher {
                     started = true;
                 }
             }
-            file_index.0 += 1;
         }
         // Where all is here already the stream has caught up with an earlier reader, and ends.
         if let (true, Some(&middle), Some(&end)) = (started, coming.get(coming.len() / 2), coming.last()) {
@@ -353,7 +357,7 @@ impl Fetcher {
         }
         let Some((pack, start, end)) = self.extent_of(index) else { return found };
         let mut walk = |from: &mut dyn Iterator<Item = u32>, mut edge: u64, forward: bool| {
-            for index in from.map(FileIndex) {
+            for index in from.map(FileIndex).take(WALK_FILES) {
                 let Ok(file) = self.manifest.file(index) else { return };
                 let Some(whole) = file.parts(0, file.size).next() else { continue };
                 let Some((its_pack, its_start, its_end)) = self.extent_of(index) else { return };
