@@ -37,11 +37,11 @@ fn scratch_folder(given: Option<&Path>, name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Finds out before a long run whether its `--json` can be written.
-fn check_json(path: Option<&Path>) -> anyhow::Result<()> {
+/// Finds out before a long run whether the file of this flag can be written.
+fn check_folder(flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
     let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     match folder {
-        Some(folder) if !folder.is_dir() => bail!("--json: there is no folder {}", folder.display()),
+        Some(folder) if !folder.is_dir() => bail!("{flag}: there is no folder {}", folder.display()),
         _ => Ok(()),
     }
 }

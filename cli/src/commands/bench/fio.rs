@@ -7,13 +7,13 @@ use larder_bench::fio::{FioConfig, run as run_fio};
 use larder_fs::daemon::raise_file_limit;
 
 use crate::args::bench::FioArgs;
-use crate::commands::bench::{Steps, check_json, scratch_folder, write_json};
+use crate::commands::bench::{Steps, check_folder, scratch_folder, write_json};
 
 pub(crate) fn run(args: &FioArgs) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("larder bench fio mounts filesystems and drops the kernel's caches: run it as root");
     }
-    check_json(args.json.as_deref())?;
+    check_folder("--json", args.json.as_deref())?;
     raise_file_limit();
     let config = FioConfig {
         size: args.size,
