@@ -178,13 +178,14 @@ impl Node {
     /// Logs what fails; the next sweep tries again.
     async fn sweep(self: &Arc<Self>) {
         for record in self.records.all() {
-            let Some(busy) = self.progress.busy.take(&record.target) else { continue };
             let Ok(target) = self.roots.parse(&record.target.to_string_lossy()) else { continue };
-            let gone = blocking({
-                let target = target.clone();
-                move || matches!(target.open_parent(), Ok(None))
-            });
-            if gone.await {
+            // Looked at before it is taken, so that no call on a pod that lives is turned away, and again after.
+            if !is_gone(&target).await {
+                continue;
+            }
+            let Some(busy) = self.progress.busy.take(&record.target) else { continue };
+            let Some(record) = self.records.at(target.as_path()) else { continue };
+            if is_gone(&target).await {
                 info!(volume = %record.volume_id, "the pod's folder is gone, and with it what was published there");
                 if let Err(error) = self.withdraw(&target, &record, &busy).await {
                     warn!(%error, volume = %record.volume_id, "cannot clean up");
@@ -432,6 +433,12 @@ impl Node {
     pub fn session(&self) -> watch::Receiver<Session> {
         self.keeper.session()
     }
+}
+
+/// True if the pod's folder is gone, and with it the target.
+async fn is_gone(target: &TargetPath) -> bool {
+    let target = target.clone();
+    blocking(move || matches!(target.open_parent(), Ok(None))).await
 }
 
 /// The node service on the wire.

@@ -5,12 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_testkit::{Cluster, built};
+use larder_testkit::{Cluster, built, repository};
 use tokio::runtime::Runtime;
 
 use crate::{BUCKET, SECRET};
@@ -270,9 +269,4 @@ spec:
             })
         });
     }
-}
-
-/// The repository's root.
-pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }

@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
+use larder_testkit::repository;
 
 fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -25,7 +22,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
 /// Names of all test functions of the repository.
 fn tests() -> BTreeSet<String> {
     let mut files = Vec::new();
-    rust_files(&root(), &mut files);
+    rust_files(&repository(), &mut files);
     let mut names = BTreeSet::new();
     for file in files {
         let text = std::fs::read_to_string(file).unwrap();
@@ -45,7 +42,7 @@ fn tests() -> BTreeSet<String> {
 
 #[test]
 fn every_clause_of_the_semantics_names_tests_that_exist() {
-    let text = std::fs::read_to_string(root().join("docs/SEMANTICS.md")).unwrap();
+    let text = std::fs::read_to_string(repository().join("docs/SEMANTICS.md")).unwrap();
     let tests = tests();
     let mut clauses = 0;
     for clause in text.split("\n- **").skip(1) {
@@ -65,7 +62,7 @@ fn every_clause_of_the_semantics_names_tests_that_exist() {
 
 #[test]
 fn the_crates_depend_on_each_other_as_drawn() {
-    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let text = std::fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
     let drawing = text.split("## Crates").nth(1).unwrap().split("```").nth(1).unwrap();
     let mut allowed: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for line in drawing.lines().filter(|line| line.contains("──►")) {
@@ -74,7 +71,7 @@ fn the_crates_depend_on_each_other_as_drawn() {
             allowed.entry(from.trim()).or_default().extend(to.split(',').map(str::trim));
         }
     }
-    let metadata = MetadataCommand::new().manifest_path(root().join("Cargo.toml")).no_deps().exec().unwrap();
+    let metadata = MetadataCommand::new().manifest_path(repository().join("Cargo.toml")).no_deps().exec().unwrap();
     let short =
         |name: &str| if name == "larder" { "cli".to_owned() } else { name.trim_start_matches("larder-").to_owned() };
     for package in &metadata.packages {
@@ -99,7 +96,7 @@ fn the_flags_page_is_made_from_the_flags() {
         .output()
         .unwrap();
     let made = String::from_utf8(output.stdout).unwrap();
-    let path = root().join("docs/COMMANDS.md");
+    let path = repository().join("docs/COMMANDS.md");
     if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, &made).unwrap();
     }

@@ -207,12 +207,12 @@ mod tests {
         slots.set(BlockIndex(1), Some(place(Place::MAX_SEGMENT, 7))).unwrap();
         slots.set(BlockIndex(2), Some(place(1, u32::MAX))).unwrap();
         let made = std::fs::read(&path).unwrap();
-        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/v1.slots");
+        let golden = format!("{}/golden/v1.slots", std::env::var("CARGO_MANIFEST_DIR").unwrap());
         if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
-            std::fs::write(golden, &made).unwrap();
+            std::fs::write(&golden, &made).unwrap();
         }
-        assert_eq!(std::fs::read(golden).unwrap(), made, "the format changed: raise the version, add a golden file");
-        std::fs::copy(golden, &path).unwrap();
+        assert_eq!(std::fs::read(&golden).unwrap(), made, "the format changed: raise the version, add a golden file");
+        std::fs::copy(&golden, &path).unwrap();
         let (slots, found) = Slots::open(&path, &SNAPSHOT, 3).unwrap();
         assert_eq!(found, Found::Kept);
         let all: Vec<_> = (0..4).map(|block| slots.get(BlockIndex(block))).collect();

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
+use crate::repository::repository;
+
 /// A running cluster with nodes `n1`, `n2` and on. Dropping it stops it; dropped by a panic, it first tells on stderr
 /// what its pods were doing.
 #[derive(Debug)]
@@ -229,7 +231,7 @@ impl Drop for Cluster {
 }
 
 fn script() -> Command {
-    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/cluster.sh"))
+    Command::new(repository().join("tests/cluster/cluster.sh"))
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -4,8 +4,10 @@
 //! own guards do when the test's process is killed.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use crate::repository::repository;
 
 /// The stores there are scripts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +24,7 @@ impl ServerKind {
             Self::Minio => "minio.sh",
             Self::Ceph => "ceph.sh",
         };
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers").join(name)
+        repository().join("tests/servers").join(name)
     }
 }
 

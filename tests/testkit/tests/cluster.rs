@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use larder_testkit::Cluster;
+use larder_testkit::{Cluster, repository};
 
 fn pod(name: &str, node: u32, script: &str) -> String {
     format!(
@@ -75,7 +75,7 @@ fn cluster_ends_with_its_owner_and_leaves_nothing() {
     let beside = Cluster::start(1);
     let interfaces = interfaces();
     let folder = std::env::temp_dir().join(format!("larder-owner-{}", std::process::id()));
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster/cluster.sh");
+    let script = repository().join("tests/cluster/cluster.sh");
     let mut owner = Command::new("bash")
         .args(["-c", r#""$0" start "$1" 1 && "$0" exec "$1" kubectl apply -f "$2" >&2 && echo up && read"#])
         .args([&script, &folder, &manifest(&beside)])

@@ -1,0 +1,14 @@
+//! Where the clone is.
+
+use std::path::{Path, PathBuf};
+
+/// The repository's root, found from the package whose test runs: at run time, since clones share one target folder, and
+/// the test may have been built in another.
+///
+/// # Panics
+/// If neither cargo nor nextest runs the test.
+pub fn repository() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo or nextest runs this");
+    let root = Path::new(&package).ancestors().find(|folder| folder.join("Cargo.lock").exists());
+    root.expect("a package lies in the repository").to_owned()
+}
