@@ -1,7 +1,8 @@
 //! The domain of Larder: what a dataset's snapshot is made of.
 //!
 //! The cast: [`name`] decides which origin keys can be file names; [`block`] cuts files into the units of caching;
-//! [`manifest`] is the immutable index of a snapshot, and at the same time the inode table of a mount.
+//! [`manifest`] is the immutable index of a snapshot, and at the same time the inode table of a mount; [`placement`] says
+//! which nodes own what.
 //!
 //! Invariant: everything here is pure. No I/O, no clock, no logging, no async: the same input gives the same answer on
 //! every node, so that readers, schedulers and controllers cannot disagree.
@@ -10,6 +11,7 @@ pub mod block;
 mod checksum;
 pub mod manifest;
 pub mod name;
+pub mod placement;
 
 pub use block::{BLOCK_BYTES, BlockIndex, BlockPart};
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};
@@ -18,3 +20,4 @@ pub use manifest::{
     VersionTag,
 };
 pub use name::{NameRules, Rejection};
+pub use placement::{Member, Members, Owners, PlaceKey, Placement, PlacementError};

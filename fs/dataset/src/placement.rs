@@ -1,0 +1,352 @@
+//! Placement: which nodes own which piece of a dataset, by weighted rendezvous hashing.
+//!
+//! The cast: [`Members`] are the nodes, [`PlaceKey`] is what is placed as one, [`Placement`] says how many nodes own it.
+//! For each key every member draws a waiting time, exponentially distributed with its weight as the rate, out of nothing
+//! but a hash of its name and the key. Those who wait least own the key. The chance to be first is the member's share of
+//! all weights; and as nobody's draw depends on anybody else, a member that leaves gives away only what it owned, and one
+//! that joins takes only what it will own.
+//!
+//! Invariant: the same members and key give the same owners on every node, in whatever order the members were listed and
+//! whatever the machine. So names and snapshots are hashed with SHA-256, the rest is integer arithmetic and those
+//! operations on f64 (`+ - * /`, comparison) whose results IEEE 754 fixes to the last bit; `f64::ln`, which it does not,
+//! is done without. To change the function is to move every dataset of every cluster; the tests hold it in a table.
+//!
+//! It does not know who is alive, nor what a node has. Two nodes that see different members may name different owners:
+//! that costs a GET more, since the one asked may have to fetch what the other has, and never a wrong byte, since a
+//! block is checked against its snapshot wherever it comes from.
+
+use std::fmt;
+use std::num::NonZeroU8;
+use std::ops::Deref;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+use crate::{BlockIndex, SnapshotId};
+
+/// Up to this many owners are found without allocating.
+const FEW: usize = 8;
+
+/// How a dataset's blocks are spread over the nodes that cache it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// Each node caches what it reads; nobody owns anything.
+    #[default]
+    Local,
+    /// Each piece has one owner, so that the nodes' caches add up.
+    Partitioned,
+    /// Each piece has this many owners, in different zones as far as there are zones. One is the same as `Partitioned`.
+    Replicated(NonZeroU8),
+}
+
+/// A placement that nobody can read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("placement {given:?} is none of local, partitioned, replicated:N (N copies, 1 to 255)")]
+pub struct PlacementError {
+    /// What was given instead.
+    pub given: String,
+}
+
+impl Placement {
+    /// How many nodes own each piece, if there are that many.
+    pub const fn copies(self) -> u8 {
+        match self {
+            Self::Local => 0,
+            Self::Partitioned => 1,
+            Self::Replicated(copies) => copies.get(),
+        }
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Partitioned => f.write_str("partitioned"),
+            Self::Replicated(copies) => write!(f, "replicated:{copies}"),
+        }
+    }
+}
+
+impl FromStr for Placement {
+    type Err = PlacementError;
+
+    /// Reads exactly what `Display` writes.
+    fn from_str(text: &str) -> Result<Self, PlacementError> {
+        let placement = match text.strip_prefix("replicated:") {
+            Some(copies) => copies.parse().ok().map(Self::Replicated),
+            None if text == "local" => Some(Self::Local),
+            None if text == "partitioned" => Some(Self::Partitioned),
+            None => None,
+        };
+        // Rust's integers may also be written `+2` and `02`.
+        placement
+            .filter(|placement| placement.to_string() == text)
+            .ok_or_else(|| PlacementError { given: text.to_owned() })
+    }
+}
+
+/// What is placed as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PlaceKey(u64);
+
+impl PlaceKey {
+    /// A block by itself.
+    pub fn block(snapshot: &SnapshotId, block: BlockIndex) -> Self {
+        Self(absorb(Self::domain(snapshot, 0), u64::from(block.0)))
+    }
+
+    /// The `extent`th piece of a pack, with all blocks in it.
+    pub fn extent(snapshot: &SnapshotId, pack: u32, extent: u64) -> Self {
+        Self(absorb(absorb(Self::domain(snapshot, 1), u64::from(pack)), extent))
+    }
+
+    /// A state that no other snapshot and no other kind of key starts from.
+    fn domain(snapshot: &SnapshotId, kind: u64) -> u64 {
+        absorb(first_word(&snapshot.0), kind)
+    }
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// What it is called everywhere in the cluster.
+    pub name: String,
+    /// Its share, relative to the others' weights: say, the size of its cache. With 0 it owns nothing.
+    pub weight: u32,
+    /// What fails together with it: a rack, a zone of a cloud. Members whose zone is empty count as one zone, since nobody
+    /// knows that they do not fail together.
+    pub zone: String,
+}
+
+/// All nodes of a cluster, sorted by name. Immutable: any number of threads may ask at the same time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Members {
+    members: Vec<Member>,
+    /// Those with a weight, in the same order.
+    entrants: Vec<Entrant>,
+    /// How many zones the entrants lie in.
+    zone_count: usize,
+}
+
+/// What a draw needs to know of a member, side by side for the one pass over all of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Entrant {
+    /// The hash of its name.
+    seed: u64,
+    /// 1 / weight: the mean of its waiting times.
+    mean_wait: f64,
+    /// Its position among the members.
+    at: u32,
+    /// The number of its zone.
+    zone: u32,
+}
+
+/// An entrant that may turn out to be an owner.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    wait: f64,
+    at: u32,
+    zone: u32,
+}
+
+impl Candidate {
+    /// Holds a place in a list until someone better comes.
+    const NOBODY: Self = Self { wait: f64::INFINITY, at: u32::MAX, zone: u32::MAX };
+}
+
+impl Members {
+    /// The order in which members are given does not matter, not even where several have one name (a node may appear in
+    /// more than one EndpointSlice): the one with the largest weight counts, among those the one whose zone sorts last.
+    pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
+        let mut members: Vec<Member> = members.into_iter().collect();
+        members.sort_by(|a, b| (&a.name, b.weight, &b.zone).cmp(&(&b.name, a.weight, &a.zone)));
+        members.dedup_by(|later, earlier| later.name == earlier.name);
+
+        let weighted = || members.iter().filter(|member| member.weight > 0);
+        let mut zones: Vec<&str> = weighted().map(|member| member.zone.as_str()).collect();
+        zones.sort_unstable();
+        zones.dedup();
+        let entrants = members.iter().zip(0..).filter(|(member, _)| member.weight > 0).map(|(member, at)| Entrant {
+            seed: first_word(&Sha256::digest(&member.name).into()),
+            mean_wait: 1.0 / f64::from(member.weight),
+            at,
+            zone: zones.partition_point(|zone| *zone < member.zone.as_str()) as u32,
+        });
+        let (entrants, zone_count) = (entrants.collect(), zones.len());
+        Self { members, entrants, zone_count }
+    }
+
+    /// All members, sorted by name.
+    pub fn iter(&self) -> std::slice::Iter<'_, Member> {
+        self.members.iter()
+    }
+
+    /// How many members there are.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// True if there is no member.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The member at a position. Panics if there is none, as there always is for one of [`Members::owners`].
+    pub fn get(&self, at: u32) -> &Member {
+        &self.members[at as usize]
+    }
+
+    /// The position of the member of this name.
+    pub fn position(&self, name: &str) -> Option<u32> {
+        self.members.binary_search_by(|member| member.name.as_str().cmp(name)).ok().map(|at| at as u32)
+    }
+
+    /// The positions of the owners of `key`, best first: as many as `placement` asks for, or all members with a weight
+    /// if they are fewer. The first is the one that owns it when `Partitioned`. The others lie in zones of their own, zones
+    /// in the order of their best member; when no zone is left, the next best of all follow.
+    ///
+    /// One pass over the members, without allocation up to eight owners.
+    pub fn owners(&self, placement: Placement, key: PlaceKey) -> Owners {
+        let copies = usize::from(placement.copies()).min(self.entrants.len());
+        let mut owners = Owners::default();
+        if copies == 0 {
+            return owners;
+        }
+        let (mut few, mut many) = ([Candidate::NOBODY; 2 * FEW], Vec::new());
+        let candidates = if copies <= FEW {
+            &mut few[..]
+        } else {
+            many.resize(2 * copies, Candidate::NOBODY);
+            &mut many[..]
+        };
+        // The best of each zone, and the best of all for when zones run out.
+        let (zone_best, best) = candidates.split_at_mut(copies.min(self.zone_count));
+        let best = &mut best[..if zone_best.len() < copies { copies } else { 0 }];
+
+        let mut slowest = f64::INFINITY;
+        for entrant in &self.entrants {
+            let chance = chance(entrant.seed, key);
+            // -ln(1 - x) >= x, so that few need the logarithm.
+            if chance * entrant.mean_wait >= slowest {
+                continue;
+            }
+            let wait = exponential(chance) * entrant.mean_wait;
+            let candidate = Candidate { wait, at: entrant.at, zone: entrant.zone };
+            let same_zone = zone_best.iter().position(|held| held.zone == candidate.zone);
+            insert(zone_best, same_zone, candidate);
+            insert(best, None, candidate);
+            slowest = last_wait(zone_best).max(last_wait(best));
+        }
+
+        for candidate in zone_best {
+            owners.push(candidate.at);
+        }
+        for candidate in best {
+            if owners.len() < copies && !owners.contains(&candidate.at) {
+                owners.push(candidate.at);
+            }
+        }
+        owners
+    }
+}
+
+impl<'a> IntoIterator for &'a Members {
+    type Item = &'a Member;
+    type IntoIter = std::slice::Iter<'a, Member>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// Positions of owners, best first; a slice of them.
+#[derive(Clone, Debug, Default)]
+pub struct Owners {
+    few: [u32; FEW],
+    len: usize,
+    /// All of them, once they are more than `few` holds.
+    many: Vec<u32>,
+}
+
+impl Owners {
+    fn push(&mut self, at: u32) {
+        if self.len < FEW {
+            self.few[self.len] = at;
+        } else {
+            if self.len == FEW {
+                self.many.extend(self.few);
+            }
+            self.many.push(at);
+        }
+        self.len += 1;
+    }
+}
+
+impl Deref for Owners {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        if self.len <= FEW { &self.few[..self.len] } else { &self.many }
+    }
+}
+
+/// Puts a candidate into its place in a sorted list, in stead of the one at `replaced` or else of the last, unless it
+/// waits longer than that one. Of two that wait alike the earlier member stays ahead.
+fn insert(list: &mut [Candidate], replaced: Option<usize>, candidate: Candidate) {
+    let Some(out) = replaced.or(list.len().checked_sub(1)) else { return };
+    let place = list.partition_point(|held| held.wait <= candidate.wait);
+    if place <= out {
+        list[place..=out].rotate_right(1);
+        list[place] = candidate;
+    }
+}
+
+/// How long the last of a list waits; less than anybody if there is none.
+fn last_wait(list: &[Candidate]) -> f64 {
+    list.last().map_or(0.0, |held| held.wait)
+}
+
+/// A member's draw for a key: a number between 0 and 1, both excluded, each of 2^52 as likely.
+fn chance(seed: u64, key: PlaceKey) -> f64 {
+    // 52 bits are the fraction of a number from 1 to 2. The difference is exact, and so is 1 - the difference.
+    let from_one = f64::from_bits(1.0_f64.to_bits() | (mix(seed ^ key.0) >> 12));
+    from_one - (1.0 - f64::EPSILON / 2.0)
+}
+
+/// -ln(1 - chance), never less than `chance`: what is as likely as that to be waited at most, when the mean is 1.
+///
+/// `f64::ln` may differ in the last bit between machines. This cannot: see the module.
+fn exponential(chance: f64) -> f64 {
+    /// 1 / (2n + 1). As t is at most 1/3, what is left out is less than 1e-8 of the result.
+    const TERMS: [f64; 8] = [1.0, 1.0 / 3.0, 1.0 / 5.0, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0];
+    let (mut rest, mut wait) = (1.0 - chance, 0.0);
+    while rest < 0.5 {
+        rest *= 2.0;
+        wait += std::f64::consts::LN_2;
+    }
+    // -ln(rest) = 2 atanh(t) = 2 (t + t^3/3 + t^5/5 + ...)
+    let t = (1.0 - rest) / (1.0 + rest);
+    let series = TERMS.iter().rev().fold(0.0, |sum, term| sum * (t * t) + term);
+    wait + 2.0 * t * series
+}
+
+/// Takes a word into the state of a hash: the `word`th number that the generator SplitMix64 makes from this state.
+fn absorb(state: u64, word: u64) -> u64 {
+    mix(state.wrapping_add(word.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+}
+
+/// SplitMix64's mixing: each bit of the input changes each bit of the output half of the time.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The first eight bytes of a SHA-256, little-endian: as good as any other eight.
+fn first_word(hash: &[u8; 32]) -> u64 {
+    hash[..8].iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SNAPSHOT: SnapshotId = SnapshotId([0x5a; 32]);
+
+fn member(name: impl Into<String>, weight: u32, zone: impl Into<String>) -> Member {
+    Member { name: name.into(), weight, zone: zone.into() }
+}
+
+/// Nodes named like those of a cluster: they differ in a digit or two.
+fn nodes(count: u32, weight: impl Fn(u32) -> u32) -> Members {
+    Members::new((0..count).map(|node| member(format!("node-{node:04}"), weight(node), "")))
+}
+
+fn replicated(copies: u8) -> Placement {
+    Placement::Replicated(NonZeroU8::new(copies).unwrap())
+}
+
+fn block(number: u32) -> PlaceKey {
+    PlaceKey::block(&SNAPSHOT, BlockIndex(number))
+}
+
+fn names<'a>(members: &'a Members, placement: Placement, key: PlaceKey) -> Vec<&'a str> {
+    members.owners(placement, key).iter().map(|at| members.get(*at).name.as_str()).collect()
+}
+
+/// How many of the keys each member is among the owners of.
+fn owned(members: &Members, placement: Placement, keys: u32) -> Vec<u32> {
+    let mut owned = vec![0; members.len()];
+    for number in 0..keys {
+        for at in members.owners(placement, block(number)).iter() {
+            owned[*at as usize] += 1;
+        }
+    }
+    owned
+}
+
+/// The owners by sorting all members, word by word what `owners` promises.
+fn owners_by_sorting(members: &Members, placement: Placement, key: PlaceKey) -> Vec<u32> {
+    let mut all: Vec<(f64, u32)> = Vec::new();
+    for (member, at) in members.iter().zip(0..) {
+        let seed = first_word(&Sha256::digest(&member.name).into());
+        if member.weight > 0 {
+            all.push((exponential(chance(seed, key)) * (1.0 / f64::from(member.weight)), at));
+        }
+    }
+    all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    let mut zones = BTreeSet::new();
+    let (best_of_zones, others): (Vec<u32>, Vec<u32>) =
+        all.iter().map(|(_, at)| *at).partition(|at| zones.insert(&members.get(*at).zone));
+    best_of_zones.into_iter().chain(others).take(placement.copies().into()).collect()
+}
+
+#[test]
+fn every_placement_reads_back_as_written() {
+    let all = (1..=u8::MAX).map(replicated).chain([Placement::Local, Placement::Partitioned]);
+    for placement in all {
+        assert_eq!(placement.to_string().parse(), Ok(placement));
+    }
+    assert_eq!("local".parse(), Ok(Placement::default()));
+    assert_eq!("replicated:1".parse(), Ok(replicated(1)));
+    assert_eq!("replicated:2".parse(), Ok(replicated(2)));
+}
+
+#[test]
+fn other_placements_are_refused_in_words() {
+    let odd =
+        ["", "Local", " local", "local ", "partition", "replicated", "replicated:", "replicated:0", "replicated:256"];
+    for text in
+        odd.into_iter().chain(["replicated:-1", "replicated:+2", "replicated:02", "replicated: 2", "replicated:2:3"])
+    {
+        let refused = text.parse::<Placement>().unwrap_err();
+        assert_eq!(refused, PlacementError { given: text.to_owned() });
+        let words = refused.to_string();
+        for form in ["local", "partitioned", "replicated:N", &format!("{text:?}")] {
+            assert!(words.contains(form), "{words}");
+        }
+    }
+}
+
+#[test]
+fn nobody_owns_what_is_local() {
+    assert!(nodes(10, |_| 1).owners(Placement::Local, block(0)).is_empty());
+}
+
+#[test]
+fn too_few_members_own_everything() {
+    assert!(Members::new([]).is_empty());
+    assert!(Members::new([]).owners(replicated(3), block(0)).is_empty());
+    let two = nodes(2, |_| 1);
+    for number in 0..100 {
+        let owners: BTreeSet<u32> = two.owners(replicated(3), block(number)).iter().copied().collect();
+        assert_eq!(owners, BTreeSet::from([0, 1]));
+    }
+}
+
+#[test]
+fn without_weight_a_member_owns_nothing() {
+    let members = Members::new([member("a", 0, "z0"), member("b", 1, "z1"), member("c", 0, "z2")]);
+    for number in 0..100 {
+        assert_eq!(*members.owners(replicated(3), block(number)), [1]);
+    }
+    assert_eq!(members.len(), 3);
+}
+
+#[test]
+fn of_members_with_one_name_the_heaviest_counts_wherever_it_stands() {
+    let three = [member("a", 2, "z1"), member("a", 3, "z0"), member("a", 3, "z1")];
+    for start in 0..3 {
+        let mut given = three.to_vec();
+        given.rotate_left(start);
+        let members = Members::new(given);
+        assert_eq!(members.iter().collect::<Vec<_>>(), [&member("a", 3, "z1")]);
+    }
+}
+
+#[test]
+fn positions_are_those_of_the_names_in_order() {
+    let members = Members::new(["c", "a", "b"].map(|name| member(name, 1, "")));
+    assert_eq!(members.iter().map(|member| member.name.as_str()).collect::<String>(), "abc");
+    for (at, name) in (0..).zip(["a", "b", "c"]) {
+        assert_eq!(members.position(name), Some(at));
+        assert_eq!(members.get(at).name, name);
+    }
+    assert_eq!(members.position("d"), None);
+}
+
+#[test]
+fn keys_of_blocks_snapshots_and_extents_are_apart() {
+    let other = SnapshotId([0x5b; 32]);
+    let mut keys = BTreeSet::new();
+    let mut count = 0;
+    for snapshot in [SNAPSHOT, other] {
+        for number in 0..1000 {
+            keys.insert(PlaceKey::block(&snapshot, BlockIndex(number)).0);
+            count += 1;
+            for pack in 0..10 {
+                keys.insert(PlaceKey::extent(&snapshot, pack, number.into()).0);
+                count += 1;
+            }
+        }
+    }
+    assert_eq!(keys.len(), count);
+}
+
+#[test]
+fn the_mixing_is_that_of_splitmix64() {
+    // The first numbers of the published generator, seeded with 0 and with 1234567.
+    assert_eq!([absorb(0, 1), absorb(0, 2)], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
+    assert_eq!([absorb(1_234_567, 1), absorb(1_234_567, 2)], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
+}
+
+#[test]
+fn exponential_is_the_logarithm_and_never_less_than_the_chance() {
+    let smallest = 0.5 / (1_u64 << 52) as f64;
+    let powers = (0..53).map(|power| smallest * (1_u64 << power) as f64);
+    let drawn = (0..1_000_000).map(|number| chance(0, block(number)));
+    for x in powers.clone().chain(powers.map(|x| 1.0 - x)).chain(drawn) {
+        let (is, should) = (exponential(x), -(-x).ln_1p());
+        assert!((is - should).abs() <= 1e-8 * should, "{x:e}: {is:e} is not {should:e}");
+        assert!(is >= x, "{x:e}: {is:e}");
+    }
+}
+
+/// Whoever changes the function moves all data of all clusters, and while an upgrade goes round, nodes disagree.
+#[test]
+fn owners_are_these_for_ever() {
+    let members = Members::new([
+        member("node-a", 1, "zone-1"),
+        member("node-b", 1, "zone-1"),
+        member("node-c", 2, "zone-2"),
+        member("node-d", 3, "zone-2"),
+        member("node-e", 7, "zone-3"),
+        member("10.0.0.17", 5, ""),
+        member("knoten-ä", 4, "zone-3"),
+    ]);
+    let snapshot = SnapshotId(std::array::from_fn(|at| at as u8));
+    let other = SnapshotId([0xff; 32]);
+    let table = [
+        (PlaceKey::block(&snapshot, BlockIndex(0)), 0x23e0_51f2_7cf1_ae5d, "10.0.0.17 node-e node-d node-a node-c"),
+        (PlaceKey::block(&snapshot, BlockIndex(1)), 0x34fc_0112_2c68_ed48, "10.0.0.17 node-d node-e node-b knoten-ä"),
+        (PlaceKey::block(&snapshot, BlockIndex(2)), 0xc4ec_35f3_ea24_ca3b, "node-e node-c 10.0.0.17 node-b node-d"),
+        (PlaceKey::block(&snapshot, BlockIndex(3)), 0x71e0_c758_1589_146d, "node-e node-d 10.0.0.17 node-a knoten-ä"),
+        (
+            PlaceKey::block(&snapshot, BlockIndex(14_197_121)),
+            0x6d84_dd34_8083_ad95,
+            "node-a node-c node-e 10.0.0.17 node-d",
+        ),
+        (
+            PlaceKey::block(&snapshot, BlockIndex(u32::MAX)),
+            0x78b7_2917_8beb_5d32,
+            "knoten-ä 10.0.0.17 node-d node-a node-e",
+        ),
+        (PlaceKey::extent(&snapshot, 0, 0), 0xb7f8_8c33_c64a_3549, "node-e node-d 10.0.0.17 node-b knoten-ä"),
+        (PlaceKey::extent(&snapshot, 0, 1), 0x373f_32ad_d0c5_8b67, "10.0.0.17 node-d node-e node-b node-a"),
+        (PlaceKey::extent(&snapshot, 1, 0), 0xbe49_7e09_11c7_59c4, "node-e node-c 10.0.0.17 node-a knoten-ä"),
+        (
+            PlaceKey::extent(&snapshot, u32::MAX, u64::MAX),
+            0xcd34_3205_0e07_a6fd,
+            "10.0.0.17 node-e node-c node-b node-d",
+        ),
+        (PlaceKey::block(&other, BlockIndex(0)), 0x4bff_d802_ebfb_15e4, "knoten-ä 10.0.0.17 node-b node-d node-e"),
+        (PlaceKey::block(&other, BlockIndex(1)), 0xa577_782b_c52a_9f5a, "knoten-ä 10.0.0.17 node-a node-c node-e"),
+        (PlaceKey::extent(&other, 0, 0), 0x179f_01f0_d2fb_a97a, "node-e node-b 10.0.0.17 node-c knoten-ä"),
+    ];
+    for (key, hash, owners) in table {
+        assert_eq!(names(&members, replicated(5), key).join(" "), owners, "{key:?}");
+        assert_eq!(key.0, hash);
+    }
+}
+
+/// With n keys, a member whose share is p owns n p of them on average, and the standard deviation is sqrt(n p (1 - p)) by
+/// chance alone. For a million keys and a thousand nodes that is 3 %, and among a thousand nodes some are always three
+/// deviations off. So each key is given eight owners here: then it is 1.1 %.
+#[test]
+fn a_thousand_nodes_own_the_same_to_five_percent() {
+    const NODES: u32 = 1000;
+    const COPIES: u8 = 8;
+    const KEYS: u32 = 1_000_000;
+    let members = nodes(NODES, |_| 1);
+    let (mut first, mut any) = (vec![0_u32; NODES as usize], vec![0_u32; NODES as usize]);
+    for number in 0..KEYS {
+        let owners = members.owners(replicated(COPIES), block(number));
+        first[owners[0] as usize] += 1;
+        for at in owners.iter() {
+            any[*at as usize] += 1;
+        }
+    }
+
+    let mean = f64::from(KEYS) * f64::from(COPIES) / f64::from(NODES);
+    let (least, most) = (f64::from(*any.iter().min().unwrap()) / mean, f64::from(*any.iter().max().unwrap()) / mean);
+    println!("of {mean}: {:.2} % to {:.2} %", 100.0 * least, 100.0 * most);
+    assert!(least > 0.95 && most < 1.05, "{least} to {most}");
+
+    // The counts scatter as dice do and no wider. If the nodes' true shares differed by 1 % (standard deviation), this sum
+    // would be 800 more for all owners and 100 more for the first ones, which are too few to be held to 5 %.
+    for (counts, copies) in [(first, 1.0), (any, f64::from(COPIES))] {
+        let share = copies / f64::from(NODES);
+        let mean = f64::from(KEYS) * share;
+        let sum: f64 = counts.iter().map(|count| (f64::from(*count) - mean).powi(2) / (mean * (1.0 - share))).sum();
+        let (expected, deviation) = (f64::from(NODES), (2.0 * f64::from(NODES)).sqrt());
+        println!("chi squared {sum:.0}, expected {expected} ± {deviation:.0}");
+        assert!((sum - expected).abs() < 4.0 * deviation, "{sum} for {copies} copies");
+    }
+}
+
+#[test]
+fn shares_are_in_proportion_to_weights() {
+    const KEYS: u32 = 1_000_000;
+    for weights in [&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10][..], &[1, 1000, 30], &[u32::MAX, u32::MAX / 2, 1], &[1; 16]] {
+        let members = nodes(weights.len() as u32, |node| weights[node as usize]);
+        let total: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
+        for (owned, weight) in owned(&members, Placement::Partitioned, KEYS).into_iter().zip(weights) {
+            let share = f64::from(*weight) / total;
+            let mean = f64::from(KEYS) * share;
+            let deviation = (mean * (1.0 - share)).sqrt();
+            assert!((f64::from(owned) - mean).abs() <= 4.5 * deviation + 1.0, "{weights:?}: {weight} owns {owned}");
+        }
+    }
+}
+
+fn any_member() -> impl Strategy<Value = Member> {
+    // Few names, so that some occur twice; weights far apart, and none.
+    let weight = prop_oneof![Just(1_u32), 0..4_u32, 1..100_u32, 1..=u32::MAX];
+    (0..60_u32, weight, 0..5_u32).prop_map(|(name, weight, zone)| {
+        member(format!("node-{name}"), weight, if zone == 0 { String::new() } else { format!("zone-{zone}") })
+    })
+}
+
+fn any_members() -> impl Strategy<Value = Vec<Member>> {
+    proptest::collection::vec(any_member(), 1..40)
+}
+
+fn any_placement() -> impl Strategy<Value = Placement> {
+    prop_oneof![Just(Placement::Partitioned), (1..20_u8).prop_map(replicated)]
+}
+
+/// Their names, each once, without zones or with them.
+fn one_name_each(mut given: Vec<Member>, zones: bool) -> Members {
+    for member in &mut given {
+        if !zones {
+            member.zone.clear();
+        }
+    }
+    Members::new(given)
+}
+
+const KEYS: u32 = 50;
+
+proptest! {
+    #[test]
+    fn the_order_in_which_members_are_given_does_not_matter(
+        (given, shuffled) in any_members().prop_flat_map(|given| (Just(given.clone()), Just(given).prop_shuffle())),
+        placement in any_placement(),
+    ) {
+        let (members, other) = (Members::new(given), Members::new(shuffled));
+        prop_assert_eq!(&members, &other);
+        for number in 0..KEYS {
+            prop_assert_eq!(&*members.owners(placement, block(number)), &*other.owners(placement, block(number)));
+        }
+    }
+
+    #[test]
+    fn owners_are_those_that_sorting_gives(given in any_members(), placement in any_placement(), first in any::<u32>()) {
+        let members = Members::new(given);
+        for number in 0..KEYS {
+            let key = block(first.wrapping_add(number));
+            prop_assert_eq!(&*members.owners(placement, key), owners_by_sorting(&members, placement, key));
+        }
+    }
+
+    #[test]
+    fn who_leaves_or_joins_moves_only_its_own(
+        given in any_members(), placement in any_placement(), zones: bool, who: prop::sample::Index,
+    ) {
+        let with = one_name_each(given, zones);
+        let who = with.get(who.index(with.len()) as u32).name.clone();
+        let without = Members::new(with.iter().filter(|member| member.name != who).cloned());
+        for number in 0..KEYS {
+            let (before, after) = (names(&with, placement, block(number)), names(&without, placement, block(number)));
+            if before.contains(&who.as_str()) {
+                // The others stay, and at most one comes in its place.
+                prop_assert!(before.iter().filter(|name| !after.contains(name)).eq([&who]));
+                prop_assert!(after.iter().filter(|name| !before.contains(name)).count() <= 1);
+            } else {
+                prop_assert_eq!(before, after);
+            }
+        }
+    }
+
+    #[test]
+    fn who_grows_only_gains(
+        given in any_members(), placement in any_placement(), zones: bool, who: prop::sample::Index, more in 1..=u32::MAX,
+    ) {
+        let before = one_name_each(given, zones);
+        let who = before.get(who.index(before.len()) as u32).name.clone();
+        let after = Members::new(before.iter().cloned().map(|mut member| {
+            if member.name == who {
+                member.weight = member.weight.saturating_add(more);
+            }
+            member
+        }));
+        for number in 0..KEYS {
+            let (small, large) = (names(&before, placement, block(number)), names(&after, placement, block(number)));
+            if small.contains(&who.as_str()) || !large.contains(&who.as_str()) {
+                prop_assert_eq!(BTreeSet::from_iter(small), BTreeSet::from_iter(large));
+            } else {
+                prop_assert!(large.iter().filter(|name| !small.contains(name)).eq([&who]));
+                prop_assert!(small.iter().filter(|name| !large.contains(name)).count() <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn copies_lie_in_different_zones_as_long_as_there_are_zones(given in any_members(), copies in 1..20_u8) {
+        let members = Members::new(given);
+        let weighted: Vec<&Member> = members.iter().filter(|member| member.weight > 0).collect();
+        let zones = weighted.iter().map(|member| &member.zone).collect::<BTreeSet<_>>().len();
+        for number in 0..KEYS {
+            let owners = members.owners(replicated(copies), block(number));
+            let owners_zones: BTreeSet<&String> = owners.iter().map(|at| &members.get(*at).zone).collect();
+            prop_assert_eq!(owners.len(), weighted.len().min(copies.into()));
+            prop_assert_eq!(owners.iter().collect::<BTreeSet<_>>().len(), owners.len(), "no one twice");
+            prop_assert_eq!(owners_zones.len(), owners.len().min(zones));
+            let owner = members.owners(Placement::Partitioned, block(number));
+            prop_assert_eq!(owners.first(), owner.first());
+        }
+    }
+}
+#[test]
+fn zz_time() {
+    let weights = |w: u32, z: u32| {
+        Members::new((0..1000).map(|n| member(format!("node-{n:04}"), 1 + n % w, format!("z{}", n % z))))
+    };
+    for (what, m, p) in [
+        ("one", weights(1, 1), Placement::Partitioned),
+        ("one w", weights(10, 1), Placement::Partitioned),
+        ("3 of 3", weights(10, 3), replicated(3)),
+        ("8 of 1", weights(1, 1), replicated(8)),
+        ("8 of 50", weights(10, 50), replicated(8)),
+    ] {
+        let mut min = u128::MAX;
+        for batch in 0..3000 {
+            let t = std::time::Instant::now();
+            for n in 0..40 {
+                std::hint::black_box(m.owners(p, block(n + (batch % 8) * 40)));
+            }
+            min = min.min(t.elapsed().as_nanos() / 40);
+        }
+        println!("{what}: {min} ns");
+    }
+}
