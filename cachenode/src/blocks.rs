@@ -1,0 +1,247 @@
+//! What a node gives to others: ranges of blocks, to who holds the dataset's token.
+//!
+//! [`Blocks`] is implemented by whoever has the store and the origin; the server asks it for every range. [`ReadError`] is
+//! how it says no, and each variant is another decision for the one who asked.
+//!
+//! Invariant: a token is never printed, and comparing it takes as long whether its first byte or its last is wrong.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use larder_dataset::{BlockIndex, SnapshotId};
+
+/// The longest token, in bytes.
+const TOKEN_BYTES_MOST: usize = 4096;
+
+/// What lets one read a dataset from another node. Prints as nothing; compares in constant time.
+#[derive(Clone, Eq)]
+pub struct Token(Arc<str>);
+
+/// It is empty, too long, or has characters that a header cannot carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a token is 1 to {TOKEN_BYTES_MOST} printable ASCII characters without spaces")]
+pub struct InvalidToken;
+
+impl Token {
+    /// A token of printable ASCII characters without spaces.
+    pub fn new(token: &str) -> Result<Self, InvalidToken> {
+        let fits = (1..=TOKEN_BYTES_MOST).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if fits { Ok(Self(token.into())) } else { Err(InvalidToken) }
+    }
+
+    /// The secret itself, for the one place that sends it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        let (ours, theirs) = (self.0.as_bytes(), other.0.as_bytes());
+        // Through black_box, or the compiler may stop at the first difference.
+        let differing = ours.iter().zip(theirs).fold(0, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
+        ours.len() == theirs.len() && differing == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// A range of a block that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The block.
+    pub block: BlockIndex,
+    /// First byte, counted from the start of the block.
+    pub start: u32,
+    /// Bytes; at least 1.
+    pub len: u32,
+}
+
+/// A range of a block that a peer asks for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Of which dataset.
+    pub snapshot: SnapshotId,
+    /// What the peer showed.
+    pub token: Option<Token>,
+    /// The block.
+    pub block: BlockIndex,
+    /// First byte, counted from the start of the block.
+    pub start: u32,
+    /// Bytes: 1 to [`BLOCK_BYTES`](larder_dataset::BLOCK_BYTES), and the range ends within that.
+    pub len: u32,
+    /// Do not ask another node for it.
+    pub forwarded: bool,
+    /// When the peer stops waiting; the server does too, and drops the read.
+    pub deadline: Instant,
+}
+
+/// Why a peer does not get a range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The node does not serve this snapshot: ask it no more for now.
+    #[error("the node does not serve this dataset")]
+    UnknownDataset,
+    /// The token is missing or wrong.
+    #[error("the node does not accept this dataset's token")]
+    Denied,
+    /// The snapshot has no such block, or the block no such range: a mistake of the one who asks.
+    #[error("there is no such block or range")]
+    NoSuchRange,
+    /// The object is gone from the origin.
+    #[error("the object is gone from the origin")]
+    Gone,
+    /// The origin has another object than the snapshot.
+    #[error("the object changed in the origin")]
+    Stale,
+    /// Not within the deadline.
+    #[error("not to be had within the deadline")]
+    TimedOut,
+    /// Not at present; the origin may say otherwise.
+    #[error("not to be had at present: {message}")]
+    Unavailable {
+        /// Why, for people.
+        message: String,
+    },
+    /// The node is on its way out: ask another.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+impl ReadError {
+    /// For what is not to be had at present.
+    pub fn unavailable(message: impl fmt::Display) -> Self {
+        Self::Unavailable { message: message.to_string() }
+    }
+}
+
+/// Which blocks of a run are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredBlocks {
+    first: BlockIndex,
+    blocks: u32,
+    /// The first block is the lowest bit of the first byte; spare bits are 0.
+    bits: Vec<u8>,
+}
+
+impl StoredBlocks {
+    /// Asks `stored` for each of the `blocks` blocks from `first`.
+    pub fn of(first: BlockIndex, blocks: u32, mut stored: impl FnMut(BlockIndex) -> bool) -> Self {
+        let mut bits = vec![0; blocks.div_ceil(8) as usize];
+        for number in 0..blocks {
+            // A run that leaves the numbers there are ends at the last of them.
+            let Some(block) = first.0.checked_add(number) else { break };
+            if stored(BlockIndex(block)) {
+                bits[(number / 8) as usize] |= 1 << (number % 8);
+            }
+        }
+        Self { first, blocks, bits }
+    }
+
+    /// From bits as they are sent; `None` if they are not those of `blocks` blocks.
+    pub(crate) fn from_bits(first: BlockIndex, blocks: u32, bits: &[u8]) -> Option<Self> {
+        let spare = bits.last().map_or(0, |last| u32::from(*last) >> ((blocks + 7) % 8 + 1));
+        let fits = bits.len() == blocks.div_ceil(8) as usize && spare == 0;
+        fits.then(|| Self { first, blocks, bits: bits.to_vec() })
+    }
+
+    pub(crate) fn bits(&self) -> &[u8] {
+        &self.bits
+    }
+
+    /// How many blocks were asked about.
+    pub fn asked(&self) -> u32 {
+        self.blocks
+    }
+
+    /// How many of them are stored.
+    pub fn count(&self) -> u32 {
+        self.bits.iter().map(|byte| byte.count_ones()).sum()
+    }
+
+    /// True if the block was asked about and is stored.
+    pub fn contains(&self, block: BlockIndex) -> bool {
+        let number = block.0.checked_sub(self.first.0).filter(|number| *number < self.blocks);
+        number.is_some_and(|number| self.bits[(number / 8) as usize] & (1 << (number % 8)) != 0)
+    }
+}
+
+/// What a node has of one dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetStats {
+    /// Which snapshot.
+    pub snapshot: SnapshotId,
+    /// Its name.
+    pub name: String,
+    /// Blocks in the store.
+    pub blocks_cached: u64,
+    /// Bytes in the store.
+    pub bytes_cached: u64,
+    /// Bytes that the node keeps of it at most.
+    pub capacity_bytes: u64,
+}
+
+/// What a node gives to others. Called concurrently, for every peer and range.
+#[async_trait]
+pub trait Blocks: Send + Sync + 'static {
+    /// Exactly `ask.len` bytes, from the store or from wherever the node gets them. It decides itself whether the token may
+    /// read the dataset. Dropped when the peer goes away or the deadline has passed: work that others wait for too must go
+    /// on without this future. Must not block.
+    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError>;
+
+    /// Which of `blocks` blocks from `first` are in the store. Fetches nothing. The token decides as in [`read`](Self::read).
+    async fn have(
+        &self,
+        snapshot: SnapshotId,
+        token: Option<&Token>,
+        first: BlockIndex,
+        blocks: u32,
+    ) -> Result<StoredBlocks, ReadError>;
+
+    /// What is cached of each dataset. Names and sums: whoever is a member of the cluster may read it.
+    fn stats(&self) -> Vec<DatasetStats>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_not_printed_and_equals_only_itself() {
+        let token = Token::new("s3cret").unwrap();
+        assert_eq!(format!("{token:?}"), "Token(..)");
+        assert_eq!(token, Token::new("s3cret").unwrap());
+        for other in ["s3creT", "S3cret", "s3cre", "s3cret1"] {
+            assert_ne!(token, Token::new(other).unwrap(), "{other}");
+        }
+        for bad in ["", "a b", "a\nb", "ä", &"x".repeat(TOKEN_BYTES_MOST + 1)] {
+            assert_eq!(Token::new(bad), Err(InvalidToken));
+        }
+    }
+
+    #[test]
+    fn stored_blocks_survive_the_wire() {
+        for blocks in [1, 7, 8, 9, 16, 17] {
+            let stored = StoredBlocks::of(BlockIndex(100), blocks, |block| block.0 % 3 == 0);
+            let again = StoredBlocks::from_bits(BlockIndex(100), blocks, stored.bits()).unwrap();
+            assert_eq!(again, stored);
+            for block in 90..130 {
+                let is = block >= 100 && block < 100 + blocks && block % 3 == 0;
+                assert_eq!(again.contains(BlockIndex(block)), is, "{block} of {blocks}");
+            }
+            assert_eq!(again.count(), (100..100 + blocks).filter(|block| block % 3 == 0).count() as u32);
+        }
+        assert_eq!(StoredBlocks::from_bits(BlockIndex(0), 9, &[0]), None, "too short");
+        assert_eq!(StoredBlocks::from_bits(BlockIndex(0), 7, &[0x80]), None, "a spare bit");
+        assert!(StoredBlocks::from_bits(BlockIndex(0), 8, &[0x80]).is_some());
+        let end = StoredBlocks::of(BlockIndex(u32::MAX), 3, |_| true);
+        assert_eq!(end.count(), 1);
+    }
+}

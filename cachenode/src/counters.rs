@@ -1,0 +1,184 @@
+//! What is counted about peers, on both sides. Passed in, so that tests and metrics read it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::blocks::ReadError;
+
+/// Why a peer was found unfit. A closed set: fit for the label of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// No connection: nobody there, or it does not accept our certificate, or we not its.
+    Connect,
+    /// No answer, or too slow a one.
+    TimedOut,
+    /// The connection broke, or the peer failed.
+    Broken,
+    /// The stream ended before all was there.
+    Truncated,
+    /// A checksum was wrong.
+    WrongBytes,
+    /// Something else came than was asked for.
+    WrongBlock,
+    /// The peer speaks another protocol.
+    OtherProtocol,
+    /// The peer is stopping.
+    Stopping,
+}
+
+impl Cause {
+    /// All there are, in the order of their numbers.
+    pub const ALL: [Self; 8] = [
+        Self::Connect,
+        Self::TimedOut,
+        Self::Broken,
+        Self::Truncated,
+        Self::WrongBytes,
+        Self::WrongBlock,
+        Self::OtherProtocol,
+        Self::Stopping,
+    ];
+
+    /// As it is named in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::TimedOut => "timed_out",
+            Self::Broken => "broken",
+            Self::Truncated => "truncated",
+            Self::WrongBytes => "wrong_bytes",
+            Self::WrongBlock => "wrong_block",
+            Self::OtherProtocol => "other_protocol",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+/// How refusals are named in metrics, in the order of [`refusal_number`].
+const REFUSALS: [&str; 8] =
+    ["unknown_dataset", "denied", "no_such_range", "gone", "stale", "timed_out", "unavailable", "stopping"];
+
+fn refusal_number(error: &ReadError) -> usize {
+    match error {
+        ReadError::UnknownDataset => 0,
+        ReadError::Denied => 1,
+        ReadError::NoSuchRange => 2,
+        ReadError::Gone => 3,
+        ReadError::Stale => 4,
+        ReadError::TimedOut => 5,
+        ReadError::Unavailable { .. } => 6,
+        ReadError::Stopping => 7,
+    }
+}
+
+/// Counts by refusal.
+#[derive(Debug, Default)]
+pub struct RefusalCounters([AtomicU64; 8]);
+
+impl RefusalCounters {
+    pub(crate) fn add(&self, error: &ReadError) {
+        self.0[refusal_number(error)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often such a refusal was counted, whatever its message.
+    pub fn of(&self, error: &ReadError) -> u64 {
+        self.0[refusal_number(error)].load(Ordering::Relaxed)
+    }
+
+    /// Each refusal's name and count.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        REFUSALS.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+}
+
+/// All that is counted about peers. Shared by a node's client and server.
+#[derive(Debug, Default)]
+pub struct PeerCounters {
+    /// Requests that were sent to peers.
+    pub reads: AtomicU64,
+    /// Bytes that peers sent and that were found right.
+    pub read_bytes: AtomicU64,
+    /// Reads that were not sent, or given up, because their peer is known to be unfit.
+    pub bypassed: AtomicU64,
+    /// How often a peer went from fit to unfit.
+    pub went_down: AtomicU64,
+    /// How often an unfit peer was found to be fit again.
+    pub came_back: AtomicU64,
+    /// Connections made to peers.
+    pub connections: AtomicU64,
+    errors: [AtomicU64; Cause::ALL.len()],
+    /// Ranges that peers refused us.
+    pub refused_by_peers: RefusalCounters,
+
+    /// Ranges that were sent to peers, whole.
+    pub served_reads: AtomicU64,
+    /// Bytes of them.
+    pub served_bytes: AtomicU64,
+    /// Ranges that we refused to peers.
+    pub refused: RefusalCounters,
+    /// Requests that were turned away whole: malformed, of another protocol, too many, or while stopping.
+    pub turned_away: AtomicU64,
+    /// Connections that were not let in: no certificate of ours, or no handshake in time.
+    pub not_let_in: AtomicU64,
+    /// Connections that were cut because their peer did not take what it asked for.
+    pub cut: AtomicU64,
+    /// Gauge: bytes of blocks on their way to peers.
+    pub under_way_bytes: AtomicU64,
+    /// The most that [`under_way_bytes`](Self::under_way_bytes) has been.
+    pub under_way_bytes_most: AtomicU64,
+}
+
+impl PeerCounters {
+    /// Reads of peers that failed for this cause, and by which the peer became unfit or was found to be so still.
+    pub fn errors(&self, cause: Cause) -> u64 {
+        self.errors[cause as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_error(&self, cause: Cause) {
+        self.errors[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Every count and its name, as `GetStats` tells them.
+    pub fn values(&self) -> Vec<(String, u64)> {
+        let plain = [
+            ("reads", &self.reads),
+            ("read_bytes", &self.read_bytes),
+            ("bypassed", &self.bypassed),
+            ("went_down", &self.went_down),
+            ("came_back", &self.came_back),
+            ("connections", &self.connections),
+            ("served_reads", &self.served_reads),
+            ("served_bytes", &self.served_bytes),
+            ("turned_away", &self.turned_away),
+            ("not_let_in", &self.not_let_in),
+            ("cut", &self.cut),
+            ("under_way_bytes", &self.under_way_bytes),
+            ("under_way_bytes_most", &self.under_way_bytes_most),
+        ];
+        let mut values: Vec<_> =
+            plain.iter().map(|(name, count)| ((*name).to_owned(), count.load(Ordering::Relaxed))).collect();
+        values.extend(Cause::ALL.map(|cause| (format!("errors_{}", cause.name()), self.errors(cause))));
+        values.extend(self.refused_by_peers.all().map(|(name, count)| (format!("refused_by_peers_{name}"), count)));
+        values.extend(self.refused.all().map(|(name, count)| (format!("refused_{name}"), count)));
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_own_count_and_name() {
+        let counters = PeerCounters::default();
+        for (number, cause) in Cause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, number);
+            counters.add_error(cause);
+            assert_eq!(counters.errors(cause), 1);
+        }
+        let mut names: Vec<_> = counters.values().into_iter().map(|(name, _)| name).collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

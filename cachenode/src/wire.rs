@@ -1,0 +1,184 @@
+//! One connection of either side, encrypted or not: bytes in and out, until it is cut.
+//!
+//! Invariant: once its token is cancelled nothing goes in or out any more, whoever holds it; and why its bytes stopped is
+//! kept in words, since HTTP/2 forgets it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsStream;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::Connected;
+
+use crate::tls;
+
+/// Why a connection's bytes stopped, if they did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fault(Arc<OnceLock<String>>);
+
+impl Fault {
+    pub(crate) fn words(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+#[derive(Debug)]
+enum Io {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// What the server knows of a request's connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) address: SocketAddr,
+    /// Cuts the connection.
+    pub(crate) cut: CancellationToken,
+    /// Bytes of blocks that may be on their way over this connection.
+    pub(crate) room: Arc<Semaphore>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    io: Io,
+    cut: CancellationToken,
+    until_cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    fault: Fault,
+    caller: Option<Caller>,
+    /// The server's room for connections.
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Wire {
+    fn new(io: Io, cut: CancellationToken) -> Self {
+        let until_cut = Box::pin(cut.clone().cancelled_owned());
+        Self { io, cut, until_cut, fault: Fault::default(), caller: None, _place: None }
+    }
+
+    pub(crate) fn plain(io: TcpStream, cut: CancellationToken) -> Self {
+        Self::new(Io::Plain(io), cut)
+    }
+
+    pub(crate) fn tls(io: impl Into<TlsStream<TcpStream>>, cut: CancellationToken) -> Self {
+        Self::new(Io::Tls(Box::new(io.into())), cut)
+    }
+
+    /// A connection that was accepted.
+    pub(crate) fn of(mut self, caller: Caller, place: OwnedSemaphorePermit) -> Self {
+        self.caller = Some(caller);
+        self._place = Some(place);
+        self
+    }
+
+    pub(crate) fn fault(&self) -> Fault {
+        self.fault.clone()
+    }
+
+    /// Passes an outcome on, and keeps why it is an error.
+    fn noted<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &outcome {
+            self.fault.0.get_or_init(|| tls::words(error));
+        }
+        outcome
+    }
+
+    /// The same for what goes out. A peer that refuses us says why and closes; where we notice by writing, that is still to
+    /// be read.
+    fn noted_write<T>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let (Poll::Ready(Err(_)), Io::Tls(io)) = (&outcome, &mut self.io) {
+            let mut last_words = [0; 1];
+            let read = Pin::new(io).poll_read(context, &mut ReadBuf::new(&mut last_words));
+            let _ = self.noted(read);
+        }
+        self.noted(outcome)
+    }
+}
+
+fn was_cut() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was cut")
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        // Polled for as long as it pends, so that whoever waits for bytes wakes when it is cut.
+        if self.cut.is_cancelled() || self.until_cut.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(was_cut()));
+        }
+        let outcome = match &mut self.io {
+            Io::Plain(io) => Pin::new(io).poll_read(context, into),
+            Io::Tls(io) => Pin::new(io).poll_read(context, into),
+        };
+        self.noted(outcome)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.cut.is_cancelled() {
+            return Poll::Ready(Err(was_cut()));
+        }
+        let outcome = match &mut self.io {
+            Io::Plain(io) => Pin::new(io).poll_write(context, bytes),
+            Io::Tls(io) => Pin::new(io).poll_write(context, bytes),
+        };
+        self.noted_write(context, outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.cut.is_cancelled() {
+            return Poll::Ready(Err(was_cut()));
+        }
+        let outcome = match &mut self.io {
+            Io::Plain(io) => Pin::new(io).poll_write_vectored(context, bytes),
+            Io::Tls(io) => Pin::new(io).poll_write_vectored(context, bytes),
+        };
+        self.noted_write(context, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.io {
+            Io::Plain(io) => io.is_write_vectored(),
+            Io::Tls(io) => io.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.cut.is_cancelled() {
+            return Poll::Ready(Err(was_cut()));
+        }
+        let outcome = match &mut self.io {
+            Io::Plain(io) => Pin::new(io).poll_flush(context),
+            Io::Tls(io) => Pin::new(io).poll_flush(context),
+        };
+        self.noted_write(context, outcome)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.cut.is_cancelled() {
+            return Poll::Ready(Ok(()));
+        }
+        match &mut self.io {
+            Io::Plain(io) => Pin::new(io).poll_shutdown(context),
+            Io::Tls(io) => Pin::new(io).poll_shutdown(context),
+        }
+    }
+}
+
+impl Connected for Wire {
+    type ConnectInfo = Option<Caller>;
+
+    fn connect_info(&self) -> Option<Caller> {
+        self.caller.clone()
+    }
+}

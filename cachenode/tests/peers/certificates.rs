@@ -1,0 +1,245 @@
+//! Who gets in.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use larder_cachenode::tls::NODE_DNS_NAME;
+use larder_cachenode::{Cause, Security, Tls, TlsFiles};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use crate::node::{Fake, Reader, TestNode, content, until};
+
+type Ca = CertifiedIssuer<'static, KeyPair>;
+
+fn ca(name: &str) -> Ca {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// Writes a CA, and a certificate with its key.
+fn write(folder: &Path, trusted: &[&Ca], signer: &Ca, change: impl FnOnce(&mut CertificateParams)) {
+    let mut params = CertificateParams::new(vec![NODE_DNS_NAME.to_owned()]).unwrap();
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, signer).unwrap();
+    std::fs::write(folder.join("ca.crt"), trusted.iter().map(|ca| ca.pem()).collect::<String>()).unwrap();
+    std::fs::write(folder.join("tls.crt"), certificate.pem()).unwrap();
+    std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
+}
+
+fn files(folder: &Path) -> TlsFiles {
+    TlsFiles { ca: folder.join("ca.crt"), cert: folder.join("tls.crt"), key: folder.join("tls.key") }
+}
+
+struct Side {
+    folder: TempDir,
+    tls: Arc<Tls>,
+}
+
+impl Side {
+    fn new(trusted: &[&Ca], signer: &Ca, change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), trusted, signer, change);
+        let tls = Tls::load(files(folder.path())).unwrap();
+        Self { folder, tls }
+    }
+
+    fn good(ca: &Ca) -> Self {
+        Self::new(&[ca], ca, |_| {})
+    }
+
+    fn security(&self) -> Security {
+        Security::Tls(Arc::clone(&self.tls))
+    }
+}
+
+fn expired(params: &mut CertificateParams) {
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2021, 1, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_of_one_ca_read_each_other() {
+    let ca = ca("one");
+    let server = TestNode::start(Fake::open(), Side::good(&ca).security(), |_| {}).await;
+    let reader = Reader::new(&[("a", server.address)], Side::good(&ca).security(), |_| {});
+    assert_eq!(reader.read("a").await.unwrap(), content(5, 100, 3000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_no_node_of_ours_is_kept_out_and_told_why() {
+    let (ours, theirs) = (ca("one"), ca("two"));
+    let server = TestNode::start(Fake::open(), Side::good(&ours).security(), |_| {}).await;
+    let stranger = |params: &mut CertificateParams| {
+        params.subject_alt_names = vec![rcgen::SanType::DnsName("db.example.org".try_into().unwrap())];
+    };
+    // It cannot be loaded as one's own, so the name is checked by the other side alone here.
+    let refused_name = {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &[&ours], &ours, stranger);
+        Tls::load(files(folder.path())).map(|_| ()).unwrap_err()
+    };
+    assert!(std::error::Error::source(&refused_name).is_some(), "{refused_name}");
+    for (what, security, says) in [
+        ("plaintext", Security::Plaintext, ""),
+        ("our certificate is of another CA", Side::new(&[&ours], &theirs, |_| {}).security(), "another CA"),
+        ("theirs is of another CA", Side::new(&[&theirs], &theirs, |_| {}).security(), "signed by another CA"),
+        ("our certificate has expired", Side::new(&[&ours], &ours, expired).security(), "our certificate expired"),
+    ] {
+        let before = server.counters.not_let_in.load(Ordering::Relaxed);
+        let reader = Reader::new(&[("a", server.address)], security, |config| {
+            config.backoff_first = Duration::from_secs(600);
+            config.backoff_most = Duration::from_secs(600);
+        });
+        let error = reader.read("a").await.unwrap_err();
+        assert_eq!(error.cause(), Some(Cause::Connect), "{what}: {error}");
+        assert!(error.to_string().contains(says), "{what}: {error}");
+        until("it is counted", || server.counters.not_let_in.load(Ordering::Relaxed) > before).await;
+    }
+    assert_eq!(server.counters.served_reads.load(Ordering::Relaxed), 0);
+    let reader = Reader::new(&[("a", server.address)], Side::good(&ours).security(), |_| {});
+    reader.read("a").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_an_expired_certificate_is_not_read_from() {
+    let ca = ca("one");
+    let server = TestNode::start(Fake::open(), Side::new(&[&ca], &ca, expired).security(), |_| {}).await;
+    let reader = Reader::new(&[("a", server.address)], Side::good(&ca).security(), |_| {});
+    let error = reader.read("a").await.unwrap_err();
+    assert!(error.to_string().contains("the peer's certificate has expired"), "{error}");
+}
+
+/// Clients with certificates that no node would load as its own.
+async fn handshake(server: &TestNode, ca: &Ca, shown: Option<(rcgen::Certificate, KeyPair)>) -> std::io::Result<usize> {
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+    use tokio::io::AsyncReadExt;
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from(ca.der().to_vec())).unwrap();
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match shown {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+            builder.with_client_auth_cert(vec![certificate.der().clone()], key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let io = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let name = ServerName::try_from(NODE_DNS_NAME).unwrap();
+    let mut io = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, io).await?;
+    // The server speaks first, by its settings, when it has let one in.
+    io.read(&mut [0; 9]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_shows_no_certificate_or_that_of_something_else_is_kept_out() {
+    let ca = ca("one");
+    let server = TestNode::start(Fake::open(), Side::good(&ca).security(), |_| {}).await;
+    let signed = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &ca).unwrap(), key)
+    };
+    assert!(handshake(&server, &ca, None).await.is_err());
+    assert!(handshake(&server, &ca, Some(signed("db.example.org"))).await.is_err());
+    until("both are counted", || server.counters.not_let_in.load(Ordering::Relaxed) == 2).await;
+    assert_eq!(handshake(&server, &ca, Some(signed(NODE_DNS_NAME))).await.unwrap(), 9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost() {
+    let (old, new) = (ca("old"), ca("new"));
+    let (a, b) = (Side::good(&old), Side::good(&old));
+    let stopping = CancellationToken::new();
+    for side in [&a, &b] {
+        tokio::spawn(Arc::clone(&side.tls).watch(stopping.clone()));
+    }
+    // Connections are so short-lived that many handshakes fall into every stage.
+    let server = TestNode::start(Fake::open(), a.security(), |config| {
+        config.connection_age_most = Duration::from_millis(100);
+    })
+    .await;
+    let reader = Arc::new(Reader::new(&[("a", server.address)], b.security(), |_| {}));
+    let enough = Arc::new(AtomicBool::new(false));
+    let load: Vec<_> = (0..8)
+        .map(|_| {
+            let (reader, enough) = (Arc::clone(&reader), Arc::clone(&enough));
+            tokio::spawn(async move {
+                let mut reads = 0;
+                while !enough.load(Ordering::Relaxed) {
+                    assert_eq!(reader.read("a").await.unwrap(), content(5, 100, 3000));
+                    reads += 1;
+                }
+                reads
+            })
+        })
+        .collect();
+    // Both are trusted before either changes hands, and the old one goes last: as one does it in a cluster.
+    for (trusted, signer) in [(&[&old, &new][..], &old), (&[&old, &new], &new), (&[&new], &new)] {
+        for side in [&a, &b] {
+            write(side.folder.path(), trusted, signer, |_| {});
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    enough.store(true, Ordering::Relaxed);
+    let mut reads = 0;
+    for task in load {
+        reads += task.await.unwrap();
+    }
+    let connections = reader.counters.connections.load(Ordering::Relaxed);
+    assert!(connections > 10 && reads > 100, "{reads} reads over {connections} connections");
+    assert_eq!(reader.counters.went_down.load(Ordering::Relaxed), 0);
+    // Who still has the old one is out.
+    let late = Reader::new(&[("a", server.address)], Side::good(&old).security(), |_| {});
+    assert_eq!(late.read("a").await.unwrap_err().cause(), Some(Cause::Connect));
+    stopping.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_do_not_go_together_do_not_replace_those_that_do() {
+    let ca = ca("one");
+    let side = Side::good(&ca);
+    let stopping = CancellationToken::new();
+    let watching = tokio::spawn(Arc::clone(&side.tls).watch(stopping.clone()));
+    let server = TestNode::start(Fake::open(), side.security(), |_| {}).await;
+    let other = KeyPair::generate().unwrap().serialize_pem();
+    for broken in [other.as_str(), "no key", ""] {
+        std::fs::write(side.folder.path().join("tls.key"), broken).unwrap();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let reader = Reader::new(&[("a", server.address)], Side::good(&ca).security(), |_| {});
+        reader.read("a").await.unwrap();
+    }
+    stopping.cancel();
+    watching.await.unwrap();
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_without_showing_the_key() {
+    let ca = ca("one");
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[&ca], &ca, |_| {});
+    let key = std::fs::read_to_string(folder.path().join("tls.key")).unwrap();
+    let tls = Tls::load(files(folder.path())).unwrap();
+    let secret = key.lines().nth(1).unwrap();
+    assert!(!format!("{tls:?}").contains(secret));
+    for (file, text) in
+        [("ca.crt", ""), ("ca.crt", "x"), ("tls.crt", ""), ("tls.key", "x"), ("tls.crt", ca.pem().as_str())]
+    {
+        let before = std::fs::read(folder.path().join(file)).unwrap();
+        std::fs::write(folder.path().join(file), text).unwrap();
+        let error = Tls::load(files(folder.path())).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains(&folder.path().display().to_string()), "{error}");
+        assert!(!format!("{error:?}").contains(secret), "{error:?}");
+        std::fs::write(folder.path().join(file), before).unwrap();
+    }
+}
