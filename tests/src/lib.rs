@@ -1,12 +1,17 @@
 //! What the scenarios share: [`Lab`], an S3 server with a fault proxy before it and a home folder for the command, and
-//! [`Mount`], a dataset mounted by the real binary in a process of its own.
+//! [`Mount`], a dataset mounted by the real binary in a process of its own. [`nodes::Nodes`] is a lab of several nodes.
 //!
 //! Invariant: whatever a test does, when its `Lab` and `Mount`s are dropped, no mount, process or file of it is left.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "this is test code: a panic is how it fails")]
 
+pub mod certificates;
+pub mod network;
 pub mod node;
+pub mod nodes;
 pub mod platform;
 
+use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +19,10 @@ use std::time::{Duration, Instant};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, larder_binary};
 use serde_json::Value;
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+
+use crate::network::Namespace;
 
 /// The bucket of all scenarios.
 pub const BUCKET: &str = "bucket";
@@ -29,6 +37,7 @@ pub struct Lab {
     pub server: S3Server,
     /// What the command talks to; passes everything on until a test sets a fault.
     pub proxy: FaultProxy,
+    namespace: Namespace,
     home: tempfile::TempDir,
 }
 
@@ -41,17 +50,31 @@ impl Default for Lab {
 impl Lab {
     /// Starts server and proxy. Fails loudly where nothing can be mounted.
     pub fn new() -> Self {
+        Self::start(tempfile::tempdir().unwrap(), Namespace::default(), S3ServerConfig::default())
+    }
+
+    /// Starts them in a network namespace, and both at the address of `config`. The command is run there, too.
+    pub(crate) fn start(home: tempfile::TempDir, namespace: Namespace, config: S3ServerConfig) -> Self {
         assert!(Path::new("/dev/fuse").exists(), "these tests mount for real, and there is no /dev/fuse here");
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config = S3ServerConfig {
             access_key: "AKIAIOSFODNN7EXAMPLE".into(),
             secret_key: SECRET.into(),
             buckets: vec![BUCKET.into()],
-            ..S3ServerConfig::default()
+            ..config
         };
-        let server = runtime.block_on(S3Server::start(config)).unwrap();
-        let proxy = runtime.block_on(FaultProxy::start(server.address(), |_| Fault::None)).unwrap();
-        Self { runtime, server, proxy, home: tempfile::tempdir().unwrap() }
+        // The runtime's threads are started in the namespace, and so is every socket of theirs.
+        let (runtime, server, proxy) = namespace.enter(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let (server, proxy) = runtime.block_on(async {
+                let ip = config.address.ip();
+                let server = S3Server::start(config).await.unwrap();
+                let listener = TcpListener::bind(SocketAddr::from((ip, 0))).await.unwrap();
+                let proxy = FaultProxy::serve(listener, server.address(), |_| Fault::None).unwrap();
+                (server, proxy)
+            });
+            (runtime, server, proxy)
+        });
+        Self { runtime, server, proxy, namespace, home }
     }
 
     /// A folder of the test's own, gone afterwards.
@@ -81,18 +104,22 @@ impl Lab {
 
     /// The command with this lab's environment and nothing of the machine's.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(larder_binary());
+        let mut command = self.namespace.command(larder_binary());
+        let environment = self.environment(&self.home.path().join("larder"), &self.proxy.endpoint());
+        command.args(args).env_clear().envs(environment).env("HOME", self.home.path()).stdin(Stdio::null());
         command
-            .args(args)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.home.path())
-            .env("LARDER_HOME", self.home.path().join("larder"))
-            .env("AWS_ACCESS_KEY_ID", self.server.access_key())
-            .env("AWS_SECRET_ACCESS_KEY", SECRET)
-            .env("AWS_ENDPOINT_URL", self.proxy.endpoint())
-            .stdin(Stdio::null());
-        command
+    }
+
+    /// The environment of a command that has this folder for itself, and this S3 server.
+    pub(crate) fn environment(&self, home: &Path, endpoint: &str) -> Vec<(&'static str, OsString)> {
+        vec![
+            ("PATH", std::env::var_os("PATH").unwrap_or_default()),
+            ("HOME", home.into()),
+            ("LARDER_HOME", home.into()),
+            ("AWS_ACCESS_KEY_ID", self.server.access_key().into()),
+            ("AWS_SECRET_ACCESS_KEY", SECRET.into()),
+            ("AWS_ENDPOINT_URL", endpoint.into()),
+        ]
     }
 
     /// Runs the command to its end.
@@ -130,9 +157,7 @@ impl Lab {
         let mut args = vec!["mount", src, dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
         args.extend(flags);
         self.larder_ok(&args);
-        let mut mount = Mount { dir, pid: 0 };
-        mount.pid = u32::try_from(mount.stats()["process"]["pid"].as_u64().unwrap()).unwrap();
-        mount
+        Mount::new(dir, false)
     }
 
     /// The cache folder of a mount's name.
@@ -153,9 +178,22 @@ impl Lab {
 pub struct Mount {
     dir: PathBuf,
     pid: u32,
+    /// The process serves others as well, and does not end with this one.
+    standing: bool,
 }
 
 impl Mount {
+    fn new(dir: PathBuf, standing: bool) -> Self {
+        let mut mount = Self { dir, pid: 0, standing };
+        mount.pid = u32::try_from(mount.stats()["process"]["pid"].as_u64().unwrap()).unwrap();
+        mount
+    }
+
+    /// One that a daemon serves which goes on without it.
+    pub(crate) fn standing(dir: PathBuf) -> Self {
+        Self::new(dir, true)
+    }
+
     /// A path below the mount.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.dir.join(path)
@@ -216,7 +254,7 @@ impl Mount {
         let proc = PathBuf::from(format!("/proc/{}", self.pid));
         let started = Instant::now();
         // A zombie holds neither locks nor files.
-        while std::fs::read_to_string(proc.join("stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+        while proc.exists() && !is_zombie(self.pid) {
             assert!(started.elapsed() < Duration::from_secs(30), "the killed process does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -226,15 +264,23 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH);
+        if self.standing {
+            return;
+        }
         let Some(pid) = rustix::process::Pid::from_raw(self.pid.cast_signed()) else { return };
         // An unmounted process ends by itself and leaves a clean cache; one that hangs is killed.
         let started = Instant::now();
         while rustix::process::test_kill_process(pid).is_ok() && started.elapsed() < Duration::from_secs(10) {
-            if std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).is_ok_and(|stat| stat.contains(") Z ")) {
+            if is_zombie(self.pid) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
+}
+
+/// True if a process has ended, and nobody has noticed yet.
+pub(crate) fn is_zombie(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }

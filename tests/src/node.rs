@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,13 +13,17 @@ use larder_daemon_api::handover::{Said, Socket};
 use larder_daemon_api::v1::daemon_client::DaemonClient;
 use larder_daemon_api::{connect_channel, v1};
 use larder_testkit::built;
+use rustix::process::{Pid, Signal, kill_process};
 use tonic::transport::Channel;
 
-use crate::Lab;
+use crate::network::Namespace;
+use crate::{Lab, is_zombie};
 
 /// A `larderd` with folders below a lab's.
 pub struct Larderd {
-    flags: Vec<String>,
+    namespace: Namespace,
+    /// What every larderd needs, and what this one was told.
+    flags: [Vec<String>; 2],
     environment: Vec<(String, String)>,
     run_dir: PathBuf,
     log: PathBuf,
@@ -28,18 +33,24 @@ pub struct Larderd {
 impl Larderd {
     /// Starts one. `name` is its cache's. Its own credentials are the lab's.
     pub fn start(lab: &Lab, name: &str, flags: &[&str]) -> Self {
+        let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        Self::start_in(lab, Namespace::default(), &lab.proxy.endpoint(), name, &flags)
+    }
+
+    /// Starts one in a network namespace, from which it reaches the S3 server by this URL.
+    pub(crate) fn start_in(lab: &Lab, namespace: Namespace, endpoint: &str, name: &str, flags: &[String]) -> Self {
         let folder = lab.folder().join(format!("node-{name}"));
         let run_dir = folder.join("cache");
         std::fs::create_dir_all(&run_dir).unwrap();
         let path = |name: &str| folder.join(name).display().to_string();
-        let mut all = vec![
+        let needed = vec![
             format!("--cache-dir={}", path("cache")),
             format!("--home={}", path("home")),
-            format!("--endpoint={}", lab.proxy.endpoint()),
+            format!("--endpoint={endpoint}"),
         ];
-        all.extend(flags.iter().map(|&flag| flag.to_owned()));
         let mut larderd = Self {
-            flags: all,
+            namespace,
+            flags: [needed, flags.to_vec()],
             environment: vec![
                 ("AWS_ACCESS_KEY_ID".to_owned(), lab.server.access_key().to_owned()),
                 ("AWS_SECRET_ACCESS_KEY".to_owned(), crate::SECRET.to_owned()),
@@ -55,8 +66,10 @@ impl Larderd {
     /// Starts it anew; it must have ended.
     pub fn restart(&mut self) {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
-        let child = Command::new(built("larderd"))
-            .args(&self.flags)
+        let child = self
+            .namespace
+            .command(built("larderd"))
+            .args(self.flags.iter().flatten())
             .env_clear()
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
@@ -78,10 +91,37 @@ impl Larderd {
     /// SIGTERM, and waits until it has ended by itself.
     pub fn terminate(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
         let status = child.wait().unwrap();
         assert!(status.success(), "larderd ended with {status}: {}", self.log());
+    }
+
+    /// What it is told from its next start on.
+    pub(crate) fn set_flags(&mut self, flags: &[String]) {
+        self.flags[1] = flags.to_vec();
+    }
+
+    /// Waits until it takes connections, at most 60 s: who asks earlier finds nobody, or the socket of one that was killed.
+    pub(crate) fn wait_until_it_answers(&self) {
+        let started = Instant::now();
+        let socket = self.run_dir.join("larderd.sock");
+        while UnixStream::connect(&socket).is_err() {
+            let runs = self.pid().is_some_and(|pid| !is_zombie(pid));
+            assert!(runs && started.elapsed() < Duration::from_secs(60), "larderd does not come up: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Its process, unless it has ended.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Sends it a signal; it must run.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid().unwrap().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
     }
 
     /// What it has logged.

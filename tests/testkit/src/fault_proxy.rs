@@ -120,7 +120,18 @@ impl FaultProxy {
         upstream: SocketAddr,
         hook: impl Fn(&RequestHead) -> Fault + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        Self::serve(TcpListener::bind(("127.0.0.1", 0)).await?, upstream, hook)
+    }
+
+    /// The same, on a listener that was made elsewhere, such as at another address. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// When the listener has no address.
+    pub fn serve(
+        listener: TcpListener,
+        upstream: SocketAddr,
+        hook: impl Fn(&RequestHead) -> Fault + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream,

@@ -1,0 +1,164 @@
+//! [`Nodes`], a lab of several nodes, and [`Node`], one of them: a `larderd` in a network namespace of its own, with its own
+//! link, cache and home. All share the machine's mounts, so that a test reads every node's mounts itself.
+//!
+//! Invariant: as of a [`Lab`]; and nothing is left of a test that was killed, either.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use larder_s3_server::S3ServerConfig;
+use larder_testkit::larder_binary;
+use rustix::process::Signal;
+
+use crate::network::{BRIDGE, Link, Namespace, Network};
+use crate::node::Larderd;
+use crate::{Lab, Mount};
+
+/// The port at which nodes serve each other.
+const PEER_PORT: u16 = 7400;
+
+/// What a node shows its peers to be served a dataset, unless a mount is told another.
+pub const TOKEN: &str = "correct-horse-battery-staple";
+
+/// A lab with the network of its nodes. The nodes are started one by one, and dropped before it.
+pub struct Nodes {
+    // Ends first: whatever runs in it uses the rest.
+    network: Network,
+    /// The S3 server, at the bridge, and the commands that are run beside it.
+    pub lab: Lab,
+}
+
+impl Nodes {
+    /// A network of so many nodes, none of which runs yet, and an S3 server that all of them reach.
+    pub fn new(count: usize) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let network = Network::new(count, home.path());
+        let config = S3ServerConfig {
+            address: SocketAddr::from((BRIDGE, 0)),
+            // All nodes ask one server, which has to be faster than they are together.
+            unchecked_gets: true,
+            ..S3ServerConfig::default()
+        };
+        let lab = Lab::start(home, network.bridge(), config);
+        Self { network, lab }
+    }
+
+    /// The name of a node. Numbers are from 1.
+    pub fn name(number: usize) -> String {
+        format!("n{number}")
+    }
+
+    /// Where a node serves its peers.
+    pub fn peer_address(number: usize) -> SocketAddr {
+        SocketAddr::from((Network::address(number), PEER_PORT))
+    }
+
+    /// Starts a node's larderd, which answers when this returns.
+    pub fn start(&self, number: usize, flags: &[String]) -> Node {
+        let name = Self::name(number);
+        let folder = self.lab.folder().join(format!("node-{name}"));
+        // Past the proxy, which would only take its share of the cores.
+        let endpoint = self.lab.server.endpoint();
+        let larderd = Larderd::start_in(&self.lab, self.network.node(number), &endpoint, &name, flags);
+        larderd.wait_until_it_answers();
+        Node {
+            environment: self.lab.environment(&folder.join("home"), &endpoint),
+            namespace: self.network.node(number),
+            link: self.network.link(number),
+            name,
+            folder,
+            larderd,
+            mounts: AtomicU32::new(0),
+        }
+    }
+}
+
+/// A node whose larderd was started.
+pub struct Node {
+    name: String,
+    folder: PathBuf,
+    namespace: Namespace,
+    /// The link to the others, and to the S3 server.
+    pub link: Link,
+    environment: Vec<(&'static str, OsString)>,
+    larderd: Larderd,
+    mounts: AtomicU32,
+}
+
+impl Node {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A folder of its own.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Mounts at a new folder what `larder mount` finds, by this node's larderd. Its peers get it for [`TOKEN`].
+    pub fn mount(&self, src: &str, flags: &[&str]) -> Mount {
+        self.mount_with_token(src, Some(TOKEN), flags)
+    }
+
+    /// The same, with another token or none.
+    pub fn mount_with_token(&self, src: &str, token: Option<&str>, flags: &[&str]) -> Mount {
+        let dir = self.folder.join(format!("mnt-{}", self.mounts.fetch_add(1, Ordering::Relaxed)));
+        std::fs::create_dir(&dir).unwrap();
+        let mut args = vec!["mount", src, dir.to_str().unwrap(), "--cache-dir", self.cache_dir()];
+        args.extend(flags);
+        let output = self.larder(&args, token);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "larder {args:?} failed: {out}{err}{}", self.log());
+        let mount = Mount::standing(dir);
+        assert_eq!(Some(mount.pid()), self.larderd.pid(), "not the node's larderd has made this mount");
+        mount
+    }
+
+    /// Runs the command as a user of this node.
+    pub fn larder(&self, args: &[&str], token: Option<&str>) -> Output {
+        let mut command = self.namespace.command(larder_binary());
+        command.args(args).env_clear().envs(self.environment.iter().cloned()).stdin(Stdio::null());
+        command.envs(token.map(|token| ("LARDER_PEER_TOKEN", token)));
+        command.output().unwrap()
+    }
+
+    fn cache_dir(&self) -> &str {
+        self.larderd.run_dir().to_str().unwrap()
+    }
+
+    /// What its larderd has logged, all of its lives.
+    pub fn log(&self) -> String {
+        self.larderd.log()
+    }
+
+    /// `kill -9`. Its mounts are dead, and stay until they are dropped.
+    pub fn kill(&mut self) {
+        self.larderd.kill();
+    }
+
+    /// Starts larderd anew, with the cache that it has; it must have ended. What it had mounted has to be mounted anew.
+    pub fn restart(&mut self) {
+        self.larderd.restart();
+        self.larderd.wait_until_it_answers();
+    }
+
+    /// The same with other flags.
+    pub fn restart_with(&mut self, flags: &[String]) {
+        self.larderd.set_flags(flags);
+        self.restart();
+    }
+
+    /// SIGSTOP: it holds all its connections, and says nothing.
+    pub fn stop(&self) {
+        self.larderd.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.larderd.signal(Signal::CONT);
+    }
+}
