@@ -65,6 +65,7 @@ peers: packages
 bench: packages
 	cargo bench -p larder-dataset --bench manifest -- $(ARGS)
 	cargo bench -p larder-store --bench store -- $(ARGS)
+	cargo bench -p larder-fs --bench requests -- $(ARGS)
 
 fmt:
 	cargo fmt --all

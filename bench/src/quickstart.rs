@@ -210,6 +210,7 @@ impl Lab {
             &store,
             CacheSpec { reservation_bytes, policy, seed },
             Arc::clone(&self.origin),
+            None,
             self.runtime.handle(),
             DatasetConfig::DEFAULT,
         )?;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use larder_dataset::Placement;
 use larder_store::PolicyKind;
 
 use larder_daemon_api::size::{parse_bytes, parse_duration};
@@ -214,6 +215,10 @@ pub(crate) struct MountArgs {
     /// What happens once the cache is full. nr, the default: nothing is replaced, so that every epoch hits cache/dataset.
     #[arg(long, value_name = "nr|lru|fifo|random")]
     pub(crate) policy: Option<PolicyKind>,
+    /// How the dataset is spread over the nodes that share it: each for itself, each file on one, or on N. Other than
+    /// local it needs a larderd with --peers on this cache, and LARDER_PEER_TOKEN if the others have one.
+    #[arg(long, value_name = "local|partitioned|replicated:N")]
+    pub(crate) placement: Option<Placement>,
     /// Let other users in. Always so for root; else it needs user_allow_other in /etc/fuse.conf.
     #[arg(long)]
     pub(crate) allow_other: bool,
@@ -280,7 +285,8 @@ pub(crate) struct VerifyArgs {
 Examples:
   larder stats                     every mount of this machine
   larder stats /data/train --watch
-  larder stats /data/train --json | jq .metrics")]
+  larder stats /data/train --json | jq .metrics
+  larder stats /data/train --cluster       the nodes that share their caches with this one")]
 pub(crate) struct StatsArgs {
     /// One mount; by default all.
     pub(crate) dir: Option<PathBuf>,
@@ -290,6 +296,9 @@ pub(crate) struct StatsArgs {
     /// Print JSON, one document a mount.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Show what each node of the cluster has of the mounts' datasets.
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) cluster: bool,
 }
 
 #[derive(Debug, Args)]

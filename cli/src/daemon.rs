@@ -45,6 +45,15 @@ impl Client {
     }
 }
 
+/// The nodes that share their caches with the daemon at `socket`. Must be called within a runtime.
+pub(crate) async fn nodes(socket: &Path) -> anyhow::Result<Vec<v1::NodeInfo>> {
+    let Some(Client(mut client)) = at(socket).await? else { bail!("nobody listens at {}", socket.display()) };
+    match client.list_nodes(v1::ListNodesRequest {}).await {
+        Ok(answer) => Ok(answer.into_inner().nodes),
+        Err(status) => bail!("{}", status.message()),
+    }
+}
+
 async fn unless_leaving<T>(asked: impl Future<Output = Result<Response<T>, Status>>) -> anyhow::Result<Option<T>> {
     match asked.await {
         Ok(answer) => Ok(Some(answer.into_inner())),

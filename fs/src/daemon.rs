@@ -8,6 +8,7 @@
 //! may ask for it. Credentials are in memory only.
 
 mod handover;
+mod peers;
 mod prepare;
 mod room;
 mod service;
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use larder_daemon_api::v1;
+use larder_dataset::Placement;
 use larder_origin::{Env, Origin, OriginConfig};
 use larder_store::{PolicyKind, Store, StoreConfig, StoreCounters, StoreError};
 use tokio::runtime::Handle;
@@ -28,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+pub use peers::PeerConfig;
 pub use status::DaemonError;
 
 use crate::connection::{ServeConfig, Serving, serve};
@@ -35,6 +38,7 @@ use crate::dataset::{CacheSpec, Dataset, DatasetConfig};
 use crate::home::Home;
 use crate::manifest_file::MappedManifest;
 use crate::mount::{MountConfig, Mounted, mount, unmount};
+use crate::sharing::Sharing;
 use crate::source::short_hash;
 use room::Room;
 
@@ -43,6 +47,9 @@ pub const SOCKET: &str = "larderd.sock";
 
 /// The handover socket in the run folder.
 pub const HANDOVER_SOCKET: &str = "handover.sock";
+
+/// The variable whose value opens a dataset to other nodes.
+const PEER_TOKEN: &str = "LARDER_PEER_TOKEN";
 
 /// How long a daemon that was just started counts as not ready unless a keeper has come: its connections come first.
 const KEEPER_PATIENCE: Duration = Duration::from_secs(10);
@@ -71,6 +78,8 @@ pub struct DaemonConfig {
     pub admin: Option<SocketAddr>,
     /// How origins are reached unless a mount says otherwise.
     pub origin: OriginConfig,
+    /// The nodes that share their caches with this one, if any do.
+    pub peers: Option<PeerConfig>,
     /// Threads that serve the kernel, for each mount that does not say.
     pub threads: usize,
     /// Stop when the last mount has ended.
@@ -84,6 +93,8 @@ pub struct Daemon {
     runtime: Handle,
     store: Store,
     mounts: Mutex<Vec<Arc<Mount>>>,
+    /// The other nodes.
+    cluster: Option<peers::Cluster>,
     /// Held while a dataset is opened or a mount is made, so that none is made twice.
     opening: tokio::sync::Mutex<()>,
     jobs: prepare::Jobs,
@@ -126,6 +137,8 @@ struct Held {
 enum Session {
     Mounted(Mounted),
     Serving(Serving),
+    /// No mount: other nodes alone read it, as long as the daemon runs.
+    Held,
 }
 
 impl Session {
@@ -133,6 +146,7 @@ impl Session {
         match self {
             Self::Mounted(mounted) => mounted.is_over(),
             Self::Serving(serving) => serving.is_over(),
+            Self::Held => false,
         }
     }
 
@@ -140,6 +154,7 @@ impl Session {
         match self {
             Self::Mounted(mounted) => mounted.wait(),
             Self::Serving(serving) => serving.wait(),
+            Self::Held => Ok(()),
         }
     }
 }
@@ -162,6 +177,14 @@ fn policy_of(spec: &v1::Dataset) -> Result<Option<PolicyKind>, DaemonError> {
     }
 }
 
+/// How the dataset's blocks are to be spread, if that is said.
+fn placement_of(spec: &v1::Dataset) -> Result<Option<Placement>, DaemonError> {
+    match spec.placement.as_str() {
+        "" => Ok(None),
+        placement => placement.parse().map(Some).map_err(|error| DaemonError::invalid("placement", error)),
+    }
+}
+
 /// A dataset that is open is shared with whoever asks for the same settings, or for none.
 fn check_settings(open: &Dataset, spec: &v1::Dataset) -> Result<(), DaemonError> {
     let usage = open.cache_usage();
@@ -170,6 +193,10 @@ fn check_settings(open: &Dataset, spec: &v1::Dataset) -> Result<(), DaemonError>
     }
     if spec.cache_bytes.is_some_and(|bytes| bytes != usage.capacity_bytes) {
         return Err(DaemonError::Served { what: "cache size", has: format!("{} bytes", usage.capacity_bytes) });
+    }
+    let placement = open.sharing().map_or(Placement::Local, Sharing::placement);
+    if placement_of(spec)?.is_some_and(|wanted| wanted != placement) {
+        return Err(DaemonError::Served { what: "placement", has: placement.to_string() });
     }
     Ok(())
 }
@@ -193,6 +220,7 @@ impl Daemon {
         };
         info!(cache_dir = %config.cache_dir.display(), "cache open");
         Ok(Arc::new(Self {
+            cluster: config.peers.clone().map(peers::Cluster::new),
             config,
             runtime: Handle::current(),
             store,
@@ -217,6 +245,8 @@ impl Daemon {
         if let Some(address) = self.config.admin {
             tasks.spawn(service::serve_admin(Arc::clone(&self), address));
         }
+        tasks.spawn(peers::serve(Arc::clone(&self)));
+        tasks.spawn(peers::Cluster::follow(Arc::clone(&self)));
         tasks.spawn(Arc::clone(&self).reap());
         let outcome = tokio::select! {
             () = self.stopping.cancelled() => Ok(()),
@@ -301,8 +331,12 @@ impl Daemon {
         if let Some(dataset) = open {
             check_settings(&dataset, spec)?;
             dataset.replace_origin(origin);
+            if let Some(sharing) = dataset.sharing() {
+                sharing.replace_token(self.peer_token(spec)?);
+            }
             return Ok(dataset);
         }
+        let sharing = self.sharing(&manifest, spec)?;
         let daemon = Arc::clone(self);
         let origin_config = self.origin_config(spec);
         let (wanted, id) = (spec.cache_bytes, id.to_owned());
@@ -314,7 +348,7 @@ impl Daemon {
             info!(mount = id, reservation_bytes, %policy, "dataset open");
             let cache = CacheSpec { reservation_bytes, policy, seed: u64::from(std::process::id()) };
             let config = DatasetConfig { read_deadline: origin_config.deadline, ..DatasetConfig::DEFAULT };
-            let dataset = Dataset::open(manifest, &daemon.store, cache, origin, &daemon.runtime, config)?;
+            let dataset = Dataset::open(manifest, &daemon.store, cache, origin, sharing, &daemon.runtime, config)?;
             dataset.served_at(socket_in(&daemon.config.run_dir));
             Ok(dataset)
         };
@@ -355,6 +389,24 @@ impl Daemon {
         let prepared = self.prepared(&mount.id, &mount.dataset, true);
         self.show(mount);
         Ok(prepared)
+    }
+
+    /// Opens a dataset for other nodes alone, as long as the daemon runs.
+    pub async fn hold(self: &Arc<Self>, spec: v1::Dataset) -> Result<(), DaemonError> {
+        let found = self.find(&spec).await?;
+        let _opening = self.opening.lock().await;
+        self.refuse_when_stopping()?;
+        let dataset = self.open_dataset(&found.id, found.manifest, found.origin, &spec).await?;
+        info!(mount = found.id, source = spec.source, "dataset held for other nodes");
+        self.show(Mount {
+            id: found.id,
+            dataset,
+            spec: Mutex::new(spec),
+            session: Mutex::new(Some(Session::Held)),
+            held: None,
+            dir: None,
+        });
+        Ok(())
     }
 
     /// Serves a connection whose mount the keeper made.
@@ -457,7 +509,8 @@ impl Daemon {
 pub fn origin_variables() -> v1::Credentials {
     const PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
     // Profile files are looked for at home.
-    let wanted = |name: &str| name == "HOME" || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let wanted =
+        |name: &str| ["HOME", PEER_TOKEN].contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     v1::Credentials {
         variables: std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

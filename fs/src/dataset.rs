@@ -4,19 +4,22 @@
 //! goes to [`Dataset::read_later`], off the FUSE threads.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use larder_cachenode::StoredBlocks;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError};
 use larder_import::object_range;
 use larder_origin::Origin;
 use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
-use crate::fetch::{FetchError, Fetched, Fetcher};
+use crate::fetch::{FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
+use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetStats, ProcessStats, Stats, StatsCounters, add};
 use crate::warm::Warmer;
 
@@ -59,6 +62,17 @@ pub enum OpenError {
     Store(#[from] StoreError),
 }
 
+/// Why another node does not get what it asks for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerReadError {
+    /// The snapshot has no such block, or the block no such range.
+    #[error("no such block or range")]
+    NoSuchRange,
+    /// It cannot be fetched.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+}
+
 thread_local! {
     /// Where a read that spans blocks is put together.
     static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -71,6 +85,7 @@ pub struct Dataset {
     cache: Arc<DatasetCache>,
     store_counters: Arc<StoreCounters>,
     fetcher: Arc<Fetcher>,
+    sharing: Option<Arc<Sharing>>,
     warmer: Warmer,
     counters: Arc<StatsCounters>,
     name: String,
@@ -80,12 +95,14 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Serves `manifest` out of `store`, and `origin` for the rest, whose fetches run on `runtime`. Errors say what to do.
+    /// Serves `manifest` out of `store`, and `origin` for the rest, whose fetches run on `runtime`; `sharing` if other nodes
+    /// cache it too. Errors say what to do.
     pub fn open(
         manifest: Arc<MappedManifest>,
         store: &Store,
         spec: CacheSpec,
         origin: Arc<dyn Origin>,
+        sharing: Option<Arc<Sharing>>,
         runtime: &Handle,
         config: DatasetConfig,
     ) -> Result<Arc<Self>, OpenError> {
@@ -111,6 +128,7 @@ impl Dataset {
             Arc::clone(&manifest),
             Arc::clone(&cache),
             origin,
+            sharing.clone(),
             Arc::clone(&counters),
             runtime.clone(),
             config,
@@ -121,6 +139,7 @@ impl Dataset {
             cache,
             store_counters,
             fetcher,
+            sharing,
             counters,
             name,
             origin_url,
@@ -215,10 +234,65 @@ impl Dataset {
     }
 
     async fn fetch_part(&self, index: FileIndex, part: BlockPart) -> Result<Bytes, FetchError> {
-        let Fetched { bytes, from_window } = self.fetcher.fetch(index, part).await?;
-        let counter = if from_window { &self.counters.read_bytes_window } else { &self.counters.read_bytes_origin };
+        let Fetched { bytes, tier } = self.fetcher.fetch(index, part).await?;
+        let counter = match tier {
+            Tier::Window => &self.counters.read_bytes_window,
+            Tier::Peer => &self.counters.read_bytes_peer,
+            Tier::Origin => &self.counters.read_bytes_origin,
+        };
         add(counter, u64::from(part.len));
         Ok(bytes)
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How other nodes share it, if they do.
+    pub fn sharing(&self) -> Option<&Sharing> {
+        self.sharing.as_deref()
+    }
+
+    /// Bytes of a block for another node: from the store, or as [`Fetcher::fetch_for_peer`] has them. None: not from here at
+    /// present. Cancel-safe.
+    pub(crate) async fn read_for_peer(
+        &self,
+        block: BlockIndex,
+        range: Range<u32>,
+        forwarded: bool,
+    ) -> Result<Option<Bytes>, PeerReadError> {
+        let index = self.manifest.file_of_block(block).map_err(|_| PeerReadError::NoSuchRange)?;
+        let file = self.manifest.file(index).map_err(FetchError::from)?;
+        let file_offset = u64::from(block.0 - file.first_block.0) * BLOCK_BYTES;
+        // At most BLOCK_BYTES, which a u32 holds.
+        let block_len = file.size.saturating_sub(file_offset).min(BLOCK_BYTES) as u32;
+        if range.is_empty() || range.end > block_len {
+            return Err(PeerReadError::NoSuchRange);
+        }
+        let part = BlockPart { block, block_len, start: range.start, len: range.end - range.start, file_offset };
+        let mut found = None;
+        if self.cache.contains(block) {
+            let cache = Arc::clone(&self.cache);
+            let read = move || match cache.read(block, block_len, part.start, part.len, Bytes::copy_from_slice) {
+                Lookup::Hit(bytes) => Some(bytes),
+                Lookup::Miss => None,
+            };
+            found = self.runtime().spawn_blocking(read).await.unwrap_or_default();
+        }
+        if found.is_none() {
+            found = self.fetcher.fetch_for_peer(index, part, forwarded).await?;
+        }
+        if let Some(bytes) = &found {
+            add(&self.counters.peer_served, 1);
+            add(&self.counters.peer_served_bytes, bytes.len() as u64);
+        }
+        Ok(found)
+    }
+
+    /// Which of `blocks` blocks from `first` are in the store.
+    pub(crate) fn stored(&self, first: BlockIndex, blocks: u32) -> StoredBlocks {
+        StoredBlocks::of(first, blocks, |block| self.cache.contains(block))
     }
 
     /// The URL of a file's object; for a packed file, of its pack with the bytes' place in it.

@@ -1,4 +1,5 @@
 //! Brings in the blocks that the store lacks: one GET for a block, however many readers wait for it, or for several blocks.
+//! Where nodes share their caches it asks the block's owner first ([`sharing`](crate::sharing)).
 //!
 //! A block on its way has a seat on a *flight*: a task that asks the origin, hands the bytes to whoever waits, then lets the
 //! store keep them if its policy says so. It ends only when the bytes are in the store or in the window, so that a later
@@ -8,13 +9,16 @@
 //! Invariants: at most one flight for a block; all together hold at most `fetch_bytes`; each ends within the read deadline;
 //! no lock is held across an await.
 
+mod error;
+mod extent;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex, Location, ManifestError};
+use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
 use larder_store::{DatasetCache, Lookup, Reservation};
@@ -27,85 +31,43 @@ use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, ReadAhead};
 use crate::chain::Chain;
 use crate::dataset::DatasetConfig;
 use crate::manifest_file::MappedManifest;
+use crate::sharing::{Asker, Route, Sharing};
 use crate::stats::{StatsCounters, add};
 use crate::window::Window;
 
+pub use error::FetchError;
+
 /// How often a block whose checksum is wrong is asked for again.
 const CHECKSUM_ATTEMPTS: u32 = 3;
-
-/// Files of a pack that begin within the same so many bytes of it are brought in by one GET.
-const EXTENT_BYTES: u64 = 3 << 20;
 
 /// Files that are looked at on either side of a packed one, and ahead of a reader: many are tiny or empty, and others wait
 /// for the list of flights meanwhile.
 const WALK_FILES: usize = 256;
 
-/// Room for the largest flight there can be: a run of [`EXTENT_BYTES`], and a block that begins at its end.
+/// Room for the largest flight there can be: a run of [`extent::EXTENT_BYTES`], and a block that begins at its end.
 const FETCH_BYTES_LEAST: u64 = 8 << 20;
 
 /// Failed fetches are logged at most this often.
 const LOG_EVERY_SECONDS: u64 = 10;
-
-/// Why a block could not be had. Shared by all who waited for it.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum FetchError {
-    /// The object is not there any more.
-    #[error("block {block}: the object is gone from the origin")]
-    Gone {
-        /// Which block.
-        block: BlockIndex,
-    },
-    /// The object is another than the one that was listed.
-    #[error("block {block}: the object changed after import; import the dataset again")]
-    Stale {
-        /// Which block.
-        block: BlockIndex,
-    },
-    /// The origin does not let us read it.
-    #[error("block {block}: access denied by the origin")]
-    Denied {
-        /// Which block.
-        block: BlockIndex,
-        /// What the origin said.
-        source: Arc<OriginError>,
-    },
-    /// No answer within the read deadline.
-    #[error("block {block}: no answer from the origin within {deadline:?}")]
-    TimedOut {
-        /// Which block.
-        block: BlockIndex,
-        /// The read deadline.
-        deadline: Duration,
-    },
-    /// The origin kept failing.
-    #[error("block {block}: origin unavailable")]
-    Unavailable {
-        /// Which block.
-        block: BlockIndex,
-        /// The last failure.
-        source: Arc<OriginError>,
-    },
-    /// The bytes do not match the manifest's checksum.
-    #[error("block {block}: wrong checksum from the origin, {CHECKSUM_ATTEMPTS} times")]
-    Corrupt {
-        /// Which block.
-        block: BlockIndex,
-    },
-    /// The process is stopping, or the flight broke down.
-    #[error("the fetch was stopped")]
-    Stopped,
-    /// The manifest is damaged where the block is described.
-    #[error(transparent)]
-    Manifest(#[from] ManifestError),
-}
 
 /// Bytes of a part of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Fetched {
     /// Exactly the part's bytes.
     pub(crate) bytes: Bytes,
-    /// True if they were in memory already.
-    pub(crate) from_window: bool,
+    /// Where they were.
+    pub(crate) tier: Tier,
+}
+
+/// Where bytes were that the store did not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tier {
+    /// In memory already.
+    Window,
+    /// At another node.
+    Peer,
+    /// At the origin.
+    Origin,
 }
 
 /// What a flight is for.
@@ -115,12 +77,23 @@ enum Purpose {
     Read,
     /// To fill the store; pointless if the store does not keep it.
     Warm,
+    /// Another node waits for the bytes; `forwarded` if it wants no third one asked.
+    Peer { forwarded: bool },
+}
+
+impl Purpose {
+    fn asker(self) -> Asker {
+        match self {
+            Self::Read | Self::Warm => Asker::Here,
+            Self::Peer { forwarded } => Asker::Peer { forwarded },
+        }
+    }
 }
 
 /// How a flight ended.
 #[derive(Clone, Debug)]
 enum Landed {
-    Bytes(Bytes),
+    Bytes(Bytes, Tier),
     /// A warming flight that the store had no room for; nothing was fetched.
     NotKept,
     /// A flight that was to bring the block along, and did not.
@@ -135,11 +108,19 @@ pub(crate) enum Warmed {
     Kept,
     /// The store does not take it.
     NoRoom,
+    /// Another node keeps it.
+    NotOurs,
     /// It could not be had; the flight has counted and logged why.
     Failed,
 }
 
-type Flight = watch::Receiver<Option<Landed>>;
+/// A flight under way, as those see it who wait for it.
+#[derive(Clone, Debug)]
+struct Flight {
+    landed: watch::Receiver<Option<Landed>>,
+    /// It asks other nodes, which must not wait for it in turn.
+    asks_peers: bool,
+}
 
 /// A block on a flight, and how those hear of it who wait.
 #[derive(Debug)]
@@ -163,6 +144,8 @@ pub(crate) struct Fetcher {
     cache: Arc<DatasetCache>,
     /// Replaced when newer credentials come. Taken once a flight, never held across a wait.
     origin: RwLock<Arc<dyn Origin>>,
+    /// None: this node shares with nobody.
+    sharing: Option<Arc<Sharing>>,
     counters: Arc<StatsCounters>,
     runtime: Handle,
     config: DatasetConfig,
@@ -183,6 +166,7 @@ impl Fetcher {
         manifest: Arc<MappedManifest>,
         cache: Arc<DatasetCache>,
         origin: Arc<dyn Origin>,
+        sharing: Option<Arc<Sharing>>,
         counters: Arc<StatsCounters>,
         runtime: Handle,
         config: DatasetConfig,
@@ -192,6 +176,7 @@ impl Fetcher {
             manifest,
             cache,
             origin: RwLock::new(origin),
+            sharing,
             counters,
             runtime,
             config,
@@ -239,19 +224,44 @@ impl Fetcher {
     pub(crate) async fn fetch(self: &Arc<Self>, file: FileIndex, part: BlockPart) -> Result<Fetched, FetchError> {
         loop {
             if let Some(bytes) = self.in_window(&part) {
-                return Ok(Fetched { bytes, from_window: true });
+                return Ok(Fetched { bytes, tier: Tier::Window });
             }
             let first_of_file = BlockIndex(part.block.0 - (part.file_offset / BLOCK_BYTES) as u32);
             if self.ahead.missed(part.block, first_of_file) {
                 self.read_ahead(part.block, part.block);
             }
             match self.ride(file, part, Purpose::Read).await {
-                Landed::Bytes(block) => {
+                Landed::Bytes(block, tier) => {
                     self.window.used(part.block, part.start..part.start + part.len);
-                    return Ok(Fetched { bytes: slice(&block, &part), from_window: false });
+                    return Ok(Fetched { bytes: slice(&block, &part), tier });
                 }
                 Landed::Failed(error) => return Err(error),
                 // It was another's flight, which never asked for this block: start one for ourselves.
+                Landed::NotKept | Landed::LeftOut => {}
+            }
+        }
+    }
+
+    /// A part's bytes for another node: from the window, from a flight, or from a new one. None: the block is on a flight
+    /// that asks other nodes, and waiting for it could be waiting for the one who asks.
+    pub(crate) async fn fetch_for_peer(
+        self: &Arc<Self>,
+        file: FileIndex,
+        part: BlockPart,
+        forwarded: bool,
+    ) -> Result<Option<Bytes>, FetchError> {
+        loop {
+            if let Some(block) = self.window.peek(part.block) {
+                return Ok(Some(slice(&block, &part)));
+            }
+            let purpose = Purpose::Peer { forwarded };
+            let (flight, route) = self.board(file, part, purpose);
+            if flight.asks_peers && route.nodes.is_empty() {
+                return Ok(None);
+            }
+            match landed(flight).await {
+                Landed::Bytes(block, _) => return Ok(Some(slice(&block, &part))),
+                Landed::Failed(error) => return Err(error),
                 Landed::NotKept | Landed::LeftOut => {}
             }
         }
@@ -296,8 +306,11 @@ impl Fetcher {
             if self.cache.contains(whole.block) {
                 return Warmed::Kept;
             }
+            if !self.route(file, whole.block, Asker::Here).keep {
+                return Warmed::NotOurs;
+            }
             match self.ride(file, whole, Purpose::Warm).await {
-                Landed::Bytes(_) => return Warmed::Kept,
+                Landed::Bytes(..) => return Warmed::Kept,
                 Landed::NotKept => return Warmed::NoRoom,
                 Landed::Failed(_) => return Warmed::Failed,
                 Landed::LeftOut => {}
@@ -305,103 +318,60 @@ impl Fetcher {
         }
     }
 
-    /// Waits for the block's flight, after starting it if there is none.
-    async fn ride(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> Landed {
-        let mut flight = self.board(file, part, purpose);
-        match flight.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(landed)) => landed.clone(),
-            // The sender was dropped: the task panicked, or the runtime is shutting down.
-            Ok(None) | Err(_) => Landed::Failed(FetchError::Stopped),
-        }
+    /// Where a block comes from.
+    fn route(&self, file: FileIndex, block: BlockIndex, asker: Asker) -> Route {
+        let Some(sharing) = &self.sharing else { return Route::ALONE };
+        sharing.route(extent::place_key(&self.manifest, file, block), asker)
     }
 
-    /// The block's flight, after starting it if there is none.
-    fn board(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> Flight {
+    /// Waits for the block's flight, after starting it if there is none.
+    async fn ride(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> Landed {
+        landed(self.board(file, part, purpose).0).await
+    }
+
+    /// The block's flight, after starting it if there is none; and the way that this purpose would have taken.
+    fn board(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> (Flight, Route) {
+        let route = self.route(file, part.block, purpose.asker());
         let mut flights = self.lock_flights();
         if let Some(flight) = flights.get(&part.block) {
-            return flight.clone();
+            return (flight.clone(), route);
         }
-        let mut run = self.neighbours(&flights, file, &part);
-        run.insert(0, (file, part));
+        let mut run = vec![(file, part)];
+        // Only who asks the origin, and keeps what it gets, takes neighbours along: they have the same owner.
+        if route.nodes.is_empty() && route.keep {
+            let on_the_way = |block| flights.contains_key(&block);
+            run.extend(extent::neighbours(&self.manifest, &self.cache, on_the_way, file, &part));
+        }
+        let asks_peers = !route.nodes.is_empty();
         let seats: Vec<Seat> = run
             .into_iter()
             .map(|(file, part)| {
-                let (sender, flight) = watch::channel(None);
-                flights.insert(part.block, flight);
+                let (sender, landed) = watch::channel(None);
+                flights.insert(part.block, Flight { landed, asks_peers });
                 Seat { file, part, sender }
             })
             .collect();
         drop(flights);
-        let flight = seats[0].sender.subscribe();
+        let flight = Flight { landed: seats[0].sender.subscribe(), asks_peers };
         if let Some(last) = seats.iter().map(|seat| seat.part.block).max() {
             self.ahead.brought(last, seats.len());
         }
-        let fetcher = Arc::clone(self);
-        self.tasks.spawn_on(async move { fetcher.fly(seats, purpose).await }, &self.runtime);
-        flight
-    }
-
-    /// What lies beside a packed block and is as good as free to bring in with it: the files back to back with it that
-    /// begin in the same [`EXTENT_BYTES`] of the pack, are neither stored nor on their way, and for which there is room.
-    fn neighbours(
-        &self,
-        flights: &HashMap<BlockIndex, Flight>,
-        index: FileIndex,
-        part: &BlockPart,
-    ) -> Vec<(FileIndex, BlockPart)> {
-        let usage = self.cache.usage();
-        let mut room = usage.capacity_bytes.saturating_sub(usage.used_bytes + u64::from(part.block_len));
-        let mut found = Vec::new();
-        if !self.manifest.is_packed() || usage.rebuilding || room == 0 {
-            return found;
-        }
-        let Some((pack, start, end)) = self.extent_of(index) else { return found };
-        let mut walk = |from: &mut dyn Iterator<Item = u32>, mut edge: u64, forward: bool| {
-            for index in from.map(FileIndex).take(WALK_FILES) {
-                let Ok(file) = self.manifest.file(index) else { return };
-                let Some(whole) = file.parts(0, file.size).next() else { continue };
-                let Some((its_pack, its_start, its_end)) = self.extent_of(index) else { return };
-                let touches = if forward { its_start == edge } else { its_end == edge };
-                let wanted = its_pack == pack
-                    && touches
-                    && its_start / EXTENT_BYTES == start / EXTENT_BYTES
-                    && u64::from(whole.block_len) == file.size
-                    && file.size <= room
-                    && !flights.contains_key(&whole.block)
-                    && !self.cache.contains(whole.block);
-                if !wanted {
-                    return;
-                }
-                edge = if forward { its_end } else { its_start };
-                room -= file.size;
-                found.push((index, whole));
-            }
-        };
-        walk(&mut (index.0 + 1..self.manifest.totals().files), end, true);
-        walk(&mut (0..index.0).rev(), start, false);
-        found
-    }
-
-    /// The pack of a file and where it begins and ends in it; none if it is an object of its own or of many blocks.
-    fn extent_of(&self, index: FileIndex) -> Option<(u32, u64, u64)> {
-        let file = self.manifest.file(index).ok()?;
-        match file.location {
-            Location::Pack { pack, offset } if file.size <= BLOCK_BYTES => Some((pack, offset, offset + file.size)),
-            Location::Pack { .. } | Location::Object => None,
-        }
+        let (fetcher, way) = (Arc::clone(self), route.clone());
+        self.tasks.spawn_on(async move { fetcher.fly(seats, purpose, way).await }, &self.runtime);
+        (flight, route)
     }
 
     /// The flight itself, of one block or of one and its neighbours. Sends how it landed as soon as the bytes are there, and
     /// returns once they are kept somewhere.
-    async fn fly(&self, mut seats: Vec<Seat>, purpose: Purpose) {
+    async fn fly(&self, mut seats: Vec<Seat>, purpose: Purpose, route: Route) {
         let mut listed = Listed { fetcher: self, blocks: seats.iter().map(|seat| seat.part.block).collect() };
         let first = seats[0].part;
         // Another flight may have landed between the reader's look at store and window and this one's start.
         if let Some(block) = self.already_here(first).await {
-            seats.remove(0).land(Landed::Bytes(block));
+            seats.remove(0).land(Landed::Bytes(block, Tier::Window));
             return listed.leave(seats);
         }
-        let reservation = self.reserve(first, purpose).await;
+        let reservation = if route.keep { self.reserve(first, purpose).await } else { None };
         if reservation.is_none() && purpose == Purpose::Warm {
             seats.remove(0).land(Landed::NotKept);
             return listed.leave(seats);
@@ -415,10 +385,13 @@ impl Fetcher {
         let deadline = self.config.read_deadline;
         let fetched = tokio::time::timeout(deadline, async {
             let room = self.room.acquire_many(kib).await.map_err(|_| FetchError::Stopped)?;
-            Ok::<_, FetchError>((room, self.get(&aboard).await?))
+            if let Some(block) = self.get_from_peers(&aboard, &route).await {
+                return Ok((room, vec![Ok(block)], Tier::Peer));
+            }
+            Ok::<_, FetchError>((room, self.get(&aboard).await?, Tier::Origin))
         });
         let timed_out = FetchError::TimedOut { block: first.block, deadline };
-        let (_room, blocks) = match fetched.await.unwrap_or(Err(timed_out)) {
+        let (_room, blocks, tier) = match fetched.await.unwrap_or(Err(timed_out)) {
             Ok(fetched) => fetched,
             Err(error) => {
                 add(&self.counters.origin_errors, 1);
@@ -430,13 +403,16 @@ impl Fetcher {
         for ((seat, reservation), fetched) in aboard.drain(..).zip(blocks) {
             match (fetched, reservation) {
                 (Ok(block), Some(reservation)) => {
-                    seat.land(Landed::Bytes(block.clone()));
+                    seat.land(Landed::Bytes(block.clone(), tier));
                     kept.push((reservation, block));
                 }
                 (Ok(block), None) => {
-                    // Into the window before anybody is told, so that their next read finds it there.
-                    self.window.insert(seat.part.block, block.clone());
-                    seat.land(Landed::Bytes(block));
+                    // Into the window before anybody is told, so that their next read finds it there. What another node
+                    // wants is held there.
+                    if purpose.asker() == Asker::Here {
+                        self.window.insert(seat.part.block, block.clone());
+                    }
+                    seat.land(Landed::Bytes(block, tier));
                 }
                 (Err(error), _) => {
                     add(&self.counters.origin_errors, 1);
@@ -501,7 +477,7 @@ impl Fetcher {
             self.store_counted.store(counted.unwrap_or(false), Ordering::Relaxed);
         }
         match purpose {
-            Purpose::Read => self.cache.reserve(part.block, part.block_len),
+            Purpose::Read | Purpose::Peer { .. } => self.cache.reserve(part.block, part.block_len),
             Purpose::Warm => self.cache.reserve_free(part.block, part.block_len),
         }
     }
@@ -530,6 +506,24 @@ impl Fetcher {
             Lookup::Miss => None,
         };
         self.runtime.spawn_blocking(read).await.ok().flatten()
+    }
+
+    /// The block of a flight from the first of its nodes that has it whole and with the right checksum. None: it has no
+    /// such nodes, or none of them answers as it should, which is counted.
+    async fn get_from_peers(&self, aboard: &[(Seat, Option<Reservation>)], route: &Route) -> Option<Bytes> {
+        let (Some(sharing), [(seat, _)]) = (&self.sharing, aboard) else { return None };
+        let crc = self.manifest.block_crc(seat.part.block).ok()?;
+        for node in &route.nodes {
+            match sharing.read(node, &seat.part).await {
+                Ok(block) if crc.is_none_or(|crc| larder_dataset::crc32c(&block) == crc) => return Some(block),
+                Ok(_) => {
+                    warn!(block = seat.part.block.0, ?node, "wrong checksum from another node");
+                }
+                Err(error) => debug!(block = seat.part.block.0, ?node, %error, "not from another node"),
+            }
+            add(&self.counters.peer_errors, 1);
+        }
+        None
     }
 
     /// The blocks of a run from the origin by one GET, in its order, each of the right length and, where the manifest knows
@@ -590,6 +584,15 @@ impl Fetcher {
             | OriginError::Invalid { .. }
             | OriginError::Unavailable { .. } => FetchError::Unavailable { block, source: Arc::new(error) },
         }
+    }
+}
+
+/// Waits until a flight has landed.
+async fn landed(mut flight: Flight) -> Landed {
+    match flight.landed.wait_for(Option::is_some).await.as_deref() {
+        Ok(Some(landed)) => landed.clone(),
+        // The sender was dropped: the task panicked, or the runtime is shutting down.
+        Ok(None) | Err(_) => Landed::Failed(FetchError::Stopped),
     }
 }
 

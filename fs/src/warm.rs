@@ -135,6 +135,7 @@ fn note(ended: Option<Result<Warmed, tokio::task::JoinError>>, finish: &Finish) 
         state.blocks_done += 1;
         match ended {
             Some(Ok(Warmed::Kept)) => state.blocks_kept += 1,
+            Some(Ok(Warmed::NotOurs)) => {}
             Some(Ok(Warmed::NoRoom)) => full = true,
             Some(Ok(Warmed::Failed) | Err(_)) | None => state.blocks_failed += 1,
         }

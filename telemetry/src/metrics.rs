@@ -51,7 +51,15 @@ pub const METRICS: &[Metric] = &[
     ),
     counter("fs_origin_errors_total", "fetches", "blocks that the origin did not give within the deadline"),
     counter("fs_panics_total", "requests", "requests that ended in a panic and were answered with EIO"),
+    counter(
+        "fs_peer_errors_total",
+        "reads",
+        "blocks that another node did not give as it should; the origin was asked",
+    ),
+    counter("fs_peer_served_bytes_total", "bytes", "bytes given to other nodes"),
+    counter("fs_peer_served_total", "reads", "ranges of blocks given to other nodes"),
     counter("fs_read_bytes_origin_total", "bytes", "bytes answered from a block on its way from the origin"),
+    counter("fs_read_bytes_peer_total", "bytes", "bytes answered from a block on its way from another node"),
     counter("fs_read_bytes_store_total", "bytes", "bytes answered from the store"),
     counter(
         "fs_read_bytes_window_total",

@@ -24,6 +24,8 @@ pub(crate) enum BenchCommand {
     Meta(MetaArgs),
     /// Run fio over Larder and every peer that is installed (as root).
     Fio(FioArgs),
+    /// Measure reads from another node's cache, beside raw TCP and the origin, over loopback.
+    PeersNet(PeersNetArgs),
 }
 
 /// What is dropped before each epoch.
@@ -278,6 +280,46 @@ pub(crate) struct FioArgs {
     /// Write every figure of every round to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder bench peers-net
+  larder bench peers-net --record-size 111KB --readers 1,16,64 --seconds 10 --json net.json
+
+Every server is a process of its own on this machine. Raw TCP is a connection for each reader, and nobody looks at the
+bytes; peers share one connection and sum every byte at both ends.")]
+pub(crate) struct PeersNetArgs {
+    /// Sizes of what is read at once, up to 4MiB.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "111KB,1MiB,4MiB", value_parser = parse_record_size)]
+    pub(crate) record_size: Vec<u32>,
+    /// Reads at a time.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,16", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) readers: Vec<u32>,
+    /// How long each is measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
+    /// Rounds; in each every server is measured once.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// A folder on the disk that a peer's store is on. By default one in ~/.cache/larder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Write every figure of every round to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Said to a process that serves.
+    #[arg(long, hide = true)]
+    pub(crate) serve: Option<String>,
+}
+
+/// Bytes of a record, at most those of a block.
+fn parse_record_size(text: &str) -> Result<u32, String> {
+    match parse_bytes(text)? {
+        bytes if (1..=4 << 20).contains(&bytes) => Ok(bytes as u32),
+        _ => Err("1 byte to 4MiB".to_owned()),
+    }
 }
 
 /// Bytes of a file that is cut into quarters of whole pieces.

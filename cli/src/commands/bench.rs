@@ -4,6 +4,7 @@ mod epochs;
 mod fio;
 mod meta;
 mod peers;
+mod peers_net;
 mod sim;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Sim(args) => sim::run(args),
         BenchCommand::Meta(args) => meta::run(args),
         BenchCommand::Fio(args) => fio::run(args),
+        BenchCommand::PeersNet(args) => peers_net::run(args),
     }
 }
 

@@ -139,6 +139,7 @@ fn request(
             attempt_timeout_ms: milliseconds(args.origin.attempt_timeout),
             read_deadline_ms: milliseconds(args.origin.read_deadline),
             origin_concurrency: args.origin.origin_concurrency,
+            placement: args.placement.map(|placement| placement.to_string()).unwrap_or_default(),
         }),
         dir: absolute(&args.dir)?,
         allow_other: args.allow_other,
@@ -154,6 +155,9 @@ fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<std::ffi::OsString> {
     let mut flag = |name: &str, value: &dyn std::fmt::Display| flags.push(format!("--{name}={value}").into());
     if let Some(policy) = args.policy {
         flag("policy", &policy);
+    }
+    if let Some(placement) = args.placement {
+        flag("placement", &placement);
     }
     flag("threads", &args.threads);
     flag("read-ahead", &args.read_ahead);
@@ -237,6 +241,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
         home: home::home()?,
         admin: None,
         origin: args.origin.config(),
+        peers: None,
         threads: args.threads as usize,
         stop_when_idle: true,
     })

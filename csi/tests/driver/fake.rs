@@ -222,6 +222,10 @@ impl Daemon for Service {
     async fn warm(&self, _: Request<WarmRequest>) -> Result<Response<WarmResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
+
+    async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 /// Answers the kernel: an empty folder.

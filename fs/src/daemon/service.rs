@@ -127,6 +127,10 @@ impl v1::daemon_server::Daemon for Service {
         Ok(Response::new(v1::GetStatsResponse { json }))
     }
 
+    async fn list_nodes(&self, _: Request<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
+        Ok(Response::new(v1::ListNodesResponse { nodes: self.0.nodes().await? }))
+    }
+
     async fn warm(&self, request: Request<v1::WarmRequest>) -> Result<Response<v1::WarmResponse>, Status> {
         self.by_id(request.into_inner().mount)?.dataset.start_warming();
         Ok(Response::new(v1::WarmResponse {}))

@@ -45,6 +45,9 @@ pub enum DaemonError {
         /// Its value.
         has: String,
     },
+    /// There is nobody to ask about.
+    #[error("this node shares its cache with nobody (larderd --peers)")]
+    NoPeers,
     /// The cache is promised to others.
     #[error("the cache has no room for {wanted} bytes: {free} of {budget} are not promised to other datasets")]
     NoRoom {
@@ -108,7 +111,7 @@ impl DaemonError {
         match self {
             Self::Invalid { .. } => Code::InvalidArgument,
             Self::Source(error) => of_source(error),
-            Self::Snapshot { .. } | Self::Served { .. } => Code::FailedPrecondition,
+            Self::Snapshot { .. } | Self::Served { .. } | Self::NoPeers => Code::FailedPrecondition,
             Self::NoRoom { .. } => Code::ResourceExhausted,
             Self::Manifest(_) => Code::DataLoss,
             Self::Open(error) => match error {

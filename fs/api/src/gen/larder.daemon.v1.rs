@@ -50,8 +50,12 @@ pub struct Dataset {
     /// Requests to the origin at once. 0: the daemon's default.
     #[prost(uint32, tag = "11")]
     pub origin_concurrency: u32,
+    /// How the blocks are spread over the nodes that share them: local, partitioned or replicated:N; empty: local.
+    #[prost(string, tag = "12")]
+    pub placement: ::prost::alloc::string::String,
 }
 /// Variables such as AWS_ACCESS_KEY_ID, as a process would have them in its environment. Never logged, never on disk.
+/// LARDER_PEER_TOKEN, if there is one, opens the dataset to other nodes that show the same.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
@@ -199,6 +203,54 @@ pub struct WarmRequest {
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WarmResponse {}
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListNodesRequest {}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListNodesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeInfo>,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NodeInfo {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Where its cache is served.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// Its share compared to the others'.
+    #[prost(uint32, tag = "3")]
+    pub weight: u32,
+    /// Empty: not said.
+    #[prost(string, tag = "4")]
+    pub zone: ::prost::alloc::string::String,
+    /// Why nothing is known of it now; empty: all is.
+    #[prost(string, tag = "5")]
+    pub error: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "6")]
+    pub datasets: ::prost::alloc::vec::Vec<CachedDataset>,
+    /// What it counted about the others since it started, by name.
+    #[prost(map = "string, uint64", tag = "7")]
+    pub counters: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
+}
+/// What a node has of a dataset.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CachedDataset {
+    #[prost(string, tag = "1")]
+    pub snapshot: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// What it keeps at most.
+    #[prost(uint64, tag = "5")]
+    pub capacity_bytes: u64,
+}
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Handover {
@@ -506,6 +558,32 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "Warm"));
             self.inner.unary(req, path, codec).await
         }
+        /// The nodes that share their caches, the daemon's own among them, with what each tells about itself now.
+        /// FAILED_PRECONDITION: this daemon shares with nobody.
+        pub async fn list_nodes(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListNodesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListNodesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/larder.daemon.v1.Daemon/ListNodes",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "ListNodes"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -567,6 +645,15 @@ pub mod daemon_server {
             &self,
             request: tonic::Request<super::WarmRequest>,
         ) -> std::result::Result<tonic::Response<super::WarmResponse>, tonic::Status>;
+        /// The nodes that share their caches, the daemon's own among them, with what each tells about itself now.
+        /// FAILED_PRECONDITION: this daemon shares with nobody.
+        async fn list_nodes(
+            &self,
+            request: tonic::Request<super::ListNodesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListNodesResponse>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct DaemonServer<T> {
@@ -930,6 +1017,49 @@ pub mod daemon_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WarmSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/larder.daemon.v1.Daemon/ListNodes" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListNodesSvc<T: Daemon>(pub Arc<T>);
+                    impl<T: Daemon> tonic::server::UnaryService<super::ListNodesRequest>
+                    for ListNodesSvc<T> {
+                        type Response = super::ListNodesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListNodesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Daemon>::list_nodes(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListNodesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

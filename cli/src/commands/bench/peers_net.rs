@@ -1,0 +1,32 @@
+//! `larder bench peers-net`
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use larder_bench::peers_net::{PeersNetConfig, run as run_peers_net, serve};
+use larder_fs::daemon::raise_file_limit;
+
+use crate::args::bench::PeersNetArgs;
+use crate::commands::bench::{check_folder, scratch_folder, write_json};
+
+pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<ExitCode> {
+    raise_file_limit();
+    if let Some(told) = &args.serve {
+        serve(told)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    check_folder("--json", args.json.as_deref())?;
+    let config = PeersNetConfig {
+        record_bytes: args.record_size.clone(),
+        readers: args.readers.clone(),
+        time: Duration::from_secs(args.seconds.into()),
+        rounds: args.rounds,
+        folder: scratch_folder(args.folder.as_deref(), "peers-net")?,
+        serve: std::env::current_exe().context("find this program")?,
+    };
+    let outcome = run_peers_net(&config, |line| eprintln!("{line}"))?;
+    print!("{}", outcome.table());
+    write_json(args.json.as_deref(), &outcome)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,81 @@
+//! What lies beside a block in its pack.
+
+use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex, Location, PlaceKey};
+use larder_store::DatasetCache;
+
+use super::WALK_FILES;
+use crate::manifest_file::MappedManifest;
+
+/// Files of a pack that begin within the same so many bytes of it are brought in by one GET.
+pub(super) const EXTENT_BYTES: u64 = 3 << 20;
+
+/// What lies beside a packed block and is as good as free to bring in with it: the files back to back with it that begin in
+/// the same [`EXTENT_BYTES`] of the pack, are neither stored nor `on_the_way`, and for which there is room.
+pub(super) fn neighbours(
+    manifest: &MappedManifest,
+    cache: &DatasetCache,
+    on_the_way: impl Fn(BlockIndex) -> bool,
+    index: FileIndex,
+    part: &BlockPart,
+) -> Vec<(FileIndex, BlockPart)> {
+    let usage = cache.usage();
+    let mut room = usage.capacity_bytes.saturating_sub(usage.used_bytes + u64::from(part.block_len));
+    let mut found = Vec::new();
+    if !manifest.is_packed() || usage.rebuilding || room == 0 {
+        return found;
+    }
+    let Some(own) = Extent::of(manifest, index) else { return found };
+    let mut walk = |from: &mut dyn Iterator<Item = u32>, mut edge: u64, forward: bool| {
+        for index in from.map(FileIndex).take(WALK_FILES) {
+            let Ok(file) = manifest.file(index) else { return };
+            let Some(whole) = file.parts(0, file.size).next() else { continue };
+            let Some(its) = Extent::of(manifest, index) else { return };
+            let touches = if forward { its.start == edge } else { its.end == edge };
+            let wanted = its.pack == own.pack
+                && touches
+                && its.start / EXTENT_BYTES == own.start / EXTENT_BYTES
+                && u64::from(whole.block_len) == file.size
+                && file.size <= room
+                && !on_the_way(whole.block)
+                && !cache.contains(whole.block);
+            if !wanted {
+                return;
+            }
+            edge = if forward { its.end } else { its.start };
+            room -= file.size;
+            found.push((index, whole));
+        }
+    };
+    walk(&mut (index.0 + 1..manifest.totals().files), own.end, true);
+    walk(&mut (0..index.0).rev(), own.start, false);
+    found
+}
+
+/// What decides who owns a block: the files of an extent belong together, all else lies alone.
+pub(super) fn place_key(manifest: &MappedManifest, index: FileIndex, block: BlockIndex) -> PlaceKey {
+    let snapshot = manifest.snapshot();
+    match manifest.is_packed().then(|| Extent::of(manifest, index)).flatten() {
+        Some(extent) => PlaceKey::extent(&snapshot, extent.pack, extent.start / EXTENT_BYTES),
+        None => PlaceKey::block(&snapshot, block),
+    }
+}
+
+/// Where a file lies in its pack.
+struct Extent {
+    pack: u32,
+    start: u64,
+    end: u64,
+}
+
+impl Extent {
+    /// None if the file is an object of its own or of many blocks.
+    fn of(manifest: &MappedManifest, index: FileIndex) -> Option<Self> {
+        let file = manifest.file(index).ok()?;
+        match file.location {
+            Location::Pack { pack, offset } if file.size <= BLOCK_BYTES => {
+                Some(Self { pack, start: offset, end: offset + file.size })
+            }
+            Location::Pack { .. } | Location::Object => None,
+        }
+    }
+}
