@@ -302,6 +302,11 @@ async fn watch_file(path: PathBuf, mut text: String, sender: &watch::Sender<Arc<
 mod tests {
     use super::*;
 
+    /// Waits for another list; generously, but not for ever.
+    pub(super) async fn changed(membership: &mut Membership) {
+        tokio::time::timeout(Duration::from_secs(60), membership.changed()).await.unwrap().unwrap();
+    }
+
     fn node(name: &str, address: &str, weight: u32, zone: &str) -> Node {
         Node { name: name.to_owned(), address: address.parse().unwrap(), weight, zone: zone.to_owned() }
     }
@@ -356,7 +361,7 @@ mod tests {
         let watching = tokio::spawn(watcher.run(stopping.clone()));
 
         std::fs::write(&path, "a 10.0.0.1:1\nb 10.0.0.2:1\n").unwrap();
-        membership.changed().await.unwrap();
+        changed(&mut membership).await;
         assert_eq!(membership.borrow_and_update().len(), 2);
 
         for broken in ["a nowhere\n", ""] {
@@ -369,7 +374,7 @@ mod tests {
         assert!(!membership.has_changed().unwrap());
 
         std::fs::write(&path, "c 10.0.0.3:1\n").unwrap();
-        membership.changed().await.unwrap();
+        changed(&mut membership).await;
         assert_eq!(membership.borrow_and_update()[0].name, "c");
         stopping.cancel();
         watching.await.unwrap();

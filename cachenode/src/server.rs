@@ -118,6 +118,8 @@ struct Shared {
     stopping: CancellationToken,
     /// Who was not let in, and has been logged.
     refused: Mutex<HashSet<IpAddr>>,
+    /// Who was denied which dataset, and has been logged.
+    denied: Mutex<HashSet<(IpAddr, SnapshotId)>>,
 }
 
 impl Server {
@@ -142,6 +144,7 @@ impl Server {
             next_request: AtomicU64::new(0),
             stopping,
             refused: Mutex::default(),
+            denied: Mutex::default(),
         }))
     }
 
@@ -274,6 +277,17 @@ impl Shared {
         }
     }
 
+    /// Once for each peer and dataset.
+    fn log_denied(&self, peer: IpAddr, snapshot: SnapshotId) {
+        let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        if denied.len() >= REFUSED_MOST {
+            denied.clear();
+        }
+        if denied.insert((peer, snapshot)) {
+            warn!(%peer, %snapshot, "a peer does not show the token of a dataset, and is denied it");
+        }
+    }
+
     /// Runs until it is dropped.
     async fn cut_overdue(self: Arc<Self>) {
         loop {
@@ -374,6 +388,7 @@ type Loading = Pin<Box<MaybeDone<Pin<Box<dyn Future<Output = Result<Loaded, Read
 struct Answer {
     entered: Entered,
     room: Arc<Semaphore>,
+    peer: IpAddr,
     snapshot: SnapshotId,
     asks: Vec<Ask>,
     /// Which of them is next to be answered, or being answered.
@@ -428,6 +443,9 @@ impl Answer {
                 Ok(loaded) => self.current = Some((loaded, 0)),
                 Err(error) => {
                     counters.refused.add(&error);
+                    if error == ReadError::Denied {
+                        self.entered.shared.log_denied(self.peer, self.snapshot);
+                    }
                     self.want += 1;
                     return Some(v1::read_response::Part::Refusal(convert::refusal(number, &error)));
                 }
@@ -506,6 +524,7 @@ impl CacheNode for Service {
             debug!(peer = %caller.address, snapshot = %asked.snapshot, wants = asked.asks.len(), "read");
             Ok(Answer {
                 entered: self.0.enter(&caller, asked.deadline)?,
+                peer: caller.address.ip(),
                 room: caller.room,
                 snapshot: asked.snapshot,
                 asks: asked.asks,

@@ -432,6 +432,7 @@ mod tests {
 
     use super::*;
     use crate::membership::Source;
+    use crate::membership::tests::changed;
 
     fn endpoint(address: &str, node: &str, more: Value) -> Value {
         let mut endpoint =
@@ -641,7 +642,7 @@ mod tests {
         let stopping = CancellationToken::new();
         let watching = tokio::spawn(watcher.run(stopping.clone()));
         for expected in ["a=10.0.0.2:9465", "a=10.0.0.3:9465", "a=10.0.0.4:9465", "a=10.0.0.5:9465"] {
-            membership.changed().await.unwrap();
+            changed(&mut membership).await;
             assert_eq!(names(&membership.borrow_and_update()), [expected]);
             if expected.contains("10.0.0.4") {
                 std::fs::write(&token_file, "second\n").unwrap();
