@@ -331,8 +331,8 @@ impl Daemon {
         if let Some(dataset) = open {
             check_settings(&dataset, spec)?;
             dataset.replace_origin(origin);
-            if let Some(sharing) = dataset.sharing() {
-                sharing.replace_token(self.peer_token(spec)?);
+            if let (Some(sharing), Some(token)) = (dataset.sharing(), self.peer_token(spec)?) {
+                sharing.replace_token(token);
             }
             return Ok(dataset);
         }

@@ -509,21 +509,30 @@ impl Fetcher {
     }
 
     /// The block of a flight from the first of its nodes that has it whole and with the right checksum. None: it has no
-    /// such nodes, or none of them answers as it should, which is counted.
+    /// such nodes, or none of them answers as it should in half of the read deadline, which is counted.
     async fn get_from_peers(&self, aboard: &[(Seat, Option<Reservation>)], route: &Route) -> Option<Bytes> {
         let (Some(sharing), [(seat, _)]) = (&self.sharing, aboard) else { return None };
-        let crc = self.manifest.block_crc(seat.part.block).ok()?;
-        for node in &route.nodes {
-            match sharing.read(node, &seat.part).await {
-                Ok(block) if crc.is_none_or(|crc| larder_dataset::crc32c(&block) == crc) => return Some(block),
-                Ok(_) => {
-                    warn!(block = seat.part.block.0, ?node, "wrong checksum from another node");
+        let (block, crc) = (seat.part.block, self.manifest.block_crc(seat.part.block).ok()?);
+        let ask_all = async {
+            for node in &route.nodes {
+                match sharing.read(node, &seat.part).await {
+                    Ok(bytes) if crc.is_none_or(|crc| larder_dataset::crc32c(&bytes) == crc) => return Some(bytes),
+                    Ok(_) => warn!(
+                        block = block.0,
+                        ?node,
+                        "another node has wrong bytes: their checksum is not the manifest's"
+                    ),
+                    Err(error) => debug!(block = block.0, ?node, error = %Chain(&error), "not from another node"),
                 }
-                Err(error) => debug!(block = seat.part.block.0, ?node, %error, "not from another node"),
+                add(&self.counters.peer_errors, 1);
             }
+            None
+        };
+        // The origin gets the other half.
+        tokio::time::timeout(self.config.read_deadline / 2, ask_all).await.unwrap_or_else(|_| {
             add(&self.counters.peer_errors, 1);
-        }
-        None
+            None
+        })
     }
 
     /// The blocks of a run from the origin by one GET, in its order, each of the right length and, where the manifest knows

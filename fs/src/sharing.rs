@@ -73,8 +73,8 @@ impl Sharing {
     }
 
     /// Shows and wants `token` from now on.
-    pub fn replace_token(&self, token: Option<Token>) {
-        *self.token.write().unwrap_or_else(PoisonError::into_inner) = token;
+    pub fn replace_token(&self, token: Token) {
+        *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token);
     }
 
     fn members(&self) -> (Arc<Vec<Node>>, Arc<Members>) {

@@ -1,6 +1,7 @@
 //! The daemon among other nodes: what it knows of them, and what it gives to them.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use anyhow::Context;
@@ -54,6 +55,21 @@ impl Cluster {
             Arc::clone(&counters),
         );
         Self { config, peers, counters }
+    }
+
+    /// What is counted, by its name in the table of metrics. `GetStats` and `ListNodes` tell more.
+    pub(super) fn values(&self) -> [(&'static str, u64); 7] {
+        let counters = &*self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            ("daemon_peer_reads_total", read(&counters.reads)),
+            ("daemon_peer_read_bytes_total", read(&counters.read_bytes)),
+            ("daemon_peer_failures_total", read(&counters.went_down)),
+            ("daemon_peer_served_bytes_total", read(&counters.served_bytes)),
+            ("daemon_peer_denied_total", counters.refused.of(&ReadError::Denied)),
+            ("daemon_peer_not_let_in_total", read(&counters.not_let_in)),
+            ("daemon_peer_under_way_bytes", read(&counters.under_way_bytes)),
+        ]
     }
 
     /// Follows the nodes' coming and going, and the certificates, until told to stop.

@@ -182,6 +182,7 @@ impl Admin for Daemon {
         sums.extend(crate::dataset::store_values(self.store.counters()));
         sums.insert("daemon_mounts", mounts);
         sums.insert("daemon_connections_taken_total", self.counters.connections_taken.load(Ordering::Relaxed));
+        sums.extend(self.cluster.iter().flat_map(super::peers::Cluster::values));
         sums.into_iter().map(|(name, value)| Sample { name, value }).collect()
     }
 }

@@ -23,7 +23,7 @@ fn block(number: u32) -> PlaceKey {
     PlaceKey::block(&SNAPSHOT, BlockIndex(number))
 }
 
-fn names<'a>(members: &'a Members, placement: Placement, key: PlaceKey) -> Vec<&'a str> {
+fn names(members: &Members, placement: Placement, key: PlaceKey) -> Vec<&str> {
     members.owners(placement, key).iter().map(|at| members.get(*at).name.as_str()).collect()
 }
 
