@@ -31,8 +31,16 @@ struct Flags {
     #[arg(long = "dataset", value_name = "SRC", required = true)]
     datasets: Vec<String>,
     /// How they are spread over the nodes.
-    #[arg(long, value_name = "partitioned|replicated:N", default_value = "partitioned")]
+    #[arg(long, value_name = "partitioned|replicated:N", default_value = "partitioned", value_parser = shared)]
     placement: Placement,
+}
+
+/// A placement by which other nodes read from this one.
+fn shared(text: &str) -> Result<Placement, String> {
+    match text.parse().map_err(|error: larder_dataset::PlacementError| error.to_string())? {
+        Placement::Local => Err("local: nobody would ask this node".to_owned()),
+        placement => Ok(placement),
+    }
 }
 
 fn main() -> ExitCode {
