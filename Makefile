@@ -64,6 +64,7 @@ peers: packages
 
 bench: packages
 	cargo bench -p larder-dataset --bench manifest -- $(ARGS)
+	cargo bench -p larder-dataset --bench placement -- $(ARGS)
 	cargo bench -p larder-store --bench store -- $(ARGS)
 	cargo bench -p larder-fs --bench requests -- $(ARGS)
 

@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsStream;
@@ -17,6 +18,9 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use crate::tls;
+
+/// More than the settings of a server.
+const HEARD_BYTES_MOST: usize = 256;
 
 /// Why a connection's bytes stopped, if they did.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +55,8 @@ pub(crate) struct Wire {
     cut: CancellationToken,
     until_cut: Pin<Box<WaitForCancellationFutureOwned>>,
     fault: Fault,
+    /// What was heard already, and is to be read first.
+    heard: BytesMut,
     caller: Option<Caller>,
     /// The server's room for connections.
     _place: Option<OwnedSemaphorePermit>,
@@ -59,7 +65,7 @@ pub(crate) struct Wire {
 impl Wire {
     fn new(io: Io, cut: CancellationToken) -> Self {
         let until_cut = Box::pin(cut.clone().cancelled_owned());
-        Self { io, cut, until_cut, fault: Fault::default(), caller: None, _place: None }
+        Self { io, cut, until_cut, fault: Fault::default(), heard: BytesMut::new(), caller: None, _place: None }
     }
 
     pub(crate) fn plain(io: TcpStream, cut: CancellationToken) -> Self {
@@ -77,6 +83,17 @@ impl Wire {
         self
     }
 
+    /// Waits until the other side says something, before anything is said to it: a server lets one in by its settings, or
+    /// says why it does not, which is lost if it comes to bytes that nobody reads any more.
+    pub(crate) async fn hear(&mut self) -> io::Result<()> {
+        let mut heard = BytesMut::with_capacity(HEARD_BYTES_MOST);
+        if self.read_buf(&mut heard).await? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection"));
+        }
+        self.heard = heard;
+        Ok(())
+    }
+
     pub(crate) fn fault(&self) -> Fault {
         self.fault.clone()
     }
@@ -87,17 +104,6 @@ impl Wire {
             self.fault.0.get_or_init(|| tls::words(error));
         }
         outcome
-    }
-
-    /// The same for what goes out. A peer that refuses us says why and closes; where we notice by writing, that is still to
-    /// be read.
-    fn noted_write<T>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if let (Poll::Ready(Err(_)), Io::Tls(io)) = (&outcome, &mut self.io) {
-            let mut last_words = [0; 1];
-            let read = Pin::new(io).poll_read(context, &mut ReadBuf::new(&mut last_words));
-            let _ = self.noted(read);
-        }
-        self.noted(outcome)
     }
 }
 
@@ -110,6 +116,11 @@ impl AsyncRead for Wire {
         // Polled for as long as it pends, so that whoever waits for bytes wakes when it is cut.
         if self.cut.is_cancelled() || self.until_cut.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(was_cut()));
+        }
+        if !self.heard.is_empty() {
+            let len = self.heard.len().min(into.remaining());
+            into.put_slice(&self.heard.split_to(len));
+            return Poll::Ready(Ok(()));
         }
         let outcome = match &mut self.io {
             Io::Plain(io) => Pin::new(io).poll_read(context, into),
@@ -128,7 +139,7 @@ impl AsyncWrite for Wire {
             Io::Plain(io) => Pin::new(io).poll_write(context, bytes),
             Io::Tls(io) => Pin::new(io).poll_write(context, bytes),
         };
-        self.noted_write(context, outcome)
+        self.noted(outcome)
     }
 
     fn poll_write_vectored(
@@ -143,7 +154,7 @@ impl AsyncWrite for Wire {
             Io::Plain(io) => Pin::new(io).poll_write_vectored(context, bytes),
             Io::Tls(io) => Pin::new(io).poll_write_vectored(context, bytes),
         };
-        self.noted_write(context, outcome)
+        self.noted(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -161,7 +172,7 @@ impl AsyncWrite for Wire {
             Io::Plain(io) => Pin::new(io).poll_flush(context),
             Io::Tls(io) => Pin::new(io).poll_flush(context),
         };
-        self.noted_write(context, outcome)
+        self.noted(outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -132,6 +132,12 @@ struct Seat {
 }
 
 impl Seat {
+    /// How many wait for the block, or did.
+    fn riders(&self) -> usize {
+        // One is on the list of flights.
+        self.sender.receiver_count().saturating_sub(1)
+    }
+
     fn land(&self, landed: Landed) {
         self.sender.send_replace(Some(landed));
     }
@@ -407,9 +413,9 @@ impl Fetcher {
                     kept.push((reservation, block));
                 }
                 (Ok(block), None) => {
-                    // Into the window before anybody is told, so that their next read finds it there. What another node
-                    // wants is held there.
-                    if purpose.asker() == Asker::Here {
+                    // Into the window before anybody is told, so that their next read finds it there. What only another
+                    // node waits for is held there.
+                    if purpose.asker() == Asker::Here || seat.riders() > 1 {
                         self.window.insert(seat.part.block, block.clone());
                     }
                     seat.land(Landed::Bytes(block, tier));

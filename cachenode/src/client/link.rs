@@ -35,9 +35,6 @@ const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// A piece comes in few frames, and no frame holds up others for long.
 const FRAME_BYTES: u32 = 256 << 10;
 
-/// How long the driver of a failed connection has to say why it failed.
-const FAULT_PATIENCE: Duration = Duration::from_millis(50);
-
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
@@ -93,7 +90,11 @@ impl Link {
             io.set_nodelay(true)?;
             Ok(match security {
                 Security::Plaintext => Wire::plain(io, cut.clone()),
-                Security::Tls(tls) => Wire::tls(tls.connector().connect(tls::node_name(), io).await?, cut.clone()),
+                Security::Tls(tls) => {
+                    let mut wire = Wire::tls(tls.connector().connect(tls::node_name(), io).await?, cut.clone());
+                    wire.hear().await?;
+                    wire
+                }
             })
         };
         let within = config.connect_timeout;
@@ -129,13 +130,6 @@ impl Link {
             Err(_) => return Err(LinkError::TimedOut { what: "answer", within }),
             Ok(Ok(info)) => info.into_inner(),
             Ok(Err(status)) => {
-                // A peer that refuses our certificate says so only now.
-                for _ in 0..10 {
-                    if fault.words().is_some() {
-                        break;
-                    }
-                    tokio::time::sleep(FAULT_PATIENCE / 10).await;
-                }
                 let what = match judge(&status, fault.words()) {
                     Miss::Failed(failure) if failure.cause == crate::counters::Cause::OtherProtocol => {
                         return Err(LinkError::Protocol { what: failure.what });

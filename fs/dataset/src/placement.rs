@@ -297,7 +297,7 @@ fn insert(list: &mut [Candidate], replaced: Option<usize>, candidate: Candidate)
     let Some(out) = replaced.or(list.len().checked_sub(1)) else { return };
     let place = list.partition_point(|held| held.wait <= candidate.wait);
     if place <= out {
-        list[place..=out].rotate_right(1);
+        list.copy_within(place..out, place + 1);
         list[place] = candidate;
     }
 }
@@ -309,9 +309,9 @@ fn last_wait(list: &[Candidate]) -> f64 {
 
 /// A member's draw for a key: a number between 0 and 1, both excluded, each of 2^52 as likely.
 fn chance(seed: u64, key: PlaceKey) -> f64 {
-    // 52 bits are the fraction of a number from 1 to 2. The difference is exact, and so is 1 - the difference.
-    let from_one = f64::from_bits(1.0_f64.to_bits() | (mix(seed ^ key.0) >> 12));
-    from_one - (1.0 - f64::EPSILON / 2.0)
+    let bits = mix(seed ^ key.0) >> 12;
+    // 52 bits and a half are all that an f64 holds, so neither this nor 1 - this is rounded.
+    (bits as f64 + 0.5) * (1.0 / (1_u64 << 52) as f64)
 }
 
 /// -ln(1 - chance), never less than `chance`: what is as likely as that to be waited at most, when the mean is 1.

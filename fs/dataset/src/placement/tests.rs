@@ -213,13 +213,13 @@ fn owners_are_these_for_ever() {
 }
 
 /// With n keys, a member whose share is p owns n p of them on average, and the standard deviation is sqrt(n p (1 - p)) by
-/// chance alone. For a million keys and a thousand nodes that is 3 %, and among a thousand nodes some are always three
-/// deviations off. So each key is given eight owners here: then it is 1.1 %.
+/// chance alone. For 800,000 keys and a thousand nodes that is 3.5 %, and of a thousand nodes some are always three
+/// deviations off. So each key is given eight owners here: then it is 1.2 %.
 #[test]
 fn a_thousand_nodes_own_the_same_to_five_percent() {
     const NODES: u32 = 1000;
     const COPIES: u8 = 8;
-    const KEYS: u32 = 1_000_000;
+    const KEYS: u32 = 800_000;
     let members = nodes(NODES, |_| 1);
     let (mut first, mut any) = (vec![0_u32; NODES as usize], vec![0_u32; NODES as usize]);
     for number in 0..KEYS {
@@ -236,7 +236,7 @@ fn a_thousand_nodes_own_the_same_to_five_percent() {
     assert!(least > 0.95 && most < 1.05, "{least} to {most}");
 
     // The counts scatter as dice do and no wider. If the nodes' true shares differed by 1 % (standard deviation), this sum
-    // would be 800 more for all owners and 100 more for the first ones, which are too few to be held to 5 %.
+    // would be 640 more for all owners and 80 more for the first ones, which are too few to be held to 5 %.
     for (counts, copies) in [(first, 1.0), (any, f64::from(COPIES))] {
         let share = copies / f64::from(NODES);
         let mean = f64::from(KEYS) * share;
@@ -245,6 +245,27 @@ fn a_thousand_nodes_own_the_same_to_five_percent() {
         println!("chi squared {sum:.0}, expected {expected} ± {deviation:.0}");
         assert!((sum - expected).abs() < 4.0 * deviation, "{sum} for {copies} copies");
     }
+}
+
+#[test]
+fn what_a_node_leaves_behind_is_spread_evenly_over_the_others() {
+    const NODES: usize = 32;
+    const KEYS: u32 = 1_000_000;
+    let members = nodes(NODES as u32, |_| 1);
+    let mut counts = vec![0_u32; NODES * NODES];
+    for number in 0..KEYS {
+        let owners = members.owners(replicated(2), block(number));
+        counts[owners[0] as usize * NODES + owners[1] as usize] += 1;
+    }
+    let pairs = (NODES * (NODES - 1)) as f64;
+    let mean = f64::from(KEYS) / pairs;
+    let others = |pair: usize| pair / NODES != pair % NODES;
+    let sum: f64 = (0..counts.len())
+        .filter(|pair| others(*pair))
+        .map(|pair| (f64::from(counts[pair]) - mean).powi(2) / mean)
+        .sum();
+    println!("chi squared {sum:.0}, expected {pairs} ± {:.0}", (2.0 * pairs).sqrt());
+    assert!((sum - pairs).abs() < 4.0 * (2.0 * pairs).sqrt(), "{sum}");
 }
 
 #[test]
@@ -368,28 +389,5 @@ proptest! {
             let owner = members.owners(Placement::Partitioned, block(number));
             prop_assert_eq!(owners.first(), owner.first());
         }
-    }
-}
-#[test]
-fn zz_time() {
-    let weights = |w: u32, z: u32| {
-        Members::new((0..1000).map(|n| member(format!("node-{n:04}"), 1 + n % w, format!("z{}", n % z))))
-    };
-    for (what, m, p) in [
-        ("one", weights(1, 1), Placement::Partitioned),
-        ("one w", weights(10, 1), Placement::Partitioned),
-        ("3 of 3", weights(10, 3), replicated(3)),
-        ("8 of 1", weights(1, 1), replicated(8)),
-        ("8 of 50", weights(10, 50), replicated(8)),
-    ] {
-        let mut min = u128::MAX;
-        for batch in 0..3000 {
-            let t = std::time::Instant::now();
-            for n in 0..40 {
-                std::hint::black_box(m.owners(p, block(n + (batch % 8) * 40)));
-            }
-            min = min.min(t.elapsed().as_nanos() / 40);
-        }
-        println!("{what}: {min} ns");
     }
 }
