@@ -19,6 +19,7 @@ mod pace;
 mod retry;
 mod s3;
 mod s3_list;
+mod sigv4;
 mod url;
 mod wrappers;
 

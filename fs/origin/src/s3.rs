@@ -1,6 +1,6 @@
 //! S3 and what speaks its protocol.
 //!
-//! Reads and listings are made here, over object_store's HTTP client, credentials and signature: its own `get` strips
+//! Reads and listings are made here, over object_store's HTTP client and credentials: its own `get` strips
 //! slashes off keys, refuses a server that ignores `Range`, and hides which status was the last one. Writes go
 //! through object_store, which knows multipart uploads. [`S3Origin::ask`] sends one signed request and sorts its
 //! answer into [`Failure`]s; [`gathered`] takes a body in and counts it. The invariant: bytes are given out only when
@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -15,7 +16,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_MATCH, LAST_MODIFIED, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsAuthorizer};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::client::{
     HttpClient, HttpConnector, HttpRequestBody, HttpResponse, HttpResponseBody, ReqwestConnector,
 };
@@ -27,6 +28,7 @@ use crate::error::{Key, OriginError};
 use crate::object::{self, Writer};
 use crate::retry::{Failure, Patience, Retry};
 use crate::s3_list;
+use crate::sigv4::Signer;
 use crate::url::OriginUrl;
 use crate::{Depth, Listed, Origin, Page, Version, aws_profile};
 
@@ -50,9 +52,8 @@ pub(crate) struct S3Origin {
     key_prefix: String,
     /// Where keys are appended to, with the bucket in its host or its path and without a `/` at its end.
     bucket_endpoint: String,
-    region: String,
-    signed: bool,
-    requester_pays: bool,
+    /// None: requests are anonymous.
+    signer: Option<Signer>,
     store: AmazonS3,
     client: HttpClient,
     patience: Patience,
@@ -63,8 +64,7 @@ impl fmt::Debug for S3Origin {
         f.debug_struct("S3Origin")
             .field("url", &self.url)
             .field("bucket_endpoint", &self.bucket_endpoint)
-            .field("region", &self.region)
-            .field("signed", &self.signed)
+            .field("signed", &self.signer.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -159,9 +159,7 @@ impl S3Origin {
             url: url.clone(),
             key_prefix,
             bucket_endpoint,
-            region,
-            signed,
-            requester_pays,
+            signer: signed.then(|| Signer::new(&region, requester_pays)),
             store,
             client,
             patience,
@@ -224,15 +222,14 @@ impl S3Origin {
             let value = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end - 1));
             request.headers_mut().insert(RANGE, value.expect("digits are a header value"));
         }
-        if self.signed {
+        if let Some(signer) = &self.signer {
             let credentials = retry
                 .progress(self.store.credentials().get_credential())
                 .await?
                 .map_err(|error| OriginError::Denied { key: Key::from(key), source: Box::new(NoCredentials(error)) })?;
-            AwsAuthorizer::new(&credentials, "s3", &self.region)
-                .with_request_payer(self.requester_pays)
-                .try_authorize(&mut request, None)
-                .map_err(|error| Failure::Final(OriginError::Unavailable { source: Box::new(error) }))?;
+            signer.sign(&mut request, &credentials, SystemTime::now()).map_err(|error| {
+                Failure::Final(OriginError::Denied { key: Key::from(key), source: Box::new(error) })
+            })?;
         }
         let response = retry
             .answer(self.client.execute(request))
