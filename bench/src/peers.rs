@@ -28,7 +28,7 @@ use crate::systems::{AnySystem, Kind, Source, SourceOptions, Stop, System, child
 use crate::tree;
 
 /// The name of the row that reads objects without a filesystem.
-pub const RAW: &str = "raw S3 client";
+pub const RAW: &str = "object_store";
 
 /// Files that are read where not the most readers read: fewer of them are slow, and a rate needs no more.
 const FILES_OF_FEWER_READERS: u32 = 4000;
@@ -227,7 +227,7 @@ impl Lab<'_> {
             name: RAW.to_owned(),
             kind: Kind::Floor,
             version: String::new(),
-            options: "Larder's own S3 client, a GET for each object, no mount; its CPU is that of client and S3 server"
+            options: "the crate of that name: a GET for each object, no mount; its CPU is that of client and S3 server"
                 .to_owned(),
         });
         self.outcome.systems.extend(systems.iter().map(|system| info(&**system)));

@@ -301,7 +301,7 @@ impl Stored {
         }
         for record in 0..RECORDS {
             if let Some(reservation) = cache.reserve(BlockIndex(record), record_bytes) {
-                cache.write(reservation, &content(record, record_bytes))?;
+                cache.write(reservation, &cache.record(BlockIndex(record), &content(record, record_bytes)))?;
             }
         }
         Ok(Self { cache, record_bytes, _store: store })

@@ -1,8 +1,8 @@
 //! Brings in the blocks that the store lacks: one GET for a block, however many readers wait for it, or for several blocks.
 //! Where nodes share their caches it asks the block's owner first ([`sharing`](crate::sharing)).
 //!
-//! A block on its way has a seat on a *flight*: a task that asks the origin, hands the bytes to whoever waits, then lets the
-//! store keep them if its policy says so. It ends only when the bytes are in the store or in the window, so that a later
+//! A block on its way has a seat on a *flight*: a task that asks the origin, hands each block to whoever waits for it as soon
+//! as its bytes are there ([`landing`]), then lets the store keep them if its policy says so. It ends only when the bytes are in the store or in the window, so that a later
 //! reader finds them in one of the three and never asks the origin again. A packed file brings its neighbours along as
 //! long as the store has room for them; readers in order are read ahead of ([`ahead`](crate::ahead)).
 //!
@@ -11,6 +11,7 @@
 
 mod error;
 mod extent;
+mod landing;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
-use larder_store::{DatasetCache, Lookup, Reservation};
+use larder_store::{DatasetCache, Lookup, Record, Reservation};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -34,6 +35,8 @@ use crate::manifest_file::MappedManifest;
 use crate::sharing::{Asker, Route, Sharing};
 use crate::stats::{StatsCounters, add};
 use crate::window::Window;
+
+use landing::{Landing, Ticket};
 
 pub use error::FetchError;
 
@@ -159,7 +162,7 @@ pub(crate) struct Fetcher {
     window: Window,
     ahead: ReadAhead,
     /// KiB of blocks that may be on their way at a time.
-    room: Semaphore,
+    room: Arc<Semaphore>,
     tasks: TaskTracker,
     store_counted: AtomicBool,
     started: Instant,
@@ -189,7 +192,7 @@ impl Fetcher {
             flights: Mutex::default(),
             window: Window::new(config.window_bytes),
             ahead,
-            room: Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize),
+            room: Arc::new(Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize)),
             tasks: TaskTracker::new(),
             store_counted: AtomicBool::new(false),
             started: Instant::now(),
@@ -363,14 +366,15 @@ impl Fetcher {
             self.ahead.brought(last, seats.len());
         }
         let (fetcher, way) = (Arc::clone(self), route.clone());
-        self.tasks.spawn_on(async move { fetcher.fly(seats, purpose, way).await }, &self.runtime);
+        self.tasks.spawn_on(fetcher.fly(seats, purpose, way), &self.runtime);
         (flight, route)
     }
 
-    /// The flight itself, of one block or of one and its neighbours. Sends how it landed as soon as the bytes are there, and
-    /// returns once they are kept somewhere.
-    async fn fly(&self, mut seats: Vec<Seat>, purpose: Purpose, route: Route) {
-        let mut listed = Listed { fetcher: self, blocks: seats.iter().map(|seat| seat.part.block).collect() };
+    /// The flight itself, of one block or of one and its neighbours. Each lands as soon as its bytes are there; all are on
+    /// the list of flights until they are kept somewhere.
+    async fn fly(self: Arc<Self>, mut seats: Vec<Seat>, purpose: Purpose, route: Route) {
+        let blocks = seats.iter().map(|seat| seat.part.block).collect();
+        let mut listed = Listed { fetcher: Arc::clone(&self), blocks };
         let first = seats[0].part;
         // Another flight may have landed between the reader's look at store and window and this one's start.
         if let Some(block) = self.already_here(first).await {
@@ -382,95 +386,67 @@ impl Fetcher {
             seats.remove(0).land(Landed::NotKept);
             return listed.leave(seats);
         }
-        let (mut aboard, left_out) = self.settle(seats, reservation);
+        let (aboard, left_out) = self.settle(seats, reservation);
         listed.leave(left_out);
-        self.counters.fetches_running.fetch_add(1, Ordering::Relaxed);
-        let _running = Running(&self.counters);
-        // The room is given back after the store's write, which is what bounds the memory of slow disks.
-        let kib = aboard.iter().map(|(seat, _)| seat.part.block_len >> 10).sum::<u32>() + 1;
+        let running = Running::new(&self.counters);
+        let kib = aboard.iter().map(|ticket| ticket.seat.part.block_len >> 10).sum::<u32>() + 1;
+        let mut landing = Landing::new(&self, purpose, aboard);
         let deadline = self.config.read_deadline;
+        let mut room = None;
         let fetched = tokio::time::timeout(deadline, async {
-            let room = self.room.acquire_many(kib).await.map_err(|_| FetchError::Stopped)?;
-            if let Some(block) = self.get_from_peers(&aboard, &route).await {
-                return Ok((room, vec![Ok(block)], Tier::Peer));
+            room = Some(Arc::clone(&self.room).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
+            if let Some(block) = self.get_from_peers(&landing, &route).await {
+                landing.has_all_of_first(&block);
+            } else {
+                self.get(first.block, &mut landing).await?;
             }
-            Ok::<_, FetchError>((room, self.get(&aboard).await?, Tier::Origin))
+            Ok(())
         });
         let timed_out = FetchError::TimedOut { block: first.block, deadline };
-        let (_room, blocks, tier) = match fetched.await.unwrap_or(Err(timed_out)) {
-            Ok(fetched) => fetched,
-            Err(error) => {
-                add(&self.counters.origin_errors, 1);
-                self.log_failure(first.block, &error);
-                return aboard.iter().for_each(|(seat, _)| seat.land(Landed::Failed(error.clone())));
-            }
-        };
-        let mut kept = Vec::with_capacity(blocks.len());
-        for ((seat, reservation), fetched) in aboard.drain(..).zip(blocks) {
-            match (fetched, reservation) {
-                (Ok(block), Some(reservation)) => {
-                    seat.land(Landed::Bytes(block.clone(), tier));
-                    kept.push((reservation, block));
-                }
-                (Ok(block), None) => {
-                    // Into the window before anybody is told, so that their next read finds it there. What only another
-                    // node waits for is held there.
-                    if purpose.asker() == Asker::Here || seat.riders() > 1 {
-                        self.window.insert(seat.part.block, block.clone());
-                    }
-                    seat.land(Landed::Bytes(block, tier));
-                }
-                (Err(error), _) => {
-                    add(&self.counters.origin_errors, 1);
-                    self.log_failure(seat.part.block, &error);
-                    seat.land(Landed::Failed(error));
-                }
-            }
+        let fetched = fetched.await.unwrap_or(Err(timed_out));
+        // What landed before a failure is kept all the same.
+        let kept = landing.end(fetched.err().as_ref());
+        if !kept.is_empty() {
+            let fetcher = Arc::clone(&self);
+            // The room is given back after the store's write, which is what bounds the memory of slow disks.
+            let keep = move || {
+                fetcher.keep(kept);
+                drop((listed, running, room));
+            };
+            self.tasks.spawn_blocking_on(keep, &self.runtime);
         }
-        self.keep(kept).await;
     }
 
     /// Takes room for the neighbours of the first seat, and only free room. Who gets none is left out, and so is who lies
     /// behind them, since one range brings all.
-    fn settle(&self, seats: Vec<Seat>, first: Option<Reservation>) -> (Vec<(Seat, Option<Reservation>)>, Vec<Seat>) {
+    fn settle(&self, seats: Vec<Seat>, first: Option<Reservation>) -> (Vec<Ticket>, Vec<Seat>) {
         let (mut aboard, mut left_out) = (Vec::with_capacity(seats.len()), Vec::new());
         let mut seats = seats.into_iter();
         let Some(own) = seats.next() else { return (aboard, left_out) };
         let at = own.file;
-        aboard.push((own, first));
+        aboard.push(Ticket { seat: own, reservation: first });
         let (mut forward, mut backward) = (true, true);
         for seat in seats {
             let open = if seat.file > at { &mut forward } else { &mut backward };
             let room = open.then(|| self.cache.reserve_free(seat.part.block, seat.part.block_len)).flatten();
             *open = room.is_some();
             match room {
-                Some(room) => aboard.push((seat, Some(room))),
+                Some(room) => aboard.push(Ticket { seat, reservation: Some(room) }),
                 None => left_out.push(seat),
             }
         }
-        aboard.sort_by_key(|(seat, _)| seat.file);
+        aboard.sort_by_key(|ticket| ticket.seat.file);
         (aboard, left_out)
     }
 
-    /// Writes blocks to the store; one that it does not take goes into the window.
-    async fn keep(&self, blocks: Vec<(Reservation, Bytes)>) {
-        if blocks.is_empty() {
-            return;
-        }
-        let cache = Arc::clone(&self.cache);
-        let write = move || {
-            let mut failed = Vec::new();
-            for (reservation, bytes) in blocks {
-                let block = reservation.block();
-                if cache.write(reservation, &bytes).is_err() {
-                    failed.push((block, bytes));
-                }
+    /// Writes blocks to the store; one that it does not take goes into the window. Blocks on the disk.
+    fn keep(&self, blocks: Vec<(Reservation, Record)>) {
+        for (reservation, record) in blocks {
+            let block = reservation.block();
+            if self.cache.write(reservation, &record).is_err() {
+                debug!(block = block.0, "block not kept");
+                self.window.insert(block, record.data());
             }
-            failed
-        };
-        for (block, bytes) in self.runtime.spawn_blocking(write).await.unwrap_or_default() {
-            debug!(block = block.0, "block not kept");
-            self.window.insert(block, bytes);
         }
     }
 
@@ -516,8 +492,8 @@ impl Fetcher {
 
     /// The block of a flight from the first of its nodes that has it whole and with the right checksum. None: it has no
     /// such nodes, or none of them answers as it should in half of the read deadline, which is counted.
-    async fn get_from_peers(&self, aboard: &[(Seat, Option<Reservation>)], route: &Route) -> Option<Bytes> {
-        let (Some(sharing), [(seat, _)]) = (&self.sharing, aboard) else { return None };
+    async fn get_from_peers(&self, landing: &Landing<'_>, route: &Route) -> Option<Bytes> {
+        let (Some(sharing), Some(seat)) = (&self.sharing, landing.only()) else { return None };
         let (block, crc) = (seat.part.block, self.manifest.block_crc(seat.part.block).ok()?);
         let ask_all = async {
             for node in &route.nodes {
@@ -541,50 +517,35 @@ impl Fetcher {
         })
     }
 
-    /// The blocks of a run from the origin by one GET, in its order, each of the right length and, where the manifest knows
-    /// it, the right checksum.
-    async fn get(&self, run: &[(Seat, Option<Reservation>)]) -> Result<Vec<Result<Bytes, FetchError>>, FetchError> {
+    /// The blocks of a run from the origin by one GET. Those that came with another checksum than the manifest's are asked
+    /// for again, each by itself.
+    async fn get(&self, asked_for: BlockIndex, landing: &mut Landing<'_>) -> Result<(), FetchError> {
+        self.get_once(asked_for, landing).await?;
+        for _ in 1..CHECKSUM_ATTEMPTS {
+            for block in landing.take_wrong() {
+                landing.await_again(block);
+                self.get_once(asked_for, landing).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_once(&self, asked_for: BlockIndex, landing: &mut Landing<'_>) -> Result<(), FetchError> {
         let object = |seat: &Seat| {
             let file = self.manifest.file(seat.file)?;
             let end = seat.part.file_offset + u64::from(seat.part.block_len);
             object_range(&self.manifest, &file, seat.part.file_offset..end)
         };
-        let [(first, _), .., (last, _)] = run else {
-            let [(only, _)] = run else { return Ok(Vec::new()) };
-            return self.get_range(object(only)?, run).await;
-        };
-        let mut whole = object(first)?;
-        whole.range.end = object(last)?.range.end;
-        self.get_range(whole, run).await
-    }
-
-    async fn get_range(
-        &self,
-        ObjectRange { key, range, version }: ObjectRange,
-        run: &[(Seat, Option<Reservation>)],
-    ) -> Result<Vec<Result<Bytes, FetchError>>, FetchError> {
-        let asked_for = run.first().map_or(BlockIndex(0), |(seat, _)| seat.part.block);
-        let crcs = run.iter().map(|(seat, _)| self.manifest.block_crc(seat.part.block));
-        let crcs = crcs.collect::<Result<Vec<_>, _>>()?;
+        let Some((first, last)) = landing.ends() else { return Ok(()) };
+        let ObjectRange { key, mut range, version } = object(first)?;
+        range.end = object(last)?.range.end;
+        let bytes = range.end - range.start;
         let origin = Arc::clone(&self.origin.read().unwrap_or_else(PoisonError::into_inner));
-        let mut attempts = 0;
-        loop {
-            let read = origin.read(&key, range.clone(), version.as_ref()).await;
-            let mut bytes = read.map_err(|error| self.decide(asked_for, error))?;
-            attempts += 1;
-            add(&self.counters.origin_gets, 1);
-            add(&self.counters.origin_bytes, bytes.len() as u64);
-            let cut = |((seat, _), crc): (&(Seat, Option<Reservation>), &Option<u32>)| {
-                let (block, len) = (seat.part.block, seat.part.block_len as usize);
-                let piece = bytes.split_to(len.min(bytes.len()));
-                let sound = piece.len() == len && crc.is_none_or(|crc| larder_dataset::crc32c(&piece) == crc);
-                if sound { Ok(piece) } else { Err(FetchError::Corrupt { block }) }
-            };
-            let blocks: Vec<_> = run.iter().zip(&crcs).map(cut).collect();
-            if attempts == CHECKSUM_ATTEMPTS || blocks.iter().all(Result::is_ok) {
-                return Ok(blocks);
-            }
-        }
+        let read = origin.read_to(&key, range, version.as_ref(), &mut |bytes| landing.take(bytes)).await;
+        read.map_err(|error| self.decide(asked_for, error))?;
+        add(&self.counters.origin_gets, 1);
+        add(&self.counters.origin_bytes, bytes);
+        Ok(())
     }
 
     fn decide(&self, block: BlockIndex, error: OriginError) -> FetchError {
@@ -617,12 +578,12 @@ fn slice(block: &Bytes, part: &BlockPart) -> Bytes {
 }
 
 /// Takes a flight off the list when it is over, however it ended.
-struct Listed<'a> {
-    fetcher: &'a Fetcher,
+struct Listed {
+    fetcher: Arc<Fetcher>,
     blocks: Vec<BlockIndex>,
 }
 
-impl Listed<'_> {
+impl Listed {
     /// Blocks that are not brought after all. Who waits for one may start a flight of its own from now on.
     fn leave(&mut self, seats: Vec<Seat>) {
         let mut flights = self.fetcher.lock_flights();
@@ -637,7 +598,7 @@ impl Listed<'_> {
     }
 }
 
-impl Drop for Listed<'_> {
+impl Drop for Listed {
     fn drop(&mut self) {
         let mut flights = self.fetcher.lock_flights();
         for block in &self.blocks {
@@ -646,10 +607,17 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Counts a running fetch down when it is over.
-struct Running<'a>(&'a StatsCounters);
+/// Counts a fetch as running until it is over.
+struct Running(Arc<StatsCounters>);
 
-impl Drop for Running<'_> {
+impl Running {
+    fn new(counters: &Arc<StatsCounters>) -> Self {
+        counters.fetches_running.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counters))
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         self.0.fetches_running.fetch_sub(1, Ordering::Relaxed);
     }

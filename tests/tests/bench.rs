@@ -41,7 +41,7 @@ fn peers_are_measured_with_every_byte_checked_and_every_request_counted() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is left behind");
 
     let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-    assert_eq!(one(&outcome, "raw S3 client", "cold")["gets"], 60);
+    assert_eq!(one(&outcome, "object_store", "cold")["gets"], 60);
     for system in ["ext4", "larder", "larder packed"] {
         for state in ["cold", "warm", "hot"] {
             let measured = one(&outcome, system, state);

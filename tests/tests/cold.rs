@@ -1,7 +1,11 @@
 //! How bytes come from the origin: as few GETs as can be, ahead of who reads in order, and none twice.
 #![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
 use larder_e2e::{BUCKET, Lab, Mount};
+use larder_testkit::Fault;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngCore, SeedableRng};
@@ -13,12 +17,12 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Packs 300 files of 30,000 bytes, 9 MB, into one pack, which is mounted with this cache.
-fn packed(lab: &Lab, cache: &str) -> Mount {
+fn packed(lab: &Lab, cache: &str, flags: &[&str]) -> Mount {
     for n in 0..300 {
         lab.put(&format!("d/{n:03}"), bytes(n, 30_000));
     }
     lab.larder_ok(&["pack", &lab.url(), "s3://bucket/packed"]);
-    let mount = lab.mount("m", "s3://bucket/packed", &["--cache-size", cache]);
+    let mount = lab.mount("m", "s3://bucket/packed", &[&["--cache-size", cache], flags].concat());
     lab.server.reset_counters();
     mount
 }
@@ -35,7 +39,7 @@ fn read_shuffled(mount: &Mount) {
 #[test]
 fn a_packed_file_brings_its_neighbours_along() {
     let lab = Lab::new();
-    let mount = packed(&lab, "20MiB");
+    let mount = packed(&lab, "20MiB", &[]);
     read_shuffled(&mount);
     // Three times 3 MiB of the pack, and each byte once.
     let counters = lab.server.counters();
@@ -48,7 +52,7 @@ fn a_packed_file_brings_its_neighbours_along() {
 #[test]
 fn a_packed_file_brings_nothing_along_that_the_cache_has_no_room_for() {
     let lab = Lab::new();
-    let mount = packed(&lab, "1MiB");
+    let mount = packed(&lab, "1MiB", &[]);
     read_shuffled(&mount);
     assert_eq!(lab.server.counters().get_bytes, 9_000_000, "each byte once, whatever was kept");
     lab.server.reset_counters();
@@ -59,9 +63,28 @@ fn a_packed_file_brings_nothing_along_that_the_cache_has_no_room_for() {
 }
 
 #[test]
+fn a_packed_file_is_there_before_the_neighbours_behind_it_are_and_stays_if_they_never_come() {
+    let lab = Lab::new();
+    let mount = packed(&lab, "20MiB", &["--attempt-timeout", "300ms", "--read-deadline", "3s"]);
+    // Half of the first 3 MiB come, and then nothing more.
+    let first = AtomicBool::new(true);
+    lab.proxy.set_hook(move |_| if first.swap(false, Relaxed) { Fault::Stall } else { Fault::StallBeforeHead });
+    for n in 0..50 {
+        assert_eq!(mount.read_fresh(format!("d/{n:03}")).unwrap(), bytes(n, 30_000), "file {n}");
+    }
+    assert!(mount.read_fresh("d/060").is_err(), "it lies behind the half");
+    mount.settle();
+    let landed = mount.metric("store_admitted_total");
+    assert!((50..60).contains(&landed), "{landed}");
+    lab.proxy.set_hook(|_| Fault::None);
+    read_shuffled(&mount);
+    assert_eq!(mount.metric("store_admitted_total"), 300);
+}
+
+#[test]
 fn warming_a_packed_dataset_takes_a_get_for_3_mib() {
     let lab = Lab::new();
-    let mount = packed(&lab, "20MiB");
+    let mount = packed(&lab, "20MiB", &[]);
     lab.larder_ok(&["warm", mount.dir().to_str().unwrap(), "--wait"]);
     let counters = lab.server.counters();
     assert_eq!((counters.gets, counters.get_bytes), (3, 9_000_000));

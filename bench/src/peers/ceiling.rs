@@ -1,11 +1,13 @@
-//! The ceiling of S3: the same objects, by Larder's own client, without any filesystem.
+//! The ceiling of S3: the same objects, by the object_store crate, which most of Rust reads S3 with, without any filesystem.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use larder_origin::{Env, OriginConfig, OriginUrl};
+use object_store::ObjectStoreExt;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -16,17 +18,18 @@ use crate::systems::Source;
 use crate::systems::child::own_cpu_seconds;
 use crate::tree::MadeFile;
 
+fn client(source: &Source) -> anyhow::Result<Arc<AmazonS3>> {
+    let mut builder = AmazonS3Builder::new();
+    for (name, value) in source.aws_variables() {
+        builder = builder.with_config(name.to_ascii_lowercase().parse()?, value);
+    }
+    let builder = builder.with_endpoint(&source.endpoint).with_bucket_name(&source.bucket).with_allow_http(true);
+    Ok(Arc::new(builder.build()?))
+}
+
 /// GETs the first `files` objects in the order of this seed, `readers` at a time, and checks them.
 pub(super) async fn read_all(source: &Source, files: u32, readers: u32, seed: u64) -> anyhow::Result<Epoch> {
-    let url: OriginUrl = format!("s3://{}/{}", source.bucket, source.prefix).parse()?;
-    let env: Env = source.aws_variables().into_iter().collect();
-    let config = OriginConfig {
-        endpoint: Some(source.endpoint.clone()),
-        concurrency: readers as usize,
-        env,
-        ..OriginConfig::default()
-    };
-    let origin = larder_origin::open(&url, &config)?;
+    let store = client(source).context("set object_store up")?;
     let mut order: Vec<MadeFile> = source.files.clone();
     order.shuffle(&mut StdRng::seed_from_u64(seed));
     order.truncate(files as usize);
@@ -35,13 +38,14 @@ pub(super) async fn read_all(source: &Source, files: u32, readers: u32, seed: u6
     let (started, cpu_before) = (Instant::now(), own_cpu_seconds());
     let mut tasks = JoinSet::new();
     for _ in 0..readers {
-        let (origin, order, next) = (Arc::clone(&origin), Arc::clone(&order), Arc::clone(&next));
+        let (store, order, next) = (Arc::clone(&store), Arc::clone(&order), Arc::clone(&next));
+        let prefix = source.prefix.clone();
         tasks.spawn(async move {
             let (mut times, mut bytes) = (Vec::new(), 0);
             while let Some(file) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let key = file.path.display().to_string();
+                let key = Path::parse(format!("{prefix}/{}", file.path.display()))?;
                 let began = Instant::now();
-                let body = origin.read(key.as_bytes(), 0..file.size, None).await?;
+                let body = store.get(&key).await?.bytes().await?;
                 if body.len() as u64 != file.size || larder_dataset::crc32c(&body) != file.crc32c {
                     bail!("WRONG BYTES: {key}");
                 }

@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder_dataset::{BlockIndex, SnapshotId};
-use larder_store::record::{self, Header, KEY_BYTES, Part};
+use larder_store::record::{Header, Part, Record};
 use larder_store::{DatasetSpec, PolicyKind, Store, StoreConfig, StoreCounters};
 
 /// Bytes of a block: the mean of the talk's images.
@@ -52,23 +52,16 @@ fn policies(criterion: &mut Criterion) {
 
 fn records(criterion: &mut Criterion) {
     let data: Vec<u8> = (0..LEN).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    let header = Header::new(&SNAPSHOT, BlockIndex(3), LEN);
-    let mut made = vec![0; record::extent_bytes(LEN)];
-    record::encode(&header, &data, &mut made);
+    let key = Header::new(&SNAPSHOT, BlockIndex(3), LEN).key;
+    let made = Record::new(key, BlockIndex(3), &data);
     let mut group = criterion.benchmark_group("record of 111 KB");
     group.throughput(Throughput::Bytes(u64::from(LEN)));
     group.bench_function("CRC32C alone", |bencher| bencher.iter(|| larder_dataset::crc32c(black_box(&data))));
     group.bench_function("check a whole block", |bencher| {
         let part = Part::new(LEN, 0, LEN).unwrap();
-        bencher.iter(|| part.check(&[7; KEY_BYTES], BlockIndex(3), black_box(&made)).unwrap().len());
+        bencher.iter(|| part.check(&key, BlockIndex(3), black_box(made.as_bytes())).unwrap().len());
     });
-    group.bench_function("encode", |bencher| {
-        bencher.iter_batched_ref(
-            || vec![0; made.len()],
-            |out| record::encode(&header, black_box(&data), out),
-            BatchSize::LargeInput,
-        );
-    });
+    group.bench_function("make", |bencher| bencher.iter(|| Record::new(key, BlockIndex(3), black_box(&data))));
     group.finish();
 }
 
@@ -91,7 +84,7 @@ fn reads(criterion: &mut Criterion) {
     let data = vec![1; LEN as usize];
     for block in 0..CACHED {
         let reservation = cache.reserve(BlockIndex(block), LEN).unwrap();
-        cache.write(reservation, &data).unwrap();
+        cache.write(reservation, &cache.record(BlockIndex(block), &data)).unwrap();
     }
     let mut group = criterion.benchmark_group("store");
     let mut next = scattered(BLOCKS);

@@ -30,7 +30,7 @@ use crate::buffer;
 use crate::error::StoreError;
 use crate::index::{DatasetRow, EpochRecord};
 use crate::policy::PolicyKind;
-use crate::record::{Flaw, Part};
+use crate::record::{Draft, Flaw, Header, Part, Record};
 use crate::slots::{Place, Slots};
 use admission::Shared;
 
@@ -109,16 +109,20 @@ pub struct Usage {
 /// Why a block was not kept. Its room is given back in every case.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The caller's mistake: not the length that was reserved.
-    #[error("block of {got} bytes where {expected} were reserved")]
-    WrongLength {
-        /// Bytes reserved.
-        expected: u32,
-        /// Bytes given.
-        got: usize,
+    /// The caller's mistake: not the block that was reserved, or not of its length.
+    #[error("block {got} of {got_bytes} bytes where block {reserved} of {reserved_bytes} was reserved")]
+    WrongBlock {
+        /// The block reserved.
+        reserved: BlockIndex,
+        /// Its bytes.
+        reserved_bytes: u32,
+        /// The block given.
+        got: BlockIndex,
+        /// Its bytes.
+        got_bytes: u32,
     },
-    /// The caller's mistake: a reservation of another dataset's.
-    #[error("reservation of another dataset")]
+    /// The caller's mistake: a reservation or a record of another dataset's.
+    #[error("reservation or record of another dataset")]
     WrongDataset,
     /// No room on the disk.
     #[error("write to the cache: {source}")]
@@ -160,7 +164,7 @@ impl WriteError {
 
     const fn reason(&self) -> &'static str {
         match self {
-            Self::WrongLength { .. } | Self::WrongDataset => "misuse",
+            Self::WrongBlock { .. } | Self::WrongDataset => "misuse",
             Self::Full { .. } => "disk full",
             Self::ReadOnly { .. } => "disk read-only",
             Self::Gone { .. } => "cache folder deleted",
@@ -268,11 +272,6 @@ impl DatasetCache {
         }
     }
 
-    /// Like [`DatasetCache::read`], but appends the bytes to `into`, for reads that span blocks. A miss appends nothing.
-    pub fn read_into(&self, block: BlockIndex, block_len: u32, start: u32, len: u32, into: &mut Vec<u8>) -> Lookup<()> {
-        self.read(block, block_len, start, len, |bytes| into.extend_from_slice(bytes))
-    }
-
     /// True if the block is cached, as far as the slot table knows; one load.
     pub fn contains(&self, block: BlockIndex) -> bool {
         self.shared.slots.get(block).is_some()
@@ -300,20 +299,32 @@ impl DatasetCache {
         Some(Reservation { shared: Arc::clone(&self.shared), block, len, ticket })
     }
 
+    /// Room in memory for a block of `len` bytes on its way into the cache, 4 KiB and a little more than that.
+    pub fn draft(&self, block: BlockIndex, len: u32) -> Draft {
+        Draft::new(Header { key: self.shared.key, block, len })
+    }
+
+    /// The record of a block whose bytes are all here.
+    pub fn record(&self, block: BlockIndex, bytes: &[u8]) -> Record {
+        Record::new(self.shared.key, block, bytes)
+    }
+
     /// Keeps a block: it is a hit from the moment this returns, unless the policy evicted it meanwhile. Blocks on the
     /// disk; call it off an async runtime.
     ///
     /// A disk that fails is counted, logged once per failure, and pauses admissions for a while.
-    pub fn write(&self, reservation: Reservation, bytes: &[u8]) -> Result<(), WriteError> {
+    pub fn write(&self, reservation: Reservation, record: &Record) -> Result<(), WriteError> {
         let shared = &*self.shared;
-        if !Arc::ptr_eq(&self.shared, &reservation.shared) {
+        let Header { key, block, len } = *record.header();
+        if !Arc::ptr_eq(&self.shared, &reservation.shared) || key != shared.key {
             return Err(WriteError::WrongDataset);
         }
-        if bytes.len() != reservation.len as usize {
-            return Err(WriteError::WrongLength { expected: reservation.len, got: bytes.len() });
+        if (block, len) != (reservation.block, reservation.len) {
+            let (reserved, reserved_bytes) = (reservation.block, reservation.len);
+            return Err(WriteError::WrongBlock { reserved, reserved_bytes, got: block, got_bytes: len });
         }
         shared.collect_garbage();
-        match shared.keep(reservation.block, reservation.ticket, bytes) {
+        match shared.keep(reservation.ticket, record) {
             Ok(()) => {
                 if shared.base.health.worked() {
                     info!("the cache's disk takes writes again");

@@ -39,6 +39,8 @@ const BOOT_ID_BYTES: usize = 64;
 const NAME_BYTES: usize = 1024;
 /// Changes written together at most.
 const BATCH: usize = 4096;
+/// How long changes are waited for that can go into one batch; a full queue of them takes longer to come.
+const LINGER: Duration = Duration::from_millis(10);
 /// Epochs kept of a dataset.
 const EPOCHS_KEPT: usize = 1000;
 
@@ -394,6 +396,10 @@ fn write_changes(db: &DB, changes: &Receiver<Change>, sync_every: Duration, repo
             Err(RecvTimeoutError::Timeout) => (None, false),
             Err(RecvTimeoutError::Disconnected) => (None, true),
         };
+        if matches!(first, Some(Change::Put { .. } | Change::Delete { .. })) {
+            // Nobody waits for these, and each write costs as much as fifty changes.
+            std::thread::sleep(LINGER);
+        }
         let mut batch = WriteBatch::default();
         for change in first.into_iter().chain(changes.try_iter()).take(BATCH) {
             match change {

@@ -31,4 +31,5 @@ pub use dataset::{DatasetCache, DatasetSpec, Lens, Lookup, Reservation, Usage, W
 pub use error::StoreError;
 pub use index::EpochRecord;
 pub use policy::{Policy, PolicyKind};
+pub use record::{Draft, Record};
 pub use store::{DatasetInfo, Store, StoreConfig};

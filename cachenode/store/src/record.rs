@@ -10,12 +10,13 @@
 //! chunk CRCs fit the first 4 KiB. So a part of a large block is checked with its first page and the chunks it touches,
 //! and a small block is one read.
 //!
-//! The cast: [`encode`] makes a record, [`decode_header`] reads its first 64 bytes, [`Part`] knows which bytes of a
+//! The cast: [`Draft`] gathers a record and [`Record`] is a whole one, [`decode_header`] reads its first 64 bytes, [`Part`] knows which bytes of a
 //! record a read needs and checks them.
 //!
 //! Invariant: [`Part::check`] gives the bytes that were encoded for this snapshot, block and length, or a [`Flaw`]; and
 //! no bytes, however broken, make anything here panic.
 
+use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, SnapshotId};
 
 /// First bytes of a record.
@@ -100,28 +101,91 @@ pub const fn extent_bytes(len: u32) -> usize {
     (data_at(len) + len as usize).next_multiple_of(ALIGN_BYTES)
 }
 
-/// Writes the record of `data` into `out`, all of it.
-///
-/// # Panics
-/// If `data` is not as long as the header says, or `out` not of [`extent_bytes`].
-pub fn encode(header: &Header, data: &[u8], out: &mut [u8]) {
-    assert_eq!(data.len(), header.len as usize, "data length");
-    assert_eq!(out.len(), extent_bytes(header.len), "record length");
-    let data_at = data_at(header.len);
-    out[..data_at].fill(0);
-    out[..4].copy_from_slice(&MAGIC);
-    out[4] = VERSION;
-    out[8..24].copy_from_slice(&header.key);
-    out[24..28].copy_from_slice(&header.block.0.to_le_bytes());
-    out[28..32].copy_from_slice(&header.len.to_le_bytes());
-    let crc = larder_dataset::crc32c(&out[..60]);
-    out[60..64].copy_from_slice(&crc.to_le_bytes());
-    for (nth, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
-        let at = HEADER_BYTES + 4 * nth;
-        out[at..at + 4].copy_from_slice(&larder_dataset::crc32c(chunk).to_le_bytes());
+/// A record in memory that does not have all of its data yet. It lies aligned for direct I/O, and its data goes where it
+/// stays: from here to the disk, and to whoever waits for it, nothing is copied again.
+#[derive(Debug)]
+pub struct Draft {
+    header: Header,
+    /// Up to `start` nothing, then the record as far as it is known; never moved, since it has its capacity from the start.
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Draft {
+    /// Nothing but room.
+    pub fn new(header: Header) -> Self {
+        let mut memory: Vec<u8> = Vec::with_capacity(extent_bytes(header.len) + ALIGN_BYTES);
+        let start = memory.as_ptr().align_offset(ALIGN_BYTES);
+        memory.resize(start + data_at(header.len), 0);
+        Self { header, memory, start }
     }
-    out[data_at..data_at + data.len()].copy_from_slice(data);
-    out[data_at + data.len()..].fill(0);
+
+    /// Bytes of data that are still to come.
+    pub fn missing(&self) -> usize {
+        self.start + data_at(self.header.len) + self.header.len as usize - self.memory.len()
+    }
+
+    /// Takes the next bytes of the data, and gives back those that are too many.
+    pub fn push<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        let (ours, rest) = data.split_at(data.len().min(self.missing()));
+        self.memory.extend_from_slice(ours);
+        rest
+    }
+
+    /// The record, if all of its data is there.
+    pub fn seal(self) -> Option<Record> {
+        (self.missing() == 0).then(|| self.finished())
+    }
+
+    fn finished(mut self) -> Record {
+        let Self { header, start, .. } = self;
+        self.memory.resize(start + extent_bytes(header.len), 0);
+        let (head, data) = self.memory[start..].split_at_mut(data_at(header.len));
+        head[..4].copy_from_slice(&MAGIC);
+        head[4] = VERSION;
+        head[8..24].copy_from_slice(&header.key);
+        head[24..28].copy_from_slice(&header.block.0.to_le_bytes());
+        head[28..32].copy_from_slice(&header.len.to_le_bytes());
+        let crc = larder_dataset::crc32c(&head[..60]);
+        head[60..64].copy_from_slice(&crc.to_le_bytes());
+        for (nth, chunk) in data[..header.len as usize].chunks(CHUNK_BYTES).enumerate() {
+            let at = HEADER_BYTES + 4 * nth;
+            head[at..at + 4].copy_from_slice(&larder_dataset::crc32c(chunk).to_le_bytes());
+        }
+        Record { header, bytes: Bytes::from(self.memory).slice(start..) }
+    }
+}
+
+/// A whole record in memory. Clones share its bytes.
+#[derive(Clone, Debug)]
+pub struct Record {
+    header: Header,
+    bytes: Bytes,
+}
+
+impl Record {
+    /// The record of a block that is here already: of 1 to 4 MiB, as all are.
+    pub fn new(key: [u8; KEY_BYTES], block: BlockIndex, data: &[u8]) -> Self {
+        let mut draft = Draft::new(Header { key, block, len: data.len() as u32 });
+        draft.push(data);
+        draft.finished()
+    }
+
+    /// Whose bytes they are.
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The block's bytes.
+    pub fn data(&self) -> Bytes {
+        let at = data_at(self.header.len);
+        self.bytes.slice(at..at + self.header.len as usize)
+    }
+
+    /// All of it, as it goes to the disk.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// What is wrong with a record.
@@ -225,9 +289,7 @@ mod tests {
     }
 
     fn record(block: u32, data: &[u8]) -> Vec<u8> {
-        let mut out = vec![0xee; extent_bytes(data.len() as u32)];
-        encode(&Header::new(&SNAPSHOT, BlockIndex(block), data.len() as u32), data, &mut out);
-        out
+        Record::new([0xa5; KEY_BYTES], BlockIndex(block), data).as_bytes().to_vec()
     }
 
     /// Reads a part of a record as a segment does.
@@ -251,6 +313,27 @@ mod tests {
         assert_eq!(decode_header(&checked_in), Ok(header));
         let part = Part::new(70_000, 0, 70_000).unwrap();
         assert!(read(&checked_in, 0x0102_0304, &part).unwrap() == data(70_000));
+    }
+
+    #[test]
+    fn a_draft_takes_its_data_in_any_pieces_and_no_more_and_lies_where_it_is_written_from() {
+        let (header, data) = (Header::new(&SNAPSHOT, BlockIndex(3), 100_000), data(100_000));
+        for piece in [1, 4095, 70_000, 100_000] {
+            let mut draft = Draft::new(header);
+            let mut taken = 0;
+            for bytes in data.chunks(piece) {
+                assert_eq!(draft.missing(), data.len() - taken);
+                assert!(draft.push(bytes).is_empty());
+                taken += bytes.len();
+            }
+            assert_eq!(draft.push(b"more"), b"more");
+            let whole = draft.seal().unwrap();
+            assert_eq!(whole.as_bytes().as_ptr().addr() % ALIGN_BYTES, 0);
+            assert!(whole.data() == data && whole.as_bytes() == record(3, &data));
+        }
+        let mut short = Draft::new(header);
+        short.push(&data[1..]);
+        assert!(short.seal().is_none());
     }
 
     #[test]

@@ -106,6 +106,9 @@ pub enum Depth {
     All,
 }
 
+/// Takes bytes in as they arrive, in order.
+pub type Sink<'a> = dyn FnMut(&[u8]) + Send + 'a;
+
 /// A store of objects. All methods may be called concurrently and are cancel-safe, but a cancelled `put` may or may
 /// not have happened.
 #[async_trait]
@@ -124,6 +127,19 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
     /// An empty range is answered without asking. `Stale` if the object is another version by now, `Truncated` if it
     /// ends before the range does.
     async fn read(&self, key: &[u8], range: Range<u64>, version: Option<&Version>) -> Result<Bytes, OriginError>;
+
+    /// The same, given to `sink` piece by piece, each byte once, as soon as it is known to be of that version; on an error,
+    /// what came before it.
+    async fn read_to(
+        &self,
+        key: &[u8],
+        range: Range<u64>,
+        version: Option<&Version>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), OriginError> {
+        sink(&self.read(key, range, version).await?);
+        Ok(())
+    }
 
     /// What a listing would say of `key`.
     async fn head(&self, key: &[u8]) -> Result<Listed, OriginError>;

@@ -30,7 +30,7 @@ use crate::retry::{Failure, Patience, Retry};
 use crate::s3_list;
 use crate::sigv4::Signer;
 use crate::url::OriginUrl;
-use crate::{Depth, Listed, Origin, Page, Version, aws_profile};
+use crate::{Depth, Listed, Origin, Page, Sink, Version, aws_profile};
 
 /// What AWS signature 4 leaves as it is, in a query and in a path.
 const QUERY: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -308,25 +308,25 @@ impl S3Origin {
         }
     }
 
-    /// Makes one attempt at the bytes of `range` that `body` still lacks.
+    /// Makes one attempt at the bytes of `range` that `got` still lacks.
     async fn read_on(
         &self,
         retry: &Retry,
         key: &[u8],
         full: &str,
         range: &Range<u64>,
-        body: &mut Gathering,
+        got: &mut Gathering<'_>,
     ) -> Result<(), Failure> {
-        let asked = range.start + body.bytes.len() as u64..range.end;
+        let asked = range.start + got.bytes..range.end;
         let wanted = asked.end - asked.start;
-        let version = body.version.clone();
+        let version = got.version.clone();
         let response =
             self.ask(retry, Method::GET, key, &Target::Object(full), version.as_ref(), Some(asked.clone())).await?;
         let (parts, stream) = response.into_parts();
-        let truncated = |got: u64| OriginError::Truncated {
+        let truncated = |more: u64| OriginError::Truncated {
             key: Key::from(key),
             expected: range.end - range.start,
-            got: asked.start - range.start + got,
+            got: asked.start - range.start + more,
         };
         let length = content_length(&parts.headers);
         // Where the body starts in the object, and how large that is.
@@ -364,7 +364,7 @@ impl S3Origin {
             }
             _ => return Err(nonsense("neither 200 nor 206 to a GET")),
         };
-        body.bind(key, &parts.headers, total)?;
+        got.bind(key, &parts.headers, total)?;
 
         let mut skip = asked.start - start;
         let mut left = wanted;
@@ -372,7 +372,7 @@ impl S3Origin {
             let skipped = skip.min(chunk.len() as u64);
             skip -= skipped;
             left -= chunk.len() as u64 - skipped;
-            body.bytes.extend_from_slice(&chunk[skipped as usize..]);
+            got.take(&chunk[skipped as usize..]);
         })
         .await;
         match end {
@@ -485,15 +485,27 @@ impl Origin for S3Origin {
     }
 
     async fn read(&self, key: &[u8], range: Range<u64>, version: Option<&Version>) -> Result<Bytes, OriginError> {
+        let mut bytes = room(range.end.saturating_sub(range.start));
+        self.read_to(key, range, version, &mut |chunk| bytes.extend_from_slice(chunk)).await?;
+        Ok(bytes.freeze())
+    }
+
+    async fn read_to(
+        &self,
+        key: &[u8],
+        range: Range<u64>,
+        version: Option<&Version>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), OriginError> {
         let full = self.full_key(key)?;
         if range.is_empty() {
-            return Ok(Bytes::new());
+            return Ok(());
         }
         let mut retry = self.retry(key);
-        let mut body = Gathering { bytes: room(range.end - range.start), version: version.cloned() };
+        let mut got = Gathering { bytes: 0, version: version.cloned(), sink };
         loop {
-            match self.read_on(&retry, key, &full, &range, &mut body).await {
-                Ok(()) => return Ok(body.bytes.freeze()),
+            match self.read_on(&retry, key, &full, &range, &mut got).await {
+                Ok(()) => return Ok(()),
                 Err(failure) => retry.pause(failure).await?,
             }
         }
@@ -565,13 +577,19 @@ enum Target<'a> {
     Listing(Vec<(&'static str, String)>),
 }
 
-/// The bytes that the attempts of a read have got so far, and the version that all of them are of.
-struct Gathering {
-    bytes: BytesMut,
+/// How many bytes the attempts of a read have got so far, where they go, and the version that all of them are of.
+struct Gathering<'a> {
+    bytes: u64,
     version: Option<Version>,
+    sink: &'a mut Sink<'a>,
 }
 
-impl Gathering {
+impl Gathering<'_> {
+    fn take(&mut self, chunk: &[u8]) {
+        self.bytes += chunk.len() as u64;
+        (self.sink)(chunk);
+    }
+
     /// Holds the answer against the version so far; the first answer of a read without one sets it, so that bytes of
     /// two versions are never put together.
     fn bind(&mut self, key: &[u8], headers: &HeaderMap, total: Option<u64>) -> Result<(), Failure> {

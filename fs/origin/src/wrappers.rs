@@ -15,7 +15,7 @@ use futures::stream::BoxStream;
 
 use crate::error::{Key, OriginError};
 use crate::pace::{Pace, Turn};
-use crate::{Depth, Listed, Origin, OriginUrl, Page, Version};
+use crate::{Depth, Listed, Origin, OriginUrl, Page, Sink, Version};
 
 /// Lets only so many calls through at a time; the others wait in line, for a bounded time.
 #[derive(Debug)]
@@ -56,6 +56,17 @@ impl Origin for Limited {
     async fn read(&self, key: &[u8], range: Range<u64>, version: Option<&Version>) -> Result<Bytes, OriginError> {
         let _turn = self.turn().await?;
         self.inner.read(key, range, version).await
+    }
+
+    async fn read_to(
+        &self,
+        key: &[u8],
+        range: Range<u64>,
+        version: Option<&Version>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), OriginError> {
+        let _turn = self.turn().await?;
+        self.inner.read_to(key, range, version, sink).await
     }
 
     async fn head(&self, key: &[u8]) -> Result<Listed, OriginError> {

@@ -1,6 +1,8 @@
 //! What breaks on the wire is asked for again until it is right, or is a clear error in time; never wrong bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -132,6 +134,30 @@ async fn read_goes_on_where_a_connection_broke() {
     assert!(bench.read(0..300_000).await.expect("read") == bench.bytes);
     let counters = bench.server.counters();
     assert_eq!((counters.gets, counters.get_bytes), (3, 300_000 + 200_000 + 100_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_gets_each_byte_once_and_what_came_before_a_lasting_failure() {
+    let bench = Bench::new(Duration::from_millis(900)).await;
+    let read_to = async |bytes: &mut Vec<u8>| {
+        let sink = &mut |piece: &[u8]| bytes.extend_from_slice(piece);
+        bench.origin.read_to(b"k", 1000..300_000, Some(&bench.version), sink).await
+    };
+    bench.break_next(2, Fault::Truncate { after: 100_000 });
+    let mut bytes = Vec::new();
+    read_to(&mut bytes).await.expect("read");
+    assert!(bytes == bench.bytes[1000..]);
+
+    let first = AtomicBool::new(true);
+    bench.proxy.set_hook(move |_| if first.swap(false, Relaxed) { Fault::Stall } else { Fault::StallBeforeHead });
+    let mut bytes = Vec::new();
+    let error = read_to(&mut bytes).await.unwrap_err();
+    assert!(matches!(error, OriginError::TimedOut { .. }), "{error:?}");
+    assert!(
+        (1..299_000).contains(&bytes.len()) && bytes == bench.bytes[1000..][..bytes.len()],
+        "{} bytes",
+        bytes.len()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

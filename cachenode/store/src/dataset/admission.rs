@@ -20,10 +20,9 @@ use super::rebuild::Work;
 use super::touches::Touches;
 use super::{DatasetSpec, Trouble, add, dataset_row};
 use crate::base::Base;
-use crate::buffer;
 use crate::error::StoreError;
 use crate::policy::{Policy, PolicyKind};
-use crate::record::{self, Flaw, Header, KEY_BYTES};
+use crate::record::{self, Flaw, Header, KEY_BYTES, Record};
 use crate::segment::{Segment, SegmentTable};
 use crate::slots::{Found, Place, Slots};
 
@@ -263,10 +262,9 @@ impl Shared {
     }
 
     /// Writes a block and shows it.
-    pub(super) fn keep(&self, block: BlockIndex, ticket: u64, bytes: &[u8]) -> io::Result<()> {
-        // A block is at most 4 MiB, which the reservation made sure of.
-        let len = bytes.len() as u32;
-        let extent = record::extent_bytes(len);
+    pub(super) fn keep(&self, ticket: u64, record: &Record) -> io::Result<()> {
+        let Header { block, len, .. } = *record.header();
+        let extent = record.as_bytes().len();
         let Allotment { segment, place, prepare } = {
             let mut state = self.lock();
             if state.pending.get(&block) != Some(&ticket) {
@@ -278,11 +276,7 @@ impl Shared {
         if let Some(range) = prepare {
             segment.prepare(range.start, range.end - range.start);
         }
-        let written = buffer::with(extent, |out| {
-            record::encode(&Header { key: self.key, block, len }, bytes, out);
-            segment.write(place.offset(), out)
-        });
-        let written = written.and_then(|()| match segment.is_deleted()? {
+        let written = segment.write(place.offset(), record.as_bytes()).and_then(|()| match segment.is_deleted()? {
             false => Ok(()),
             true => Err(io::Error::new(io::ErrorKind::NotFound, "segment was deleted")),
         });

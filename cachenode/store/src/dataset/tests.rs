@@ -174,7 +174,7 @@ impl Bed {
 fn put(cache: &DatasetCache, block: u32) -> bool {
     let block = BlockIndex(block);
     let Some(reservation) = cache.reserve(block, len_of(block)) else { return false };
-    cache.write(reservation, &bytes_of(block, len_of(block))).unwrap();
+    cache.write(reservation, &cache.record(block, &bytes_of(block, len_of(block)))).unwrap();
     true
 }
 
@@ -214,11 +214,10 @@ fn any_part_of_a_large_block_reads_back_and_nothing_beyond_it() {
     let (block, len) = (BlockIndex(3), BLOCK_BYTES as u32);
     let bytes = bytes_of(block, len);
     let reservation = bed.cache().reserve(block, len).unwrap();
-    bed.cache().write(reservation, &bytes).unwrap();
+    bed.cache().write(reservation, &bed.cache().record(block, &bytes)).unwrap();
     for (start, part) in [(0, 1), (0, len), (len - 1, 1), (65_535, 2), (1 << 20, 1 << 20), (3_000_000, 131_072)] {
-        let mut found = b"before".to_vec();
-        assert_eq!(bed.cache().read_into(block, len, start, part, &mut found), Lookup::Hit(()));
-        assert!(found[6..] == bytes[start as usize..(start + part) as usize], "{start} {part}");
+        let found = bed.cache().read(block, len, start, part, <[u8]>::to_vec).hit().unwrap();
+        assert!(found == bytes[start as usize..(start + part) as usize], "{start} {part}");
     }
     for (block_len, start, part) in [(len, len, 1), (len, 1, len), (len, 0, 0)] {
         assert_eq!(bed.cache().read(block, block_len, start, part, |_| ()), Lookup::Miss);
@@ -256,13 +255,19 @@ fn a_block_is_promised_once_and_a_dropped_promise_gives_its_room_back() {
 }
 
 #[test]
-fn a_write_of_another_length_or_dataset_is_refused_and_keeps_nothing() {
+fn a_write_of_another_block_length_or_dataset_is_refused_and_keeps_nothing() {
     let bed = Bed::new(PolicyKind::Nr, 1 << 30);
     let other = bed.store().dataset(DatasetSpec { snapshot: SnapshotId([2; 32]), ..bed.spec.clone() }).unwrap();
-    let short = bed.cache().reserve(BlockIndex(5), 10).unwrap();
-    assert!(matches!(bed.cache().write(short, b"five5"), Err(WriteError::WrongLength { expected: 10, got: 5 })));
+    let five = bed.cache().record(BlockIndex(5), b"five5");
+    for (block, len) in [(5, 10), (6, 5)] {
+        let wrong = bed.cache().reserve(BlockIndex(block), len).unwrap();
+        assert!(matches!(bed.cache().write(wrong, &five), Err(WriteError::WrongBlock { got_bytes: 5, .. })));
+    }
     let foreign = other.reserve(BlockIndex(5), 5).unwrap();
-    assert!(matches!(bed.cache().write(foreign, b"five5"), Err(WriteError::WrongDataset)));
+    assert!(matches!(bed.cache().write(foreign, &five), Err(WriteError::WrongDataset)));
+    let ours = bed.cache().reserve(BlockIndex(5), 5).unwrap();
+    let theirs = other.record(BlockIndex(5), b"five5");
+    assert!(matches!(bed.cache().write(ours, &theirs), Err(WriteError::WrongDataset)));
     assert_eq!((bed.cache().usage().used_bytes, other.usage().used_bytes), (0, 0));
     assert!(bed.put(5) && put(&other, 5));
 }
@@ -349,9 +354,9 @@ fn a_block_evicted_before_it_was_written_is_a_miss_and_takes_no_room() {
     let bed = Bed::new(PolicyKind::Lru, 10_000);
     let early = bed.cache().reserve(BlockIndex(1), 6000).unwrap();
     let late = bed.cache().reserve(BlockIndex(2), 6000).unwrap();
-    bed.cache().write(early, &[1; 6000]).unwrap();
+    bed.cache().write(early, &bed.cache().record(BlockIndex(1), &[1; 6000])).unwrap();
     assert!(!bed.cache().contains(BlockIndex(1)));
-    bed.cache().write(late, &[2; 6000]).unwrap();
+    bed.cache().write(late, &bed.cache().record(BlockIndex(2), &[2; 6000])).unwrap();
     assert!(bed.cache().contains(BlockIndex(2)));
     assert_eq!((bed.cache().usage().used_bytes, bed.cache().usage().blocks_cached), (6000, 1));
 }
@@ -553,7 +558,8 @@ fn a_closed_store_goes_on_serving_what_it_has_and_admits_nothing() {
     let reservation = bed.cache().reserve(BlockIndex(5), len_of(BlockIndex(5))).unwrap();
     bed.store().close().unwrap();
     assert!(bed.get(4) && !bed.put(6));
-    bed.cache().write(reservation, &bytes_of(BlockIndex(5), len_of(BlockIndex(5)))).unwrap();
+    let record = bed.cache().record(BlockIndex(5), &bytes_of(BlockIndex(5), len_of(BlockIndex(5))));
+    bed.cache().write(reservation, &record).unwrap();
     assert!(bed.get(5));
     assert!(matches!(bed.store().dataset(bed.spec.clone()), Err(StoreError::Closed)));
 }

@@ -135,7 +135,7 @@ fn measure_restart_with_100_000_blocks() {
                 scope.spawn(move || {
                     for block in (thread..blocks).step_by(8).map(BlockIndex) {
                         let reservation = cache.reserve(block, 2000).unwrap();
-                        cache.write(reservation, &[block.0 as u8; 2000]).unwrap();
+                        cache.write(reservation, &cache.record(block, &[block.0 as u8; 2000])).unwrap();
                     }
                 });
             }

@@ -33,7 +33,7 @@ fn run(command: &mut Command) {
 fn try_put(bed: &Bed, block: u32) -> Option<Result<(), WriteError>> {
     let block = BlockIndex(block);
     let reservation = bed.cache().reserve(block, len_of(block))?;
-    Some(bed.cache().write(reservation, &bytes_of(block, len_of(block))))
+    Some(bed.cache().write(reservation, &bed.cache().record(block, &bytes_of(block, len_of(block)))))
 }
 
 /// Changes the segment files behind the store's back.
