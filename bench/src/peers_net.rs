@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use larder_cachenode::{
-    Ask, Blocks, DatasetStats, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server, StoredBlocks, Tls,
-    TlsFiles, Token, Want,
+    Ask, Blocks, DatasetStats, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server, Tls, TlsFiles,
+    Token, Want,
 };
 use larder_dataset::{BlockIndex, SnapshotId};
 use larder_origin::{Origin, OriginConfig};
@@ -260,16 +260,6 @@ impl Blocks for InMemory {
         if range.end > block.len() { Err(ReadError::NoSuchRange) } else { Ok(block.slice(range)) }
     }
 
-    async fn have(
-        &self,
-        _: SnapshotId,
-        _: Option<&Token>,
-        first: BlockIndex,
-        blocks: u32,
-    ) -> Result<StoredBlocks, ReadError> {
-        Ok(StoredBlocks::of(first, blocks, |block| (block.0 as usize) < self.0.len()))
-    }
-
     fn stats(&self) -> Vec<DatasetStats> {
         Vec::new()
     }
@@ -318,16 +308,6 @@ impl Blocks for Stored {
             Lookup::Miss => Err(ReadError::NoSuchRange),
         };
         tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?
-    }
-
-    async fn have(
-        &self,
-        _: SnapshotId,
-        _: Option<&Token>,
-        first: BlockIndex,
-        blocks: u32,
-    ) -> Result<StoredBlocks, ReadError> {
-        Ok(StoredBlocks::of(first, blocks, |block| self.cache.contains(block)))
     }
 
     fn stats(&self) -> Vec<DatasetStats> {
@@ -396,8 +376,7 @@ fn read_for(
                 let peers = Arc::clone(&peers);
                 async move {
                     let want = Want { block: BlockIndex(record), start: 0, len };
-                    let got = peers.read("server", SNAPSHOT, None, &[want], true).await?;
-                    Ok(got.into_iter().next().context("an answer")??.len())
+                    Ok(peers.read("server", SNAPSHOT, None, want, true).await?.len())
                 }
             }));
             stop.cancel();

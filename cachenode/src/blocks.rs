@@ -11,16 +11,14 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use larder_cachenode_api::frame::TOKEN_BYTES_MOST;
 use larder_dataset::{BlockIndex, SnapshotId};
-
-/// The longest token, in bytes.
-const TOKEN_BYTES_MOST: usize = 4096;
 
 /// What lets one read a dataset from another node. Prints as nothing; compares in constant time.
 #[derive(Clone, Eq)]
 pub struct Token(Arc<str>);
 
-/// It is empty, too long, or has characters that a header cannot carry.
+/// It is empty, too long, or has characters that a token cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token is 1 to {TOKEN_BYTES_MOST} printable ASCII characters without spaces")]
 pub struct InvalidToken;
@@ -122,57 +120,6 @@ impl ReadError {
     }
 }
 
-/// Which blocks of a run are stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredBlocks {
-    first: BlockIndex,
-    blocks: u32,
-    /// The first block is the lowest bit of the first byte; spare bits are 0.
-    bits: Vec<u8>,
-}
-
-impl StoredBlocks {
-    /// Asks `stored` for each of the `blocks` blocks from `first`.
-    pub fn of(first: BlockIndex, blocks: u32, mut stored: impl FnMut(BlockIndex) -> bool) -> Self {
-        let mut bits = vec![0; blocks.div_ceil(8) as usize];
-        for number in 0..blocks {
-            // A run that leaves the numbers there are ends at the last of them.
-            let Some(block) = first.0.checked_add(number) else { break };
-            if stored(BlockIndex(block)) {
-                bits[(number / 8) as usize] |= 1 << (number % 8);
-            }
-        }
-        Self { first, blocks, bits }
-    }
-
-    /// From bits as they are sent; `None` if they are not those of `blocks` blocks.
-    pub(crate) fn from_bits(first: BlockIndex, blocks: u32, bits: &[u8]) -> Option<Self> {
-        let spare = bits.last().map_or(0, |last| u32::from(*last) >> ((blocks + 7) % 8 + 1));
-        let fits = bits.len() == blocks.div_ceil(8) as usize && spare == 0;
-        fits.then(|| Self { first, blocks, bits: bits.to_vec() })
-    }
-
-    pub(crate) fn bits(&self) -> &[u8] {
-        &self.bits
-    }
-
-    /// How many blocks were asked about.
-    pub fn asked(&self) -> u32 {
-        self.blocks
-    }
-
-    /// How many of them are stored.
-    pub fn count(&self) -> u32 {
-        self.bits.iter().map(|byte| byte.count_ones()).sum()
-    }
-
-    /// True if the block was asked about and is stored.
-    pub fn contains(&self, block: BlockIndex) -> bool {
-        let number = block.0.checked_sub(self.first.0).filter(|number| *number < self.blocks);
-        number.is_some_and(|number| self.bits[(number / 8) as usize] & (1 << (number % 8)) != 0)
-    }
-}
-
 /// What a node has of one dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetStats {
@@ -196,15 +143,6 @@ pub trait Blocks: Send + Sync + 'static {
     /// on without this future. Must not block.
     async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError>;
 
-    /// Which of `blocks` blocks from `first` are in the store. Fetches nothing. The token decides as in [`read`](Self::read).
-    async fn have(
-        &self,
-        snapshot: SnapshotId,
-        token: Option<&Token>,
-        first: BlockIndex,
-        blocks: u32,
-    ) -> Result<StoredBlocks, ReadError>;
-
     /// What is cached of each dataset. Names and sums: whoever is a member of the cluster may read it.
     fn stats(&self) -> Vec<DatasetStats>;
 }
@@ -224,24 +162,5 @@ mod tests {
         for bad in ["", "a b", "a\nb", "ä", &"x".repeat(TOKEN_BYTES_MOST + 1)] {
             assert_eq!(Token::new(bad), Err(InvalidToken));
         }
-    }
-
-    #[test]
-    fn stored_blocks_survive_the_wire() {
-        for blocks in [1, 7, 8, 9, 16, 17] {
-            let stored = StoredBlocks::of(BlockIndex(100), blocks, |block| block.0 % 3 == 0);
-            let again = StoredBlocks::from_bits(BlockIndex(100), blocks, stored.bits()).unwrap();
-            assert_eq!(again, stored);
-            for block in 90..130 {
-                let is = block >= 100 && block < 100 + blocks && block % 3 == 0;
-                assert_eq!(again.contains(BlockIndex(block)), is, "{block} of {blocks}");
-            }
-            assert_eq!(again.count(), (100..100 + blocks).filter(|block| block % 3 == 0).count() as u32);
-        }
-        assert_eq!(StoredBlocks::from_bits(BlockIndex(0), 9, &[0]), None, "too short");
-        assert_eq!(StoredBlocks::from_bits(BlockIndex(0), 7, &[0x80]), None, "a spare bit");
-        assert!(StoredBlocks::from_bits(BlockIndex(0), 8, &[0x80]).is_some());
-        let end = StoredBlocks::of(BlockIndex(u32::MAX), 3, |_| true);
-        assert_eq!(end.count(), 1);
     }
 }

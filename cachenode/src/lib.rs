@@ -2,7 +2,7 @@
 //!
 //! The cast: [`blocks`] is what a node gives away, and how it refuses; [`server`] serves that to peers; [`client`] reads from
 //! them, and goes round those that fail; [`membership`] says who they are; [`tls`] is how each knows the other; [`counters`]
-//! counts all of it. `wire` is a connection of either side, `convert` knows both the generated types and ours, `chain` writes errors.
+//! counts all of it. `buffers` is memory that is used again, `wire` is a connection of either side, `convert` knows both what goes over it and our types, `chain` writes errors.
 //!
 //! Invariants: bytes from a peer are the length that was asked for and match the checksum they came with; a peer that does
 //! not answer costs the one who asks a bounded time, and not one request after the other; what is on its way to peers is
@@ -11,6 +11,7 @@
 //! It does not know where blocks come from, which node should have which, or what a file is.
 
 pub mod blocks;
+mod buffers;
 mod chain;
 pub mod client;
 mod convert;
@@ -20,7 +21,7 @@ pub mod server;
 pub mod tls;
 mod wire;
 
-pub use blocks::{Ask, Blocks, DatasetStats, ReadError, StoredBlocks, Token, Want};
+pub use blocks::{Ask, Blocks, DatasetStats, ReadError, Token, Want};
 pub use client::{NodeInfo, NodeStats, PeerError, PeerStatus, Peers, PeersConfig};
 pub use counters::{Cause, PeerCounters};
 pub use membership::{Membership, Node, NodeList, Source};

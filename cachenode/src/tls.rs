@@ -39,8 +39,31 @@ pub const NODE_DNS_NAME: &str = "cachenode.larder.dev";
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// HTTP/2, and nothing else.
-const PROTOCOL_NAME: &[u8] = b"h2";
+/// What is spoken over a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spoken {
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// Bytes of blocks in frames.
+    Lane,
+}
+
+impl Spoken {
+    const ALL: [Self; 2] = [Self::Grpc, Self::Lane];
+
+    /// Its name in the handshake.
+    fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Grpc => b"h2",
+            Self::Lane => b"larder-blocks/1",
+        }
+    }
+
+    /// HTTP/2 unless something else was agreed on.
+    pub(crate) fn of_alpn(agreed: Option<&[u8]>) -> Self {
+        if agreed == Some(Self::Lane.alpn()) { Self::Lane } else { Self::Grpc }
+    }
+}
 
 /// How nodes talk to each other.
 #[derive(Clone, Debug)]
@@ -119,7 +142,7 @@ impl TlsFiles {
             .with_client_cert_verifier(Arc::new(NodesOnly(verifier)))
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(|error| unfit(error.into()))?;
-        server.alpn_protocols = vec![PROTOCOL_NAME.to_vec()];
+        server.alpn_protocols = Spoken::ALL.map(|spoken| spoken.alpn().to_vec()).into();
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         let mut client = client_builder(provider)
@@ -127,9 +150,13 @@ impl TlsFiles {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)
             .map_err(|error| unfit(error.into()))?;
-        client.alpn_protocols = vec![PROTOCOL_NAME.to_vec()];
         client.resumption = Resumption::disabled();
-        Ok(Configs { server: Arc::new(server), client: Arc::new(client) })
+        let clients = Spoken::ALL.map(|spoken| {
+            let mut client = client.clone();
+            client.alpn_protocols = vec![spoken.alpn().to_vec()];
+            Arc::new(client)
+        });
+        Ok(Configs { server: Arc::new(server), clients })
     }
 
     /// Tells one state of the files from the next; parts that cannot be looked at are `None`.
@@ -179,7 +206,8 @@ fn has_node_name(certificate: &CertificateDer<'_>) -> Result<(), Error> {
 #[derive(Debug)]
 struct Configs {
     server: Arc<ServerConfig>,
-    client: Arc<ClientConfig>,
+    /// In the order of [`Spoken::ALL`].
+    clients: [Arc<ClientConfig>; 2],
 }
 
 /// The certificates of this node, the newest that could be read.
@@ -234,8 +262,8 @@ impl Tls {
         Arc::clone(&self.configs.load().server).into()
     }
 
-    pub(crate) fn connector(&self) -> tokio_rustls::TlsConnector {
-        Arc::clone(&self.configs.load().client).into()
+    pub(crate) fn connector(&self, spoken: Spoken) -> tokio_rustls::TlsConnector {
+        Arc::clone(&self.configs.load().clients[spoken as usize]).into()
     }
 }
 

@@ -1,10 +1,9 @@
 //! One connection of either side, encrypted or not: bytes in and out, until it is cut.
 //!
 //! Invariant: once its token is cancelled nothing goes in or out any more, whoever holds it; and why its bytes stopped is
-//! kept in words, since HTTP/2 forgets it.
+//! kept in words, since who speaks over it forgets it.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -12,14 +11,14 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
-use crate::tls;
+use crate::tls::{self, Spoken};
 
-/// More than the settings of a server.
+/// More than the settings of a server, or the hello of a lane.
 const HEARD_BYTES_MOST: usize = 256;
 
 /// Why a connection's bytes stopped, if they did.
@@ -38,16 +37,6 @@ enum Io {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// What the server knows of a request's connection.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    pub(crate) address: SocketAddr,
-    /// Cuts the connection.
-    pub(crate) cut: CancellationToken,
-    /// Bytes of blocks that may be on their way over this connection.
-    pub(crate) room: Arc<Semaphore>,
-}
-
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Wire {
@@ -57,7 +46,6 @@ pub(crate) struct Wire {
     fault: Fault,
     /// What was heard already, and is to be read first.
     heard: BytesMut,
-    caller: Option<Caller>,
     /// The server's room for connections.
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -65,7 +53,7 @@ pub(crate) struct Wire {
 impl Wire {
     fn new(io: Io, cut: CancellationToken) -> Self {
         let until_cut = Box::pin(cut.clone().cancelled_owned());
-        Self { io, cut, until_cut, fault: Fault::default(), heard: BytesMut::new(), caller: None, _place: None }
+        Self { io, cut, until_cut, fault: Fault::default(), heard: BytesMut::new(), _place: None }
     }
 
     pub(crate) fn plain(io: TcpStream, cut: CancellationToken) -> Self {
@@ -77,21 +65,29 @@ impl Wire {
     }
 
     /// A connection that was accepted.
-    pub(crate) fn of(mut self, caller: Caller, place: OwnedSemaphorePermit) -> Self {
-        self.caller = Some(caller);
+    pub(crate) fn holding(mut self, place: OwnedSemaphorePermit) -> Self {
         self._place = Some(place);
         self
     }
 
-    /// Waits until the other side says something, before anything is said to it: a server lets one in by its settings, or
-    /// says why it does not, which is lost if it comes to bytes that nobody reads any more.
-    pub(crate) async fn hear(&mut self) -> io::Result<()> {
+    /// Waits until the other side has said so many bytes, before anything is said to it. They are read again.
+    pub(crate) async fn hear(&mut self, least: usize) -> io::Result<&[u8]> {
         let mut heard = BytesMut::with_capacity(HEARD_BYTES_MOST);
-        if self.read_buf(&mut heard).await? == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection"));
+        while heard.len() < least {
+            if self.read_buf(&mut heard).await? == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection"));
+            }
         }
         self.heard = heard;
-        Ok(())
+        Ok(&self.heard)
+    }
+
+    /// What TLS was told that will be spoken; `None` without TLS.
+    pub(crate) fn spoken(&self) -> Option<Spoken> {
+        match &self.io {
+            Io::Plain(_) => None,
+            Io::Tls(io) => Some(Spoken::of_alpn(io.get_ref().1.alpn_protocol())),
+        }
     }
 
     pub(crate) fn fault(&self) -> Fault {
@@ -187,9 +183,7 @@ impl AsyncWrite for Wire {
 }
 
 impl Connected for Wire {
-    type ConnectInfo = Option<Caller>;
+    type ConnectInfo = ();
 
-    fn connect_info(&self) -> Option<Caller> {
-        self.caller.clone()
-    }
+    fn connect_info(&self) {}
 }

@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_cachenode::StoredBlocks;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError};
 use larder_import::object_range;
 use larder_origin::Origin;
@@ -288,11 +287,6 @@ impl Dataset {
             add(&self.counters.peer_served_bytes, bytes.len() as u64);
         }
         Ok(found)
-    }
-
-    /// Which of `blocks` blocks from `first` are in the store.
-    pub(crate) fn stored(&self, first: BlockIndex, blocks: u32) -> StoredBlocks {
-        StoredBlocks::of(first, blocks, |block| self.cache.contains(block))
     }
 
     /// The URL of a file's object; for a packed file, of its pack with the bytes' place in it.

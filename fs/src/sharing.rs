@@ -115,7 +115,6 @@ impl Sharing {
     pub(crate) async fn read(&self, node: &Asked, part: &BlockPart) -> Result<Bytes, PeerError> {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
         let want = Want { block: part.block, start: 0, len: part.block_len };
-        let mut got = self.peers.read(&node.name, self.snapshot, token.as_ref(), &[want], node.forwarded).await?;
-        got.pop().unwrap_or_else(|| Err(PeerError::NoSuchNode { node: node.name.clone() }))
+        self.peers.read(&node.name, self.snapshot, token.as_ref(), want, node.forwarded).await
     }
 }

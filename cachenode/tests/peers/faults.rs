@@ -1,21 +1,22 @@
 //! Peers that lie, stall, break and die.
 
-use std::pin::Pin;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::join_all;
-use futures::{Stream, StreamExt};
 use larder_cachenode::{Cause, PeerError, Security};
+use larder_cachenode_api::frame::{
+    Answer, HELLO_BYTES, Hello, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
+};
 use larder_cachenode_api::v1::cache_node_server::{CacheNode, CacheNodeServer};
-use larder_cachenode_api::v1::read_response::Part;
 use larder_cachenode_api::{PROTOCOL, v1};
-use larder_dataset::crc32c;
-use tokio::net::TcpListener;
+use larder_dataset::{crc32c, crc32c_append};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request as GrpcRequest, Response, Status};
 
 use crate::node::{Reader, TestNode, content, until};
 
@@ -24,27 +25,24 @@ use crate::node::{Reader, TestNode, content, until};
 enum Lie {
     None,
     WrongBytes,
+    WrongSum,
     OtherBlock,
-    OtherWant,
     OtherOffset,
     OtherSnapshot,
+    OtherTag,
     TooLong,
     TooShort,
-    EmptyPiece,
-    OneMore,
-    NoHeader,
-    HeaderTwice,
-    Nothing,
+    Nonsense,
+    TooManyWords,
+    EndsAtOnce,
     EndsEarly,
-    ReadsInOtherProtocol,
     OtherProtocol,
-    RefusesProtocol,
-    Fails,
-    StallsBeforeHeader,
-    StallsAfterHeader,
+    NoHello,
+    SaysNothing,
+    SaysThatItIsThere,
 }
 
-/// A peer that answers every read with one range, and lies as it is told.
+/// A peer that answers every read, and lies as it is told.
 #[derive(Clone)]
 struct Liar(Arc<Mutex<Lie>>);
 
@@ -52,87 +50,85 @@ impl Liar {
     fn lie(&self) -> Lie {
         *self.0.lock().unwrap()
     }
-}
 
-#[tonic::async_trait]
-impl CacheNode for Liar {
-    async fn get_info(&self, _: Request<v1::GetInfoRequest>) -> Result<Response<v1::GetInfoResponse>, Status> {
+    /// Serves a lane; None: it is over.
+    async fn serve(self, mut io: TcpStream) -> Option<()> {
+        let mut hello = [0; HELLO_BYTES];
+        io.read_exact(&mut hello).await.ok()?;
         let protocol = if self.lie() == Lie::OtherProtocol { PROTOCOL + 1 } else { PROTOCOL };
-        Ok(Response::new(v1::GetInfoResponse { protocol, version: "9.9.9".to_owned(), node: "liar".to_owned() }))
+        let ours = Hello { protocol }.encode();
+        io.write_all(if self.lie() == Lie::NoHello { b"HTTP/1.1 400 Bad" } else { &ours }).await.ok()?;
+        loop {
+            let mut frame = [0; READ_BYTES];
+            io.read_exact(&mut frame[..REQUEST_BYTES]).await.ok()?;
+            let len = Request::len_of(frame.first_chunk()?);
+            io.read_exact(&mut frame[REQUEST_BYTES..len]).await.ok()?;
+            match Request::decode(&frame[..len]).ok()? {
+                Request::Read { tag, wanted, token_len, .. } => {
+                    io.read_exact(&mut vec![0; token_len.into()]).await.ok()?;
+                    io.write_all(&self.answer(tag, wanted)?).await.ok()?;
+                    if self.lie() == Lie::EndsEarly {
+                        return None;
+                    }
+                }
+                Request::Ping if self.lie() != Lie::SaysNothing => {
+                    io.write_all(&Answer::Pong.encode()).await.ok()?;
+                }
+                Request::Ping => {}
+                Request::Cancel { tag } => {
+                    let refusal = Answer::Refusal { tag, code: RefusalCode::Unavailable, len: 0 };
+                    io.write_all(&refusal.encode()).await.ok()?;
+                }
+            }
+        }
     }
 
-    type ReadStream = Pin<Box<dyn Stream<Item = Result<v1::ReadResponse, Status>> + Send>>;
-
-    async fn read(&self, request: Request<v1::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        let lie = self.lie();
-        let v1::ReadRequest { snapshot, wants, .. } = request.into_inner();
-        let v1::Want { block, start, len } = wants[0];
-        let mut header = v1::Header { protocol: PROTOCOL, snapshot };
-        let data = content(block, start, len);
-        let mut piece = v1::Piece { want: 0, block, offset: start, crc32c: crc32c(&data), data };
-        let pieces = |piece: v1::Piece| vec![Part::Header(header.clone()), Part::Piece(piece)];
-        let mut stall = false;
-        let mut resized = |len: usize| {
-            piece.data = piece.data.iter().cycle().take(len).copied().collect();
-            piece.crc32c = crc32c(&piece.data);
-            piece.clone()
+    /// What it says to a read; None: it hangs up.
+    fn answer(&self, tag: u32, wanted: Wanted) -> Option<Vec<u8>> {
+        let range = |tag, summed: Wanted, len: u32| {
+            let bytes = content(wanted.block, wanted.start, len);
+            let sum = crc32c_append(crc32c(&summed.encode()), &bytes);
+            [&Answer::Bytes { tag, len }.encode()[..], &bytes, &sum.to_le_bytes()].concat()
         };
-        let parts = match lie {
-            Lie::None | Lie::OtherProtocol => pieces(piece),
-            Lie::WrongBytes => pieces(v1::Piece { data: Bytes::from(vec![7; len as usize]), ..piece }),
-            Lie::OtherBlock => pieces(v1::Piece { block: block + 1, ..piece }),
-            Lie::OtherWant => pieces(v1::Piece { want: 1, ..piece }),
-            Lie::OtherOffset => pieces(v1::Piece { offset: start + 1, ..piece }),
-            Lie::OtherSnapshot => {
-                header.snapshot = Bytes::from_static(&[9; 32]);
-                vec![Part::Header(header), Part::Piece(piece)]
+        let len = wanted.len;
+        let mut good = range(tag, wanted, len);
+        Some(match self.lie() {
+            Lie::None | Lie::OtherProtocol | Lie::NoHello => good,
+            Lie::WrongBytes => {
+                good[100] ^= 1;
+                good
             }
-            Lie::TooLong => pieces(resized(len as usize + 1)),
-            Lie::TooShort => pieces(resized(len as usize - 1)),
-            Lie::EmptyPiece => pieces(resized(0)),
-            Lie::OneMore => vec![Part::Header(header), Part::Piece(piece.clone()), Part::Piece(piece)],
-            Lie::NoHeader => vec![Part::Piece(piece)],
-            Lie::HeaderTwice => vec![Part::Header(header.clone()), Part::Header(header)],
-            Lie::Nothing => vec![],
-            Lie::EndsEarly => vec![Part::Header(header)],
-            Lie::ReadsInOtherProtocol => {
-                header.protocol += 1;
-                vec![Part::Header(header)]
+            Lie::WrongSum => {
+                *good.last_mut()? ^= 0x80;
+                good
             }
-            Lie::RefusesProtocol => return Err(Status::failed_precondition("this node speaks another protocol")),
-            Lie::Fails => return Err(Status::internal("a made-up failure")),
-            Lie::StallsBeforeHeader => {
-                stall = true;
-                vec![]
-            }
-            Lie::StallsAfterHeader => {
-                stall = true;
-                vec![Part::Header(header)]
-            }
-        };
-        let parts = futures::stream::iter(parts.into_iter().map(|part| Ok(v1::ReadResponse { part: Some(part) })));
-        let stalled = futures::stream::iter(stall.then(futures::stream::pending)).flatten();
-        Ok(Response::new(Box::pin(parts.chain(stalled))))
-    }
-
-    async fn have(&self, _: Request<v1::HaveRequest>) -> Result<Response<v1::HaveResponse>, Status> {
-        // Far too many bits.
-        let outcome = Some(v1::have_response::Outcome::Stored(Bytes::from(vec![1; 1000])));
-        Ok(Response::new(v1::HaveResponse { outcome }))
-    }
-
-    async fn get_stats(&self, _: Request<v1::GetStatsRequest>) -> Result<Response<v1::GetStatsResponse>, Status> {
-        let stats = v1::DatasetStats { snapshot: Bytes::from_static(b"short"), ..Default::default() };
-        Ok(Response::new(v1::GetStatsResponse { datasets: vec![stats], counters: Default::default() }))
+            // The very bytes that are wanted, but it believes them to be something else.
+            Lie::OtherBlock => range(tag, Wanted { block: wanted.block + 1, ..wanted }, len),
+            Lie::OtherOffset => range(tag, Wanted { start: wanted.start + 1, ..wanted }, len),
+            Lie::OtherSnapshot => range(tag, Wanted { snapshot: [9; 32], ..wanted }, len),
+            Lie::OtherTag => range(tag.wrapping_add(77), wanted, len),
+            Lie::TooLong => range(tag, wanted, len + 1),
+            Lie::TooShort => range(tag, wanted, len - 1),
+            Lie::Nonsense => vec![0xee; 100],
+            Lie::TooManyWords => Answer::Refusal { tag, code: RefusalCode::Gone, len: u32::MAX }.encode().to_vec(),
+            Lie::EndsAtOnce => return None,
+            Lie::EndsEarly => good[..good.len() / 2].to_vec(),
+            Lie::SaysNothing | Lie::SaysThatItIsThere => vec![],
+        })
     }
 }
 
-async fn liar() -> (Liar, std::net::SocketAddr) {
+async fn liar() -> (Liar, SocketAddr) {
     let liar = Liar(Arc::new(Mutex::new(Lie::None)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = tonic::transport::Server::builder().add_service(CacheNodeServer::new(liar.clone()));
-    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let serving = liar.clone();
+    tokio::spawn(async move {
+        loop {
+            let (io, _) = listener.accept().await.unwrap();
+            tokio::spawn(serving.clone().serve(io));
+        }
+    });
     (liar, address)
 }
 
@@ -141,21 +137,17 @@ async fn a_peer_that_lies_is_caught_bypassed_and_taken_back_when_it_behaves() {
     let good = TestNode::plain().await;
     for (lie, cause) in [
         (Lie::WrongBytes, Cause::WrongBytes),
-        (Lie::OtherBlock, Cause::WrongBlock),
-        (Lie::OtherWant, Cause::WrongBlock),
-        (Lie::OtherOffset, Cause::WrongBlock),
-        (Lie::OtherSnapshot, Cause::WrongBlock),
+        (Lie::WrongSum, Cause::WrongBytes),
+        (Lie::OtherBlock, Cause::WrongBytes),
+        (Lie::OtherOffset, Cause::WrongBytes),
+        (Lie::OtherSnapshot, Cause::WrongBytes),
+        (Lie::OtherTag, Cause::WrongBlock),
         (Lie::TooLong, Cause::WrongBlock),
-        (Lie::TooShort, Cause::Truncated),
-        (Lie::EmptyPiece, Cause::WrongBlock),
-        (Lie::OneMore, Cause::WrongBlock),
-        (Lie::NoHeader, Cause::WrongBlock),
-        (Lie::HeaderTwice, Cause::WrongBlock),
-        (Lie::Nothing, Cause::Truncated),
+        (Lie::TooShort, Cause::WrongBlock),
+        (Lie::Nonsense, Cause::WrongBlock),
+        (Lie::TooManyWords, Cause::WrongBlock),
+        (Lie::EndsAtOnce, Cause::Broken),
         (Lie::EndsEarly, Cause::Truncated),
-        (Lie::ReadsInOtherProtocol, Cause::OtherProtocol),
-        (Lie::RefusesProtocol, Cause::OtherProtocol),
-        (Lie::Fails, Cause::Broken),
     ] {
         let (liar, address) = liar().await;
         // Time enough to see it bypassed.
@@ -192,22 +184,49 @@ async fn a_peer_of_another_protocol_is_not_read_from() {
     let reader = Reader::plain(&[("liar", address)]);
     let error = reader.read("liar").await.unwrap_err();
     assert_eq!(error.cause(), Some(Cause::OtherProtocol));
-    assert!(error.to_string().contains("protocol 2 (Larder 9.9.9)"), "{error}");
+    assert!(error.to_string().contains("it speaks protocol 2, this node 1"), "{error}");
     assert!(!reader.peers.is_up("liar"));
+    // Nor one that is something else altogether.
+    *liar.0.lock().unwrap() = Lie::NoHello;
+    let other = Reader::plain(&[("liar", address)]);
+    assert_eq!(other.read("liar").await.unwrap_err().cause(), Some(Cause::Connect));
     *liar.0.lock().unwrap() = Lie::None;
     reader.read_at_last("liar").await;
 }
 
+/// Tells nonsense by gRPC.
+struct OddNode {
+    protocol: u32,
+}
+
+#[tonic::async_trait]
+impl CacheNode for OddNode {
+    async fn get_info(&self, _: GrpcRequest<v1::GetInfoRequest>) -> Result<Response<v1::GetInfoResponse>, Status> {
+        let (protocol, version, node) = (self.protocol, "9.9.9".to_owned(), "odd".to_owned());
+        Ok(Response::new(v1::GetInfoResponse { protocol, version, node }))
+    }
+
+    async fn get_stats(&self, _: GrpcRequest<v1::GetStatsRequest>) -> Result<Response<v1::GetStatsResponse>, Status> {
+        let stats = v1::DatasetStats { snapshot: "short".into(), ..Default::default() };
+        Ok(Response::new(v1::GetStatsResponse { datasets: vec![stats], counters: Default::default() }))
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_answers_to_other_questions_take_a_peer_down_too() {
-    let (_liar, address) = liar().await;
-    let reader = Reader::plain(&[("liar", address)]);
-    let first = larder_dataset::BlockIndex(0);
-    let error = reader.peers.have("liar", crate::node::SNAPSHOT, None, first, 10).await.unwrap_err();
-    assert_eq!(error.cause(), Some(Cause::WrongBlock));
-    let reader = Reader::plain(&[("liar", address)]);
-    let error = reader.peers.stats("liar").await.unwrap_err();
-    assert_eq!(error.cause(), Some(Cause::WrongBlock));
+    for (protocol, cause, says) in
+        [(PROTOCOL, Cause::WrongBlock, "snapshot"), (PROTOCOL + 1, Cause::OtherProtocol, "protocol 2 (Larder 9.9.9)")]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tonic::transport::Server::builder().add_service(CacheNodeServer::new(OddNode { protocol }));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let reader = Reader::plain(&[("odd", address)]);
+        let error = reader.peers.stats("odd").await.unwrap_err();
+        assert_eq!(error.cause(), Some(cause));
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(!reader.peers.is_up("odd"));
+    }
 }
 
 /// Reads a peer many times at once, which must cost one failure and no more, and then nothing.
@@ -249,12 +268,12 @@ async fn a_peer_that_never_answers_costs_one_timeout() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_answers_probes_and_stalls_reads_costs_one_timeout_for_each_probe() {
-    for lie in [Lie::StallsBeforeHeader, Lie::StallsAfterHeader] {
+    for lie in [Lie::SaysNothing, Lie::SaysThatItIsThere] {
         let (liar, address) = liar().await;
         let reader = Reader::new(&[("liar", address)], Security::Plaintext, |config| {
             config.answer_timeout = Duration::from_millis(500);
-            // Where no header comes, that alone must end it.
-            let hours = lie == Lie::StallsBeforeHeader;
+            // Where there is no sign of life, that alone must end it.
+            let hours = lie == Lie::SaysNothing;
             config.slack = if hours { Duration::from_secs(9999) } else { Duration::from_millis(200) };
             config.backoff_first = Duration::from_secs(2);
         });

@@ -1,4 +1,4 @@
-//! A node with made-up blocks, and a reader of its kind.
+//! A node with made-up blocks, a reader of its kind, and an asker that does as it is told.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,10 +9,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use larder_cachenode::{
     Ask, Blocks, DatasetStats, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server, ServerConfig,
-    StoredBlocks, Token, Want,
+    Token, Want,
 };
+use larder_cachenode_api::PROTOCOL;
+use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, Wanted};
 use larder_dataset::{BlockIndex, SnapshotId};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -103,17 +106,6 @@ impl Blocks for Fake {
         }
     }
 
-    async fn have(
-        &self,
-        snapshot: SnapshotId,
-        token: Option<&Token>,
-        first: BlockIndex,
-        blocks: u32,
-    ) -> Result<StoredBlocks, ReadError> {
-        self.admit(snapshot, token)?;
-        Ok(StoredBlocks::of(first, blocks, |block| block.0.is_multiple_of(3)))
-    }
-
     fn stats(&self) -> Vec<DatasetStats> {
         let name = "made-up".to_owned();
         vec![DatasetStats { snapshot: SNAPSHOT, name, blocks_cached: 1, bytes_cached: 2, capacity_bytes: 3 }]
@@ -200,8 +192,11 @@ impl Reader {
 
     /// Reads some of one block.
     pub(crate) async fn read(&self, node: &str) -> Result<Bytes, larder_cachenode::PeerError> {
-        let wants = [want(5, 100, 3000)];
-        self.peers.read(node, SNAPSHOT, Some(&token()), &wants, true).await?.remove(0)
+        self.read_some(node, want(5, 100, 3000)).await
+    }
+
+    pub(crate) async fn read_some(&self, node: &str, want: Want) -> Result<Bytes, larder_cachenode::PeerError> {
+        self.peers.read(node, SNAPSHOT, Some(&token()), want, true).await
     }
 
     /// Reads until it goes well.
@@ -214,5 +209,59 @@ impl Reader {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+}
+
+/// A lane without a client: it says what it is told, and takes what it is told.
+#[derive(Debug)]
+pub(crate) struct RawLane(pub(crate) TcpStream);
+
+impl RawLane {
+    /// From another address than readers have. It takes in little that it does not read.
+    pub(crate) async fn connect(server: &TestNode) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut lane = Self(socket.connect(server.address).await.unwrap());
+        lane.0.write_all(&Hello { protocol: PROTOCOL }.encode()).await.unwrap();
+        assert_eq!(lane.hello().await, Hello { protocol: PROTOCOL });
+        lane
+    }
+
+    pub(crate) async fn hello(&mut self) -> Hello {
+        let mut hello = [0; HELLO_BYTES];
+        self.0.read_exact(&mut hello).await.unwrap();
+        Hello::decode(&hello).unwrap()
+    }
+
+    pub(crate) async fn ask(&mut self, tag: u32, want: Want, token: &str, deadline_ms: u32) {
+        let wanted = Wanted { snapshot: SNAPSHOT.0, block: want.block.0, start: want.start, len: want.len };
+        let token_len = token.len() as u16;
+        let mut frame = Vec::new();
+        Request::Read { tag, wanted, token_len, forwarded: true, deadline_ms }.encode(&mut frame);
+        frame.extend_from_slice(token.as_bytes());
+        self.0.write_all(&frame).await.unwrap();
+    }
+
+    /// The next answer, and what it carries, without a sum.
+    pub(crate) async fn answer(&mut self) -> (Answer, Vec<u8>) {
+        let mut head = [0; ANSWER_BYTES];
+        self.0.read_exact(&mut head).await.unwrap();
+        let answer = Answer::decode(&head).unwrap();
+        let (len, sum) = match answer {
+            Answer::Bytes { len, .. } => (len, SUM_BYTES),
+            Answer::Refusal { len, .. } => (len, 0),
+            Answer::Pong | Answer::Goodbye => (0, 0),
+        };
+        let mut body = vec![0; len as usize + sum];
+        self.0.read_exact(&mut body).await.unwrap();
+        body.truncate(len as usize);
+        (answer, body)
+    }
+
+    /// Reads until the node closes.
+    pub(crate) async fn is_over(&mut self) {
+        let mut scrap = vec![0; 1 << 16];
+        while self.0.read(&mut scrap).await.is_ok_and(|read| read > 0) {}
     }
 }

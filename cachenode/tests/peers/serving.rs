@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures::future::join_all;
 use larder_cachenode::{Cause, PeerError, ReadError, Security, Token};
-use larder_dataset::BlockIndex;
 
 use crate::node::{
     BLOCKS, Fake, GONE, NEVER, OTHER_SNAPSHOT, PANICS, Reader, SNAPSHOT, TestNode, content, node, token, until, want,
@@ -12,8 +12,12 @@ use crate::node::{
 
 const MIB: u32 = 1 << 20;
 
+fn one_lane(server: &TestNode) -> Reader {
+    Reader::new(&[("a", server.address)], Security::Plaintext, |config| config.lanes = 1)
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn ranges_come_back_in_the_order_wanted() {
+async fn ranges_of_every_length_come_back_whole() {
     let server = TestNode::plain().await;
     let reader = Reader::plain(&[("a", server.address)]);
     let wants = [
@@ -23,15 +27,15 @@ async fn ranges_come_back_in_the_order_wanted() {
         want(2, 5, MIB + 1),
         want(2, 3 * MIB, MIB),
         want(9, 4 * MIB - 1, 1),
+        want(9, 3, 4096 - 12),
     ];
-    let outcomes = reader.peers.read("a", SNAPSHOT, Some(&token()), &wants, false).await.unwrap();
-    assert_eq!(outcomes.len(), wants.len());
+    let outcomes = join_all(wants.map(|want| reader.read_some("a", want))).await;
     for (outcome, want) in outcomes.into_iter().zip(wants) {
         assert!(outcome.unwrap() == content(want.block.0, want.start, want.len), "{want:?}");
     }
     let bytes = wants.iter().map(|want| u64::from(want.len)).sum::<u64>();
     assert_eq!(reader.counters.read_bytes.load(Ordering::Relaxed), bytes);
-    until("all is counted", || server.counters.served_reads.load(Ordering::Relaxed) == 6).await;
+    until("all is counted", || server.counters.served_reads.load(Ordering::Relaxed) == 7).await;
     assert_eq!(server.counters.served_bytes.load(Ordering::Relaxed), bytes);
     until("no room is held", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
     server.stop().await;
@@ -40,9 +44,9 @@ async fn ranges_come_back_in_the_order_wanted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_refused_does_not_keep_the_rest_from_coming() {
     let server = TestNode::plain().await;
-    let reader = Reader::plain(&[("a", server.address)]);
+    let reader = one_lane(&server);
     let wants = [want(GONE, 0, 1), want(1, 0, 2 * MIB), want(BLOCKS, 0, 1), want(PANICS, 0, 1), want(2, 0, 10)];
-    let outcomes = reader.peers.read("a", SNAPSHOT, Some(&token()), &wants, true).await.unwrap();
+    let outcomes = join_all(wants.map(|want| reader.read_some("a", want))).await;
     let refusals: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().err().and_then(PeerError::refusal)).collect();
     assert!(matches!(
         refusals[..],
@@ -55,12 +59,29 @@ async fn what_is_refused_does_not_keep_the_rest_from_coming() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_waits_does_not_hold_up_those_behind_it() {
+    let server = TestNode::plain().await;
+    let reader = one_lane(&server);
+    let slow = reader.read_some("a", want(NEVER, 0, 1));
+    let quick = async {
+        for block in 0..10 {
+            assert!(reader.read_some("a", want(block, 0, MIB)).await.unwrap() == content(block, 0, MIB));
+        }
+    };
+    tokio::select! {
+        outcome = slow => panic!("{outcome:?}"),
+        () = quick => {}
+    }
+    assert_eq!(reader.counters.connections.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_node_hears_whether_it_may_ask_others() {
     let blocks = Fake::open();
     let server = TestNode::start(Arc::clone(&blocks), Security::Plaintext, |_| {}).await;
     let reader = Reader::plain(&[("a", server.address)]);
     for forwarded in [false, true] {
-        reader.peers.read("a", SNAPSHOT, Some(&token()), &[want(1, 0, 1)], forwarded).await.unwrap();
+        reader.peers.read("a", SNAPSHOT, Some(&token()), want(1, 0, 1), forwarded).await.unwrap();
         assert_eq!(blocks.forwarded.load(Ordering::SeqCst), u64::from(forwarded));
     }
 }
@@ -71,16 +92,9 @@ async fn a_node_tells_what_it_has() {
     let reader = Reader::plain(&[("a", server.address)]);
     let info = reader.peers.info("a").await.unwrap();
     assert_eq!(info.node, "server");
-    let stored = reader.peers.have("a", SNAPSHOT, Some(&token()), BlockIndex(10), 1000).await.unwrap();
-    assert_eq!(stored.asked(), 1000);
-    assert!(
-        (0..2000).all(|block| stored.contains(BlockIndex(block)) == (block % 3 == 0 && (10..1010).contains(&block)))
-    );
     let stats = reader.peers.stats("a").await.unwrap();
     assert_eq!((stats.datasets.len(), stats.datasets[0].name.as_str()), (1, "made-up"));
     assert!(stats.counters.contains_key("served_bytes"));
-    let error = reader.peers.have("a", SNAPSHOT, Some(&token()), BlockIndex(0), 0).await.unwrap_err();
-    assert!(matches!(error, PeerError::Invalid { .. }), "{error:?}");
     assert!(reader.peers.is_up("a"));
 }
 
@@ -92,16 +106,14 @@ async fn who_lacks_the_token_gets_nothing_and_is_not_asked_for_again_at_once() {
         let reader = Reader::plain(&[("a", server.address)]);
         let before = server.counters.refused.of(&ReadError::Denied);
         for _ in 0..3 {
-            let error = reader.peers.read("a", SNAPSHOT, shown, &[want(1, 0, 1)], true).await.unwrap_err();
+            let error = reader.peers.read("a", SNAPSHOT, shown, want(1, 0, 1), true).await.unwrap_err();
             assert_eq!(error.refusal(), Some(&ReadError::Denied));
         }
         assert_eq!(server.counters.refused.of(&ReadError::Denied), before + 1, "the node was asked again");
-        let error = reader.peers.have("a", SNAPSHOT, shown, BlockIndex(0), 9).await.unwrap_err();
-        assert_eq!(error.refusal(), Some(&ReadError::Denied));
         assert!(reader.peers.is_up("a"));
     }
     let reader = Reader::plain(&[("a", server.address)]);
-    let error = reader.peers.read("a", OTHER_SNAPSHOT, Some(&token()), &[want(1, 0, 1)], true).await.unwrap_err();
+    let error = reader.peers.read("a", OTHER_SNAPSHOT, Some(&token()), want(1, 0, 1), true).await.unwrap_err();
     assert_eq!(error.refusal(), Some(&ReadError::UnknownDataset));
     reader.read("a").await.unwrap();
 }
@@ -111,7 +123,7 @@ async fn a_refusal_of_a_dataset_is_forgotten_after_a_while() {
     let server = TestNode::plain().await;
     let reader =
         Reader::new(&[("a", server.address)], Security::Plaintext, |config| config.refusal_memory = Default::default());
-    reader.peers.read("a", SNAPSHOT, None, &[want(1, 0, 1)], true).await.unwrap_err();
+    reader.peers.read("a", SNAPSHOT, None, want(1, 0, 1), true).await.unwrap_err();
     reader.read("a").await.unwrap();
 }
 
@@ -119,8 +131,8 @@ async fn a_refusal_of_a_dataset_is_forgotten_after_a_while() {
 async fn what_cannot_be_asked_for_is_not_sent() {
     let server = TestNode::plain().await;
     let reader = Reader::plain(&[("a", server.address)]);
-    for wants in [vec![], vec![want(0, 0, 0)], vec![want(0, 1, 4 * MIB)], vec![want(0, 0, 4 * MIB); 17]] {
-        let error = reader.peers.read("a", SNAPSHOT, Some(&token()), &wants, true).await.unwrap_err();
+    for want in [want(0, 0, 0), want(0, 1, 4 * MIB), want(0, u32::MAX, u32::MAX)] {
+        let error = reader.read_some("a", want).await.unwrap_err();
         assert!(matches!(error, PeerError::Invalid { .. }), "{error:?}");
     }
     assert_eq!(server.counters.turned_away.load(Ordering::Relaxed), 0);
@@ -204,7 +216,7 @@ async fn a_read_that_is_dropped_ends_at_the_node_too() {
     until("a moved", || reader.peers.status()[0].address == slow.address).await;
     let reading = tokio::spawn({
         let peers = Arc::clone(&reader.peers);
-        async move { peers.read("a", SNAPSHOT, Some(&token()), &[want(1, 0, 10)], true).await }
+        async move { peers.read("a", SNAPSHOT, Some(&token()), want(1, 0, 10), true).await }
     });
     until("the node reads", || blocks.reading.load(Ordering::SeqCst) == 1).await;
     reading.abort();
@@ -216,7 +228,7 @@ async fn a_read_that_is_dropped_ends_at_the_node_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_that_are_dropped_by_the_hundred_leave_the_connection_as_it_is() {
     let server = TestNode::plain().await;
-    let reader = Arc::new(Reader::plain(&[("a", server.address)]));
+    let reader = Arc::new(one_lane(&server));
     reader.read("a").await.unwrap();
     for _ in 0..5 {
         let reads: Vec<_> = (0..200)
@@ -247,8 +259,8 @@ async fn a_node_whose_origin_is_slow_is_bypassed_after_some_reads() {
     reader.read("a").await.unwrap();
     for number in 0..3 {
         assert!(reader.peers.is_up("a"), "{number}");
-        let outcomes = reader.peers.read("a", SNAPSHOT, Some(&token()), &[want(NEVER, 0, 1)], true).await.unwrap();
-        assert_eq!(outcomes[0].as_ref().unwrap_err().refusal(), Some(&ReadError::TimedOut));
+        let error = reader.read_some("a", want(NEVER, 0, 1)).await.unwrap_err();
+        assert_eq!(error.refusal(), Some(&ReadError::TimedOut));
     }
     assert!(!reader.peers.is_up("a"));
     assert_eq!(reader.counters.errors(Cause::TimedOut), 1);

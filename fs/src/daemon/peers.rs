@@ -8,10 +8,10 @@ use anyhow::Context;
 use bytes::Bytes;
 use larder_cachenode::{
     Ask, Blocks, DatasetStats, Membership, Node, NodeStats, PeerCounters, PeerError, Peers, PeersConfig, ReadError,
-    Security, Server, ServerConfig, StoredBlocks, Token,
+    Security, Server, ServerConfig, Token,
 };
 use larder_daemon_api::v1;
-use larder_dataset::{BlockIndex, Placement, SnapshotId};
+use larder_dataset::{Placement, SnapshotId};
 use tokio::net::TcpListener;
 use tracing::info;
 
@@ -229,16 +229,6 @@ impl Blocks for Served {
                 | FetchError::Manifest(_) => ReadError::unavailable("its origin does not give it"),
             }),
         }
-    }
-
-    async fn have(
-        &self,
-        snapshot: SnapshotId,
-        token: Option<&Token>,
-        first: BlockIndex,
-        blocks: u32,
-    ) -> Result<StoredBlocks, ReadError> {
-        Ok(self.daemon()?.dataset_for(snapshot, token)?.stored(first, blocks))
     }
 
     fn stats(&self) -> Vec<DatasetStats> {

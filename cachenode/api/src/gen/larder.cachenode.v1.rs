@@ -19,132 +19,6 @@ pub struct GetInfoResponse {
     pub node: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ReadRequest {
-    #[prost(uint32, tag = "1")]
-    pub protocol: u32,
-    /// 32 bytes.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub snapshot: ::prost::bytes::Bytes,
-    /// 1 to 1024, at most 64 MiB in all.
-    #[prost(message, repeated, tag = "3")]
-    pub wants: ::prost::alloc::vec::Vec<Want>,
-    /// How long the asker waits, from when the request arrives; 0, or more than the node's own limit: that limit. What is not
-    /// answered by then is refused as TIMED_OUT.
-    #[prost(uint32, tag = "4")]
-    pub deadline_ms: u32,
-    /// The answerer asks no other node, so that a request goes over one hop at most, whatever nodes believe of the cluster.
-    #[prost(bool, tag = "5")]
-    pub forwarded: bool,
-}
-/// A range of a block.
-#[allow(clippy::all)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Want {
-    /// The block's number in the snapshot.
-    #[prost(uint32, tag = "1")]
-    pub block: u32,
-    /// First byte, counted from the start of the block.
-    #[prost(uint32, tag = "2")]
-    pub start: u32,
-    /// Bytes; 1 to 4 MiB, the range ends in the first 4 MiB.
-    #[prost(uint32, tag = "3")]
-    pub len: u32,
-}
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ReadResponse {
-    #[prost(oneof = "read_response::Part", tags = "1, 2, 3")]
-    pub part: ::core::option::Option<read_response::Part>,
-}
-/// Nested message and enum types in `ReadResponse`.
-pub mod read_response {
-    #[allow(clippy::all)]
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
-    pub enum Part {
-        /// First, and only first.
-        #[prost(message, tag = "1")]
-        Header(super::Header),
-        #[prost(message, tag = "2")]
-        Piece(super::Piece),
-        #[prost(message, tag = "3")]
-        Refusal(super::Refusal),
-    }
-}
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Header {
-    #[prost(uint32, tag = "1")]
-    pub protocol: u32,
-    /// As in the request.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub snapshot: ::prost::bytes::Bytes,
-}
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Piece {
-    /// Which want of the request, from 0.
-    #[prost(uint32, tag = "1")]
-    pub want: u32,
-    /// That want's block, once more.
-    #[prost(uint32, tag = "2")]
-    pub block: u32,
-    /// Where in the block the data begins.
-    #[prost(uint32, tag = "3")]
-    pub offset: u32,
-    /// At most 1 MiB.
-    #[prost(bytes = "bytes", tag = "4")]
-    pub data: ::prost::bytes::Bytes,
-    /// CRC32C of the data.
-    #[prost(fixed32, tag = "5")]
-    pub crc32c: u32,
-}
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Refusal {
-    /// Which want of the request, from 0.
-    #[prost(uint32, tag = "1")]
-    pub want: u32,
-    #[prost(enumeration = "RefusalCode", tag = "2")]
-    pub code: i32,
-    /// For people.
-    #[prost(string, tag = "3")]
-    pub message: ::prost::alloc::string::String,
-}
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct HaveRequest {
-    #[prost(uint32, tag = "1")]
-    pub protocol: u32,
-    /// 32 bytes.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub snapshot: ::prost::bytes::Bytes,
-    #[prost(uint32, tag = "3")]
-    pub first_block: u32,
-    /// 1 to 1,048,576.
-    #[prost(uint32, tag = "4")]
-    pub blocks: u32,
-}
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct HaveResponse {
-    #[prost(oneof = "have_response::Outcome", tags = "1, 2")]
-    pub outcome: ::core::option::Option<have_response::Outcome>,
-}
-/// Nested message and enum types in `HaveResponse`.
-pub mod have_response {
-    #[allow(clippy::all)]
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
-    pub enum Outcome {
-        /// A bit a block, the first in the lowest bit of the first byte; spare bits are 0.
-        #[prost(bytes, tag = "1")]
-        Stored(::prost::bytes::Bytes),
-        /// Its `want` is 0.
-        #[prost(message, tag = "2")]
-        Refusal(super::Refusal),
-    }
-}
-#[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatsRequest {
     #[prost(uint32, tag = "1")]
@@ -174,63 +48,6 @@ pub struct DatasetStats {
     /// Bytes that the node keeps of it at most.
     #[prost(uint64, tag = "5")]
     pub capacity_bytes: u64,
-}
-#[allow(clippy::all)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum RefusalCode {
-    /// Not sent. A code that the asker does not know means the same as UNAVAILABLE.
-    Unspecified = 0,
-    /// The node does not serve this snapshot.
-    UnknownDataset = 1,
-    /// The token is missing or wrong.
-    Denied = 2,
-    /// The snapshot has no such block, or the block no such range.
-    NoSuchRange = 3,
-    /// The object is gone from the origin.
-    Gone = 4,
-    /// The object in the origin is not the one of the snapshot.
-    Stale = 5,
-    /// Not within the deadline.
-    TimedOut = 6,
-    /// It cannot be had at present.
-    Unavailable = 7,
-    /// The node is stopping: ask another.
-    Stopping = 8,
-}
-impl RefusalCode {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "REFUSAL_CODE_UNSPECIFIED",
-            Self::UnknownDataset => "REFUSAL_CODE_UNKNOWN_DATASET",
-            Self::Denied => "REFUSAL_CODE_DENIED",
-            Self::NoSuchRange => "REFUSAL_CODE_NO_SUCH_RANGE",
-            Self::Gone => "REFUSAL_CODE_GONE",
-            Self::Stale => "REFUSAL_CODE_STALE",
-            Self::TimedOut => "REFUSAL_CODE_TIMED_OUT",
-            Self::Unavailable => "REFUSAL_CODE_UNAVAILABLE",
-            Self::Stopping => "REFUSAL_CODE_STOPPING",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "REFUSAL_CODE_UNSPECIFIED" => Some(Self::Unspecified),
-            "REFUSAL_CODE_UNKNOWN_DATASET" => Some(Self::UnknownDataset),
-            "REFUSAL_CODE_DENIED" => Some(Self::Denied),
-            "REFUSAL_CODE_NO_SUCH_RANGE" => Some(Self::NoSuchRange),
-            "REFUSAL_CODE_GONE" => Some(Self::Gone),
-            "REFUSAL_CODE_STALE" => Some(Self::Stale),
-            "REFUSAL_CODE_TIMED_OUT" => Some(Self::TimedOut),
-            "REFUSAL_CODE_UNAVAILABLE" => Some(Self::Unavailable),
-            "REFUSAL_CODE_STOPPING" => Some(Self::Stopping),
-            _ => None,
-        }
-    }
 }
 /// Generated client implementations.
 pub mod cache_node_client {
@@ -312,7 +129,7 @@ pub mod cache_node_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Who answers. Asked first on each connection, and of a peer that failed before it is trusted with a read again.
+        /// Who answers. Asked first on each connection.
         pub async fn get_info(
             &mut self,
             request: impl tonic::IntoRequest<super::GetInfoRequest>,
@@ -335,56 +152,6 @@ pub mod cache_node_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("larder.cachenode.v1.CacheNode", "GetInfo"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Bytes of blocks, in pieces. The header comes at once, before any block is looked for, so that the asker knows a slow
-        /// origin from a dead node. Then each want is answered in the order of the request: by the pieces of its range in order, or
-        /// by a refusal, before which some of its pieces may have come. The stream ends well only when each want was answered.
-        /// At most one block is read ahead of what the asker takes.
-        pub async fn read(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ReadRequest>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::ReadResponse>>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/larder.cachenode.v1.CacheNode/Read",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("larder.cachenode.v1.CacheNode", "Read"));
-            self.inner.server_streaming(req, path, codec).await
-        }
-        /// Which blocks of a run are in the node's store. Nothing is fetched for it.
-        pub async fn have(
-            &mut self,
-            request: impl tonic::IntoRequest<super::HaveRequest>,
-        ) -> std::result::Result<tonic::Response<super::HaveResponse>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/larder.cachenode.v1.CacheNode/Have",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("larder.cachenode.v1.CacheNode", "Have"));
             self.inner.unary(req, path, codec).await
         }
         /// What the node has cached and counted. Needs no token: names and sums, never bytes of a dataset.
@@ -427,30 +194,11 @@ pub mod cache_node_server {
     /// Generated trait containing gRPC methods that should be implemented for use with CacheNodeServer.
     #[async_trait]
     pub trait CacheNode: std::marker::Send + std::marker::Sync + 'static {
-        /// Who answers. Asked first on each connection, and of a peer that failed before it is trusted with a read again.
+        /// Who answers. Asked first on each connection.
         async fn get_info(
             &self,
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
-        /// Server streaming response type for the Read method.
-        type ReadStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::ReadResponse, tonic::Status>,
-            >
-            + std::marker::Send
-            + 'static;
-        /// Bytes of blocks, in pieces. The header comes at once, before any block is looked for, so that the asker knows a slow
-        /// origin from a dead node. Then each want is answered in the order of the request: by the pieces of its range in order, or
-        /// by a refusal, before which some of its pieces may have come. The stream ends well only when each want was answered.
-        /// At most one block is read ahead of what the asker takes.
-        async fn read(
-            &self,
-            request: tonic::Request<super::ReadRequest>,
-        ) -> std::result::Result<tonic::Response<Self::ReadStream>, tonic::Status>;
-        /// Which blocks of a run are in the node's store. Nothing is fetched for it.
-        async fn have(
-            &self,
-            request: tonic::Request<super::HaveRequest>,
-        ) -> std::result::Result<tonic::Response<super::HaveResponse>, tonic::Status>;
         /// What the node has cached and counted. Needs no token: names and sums, never bytes of a dataset.
         async fn get_stats(
             &self,
@@ -564,95 +312,6 @@ pub mod cache_node_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetInfoSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/larder.cachenode.v1.CacheNode/Read" => {
-                    #[allow(non_camel_case_types)]
-                    struct ReadSvc<T: CacheNode>(pub Arc<T>);
-                    impl<
-                        T: CacheNode,
-                    > tonic::server::ServerStreamingService<super::ReadRequest>
-                    for ReadSvc<T> {
-                        type Response = super::ReadResponse;
-                        type ResponseStream = T::ReadStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ReadRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as CacheNode>::read(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ReadSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.server_streaming(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/larder.cachenode.v1.CacheNode/Have" => {
-                    #[allow(non_camel_case_types)]
-                    struct HaveSvc<T: CacheNode>(pub Arc<T>);
-                    impl<T: CacheNode> tonic::server::UnaryService<super::HaveRequest>
-                    for HaveSvc<T> {
-                        type Response = super::HaveResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::HaveRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as CacheNode>::have(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = HaveSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,0 +1,37 @@
+//! What is small, by gRPC: who the node is, and what it has.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use larder_cachenode_api::v1::cache_node_server::CacheNode;
+use larder_cachenode_api::{PROTOCOL, v1};
+use tonic::{Request, Response, Status};
+
+use super::Shared;
+use crate::convert;
+
+/// The service `CacheNode` of a node.
+pub(super) struct Service(pub(super) Arc<Shared>);
+
+#[tonic::async_trait]
+impl CacheNode for Service {
+    async fn get_info(&self, _: Request<v1::GetInfoRequest>) -> Result<Response<v1::GetInfoResponse>, Status> {
+        if self.0.stopping.is_cancelled() {
+            return Err(Status::unavailable("the node is stopping"));
+        }
+        Ok(Response::new(v1::GetInfoResponse {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: self.0.config.node.clone(),
+        }))
+    }
+
+    async fn get_stats(&self, request: Request<v1::GetStatsRequest>) -> Result<Response<v1::GetStatsResponse>, Status> {
+        convert::protocol(request.get_ref().protocol).inspect_err(|_| {
+            self.0.counters.turned_away.fetch_add(1, Ordering::Relaxed);
+        })?;
+        let datasets = self.0.blocks.stats().into_iter().map(convert::stats_to_wire).collect();
+        let counters = self.0.counters.values().into_iter().collect();
+        Ok(Response::new(v1::GetStatsResponse { datasets, counters }))
+    }
+}
