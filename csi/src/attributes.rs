@@ -1,4 +1,4 @@
-//! What a volume asks for: its attributes, secrets and capability, checked. Everything here comes from outside, some of it
+//! What a volume asks for: its attributes and capability, checked. Everything here comes from outside, some of it
 //! from whoever may create a pod, so each key is on a list, each value is looked at, and each refusal names the key.
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,15 +8,25 @@ use larder_csi_api::csi;
 use larder_csi_api::csi::volume_capability::AccessType;
 use larder_csi_api::csi::volume_capability::access_mode::Mode;
 use larder_daemon_api::size::parse_bytes;
-use larder_daemon_api::v1::Credentials;
+use larder_dataset::Placement;
 
 use crate::json_dir::hex_hash;
 
 /// What an administrator may write into a PersistentVolume or StorageClass.
-const KNOWN: [&str; 9] =
-    ["source", "dataset", "endpoint", "region", "anonymous", "snapshot", "cacheSize", "policy", "namespaces"];
+const KNOWN: [&str; 10] = [
+    "source",
+    "dataset",
+    "endpoint",
+    "region",
+    "anonymous",
+    "snapshot",
+    "cacheSize",
+    "policy",
+    "placement",
+    "namespaces",
+];
 
-/// What a pod author may write into an inline volume.
+/// What a pod author may write into an inline volume. Not how nodes share the dataset: that is the same on all of them.
 const KNOWN_INLINE: [&str; 2] = ["dataset", "cacheSize"];
 
 /// What the kubelet and the sidecars add.
@@ -89,6 +99,8 @@ pub struct Origin {
     pub snapshot: String,
     /// nr, lru, fifo or random; empty: larderd's.
     pub policy: String,
+    /// local, partitioned or replicated:N; empty: larderd's.
+    pub placement: String,
 }
 
 /// What to mount.
@@ -154,7 +166,7 @@ impl Attributes {
             }
         }
         let get = |name: &str| context.get(name).map(String::as_str);
-        let source_keys = ["endpoint", "region", "anonymous", "snapshot", "policy"];
+        let source_keys = ["endpoint", "region", "anonymous", "snapshot", "policy", "placement"];
         let wanted = match (get("source"), get("dataset")) {
             (Some(_), Some(_)) => return value_error("dataset", "cannot stand beside `source`; name one of them"),
             (None, None) if inline => return value_error("dataset", "is missing: name an entry of the datasets file"),
@@ -177,6 +189,7 @@ impl Attributes {
                     },
                     snapshot: get("snapshot").unwrap_or_default(),
                     policy: get("policy").unwrap_or_default(),
+                    placement: get("placement").unwrap_or_default(),
                 },
                 rules,
             )?),
@@ -217,12 +230,14 @@ pub struct Unchecked<'a> {
     pub snapshot: &'a str,
     /// See [`Origin`].
     pub policy: &'a str,
+    /// See [`Origin`].
+    pub placement: &'a str,
 }
 
 impl Origin {
     /// Looks at every value.
     pub fn check(unchecked: Unchecked<'_>, rules: &Rules) -> Result<Self, AttributeError> {
-        let Unchecked { source, endpoint, region, anonymous, snapshot, policy } = unchecked;
+        let Unchecked { source, endpoint, region, anonymous, snapshot, policy, placement } = unchecked;
         check_source(source, rules)?;
         check_endpoint(endpoint)?;
         let region_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -237,6 +252,9 @@ impl Origin {
         if !["", "nr", "lru", "fifo", "random"].contains(&policy) {
             return value_error("policy", "must be nr, lru, fifo or random");
         }
+        if !placement.is_empty() && placement.parse::<Placement>().is_err() {
+            return value_error("placement", "must be local, partitioned or replicated:N (N copies, 1 to 255)");
+        }
         Ok(Self {
             source: source.to_owned(),
             endpoint: endpoint.to_owned(),
@@ -244,6 +262,7 @@ impl Origin {
             anonymous,
             snapshot: snapshot.to_owned(),
             policy: policy.to_owned(),
+            placement: placement.to_owned(),
         })
     }
 }
@@ -331,57 +350,8 @@ pub(crate) fn namespace(name: &str) -> Result<String, AttributeError> {
 }
 
 /// Text from outside, fit for a message.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
-/// The variables that a secret may hold, and the other names of some.
-const SECRETS: [(&str, &str); 10] = [
-    ("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"),
-    ("AWS_SECRET_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY"),
-    ("AWS_SESSION_TOKEN", "AWS_SESSION_TOKEN"),
-    ("accessKeyId", "AWS_ACCESS_KEY_ID"),
-    ("secretAccessKey", "AWS_SECRET_ACCESS_KEY"),
-    ("sessionToken", "AWS_SESSION_TOKEN"),
-    ("GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_SERVICE_ACCOUNT_KEY"),
-    ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_NAME"),
-    ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCOUNT_KEY"),
-    ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_TOKEN"),
-];
-
-/// What is no use without something else.
-const NEEDS: [(&str, &str); 5] = [
-    ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-    ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
-    ("AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"),
-    ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCOUNT_NAME"),
-    ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_ACCOUNT_NAME"),
-];
-
-/// Reads the node-publish secrets. `None`: there are none, and larderd uses its own identity.
-pub fn credentials(secrets: &HashMap<String, String>) -> Result<Option<Credentials>, AttributeError> {
-    let mut variables = HashMap::new();
-    for (key, value) in secrets {
-        let secret = |what: String| AttributeError::Secret { name: printable(key), what };
-        let Some((_, variable)) = SECRETS.iter().find(|(known, _)| known == key) else {
-            let known: Vec<_> = SECRETS.iter().map(|(known, _)| *known).collect();
-            return Err(secret(format!("is unknown; known are {}", known.join(", "))));
-        };
-        // Line ends at the end come from `echo` and editors.
-        let value = value.trim_end_matches(['\n', '\r']);
-        if value.is_empty() || value.len() > (16 << 10) {
-            return Err(secret("is empty or too long".to_owned()));
-        }
-        if variables.insert((*variable).to_owned(), value.to_owned()).is_some() {
-            return Err(secret(format!("is given twice, also as {variable}")));
-        }
-    }
-    for (has, needs) in NEEDS {
-        if variables.contains_key(has) && !variables.contains_key(needs) {
-            return Err(AttributeError::Secret { name: has.to_owned(), what: format!("is no use without {needs}") });
-        }
-    }
-    Ok((!variables.is_empty()).then_some(Credentials { variables }))
 }
 
 /// Mount flags that change nothing here: the mount has them anyway.
@@ -470,6 +440,7 @@ mod tests {
             ("snapshot", &snapshot),
             ("cacheSize", "100GiB"),
             ("policy", "lru"),
+            ("placement", "replicated:2"),
             ("namespaces", "team-a, team-b"),
             ("csi.storage.k8s.io/pod.namespace", "team-a"),
             ("csi.storage.k8s.io/serviceAccount.tokens", "{}"),
@@ -480,13 +451,18 @@ mod tests {
         assert_eq!(got.namespaces, Some(vec!["team-a".to_owned(), "team-b".to_owned()]));
         assert_eq!(got.pod.namespace, "team-a");
         let Wanted::Origin(origin) = got.wanted else { panic!("{:?}", got.wanted) };
-        assert!(origin.anonymous && origin.policy == "lru" && origin.snapshot == snapshot);
+        assert!(
+            origin.anonymous
+                && origin.policy == "lru"
+                && origin.snapshot == snapshot
+                && origin.placement == "replicated:2"
+        );
     }
 
     #[test]
     fn every_bad_value_is_refused_by_its_name() {
         let long = format!("s3://b/{}", "a".repeat(2000));
-        let bad: [(&str, &[(&str, &str)]); 25] = [
+        let bad: [(&str, &[(&str, &str)]); 29] = [
             ("source", &[]),
             ("sauce", &[("sauce", "s3://b")]),
             ("source", &[("source", "bucket/x")]),
@@ -508,6 +484,10 @@ mod tests {
             ("cacheSize", &[("source", "s3://b"), ("cacheSize", "-1")]),
             ("cacheSize", &[("source", "s3://b"), ("cacheSize", "0")]),
             ("policy", &[("source", "s3://b"), ("policy", "best")]),
+            ("placement", &[("source", "s3://b"), ("placement", "everywhere")]),
+            ("placement", &[("source", "s3://b"), ("placement", "replicated")]),
+            ("placement", &[("source", "s3://b"), ("placement", "replicated:0")]),
+            ("placement", &[("dataset", "d"), ("placement", "partitioned")]),
             ("namespaces", &[("source", "s3://b"), ("namespaces", "a,,b")]),
             ("dataset", &[("source", "s3://b"), ("dataset", "d")]),
             ("dataset", &[("dataset", "../d")]),
@@ -527,23 +507,6 @@ mod tests {
         for name in KNOWN.iter().filter(|name| !KNOWN_INLINE.contains(name)) {
             let error = parse(&[INLINE, ("dataset", "d"), (name, "x")]).expect_err(name).to_string();
             assert!(error.contains(&format!("unknown attribute `{name}`")), "{error}");
-        }
-    }
-
-    #[test]
-    fn secrets_are_whole_and_known() {
-        let good = credentials(&map(&[("accessKeyId", "a"), ("AWS_SECRET_ACCESS_KEY", "s\n")])).expect("good");
-        assert_eq!(good.expect("some").variables["AWS_SECRET_ACCESS_KEY"], "s");
-        assert_eq!(credentials(&map(&[])), Ok(None));
-        for (name, pairs) in [
-            ("password", [("password", "hunter2")].as_slice()),
-            ("AWS_ACCESS_KEY_ID", &[("accessKeyId", "hunter2")]),
-            ("AWS_SECRET_ACCESS_KEY", &[("secretAccessKey", "hunter2")]),
-            ("AWS_SESSION_TOKEN", &[("sessionToken", "hunter2")]),
-            ("AZURE_STORAGE_ACCOUNT_KEY", &[("AZURE_STORAGE_ACCOUNT_KEY", "hunter2")]),
-        ] {
-            let error = credentials(&map(pairs)).expect_err(name).to_string();
-            assert!(error.contains(&format!("`{name}`")) && !error.contains("hunter2"), "{error}");
         }
     }
 }

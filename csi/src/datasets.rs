@@ -61,6 +61,8 @@ struct Entry {
     cache_size: Option<String>,
     #[serde(default)]
     policy: String,
+    #[serde(default)]
+    placement: String,
     namespaces: Vec<String>,
 }
 
@@ -119,6 +121,7 @@ impl Datasets {
             snapshot: origin.snapshot,
             cache_bytes,
             policy: origin.policy,
+            placement: origin.placement,
             ..v1::Dataset::default()
         })
     }
@@ -155,6 +158,7 @@ impl Datasets {
             anonymous: entry.anonymous,
             snapshot: &entry.snapshot,
             policy: &entry.policy,
+            placement: &entry.placement,
         };
         Ok(Grant {
             origin: Origin::check(unchecked, &self.rules)?,
@@ -186,9 +190,10 @@ mod tests {
     use super::*;
 
     const FILE: &str = "datasets:
-  imagenet: {source: s3://sets/imagenet, cacheSize: 10GiB, policy: nr, namespaces: [team-a]}
+  imagenet: {source: s3://sets/imagenet, cacheSize: 10GiB, placement: partitioned, namespaces: [team-a]}
   open: {source: s3://sets/open, namespaces: ['*']}
   broken: {source: file:///etc, namespaces: ['*']}
+  misplaced: {source: s3://sets/misplaced, placement: everywhere, namespaces: ['*']}
 ";
 
     fn resolve(text: &str, pairs: &[(&str, &str)]) -> Result<v1::Dataset, GrantError> {
@@ -213,6 +218,7 @@ mod tests {
     fn a_namespace_gets_what_it_was_granted() {
         let got = resolve(FILE, &inline("imagenet", "team-a")).expect("granted");
         assert_eq!((got.source.as_str(), got.cache_bytes), ("s3://sets/imagenet", Some(10 << 30)));
+        assert_eq!(got.placement, "partitioned");
         resolve(FILE, &inline("open", "anyone")).expect("granted to all");
         resolve(FILE, &inline("open", "")).expect("granted to all");
         // JSON is YAML.
@@ -228,7 +234,7 @@ mod tests {
         assert!(denied.contains("the namespace team-b may not use the dataset imagenet"), "{denied}");
         let unknown = resolve(FILE, &inline("imagenet", "")).expect_err("unknown namespace").to_string();
         assert!(unknown.contains("podInfoOnMount"), "{unknown}");
-        for dataset in ["broken", "missing"] {
+        for dataset in ["broken", "misplaced", "missing"] {
             assert!(matches!(resolve(FILE, &inline(dataset, "team-a")), Err(GrantError::Denied(_))), "{dataset}");
         }
     }

@@ -19,9 +19,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 use tracing::{debug, info, info_span, warn};
 
-use crate::attributes::{
-    AttributeError, Attributes, Rules, arguments_hash, check_capability, check_volume_id, credentials,
-};
+use crate::attributes::{AttributeError, Attributes, Rules, arguments_hash, check_capability, check_volume_id};
 use crate::calls::{Calls, blocking};
 use crate::daemon::{Daemon, DaemonError, Prepared};
 use crate::datasets::{Datasets, GrantError};
@@ -30,6 +28,7 @@ use crate::locks::{Busy, BusyTargets, MountLocks};
 use crate::mount_id::MountId;
 use crate::mounter::{BindError, Found, Mounter, MounterError};
 use crate::records::{Record, Records};
+use crate::secrets::credentials;
 use crate::target_path::{TargetError, TargetPath, TargetRoots};
 
 /// The key of the one topology segment, reported if the administrator wants it.
@@ -218,7 +217,7 @@ impl Node {
         check_capability(request.volume_capability.as_ref())?;
         let target = self.roots.parse(&request.target_path)?;
         let attributes = Attributes::parse(&request.volume_context, &self.rules)?;
-        let credentials = credentials(&request.secrets)?;
+        let credentials = credentials(&request.secrets, attributes.inline)?;
         let arguments = arguments_hash(&request);
         let busy = self.progress.busy.take(target.as_path()).ok_or(PublishError::Busy)?;
 

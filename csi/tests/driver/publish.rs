@@ -300,6 +300,50 @@ async fn requests_that_make_no_sense_are_refused_in_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_administrator_says_how_nodes_share_a_dataset_and_a_pod_author_does_not() {
+    let rig = Rig::new();
+    std::fs::write(
+        rig.path("datasets.yaml"),
+        "datasets: {imagenet: {source: 's3://sets/imagenet', namespaces: ['*'], placement: 'replicated:2'}}",
+    )
+    .unwrap();
+    let driver = rig.driver().await;
+    let keys = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "s"), ("LARDER_PEER_TOKEN", "hunter2")];
+
+    let (volume, inline) = (rig.target("volume"), rig.target("inline"));
+    let mut shared = request("v", &volume, &[("source", SOURCE), ("placement", "partitioned")]);
+    shared.secrets = map(&keys);
+    driver.publish(shared).await.unwrap();
+    let offered = rig.fake.offered().pop().unwrap().dataset.unwrap();
+    assert_eq!(offered.placement, "partitioned");
+    assert_eq!(offered.credentials.unwrap().variables["LARDER_PEER_TOKEN"], "hunter2");
+    let mut other = request("v", &volume, &[("source", SOURCE), ("placement", "local")]);
+    other.secrets = map(&keys);
+    assert_eq!(driver.publish(other).await.unwrap_err().code(), Code::AlreadyExists);
+
+    let listed = |more: &[(&str, &str)]| {
+        let context = [("csi.storage.k8s.io/ephemeral", "true"), ("dataset", "imagenet")];
+        request("csi-0123", &inline, &[&context, more].concat())
+    };
+    let mut token = listed(&[]);
+    token.secrets = map(&keys);
+    for (refused, words) in [
+        (listed(&[("placement", "local")]), "unknown attribute `placement`"),
+        (token, "`LARDER_PEER_TOKEN` is not for inline volumes"),
+    ] {
+        let error = driver.publish(refused).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        assert!(error.message().contains(words) && !error.message().contains("hunter2"), "{error}");
+    }
+    driver.publish(listed(&[])).await.unwrap();
+    let offered = rig.fake.offered().pop().unwrap().dataset.unwrap();
+    assert_eq!((offered.placement.as_str(), offered.credentials), ("replicated:2", None));
+    driver.unpublish("v", &volume).await.unwrap();
+    driver.unpublish("csi-0123", &inline).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_inline_volume_gets_what_its_namespace_was_granted() {
     let rig = Rig::new();
     std::fs::write(
