@@ -1,5 +1,6 @@
 //! What the processes `larderd` and `cachenode` have in common: the flags of a node, and serving until a signal.
 
+use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -135,6 +136,9 @@ impl NodeFlags {
 /// Serves until SIGTERM or SIGINT: mounts as they come, and to other nodes `datasets` too.
 pub fn serve(mut flags: NodeFlags, datasets: Vec<v1::Dataset>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    // It ends with the process and not before: a task that is dropped answers its reader with EIO, while what a process has
+    // not answered when it ends is asked of the next.
+    let runtime = ManuallyDrop::new(runtime);
     let _in_runtime = runtime.enter();
     let (peers, watcher) = runtime.block_on(std::mem::take(&mut flags.peers).open())?.unzip();
     let config = flags.config(peers);

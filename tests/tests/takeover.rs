@@ -9,6 +9,7 @@ use std::time::Duration;
 use larder_daemon_api::v1;
 use larder_e2e::Lab;
 use larder_e2e::node::{Keeper, Larderd};
+use larder_testkit::Fault;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -170,6 +171,32 @@ fn an_upgrade_keeps_the_cache_and_the_readers() {
     assert!(got == bytes(1), "a file that was open before the upgrade reads on");
     let gets: u64 = (0..FILES).map(|i| lab.gets_of(&format!("d{}/f{i}", i % 7))).sum();
     assert_eq!(gets, 0, "everything was cached before the upgrade");
+}
+
+#[test]
+fn a_read_under_way_when_the_daemon_is_told_to_stop_is_answered_by_the_next() {
+    let (lab, mut larderd, mut keeper, dir) = mounted("stop", &[]);
+    // A child inherits open files of the mount and closes them: until the first close was answered, that would wait.
+    assert!(std::fs::read(path(&dir, 1)).unwrap() == bytes(1));
+    let asked = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&asked);
+    lab.proxy.set_hook(move |request| {
+        seen.fetch_or(request.is_get_object(), Ordering::Relaxed);
+        Fault::StallBeforeHead
+    });
+    let reader = std::thread::spawn({
+        let path = path(&dir, 5);
+        move || std::fs::read(path)
+    });
+    while !asked.load(Ordering::Relaxed) {
+        assert!(!reader.is_finished());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    larderd.terminate();
+    lab.proxy.set_hook(|_| Fault::None);
+    larderd.restart();
+    keeper.connect();
+    assert!(reader.join().unwrap().unwrap() == bytes(5));
 }
 
 #[test]
