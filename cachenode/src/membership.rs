@@ -200,8 +200,8 @@ impl FromStr for Source {
 }
 
 impl Source {
-    /// Reads the list, and makes what keeps it current. Errors: it cannot be read now. A Kubernetes service may have no
-    /// endpoints yet; the others must name a node.
+    /// Reads the list, and makes what keeps it current. Errors: it cannot be read now. Only that of a Kubernetes service may
+    /// be empty: it has no endpoints yet, or the API server is away, for which nobody who reads from this node shall wait.
     pub async fn open(self) -> Result<(Membership, Watcher), MembershipError> {
         let (first, kind) = match self {
             Self::Static(NodeList(nodes)) => (nodes, Watched::Nothing),
@@ -211,8 +211,8 @@ impl Source {
                 (nodes, Watched::File { path, text })
             }
             Self::Kubernetes(service) => {
-                let (nodes, endpoints) = service.list().await?;
-                (nodes, Watched::Kubernetes(Box::new((service, endpoints))))
+                let (nodes, endpoints) = service.list().await?.unzip();
+                (nodes.unwrap_or_default(), Watched::Kubernetes(Box::new((service, endpoints))))
             }
         };
         let (sender, membership) = watch::channel(Arc::new(first));
@@ -235,7 +235,7 @@ pub struct Watcher {
 enum Watched {
     Nothing,
     File { path: PathBuf, text: String },
-    Kubernetes(Box<(KubernetesService, kubernetes::Endpoints)>),
+    Kubernetes(Box<(KubernetesService, Option<kubernetes::Endpoints>)>),
 }
 
 impl Watcher {

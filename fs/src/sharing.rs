@@ -41,6 +41,9 @@ pub(crate) struct Asked {
 impl Route {
     /// What a node does that shares with nobody.
     pub(crate) const ALONE: Self = Self { nodes: Vec::new(), keep: true };
+
+    /// What a node does as long as it knows of no node: what it would keep now may be another's for good.
+    const LOST: Self = Self { nodes: Vec::new(), keep: false };
 }
 
 /// A dataset as its nodes share it.
@@ -90,10 +93,13 @@ impl Sharing {
 
     /// Where the blocks of `key` come from.
     pub(crate) fn route(&self, key: PlaceKey, asker: Asker) -> Route {
+        if self.placement == Placement::Local {
+            return Route::ALONE;
+        }
         let (nodes, members) = self.members();
         let owners: Vec<&Member> = members.owners(self.placement, key).iter().map(|&at| members.get(at)).collect();
         let own = self.peers.own_name();
-        let Some(first) = owners.first().filter(|_| self.placement != Placement::Local) else { return Route::ALONE };
+        let Some(first) = owners.first() else { return Route::LOST };
         let keep = owners.iter().any(|owner| owner.name == own);
         let ask = |owner: &&Member| Asked { name: owner.name.clone(), forwarded: owner.name == first.name };
         let nodes = match asker {
@@ -116,5 +122,29 @@ impl Sharing {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
         let want = Want { block: part.block, start: 0, len: part.block_len };
         self.peers.read(&node.name, self.snapshot, token.as_ref(), want, node.forwarded).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_cachenode::{PeersConfig, Security};
+    use larder_dataset::BlockIndex;
+    use tokio::sync::watch;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_that_knows_of_no_node_keeps_nothing_that_may_be_anothers() {
+        let (sender, membership) = watch::channel(Arc::new(Vec::new()));
+        let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
+        let snapshot = SnapshotId([7; 32]);
+        let key = PlaceKey::block(&snapshot, BlockIndex(1));
+        let sharing = |placement| Sharing::new(Arc::clone(&peers), snapshot, placement, None);
+        let partitioned = sharing(Placement::Partitioned);
+        assert_eq!(partitioned.route(key, Asker::Here), Route::LOST);
+        assert_eq!(sharing(Placement::Local).route(key, Asker::Here), Route::ALONE);
+        let own = Node { name: "a".into(), address: ([127, 0, 0, 1], 1).into(), weight: 1, zone: String::new() };
+        sender.send_replace(Arc::new(vec![own]));
+        assert_eq!(partitioned.route(key, Asker::Here), Route::ALONE);
     }
 }

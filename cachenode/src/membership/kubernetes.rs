@@ -72,7 +72,7 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// A service whose ready endpoints are the nodes: each by the name of its Kubernetes node, or of its pod if it has none.
+/// A service whose endpoints are the nodes, those that it publishes as ready or that serve: each by the name of its Kubernetes node, or of its pod if it has none.
 #[derive(Clone, Debug)]
 pub struct KubernetesService {
     /// Which.
@@ -100,12 +100,19 @@ impl KubernetesService {
         Ok(Self { service, port: String::new(), api, token_file, ca_file })
     }
 
-    pub(super) async fn list(&self) -> Result<(Vec<Node>, Endpoints), MembershipError> {
-        let listed = self.read_list().await.map_err(|error| MembershipError::Kubernetes {
-            service: self.service.to_string(),
-            source: Box::new(error),
-        })?;
-        Ok((listed.nodes(&self.port), listed))
+    /// The nodes there are; `None` while the API server is away.
+    pub(super) async fn list(&self) -> Result<Option<(Vec<Node>, Endpoints)>, MembershipError> {
+        match self.read_list().await {
+            Ok(listed) => Ok(Some((listed.nodes(&self.port), listed))),
+            Err(error) if error.may_pass() => {
+                let error = chain(&error);
+                warn!(service = %self.service, error, "cannot list the endpoints yet; until then there are no other nodes");
+                Ok(None)
+            }
+            Err(error) => {
+                Err(MembershipError::Kubernetes { service: self.service.to_string(), source: Box::new(error) })
+            }
+        }
     }
 
     async fn read_list(&self) -> Result<Endpoints, ApiError> {
@@ -118,28 +125,30 @@ impl KubernetesService {
         Ok(Endpoints { version: list.metadata.resource_version, slices })
     }
 
-    /// Keeps the nodes current. Never ends.
-    pub(super) async fn watch(&self, mut endpoints: Endpoints, sender: &watch::Sender<Arc<Vec<Node>>>) {
+    /// Keeps the nodes current, from what was listed if it was. Never ends.
+    pub(super) async fn watch(&self, mut endpoints: Option<Endpoints>, sender: &watch::Sender<Arc<Vec<Node>>>) {
         let mut pause = PAUSE;
         let mut complained = false;
         loop {
-            let error = match self.watch_once(&mut endpoints, sender, &mut pause).await {
+            let outcome = match &mut endpoints {
+                Some(endpoints) => self.watch_once(endpoints, sender, &mut pause).await,
+                None => self.read_list().await.map(|listed| {
+                    publish(sender, listed.nodes(&self.port));
+                    endpoints = Some(listed);
+                }),
+            };
+            let error = match outcome {
                 Ok(()) => {
                     complained = false;
                     // A server that ends watches at once is not asked in a busy loop.
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
-                Err(ApiError::Forgotten) => match self.read_list().await {
-                    Ok(listed) => {
-                        endpoints = listed;
-                        publish(sender, endpoints.nodes(&self.port));
-                        complained = false;
-                        tokio::time::sleep(PAUSE).await;
-                        continue;
-                    }
-                    Err(error) => error,
-                },
+                // It is listed anew; in between, the nodes stay as they are.
+                Err(ApiError::Forgotten) if endpoints.is_some() => {
+                    endpoints = None;
+                    continue;
+                }
                 Err(error) => error,
             };
             if !complained {
@@ -262,7 +271,7 @@ enum ApiError {
     TimedOut,
     #[error("the connection to the API server broke")]
     Broken { source: Box<dyn std::error::Error + Send + Sync> },
-    #[error("the API server answers {status}; may the service account get, list and watch endpointslices?")]
+    #[error("the API server answers {status}; may the service account list and watch endpointslices?")]
     Status { status: StatusCode },
     #[error("the API server answers something odd: {what}")]
     Odd { what: String },
@@ -272,6 +281,15 @@ enum ApiError {
 }
 
 impl ApiError {
+    /// The API server is away, or too busy: it will answer later. All else somebody must look at.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::TimedOut | Self::Broken { .. } => true,
+            Self::Status { status } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
+            Self::File { .. } | Self::Tls { .. } | Self::Odd { .. } | Self::Forgotten => false,
+        }
+    }
+
     fn odd(what: impl fmt::Display) -> Self {
         Self::Odd { what: what.to_string() }
     }
@@ -325,11 +343,13 @@ impl Endpoints {
             for endpoint in slice.endpoints.iter().flatten() {
                 let conditions = &endpoint.conditions;
                 let ending = conditions.terminating.unwrap_or(false);
-                let serving = conditions.serving.or(conditions.ready).unwrap_or(true);
+                // Where a service publishes its pods whether they are ready or not, one that stumbles is ready, but does not
+                // serve.
+                let serving = [conditions.ready, conditions.serving].into_iter().flatten().reduce(|a, b| a || b);
                 let address = endpoint.addresses.first().and_then(|address| address.parse::<IpAddr>().ok());
                 let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.as_deref());
                 let name = endpoint.node_name.as_deref().or(pod);
-                let (true, Some(address), Some(name)) = (serving, address, name) else { continue };
+                let (true, Some(address), Some(name)) = (serving.unwrap_or(true), address, name) else { continue };
                 if name.len() > NAME_BYTES_MOST || check_name("the name of a node", name).is_err() {
                     continue;
                 }
@@ -469,7 +489,8 @@ mod tests {
                 json!([
                     endpoint("10.0.0.2", "b", json!({})),
                     endpoint("10.0.0.1", "a", json!({"conditions": {}})),
-                    endpoint("10.0.0.3", "c", json!({"conditions": {"ready": false}})),
+                    endpoint("10.0.0.3", "c", json!({"conditions": {"ready": false, "serving": false}})),
+                    endpoint("10.0.0.4", "e", json!({"conditions": {"ready": true, "serving": false}})),
                     endpoint("not-an-address", "d", json!({})),
                     endpoint("10.0.0.5", "", json!({"nodeName": null, "targetRef": {"name": "pod-5"}})),
                     endpoint("10.0.0.6", "", json!({"nodeName": null})),
@@ -487,7 +508,10 @@ mod tests {
             ),
             slice("s2", 1, Value::Null),
         ]));
-        assert_eq!(names(&all.nodes("peers")), ["a=10.0.0.1:9465", "b=10.0.0.2:9465", "pod-5=10.0.0.5:9465"]);
+        assert_eq!(
+            names(&all.nodes("peers")),
+            ["a=10.0.0.1:9465", "b=10.0.0.2:9465", "e=10.0.0.4:9465", "pod-5=10.0.0.5:9465"]
+        );
         assert_eq!(names(&all.nodes(""))[0], "a=10.0.0.1:9464");
         assert_eq!(all.nodes("none"), []);
         assert_eq!(all.nodes("peers")[0].zone, "z1");
@@ -652,6 +676,34 @@ mod tests {
         watching.await.unwrap();
         assert_eq!(*surprises.lock().unwrap(), Vec::<String>::new());
         assert!(script.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_node_starts_while_the_api_server_is_away_and_finds_the_others_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, "first").unwrap();
+        let listed = json!({
+            "metadata": {"resourceVersion": "10"},
+            "items": [slice("s", 3, json!([endpoint("10.0.0.1", "a", json!({}))]))],
+        });
+        let step = |expects, status, lines, stays| Step { expects, token: "first", status, lines, stays };
+        let script = [
+            step("", 503, vec![], false),
+            step("", 503, vec![], false),
+            step("", 200, vec![listed], false),
+            step("&resourceVersion=10", 200, vec![], true),
+        ];
+        let (api, surprises) = scripted(Script::new(Mutex::new(script.into()))).await;
+        let (service, ca_file) = ("larder/peers".parse().unwrap(), folder.path().join("none"));
+        let service = KubernetesService { service, port: "peers".to_owned(), api, token_file, ca_file };
+        let (mut membership, watcher) = Source::Kubernetes(service).open().await.unwrap();
+        assert_eq!(*membership.borrow_and_update(), Arc::default());
+        let watching = tokio::spawn(watcher.run(CancellationToken::new()));
+        changed(&mut membership).await;
+        assert_eq!(names(&membership.borrow_and_update()), ["a=10.0.0.1:9465"]);
+        watching.abort();
+        assert_eq!(*surprises.lock().unwrap(), Vec::<String>::new());
     }
 
     #[tokio::test]
