@@ -201,6 +201,16 @@ fn check_settings(open: &Dataset, spec: &v1::Dataset) -> Result<(), DaemonError>
     Ok(())
 }
 
+/// Has an open dataset read with what proved good just now: the credentials of its first reader may have been replaced
+/// since, and so may its token.
+fn renew(open: &Dataset, origin: Arc<dyn Origin>, spec: &v1::Dataset) -> Result<(), DaemonError> {
+    open.replace_origin(origin);
+    if let (Some(sharing), Some(token)) = (open.sharing(), peers::given_token(spec)?) {
+        sharing.replace_token(token);
+    }
+    Ok(())
+}
+
 /// The name of a mount: one for a snapshot and the server that it is read from.
 fn mount_id(manifest: &MappedManifest, endpoint: &str) -> String {
     short_hash(&[&manifest.snapshot().to_string(), endpoint])
@@ -330,10 +340,7 @@ impl Daemon {
         let open = lock(&self.mounts).iter().find(|mount| mount.id == id).map(|mount| Arc::clone(&mount.dataset));
         if let Some(dataset) = open {
             check_settings(&dataset, spec)?;
-            dataset.replace_origin(origin);
-            if let (Some(sharing), Some(token)) = (dataset.sharing(), self.peer_token(spec)?) {
-                sharing.replace_token(token);
-            }
+            renew(&dataset, origin, spec)?;
             return Ok(dataset);
         }
         let sharing = self.sharing(&manifest, spec)?;
@@ -358,6 +365,7 @@ impl Daemon {
     /// Mounts a dataset at a folder of this machine. The mount is ready when this returns.
     pub async fn mount(self: &Arc<Self>, request: v1::MountRequest) -> Result<v1::Prepared, DaemonError> {
         let spec = request.dataset.unwrap_or_default();
+        self.check_sharing(&spec)?;
         let found = self.find(&spec).await?;
         let _opening = self.opening.lock().await;
         self.refuse_when_stopping()?;
@@ -393,6 +401,7 @@ impl Daemon {
 
     /// Opens a dataset for other nodes alone, as long as the daemon runs.
     pub async fn hold(self: &Arc<Self>, spec: v1::Dataset) -> Result<(), DaemonError> {
+        self.check_sharing(&spec)?;
         let found = self.find(&spec).await?;
         let _opening = self.opening.lock().await;
         self.refuse_when_stopping()?;

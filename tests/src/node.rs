@@ -98,7 +98,7 @@ impl Larderd {
     }
 
     /// What it is told from its next start on.
-    pub(crate) fn set_flags(&mut self, flags: &[String]) {
+    pub fn set_flags(&mut self, flags: &[String]) {
         self.flags[1] = flags.to_vec();
     }
 

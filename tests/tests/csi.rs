@@ -225,6 +225,33 @@ fn a_second_volume_with_other_settings_is_refused_in_words() {
 }
 
 #[test]
+fn readers_go_on_where_sharing_was_turned_off() {
+    let lab = Lab::new();
+    lab.put("f", b"bytes".to_vec());
+    lab.put("g", b"more".to_vec());
+    let sharing = ["--peers=n1=127.0.0.1:9466", "--node-name=n1", "--peer-plaintext"];
+    let mut larderd = Larderd::start(&lab, "sharing", &sharing);
+    let plugin = Plugin::start(&lab, &larderd, &[]);
+    let _in_runtime = lab.runtime().enter();
+    let mut node = NodeClient::new(plugin.channel());
+    let target = plugin.path("kubelet/pods/a");
+    let mut request = publish(&lab, &target);
+    request.volume_context.insert("placement".to_owned(), "partitioned".to_owned());
+    wait_until("the volume is published", || lab.runtime().block_on(node.node_publish_volume(request.clone())).is_ok());
+    assert_eq!(std::fs::read(target.join("f")).unwrap(), b"bytes");
+    larderd.kill();
+    larderd.set_flags(&[]);
+    larderd.restart();
+    assert_eq!(std::fs::read(target.join("g")).unwrap(), b"more");
+    // Who asks for other nodes now is told that there are none.
+    request.volume_id = "another".to_owned();
+    request.target_path = plugin.path("kubelet/pods/b").display().to_string();
+    let refused = lab.runtime().block_on(node.node_publish_volume(request)).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("partitioned needs other nodes: start larderd with --peers"), "{refused}");
+}
+
+#[test]
 fn credentials_that_may_not_read_open_nothing_that_another_tenant_has_cached() {
     let lab = Lab::new();
     lab.put("f", b"secret data".to_vec());

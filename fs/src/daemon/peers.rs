@@ -13,7 +13,7 @@ use larder_cachenode::{
 use larder_daemon_api::v1;
 use larder_dataset::{Placement, SnapshotId};
 use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Daemon, DaemonError, PEER_TOKEN, lock, placement_of};
 use crate::chain::Chain;
@@ -110,6 +110,19 @@ pub(super) async fn serve(daemon: Arc<Daemon>) -> anyhow::Result<()> {
 }
 
 impl Daemon {
+    /// Whether the dataset can be shared as it is asked to be. Who offers a connection that has readers is not asked: they
+    /// must not wait for other nodes that this daemon had in another life.
+    pub(super) fn check_sharing(&self, spec: &v1::Dataset) -> Result<(), DaemonError> {
+        self.peer_token(spec)?;
+        match placement_of(spec)?.unwrap_or_default() {
+            placement if placement != Placement::Local && self.cluster.is_none() => {
+                let what = format_args!("{placement} needs other nodes: start larderd with --peers");
+                Err(DaemonError::invalid("placement", what))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// How the dataset behind `manifest` is shared, if it is.
     pub(super) fn sharing(
         &self,
@@ -118,23 +131,21 @@ impl Daemon {
     ) -> Result<Option<Arc<Sharing>>, DaemonError> {
         let placement = placement_of(spec)?.unwrap_or_default();
         let token = self.peer_token(spec)?;
-        match &self.cluster {
-            Some(cluster) => {
-                let peers = Arc::clone(&cluster.peers);
-                Ok(Some(Arc::new(Sharing::new(peers, manifest.snapshot(), placement, token))))
+        let Some(cluster) = &self.cluster else {
+            if placement != Placement::Local {
+                warn!(source = spec.source, %placement, "there are no --peers any more: the dataset is this node's own");
             }
-            None if placement == Placement::Local => Ok(None),
-            None => {
-                let what = format_args!("{placement} needs other nodes: start larderd with --peers");
-                Err(DaemonError::invalid("placement", what))
-            }
-        }
+            return Ok(None);
+        };
+        let peers = Arc::clone(&cluster.peers);
+        Ok(Some(Arc::new(Sharing::new(peers, manifest.snapshot(), placement, token))))
     }
 
-    /// What opens the dataset to other nodes.
-    pub(super) fn peer_token(&self, spec: &v1::Dataset) -> Result<Option<Token>, DaemonError> {
-        let token = self.origin_config(spec).env.get(PEER_TOKEN).map(Token::new);
-        token.transpose().map_err(|error| DaemonError::invalid(PEER_TOKEN, error))
+    /// What opens the dataset to other nodes: the token that came with it, else this daemon's own, so that whoever brings
+    /// other credentials opens it no further.
+    fn peer_token(&self, spec: &v1::Dataset) -> Result<Option<Token>, DaemonError> {
+        let own = || self.config.origin.env.get(PEER_TOKEN).map(parse_token).transpose();
+        given_token(spec)?.map_or_else(own, |token| Ok(Some(token)))
     }
 
     /// Every node of the cluster, and what it tells about itself.
@@ -197,6 +208,18 @@ impl Daemon {
         let admits = |dataset: &&Arc<Dataset>| dataset.sharing().is_some_and(|sharing| sharing.admits(token));
         open.iter().find(admits).cloned().ok_or(ReadError::Denied)
     }
+}
+
+/// The token that came with a dataset's credentials.
+pub(super) fn given_token(spec: &v1::Dataset) -> Result<Option<Token>, DaemonError> {
+    let given = spec.credentials.as_ref().and_then(|credentials| credentials.variables.get(PEER_TOKEN));
+    given.map(|token| parse_token(token)).transpose()
+}
+
+fn parse_token(text: &str) -> Result<Token, DaemonError> {
+    // Line ends at the end come from `echo` and editors.
+    let token = Token::new(text.trim_end_matches(['\n', '\r']));
+    token.map_err(|error| DaemonError::invalid(PEER_TOKEN, error))
 }
 
 /// A daemon's datasets, as other nodes see them.

@@ -14,7 +14,7 @@ use larder_origin::Origin;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{Daemon, DaemonError, check_settings, lock, mount_id};
+use super::{Daemon, DaemonError, check_settings, lock, mount_id, renew};
 use crate::manifest_file::MappedManifest;
 use crate::source::{Source, check_access, open_source, resolve};
 
@@ -88,6 +88,7 @@ impl Daemon {
         spec: &v1::Dataset,
         wait: Duration,
     ) -> Result<Result<v1::Prepared, u64>, DaemonError> {
+        self.check_sharing(spec)?;
         let mut job = self.job(JobKey::of(spec), spec);
         let finished = tokio::time::timeout(wait.min(WAIT_MOST), job.outcome.wait_for(Option::is_some)).await;
         let outcome = match finished {
@@ -113,14 +114,13 @@ impl Daemon {
         }))
     }
 
-    /// True if a connection shows the dataset already. It fetches with the credentials that proved good just now from then
-    /// on: those of its first pod may have been replaced since. Errors: `Served`, if other settings are asked for.
+    /// True if a connection shows the dataset already, which is renewed. Errors: `Served`, if other settings are asked for.
     fn join_served(&self, found: &Found, spec: &v1::Dataset) -> Result<bool, DaemonError> {
         let mut served = false;
         for mount in lock(&self.mounts).iter().filter(|mount| mount.id == found.id && mount.held.is_some()) {
             check_settings(&mount.dataset, spec)?;
             served = true;
-            mount.dataset.replace_origin(Arc::clone(&found.origin));
+            renew(&mount.dataset, Arc::clone(&found.origin), spec)?;
             lock(&mount.spec).credentials.clone_from(&spec.credentials);
         }
         Ok(served)
