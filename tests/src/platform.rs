@@ -12,10 +12,36 @@ use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Cluster, built, repository};
 use tokio::runtime::Runtime;
 
+use crate::certificates::Authority;
 use crate::{BUCKET, SECRET};
 
 /// Long enough for two cores that do everything at once.
 pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A script that prints what md5sum says of every file below the folder it is in.
+pub const SUMS: &str = "find . -type f | sed 's|^[.]/||' | sort | xargs md5sum";
+
+/// What md5sum said, by path.
+pub fn sums(text: &str) -> BTreeMap<String, String> {
+    text.lines().filter_map(|line| line.split_once("  ")).map(|(sum, path)| (path.to_owned(), sum.to_owned())).collect()
+}
+
+/// A script that reads all files again and again past the page cache, until there is `/tmp/stop`, and says each wrong one.
+/// `expected` is what md5sum says of them.
+pub fn reader_script(volume: &str, expected: &BTreeMap<String, String>) -> String {
+    let list: String = expected.iter().map(|(path, sum)| format!("{sum} {path}\\n")).collect();
+    format!(
+        "cd /{volume}; printf '{list}' > /tmp/list; while [ ! -e /tmp/stop ]; do while read sum path; do \
+         got=$(dd if=$path iflag=direct bs=1M 2>/tmp/err | md5sum); [ \"$got\" = \"$sum  -\" ] || echo WRONG $path $got $(cat /tmp/err); \
+         done < /tmp/list; echo round; done; echo stopped"
+    )
+}
+
+/// `kill -9` of a process of the cluster's, which runs.
+pub fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
 
 /// A cluster with Larder.
 pub struct Platform {
@@ -29,6 +55,47 @@ pub struct Platform {
 impl Platform {
     /// Starts a cluster, builds the image, deploys, and waits until every node is ready to mount.
     pub fn start(nodes: u32) -> Self {
+        let platform = Self::bare(nodes);
+        // As the README says.
+        platform.cluster.kubectl_ok(&["apply", "-k", repository().join("deploy").to_str().unwrap()]);
+        platform.wait_until_ready();
+        platform
+    }
+
+    /// The same with nodes that share their caches, by certificates of an authority of their own.
+    pub fn start_sharing(nodes: u32) -> Self {
+        let platform = Self::bare(nodes);
+        let authority = Authority::new("nodes");
+        let papers = tempfile::tempdir().unwrap();
+        let path = |name: &str| papers.path().join(name);
+        authority.issue("larderd").write(&path("tls.crt"), &path("tls.key"));
+        std::fs::write(path("ca.crt"), authority.pem()).unwrap();
+        let cluster = &platform.cluster;
+        cluster.kubectl_ok(&["apply", "-f", repository().join("deploy/namespace.yaml").to_str().unwrap()]);
+        cluster.kubectl_ok(&[
+            "create",
+            "secret",
+            "generic",
+            "larder-peers",
+            "--namespace=larder-system",
+            &format!("--from-file={}", papers.path().display()),
+        ]);
+        // An overlay names what it is laid over by a relative path.
+        let overlay = tempfile::tempdir().unwrap();
+        let deploy = overlay.path().join("deploy");
+        let copied = Command::new("cp").arg("-r").arg(repository().join("deploy")).arg(&deploy).status();
+        assert!(copied.unwrap().success(), "copy deploy");
+        let ours = overlay.path().join("sharing");
+        std::fs::create_dir(&ours).unwrap();
+        let text = "resources: [../deploy]\ncomponents: [../deploy/components/sharing]\n";
+        std::fs::write(ours.join("kustomization.yaml"), text).unwrap();
+        cluster.kubectl_ok(&["apply", "-k", ours.to_str().unwrap()]);
+        platform.wait_until_ready();
+        platform
+    }
+
+    /// A cluster that has the image.
+    fn bare(nodes: u32) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let cluster = Cluster::start(nodes);
         let listener = cluster.listen(9000);
@@ -56,15 +123,7 @@ impl Platform {
             Command::new(repository().join("deploy/images/build")).arg("--bin").arg(bin).arg(&image).output().unwrap();
         assert!(made.status.success(), "build the image: {}", String::from_utf8_lossy(&made.stderr));
         cluster.load_image(&image);
-        let platform = Self { cluster, server, runtime };
-        platform.deploy();
-        platform
-    }
-
-    /// `kubectl apply -k deploy`, as the README says.
-    fn deploy(&self) {
-        self.cluster.kubectl_ok(&["apply", "-k", repository().join("deploy").to_str().unwrap()]);
-        self.wait_until_ready();
+        Self { cluster, server, runtime }
     }
 
     /// Waits until both daemons run on every node.

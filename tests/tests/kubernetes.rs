@@ -1,37 +1,19 @@
 //! Pods read datasets: a real Kubernetes with Larder deployed by `kubectl apply -k deploy`, real kubelets, real mounts.
 #![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use larder_e2e::SECRET;
-use larder_e2e::platform::{PATIENCE, Platform};
+use larder_e2e::platform::{PATIENCE, Platform, SUMS, kill, reader_script, sums};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-
-/// Prints what md5sum says of every file below the folder it is in.
-const SUMS: &str = "find . -type f | sed 's|^[.]/||' | sort | xargs md5sum";
 
 fn bytes(i: usize) -> Vec<u8> {
     let mut rng = StdRng::seed_from_u64(i as u64);
     let mut bytes = vec![0; 5_000 + (i * 7919) % 90_000];
     rng.fill(&mut bytes[..]);
     bytes
-}
-
-fn sums(text: &str) -> BTreeMap<String, String> {
-    text.lines().filter_map(|line| line.split_once("  ")).map(|(sum, path)| (path.to_owned(), sum.to_owned())).collect()
-}
-
-/// Reads all files again and again past the page cache, and says each wrong one. `expected` is a file of md5sum's.
-fn reader_script(volume: &str, expected: &BTreeMap<String, String>) -> String {
-    let list: String = expected.iter().map(|(path, sum)| format!("{sum} {path}\\n")).collect();
-    format!(
-        "cd /{volume}; printf '{list}' > /tmp/list; while [ ! -e /tmp/stop ]; do while read sum path; do \
-         got=$(dd if=$path iflag=direct bs=1M 2>/tmp/err | md5sum); [ \"$got\" = \"$sum  -\" ] || echo WRONG $path $got $(cat /tmp/err); \
-         done < /tmp/list; echo round; done; echo stopped"
-    )
 }
 
 #[test]
@@ -131,6 +113,8 @@ fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart()
         ("size", "cacheSize: lots"),
         ("dots", "region: ../../etc"),
         ("policy", "policy: best"),
+        ("placement", "placement: everywhere"),
+        ("alone", "placement: partitioned"),
     ] {
         broken += &platform.volume(name, "set", "ReadOnlyMany", attribute);
         broken += &platform.pod(name, 1, &[name], "true");
@@ -158,12 +142,14 @@ fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart()
         ("size", "cacheSize"),
         ("dots", "region"),
         ("policy", "policy"),
+        ("placement", "placement"),
         ("nowhere", "snapshot"),
     ] {
         // Not just by the word: the kubelet's own events name the volume.
         let event = platform.event("default", pod, "InvalidArgument");
         assert!(event.contains(&format!("attribute `{word}`")), "{pod}: {event}");
     }
+    platform.event("default", "alone", "placement: partitioned needs other nodes");
     platform.event("default", "missing", "secret nosuch");
     for (namespace, pod) in [("team-b", "stranger"), ("team-b", "by-url"), ("default", "unknown")] {
         assert_eq!(platform.phase(namespace, pod), "Pending");
@@ -203,12 +189,7 @@ fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
             let shim = kill % 20 == 19;
             let doomed = if shim { parent(pid) } else { pid };
             shims += u32::from(shim);
-            // SAFETY of the test: the number is a process of the cluster's, found a moment ago.
-            rustix::process::kill_process(
-                rustix::process::Pid::from_raw(doomed.cast_signed()).unwrap(),
-                rustix::process::Signal::KILL,
-            )
-            .unwrap();
+            kill(doomed);
             cluster.wait_for(&format!("{victim} is back on node {node}"), PATIENCE, || {
                 let now = cluster.pids_on_node(node, victim);
                 now.len() == 1 && now != [pid] && together(&platform, node)
@@ -266,10 +247,7 @@ fn both_dying_at_once_fails_clearly_and_new_pods_work() {
     cluster.wait_for("the pod runs", PATIENCE, || platform.phase("default", "old") == "Running");
     let doomed: Vec<u32> = VICTIMS.iter().flat_map(|victim| cluster.pids_on_node(1, victim)).collect();
     assert_eq!(doomed.len(), 2);
-    for pid in &doomed {
-        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    }
+    doomed.iter().copied().for_each(kill);
     cluster.wait_for("the old pod hears of it", PATIENCE, || {
         let read = cluster.exec_in_pod("default", "old", &["sh", "-c", "cat /set/d0/f0 2>&1 | md5sum; cat /set/d0/f0"]);
         String::from_utf8_lossy(&read.stderr).contains("not connected")

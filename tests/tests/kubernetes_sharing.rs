@@ -1,0 +1,162 @@
+//! Nodes of a real Kubernetes read from each other's caches: Larder deployed with the component `sharing`, members from real
+//! EndpointSlices, certificates and tokens from Secrets.
+#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
+
+use std::collections::BTreeMap;
+
+use larder_e2e::platform::{PATIENCE, Platform, SUMS, kill, reader_script, sums};
+use larder_testkit::larder_binary;
+use serde_json::Value;
+
+/// Opens the dataset to other nodes.
+const TOKEN: &str = "battery-staple-of-the-volume";
+
+const FILES: usize = 60;
+
+const READERS: [&str; 2] = ["reader1", "reader2"];
+
+fn bytes(i: usize) -> Vec<u8> {
+    (0..5_000 + (i * 7919) % 90_000).map(|n| ((n * (2 * i + 1)) >> 3) as u8).collect()
+}
+
+/// Node names and the addresses that the service's EndpointSlices have for them.
+fn endpoints(platform: &Platform) -> BTreeMap<String, String> {
+    let service = "kubernetes.io/service-name=larderd";
+    let slices = platform.cluster.get_json(&["endpointslices", "-n", "larder-system", "-l", service]);
+    let slices = slices["items"].as_array().unwrap().iter();
+    slices
+        .flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default())
+        .map(|endpoint| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            (text(&endpoint["nodeName"]), format!("{}:9466", text(&endpoint["addresses"][0])))
+        })
+        .collect()
+}
+
+/// What node `n` knows of the nodes that share: `larder stats --cluster`, asked on that node of the mount that it shares
+/// with its pods. Nothing as long as one of them does not answer it.
+fn nodes_seen_by(platform: &Platform, n: u32) -> Option<Vec<Value>> {
+    let mounts = platform.mounts(n);
+    let own = mounts.iter().filter_map(|line| line.split(' ').nth(4)).find(|path| path.contains("/plugins/"))?;
+    let larder = larder_binary();
+    let asked = platform.cluster.exec_on_node(n, &[larder.to_str()?, "stats", own, "--cluster", "--json"]);
+    let told: Value = serde_json::from_slice(&asked.stdout).ok()?;
+    let nodes = told["nodes"].as_array()?.clone();
+    nodes.iter().all(|node| node["error"].is_null()).then_some(nodes)
+}
+
+/// Waits until every node knows the endpoints as they are, and all answer all.
+fn wait_until_they_know_each_other(platform: &Platform) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    platform.cluster.wait_for("the nodes know each other", PATIENCE, || {
+        let endpoints = endpoints(platform);
+        [1, 2].into_iter().all(|n| {
+            let seen = nodes_seen_by(platform, n).unwrap_or_default();
+            let seen: BTreeMap<_, _> = seen.iter().map(|node| (text(&node["name"]), text(&node["address"]))).collect();
+            seen == endpoints && seen.len() == 2
+        })
+    });
+}
+
+fn log(platform: &Platform, pod: &str) -> String {
+    String::from_utf8_lossy(&platform.cluster.kubectl(&["logs", pod]).stdout).into_owned()
+}
+
+fn rounds(platform: &Platform) -> [usize; 2] {
+    READERS.map(|reader| log(platform, reader).matches("round\n").count())
+}
+
+/// Waits until each reader has read all files once more, from the first to the last.
+fn wait_for_a_round(platform: &Platform) {
+    let before = rounds(platform);
+    platform.cluster.wait_for("each reader reads all files once more", PATIENCE, || {
+        rounds(platform).iter().zip(before).all(|(now, before)| *now >= before + 2)
+    });
+}
+
+#[test]
+fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
+    let platform = Platform::start_sharing(2);
+    let cluster = &platform.cluster;
+    let expected = platform.put_dataset("set", FILES, bytes);
+    let gets = || -> u64 { expected.keys().map(|path| platform.gets_of("set", path)).sum() };
+    let secret =
+        platform.secret("default").replace("stringData: {", &format!("stringData: {{LARDER_PEER_TOKEN: {TOKEN}, "));
+    cluster.apply(&(secret + &platform.volume("set", "set", "ReadOnlyMany", "placement: partitioned")));
+    let script = format!(
+        "while [ ! -e /tmp/go ]; do sleep 0.1; done; (cd /set && {SUMS}) && echo whole; {}",
+        reader_script("set", &expected)
+    );
+    for (reader, node) in READERS.into_iter().zip(1..) {
+        cluster.apply(&platform.pod(reader, node, &["set"], &script));
+    }
+    for reader in READERS {
+        cluster.wait_for("a reader has its mount", PATIENCE, || platform.phase("default", reader) == "Running");
+    }
+    wait_until_they_know_each_other(&platform);
+
+    // Both read everything at once, for the first time.
+    let touch = |reader, file| cluster.exec_in_pod("default", reader, &["touch", file]);
+    std::thread::scope(|scope| {
+        for reader in READERS {
+            scope.spawn(move || assert!(touch(reader, "/tmp/go").status.success()));
+        }
+    });
+    for reader in READERS {
+        cluster.wait_for("a reader has read all", PATIENCE, || log(&platform, reader).contains("whole\n"));
+        let said = log(&platform, reader);
+        assert_eq!(sums(said.split("whole\n").next().unwrap()), expected, "{reader}");
+    }
+    for path in expected.keys() {
+        assert_eq!(platform.gets_of("set", path), 1, "{path} is fetched once by all nodes together");
+    }
+    let kept: Vec<u64> =
+        nodes_seen_by(&platform, 1).unwrap().iter().map(|node| node["blocks"].as_u64().unwrap()).collect();
+    assert_eq!(kept.iter().sum::<u64>(), FILES as u64, "each block is kept once: {kept:?}");
+    assert!(kept.iter().all(|blocks| *blocks > 0), "{kept:?}");
+
+    // The daemon of one node dies, then its whole pod, which comes back at another address.
+    let pids = cluster.pids_on_node(2, "larderd");
+    kill(pids[0]);
+    cluster.wait_for("larderd is back", PATIENCE, || {
+        let now = cluster.pids_on_node(2, "larderd");
+        now.len() == 1 && now != pids
+    });
+    wait_until_they_know_each_other(&platform);
+    let before = endpoints(&platform);
+    let on_node_2 =
+        ["-n", "larder-system", "-l", "app.kubernetes.io/name=larderd", "--field-selector", "spec.nodeName=n2"];
+    cluster.kubectl_ok(&[&["delete", "pod"], &on_node_2[..]].concat());
+    cluster.wait_for("its pod has another address", PATIENCE, || {
+        let now = endpoints(&platform);
+        now.len() == 2 && now["n1"] == before["n1"] && now["n2"] != before["n2"]
+    });
+    wait_until_they_know_each_other(&platform);
+
+    // They read from each other again: what is fetched in the end is nothing.
+    cluster.wait_for("nothing is fetched any more", PATIENCE, || {
+        let before = gets();
+        wait_for_a_round(&platform);
+        gets() == before
+    });
+    for reader in READERS {
+        assert!(touch(reader, "/tmp/stop").status.success());
+        let said = platform.output(reader);
+        assert!(!said.contains("WRONG") && said.ends_with("stopped\n"), "{reader}: {said}");
+    }
+    println!("{} files, {} GETs in all, {:?} rounds", expected.len(), gets(), rounds(&platform));
+
+    // Nothing that Kubernetes or Larder has written down holds the token.
+    for n in [1, 2] {
+        let found = cluster.exec(&["grep", "-rl", TOKEN, cluster.node_folder(n).to_str().unwrap()]);
+        assert_eq!(String::from_utf8_lossy(&found.stdout), "", "the token is on node {n}");
+    }
+    for set in ["larderd", "larder-csi"] {
+        let name = format!("app.kubernetes.io/name={set}");
+        let logs = cluster.kubectl_ok(&["logs", "-n", "larder-system", "-l", &name, "--tail=-1"]);
+        assert!(logs.contains("INFO") && !logs.contains(TOKEN), "{logs}");
+    }
+    platform.delete_readers();
+    platform.assert_clean(1);
+    platform.assert_clean(2);
+}
