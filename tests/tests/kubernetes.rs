@@ -182,11 +182,11 @@ fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
     let kill_on = |node: u32| {
         let mut rng = StdRng::seed_from_u64(node.into());
         let mut shims = 0;
-        for kill in 0..KILLS / 2 {
+        for nth in 0..KILLS / 2 {
             let victim = *VICTIMS.choose(&mut rng).unwrap();
             let pids = cluster.pids_on_node(node, victim);
-            let [pid] = pids[..] else { panic!("kill {kill}: {victim} on node {node} runs as {pids:?}") };
-            let shim = kill % 20 == 19;
+            let [pid] = pids[..] else { panic!("kill {nth}: {victim} on node {node} runs as {pids:?}") };
+            let shim = nth % 20 == 19;
             let doomed = if shim { parent(pid) } else { pid };
             shims += u32::from(shim);
             kill(doomed);
