@@ -396,7 +396,7 @@ impl Fetcher {
         let fetched = tokio::time::timeout(deadline, async {
             room = Some(Arc::clone(&self.room).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
             if let Some(block) = self.get_from_peers(&landing, &route).await {
-                landing.has_all_of_first(&block);
+                landing.has_all_of_first(block);
             } else {
                 self.get(first.block, &mut landing).await?;
             }

@@ -77,29 +77,31 @@ impl<'a> Landing<'a> {
     }
 
     /// The first block's bytes, from another node, which were checked.
-    pub(super) fn has_all_of_first(&mut self, bytes: &[u8]) {
+    pub(super) fn has_all_of_first(&mut self, bytes: Bytes) {
         if let Some(ticket) = self.coming.pop_front() {
-            let record = self.fetcher.cache.record(ticket.seat.part.block, bytes);
-            self.land(ticket, record, Tier::Peer);
+            self.land(ticket, bytes, None, Tier::Peer);
         }
     }
 
     fn check(&mut self, ticket: Ticket, record: Record) {
         match self.fetcher.manifest.block_crc(ticket.seat.part.block) {
             Ok(Some(crc)) if larder_dataset::crc32c(&record.data()) != crc => self.wrong.push(ticket),
-            Ok(_) => self.land(ticket, record, Tier::Origin),
+            Ok(_) => self.land(ticket, record.data(), Some(record), Tier::Origin),
             Err(error) => self.fail(&ticket.seat, FetchError::Manifest(error)),
         }
     }
 
-    fn land(&mut self, Ticket { seat, reservation }: Ticket, record: Record, tier: Tier) {
-        let bytes: Bytes = record.data();
+    fn land(&mut self, Ticket { seat, reservation }: Ticket, bytes: Bytes, record: Option<Record>, tier: Tier) {
+        let block = seat.part.block;
         match reservation {
-            Some(reservation) => self.kept.push((reservation, record)),
+            Some(reservation) => {
+                let record = record.unwrap_or_else(|| self.fetcher.cache.record(block, &bytes));
+                self.kept.push((reservation, record));
+            }
             // Into the window before anybody is told, so that their next read finds it there. What only another node waits
             // for is held there.
             None if self.purpose.asker() == Asker::Here || seat.riders() > 1 => {
-                self.fetcher.window.insert(seat.part.block, bytes.clone());
+                self.fetcher.window.insert(block, bytes.clone());
             }
             None => {}
         }
