@@ -38,7 +38,7 @@ pub fn reader_script(volume: &str, expected: &BTreeMap<String, String>) -> Strin
 }
 
 /// `kill -9` of a process of the cluster's, which runs.
-pub fn kill(pid: u32) {
+pub fn kill_process(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use larder_e2e::SECRET;
-use larder_e2e::platform::{PATIENCE, Platform, SUMS, kill, reader_script, sums};
+use larder_e2e::platform::{PATIENCE, Platform, SUMS, kill_process, reader_script, sums};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -189,7 +189,7 @@ fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
             let shim = nth % 20 == 19;
             let doomed = if shim { parent(pid) } else { pid };
             shims += u32::from(shim);
-            kill(doomed);
+            kill_process(doomed);
             cluster.wait_for(&format!("{victim} is back on node {node}"), PATIENCE, || {
                 let now = cluster.pids_on_node(node, victim);
                 now.len() == 1 && now != [pid] && together(&platform, node)
@@ -247,7 +247,7 @@ fn both_dying_at_once_fails_clearly_and_new_pods_work() {
     cluster.wait_for("the pod runs", PATIENCE, || platform.phase("default", "old") == "Running");
     let doomed: Vec<u32> = VICTIMS.iter().flat_map(|victim| cluster.pids_on_node(1, victim)).collect();
     assert_eq!(doomed.len(), 2);
-    doomed.iter().copied().for_each(kill);
+    doomed.iter().copied().for_each(kill_process);
     cluster.wait_for("the old pod hears of it", PATIENCE, || {
         let read = cluster.exec_in_pod("default", "old", &["sh", "-c", "cat /set/d0/f0 2>&1 | md5sum; cat /set/d0/f0"]);
         String::from_utf8_lossy(&read.stderr).contains("not connected")

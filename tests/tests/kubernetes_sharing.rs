@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_e2e::platform::{PATIENCE, Platform, SUMS, kill, reader_script, sums};
+use larder_e2e::platform::{PATIENCE, Platform, SUMS, kill_process, reader_script, sums};
 use larder_testkit::larder_binary;
 use serde_json::Value;
 
@@ -117,7 +117,7 @@ fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
 
     // The daemon of one node dies, then its whole pod, which comes back at another address.
     let pids = cluster.pids_on_node(2, "larderd");
-    kill(pids[0]);
+    kill_process(pids[0]);
     cluster.wait_for("larderd is back", PATIENCE, || {
         let now = cluster.pids_on_node(2, "larderd");
         now.len() == 1 && now != pids
