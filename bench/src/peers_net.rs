@@ -1,29 +1,23 @@
 //! What a read from another node costs, beside raw TCP with records of the same size and beside a read from the origin.
 //!
 //! Each server is a process of its own, so that its CPU time is known; both are on this machine, over loopback. The raw
-//! server writes a record for each request of four bytes, and nobody looks at what arrives. Peers sum every byte, at both
-//! ends.
+//! server writes the record that four bytes ask for, from the same memory as a peer. Nobody looks at what arrives, or, in a
+//! row of its own, both ends sum every byte, as peers do: no protocol with checksums is faster than that.
 //!
 //! Invariant: all are asked by the same loop, as many at a time.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use bytes::Bytes;
-use larder_cachenode::{
-    Ask, Blocks, DatasetStats, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server, Tls, TlsFiles,
-    Token, Want,
-};
-use larder_dataset::{BlockIndex, SnapshotId};
+use anyhow::Context;
+use larder_cachenode::{Node, PeerCounters, Peers, PeersConfig, Security, Tls, TlsFiles, Want};
+use larder_dataset::{BlockIndex, SnapshotId, crc32c};
 use larder_origin::{Origin, OriginConfig};
-use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreConfig, StoreCounters};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -31,6 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::epochs::Epoch;
 use crate::systems::process::Usage;
+
+pub use serving::serve;
+
+mod serving;
 
 /// The dataset that is read.
 const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
@@ -44,27 +42,34 @@ const SECRET: &str = "larder-secret";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Bytes over a socket, a connection for each reader.
+    /// Bytes over a socket, a connection and a thread for each reader.
     RawTcp,
+    /// The same with a CRC32C of each record, made by one side and checked by the other.
+    RawSummed,
     /// A peer that has the blocks in memory, without TLS.
     Peer,
     /// The same with TLS on both sides.
     PeerTls,
     /// A peer that has them in its store, on disk; without TLS.
     PeerStore,
+    /// The same with TLS on both sides.
+    PeerStoreTls,
     /// An S3 server, by the client that the mount uses.
     Origin,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::RawTcp, Self::Peer, Self::PeerTls, Self::PeerStore, Self::Origin];
+    const ALL: [Self; 7] =
+        [Self::RawTcp, Self::RawSummed, Self::Peer, Self::PeerTls, Self::PeerStore, Self::PeerStoreTls, Self::Origin];
 
     fn name(self) -> &'static str {
         match self {
             Self::RawTcp => "raw TCP",
+            Self::RawSummed => "raw TCP, summed",
             Self::Peer => "peer, memory",
             Self::PeerTls => "peer, memory, mTLS",
             Self::PeerStore => "peer, store",
+            Self::PeerStoreTls => "peer, store, mTLS",
             Self::Origin => "origin (S3)",
         }
     }
@@ -185,136 +190,6 @@ impl Drop for Process {
     }
 }
 
-/// Serves until standard input ends; says where on standard output.
-pub fn serve(told: &str) -> anyhow::Result<()> {
-    let config: ServeConfig = serde_json::from_str(told).context("understand --serve")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-    let _in_runtime = runtime.enter();
-    let (address, _served): (SocketAddr, Box<dyn std::any::Any>) = match config.kind {
-        Kind::RawTcp => (serve_raw(config.record_bytes)?, Box::new(())),
-        Kind::Origin => {
-            let server = runtime.block_on(S3Server::start(S3ServerConfig {
-                secret_key: SECRET.to_owned(),
-                buckets: vec![BUCKET.to_owned()],
-                unchecked_gets: true,
-                ..S3ServerConfig::default()
-            }))?;
-            for record in 0..RECORDS {
-                server.put(BUCKET, &record.to_string(), content(record, config.record_bytes).to_vec());
-            }
-            (server.address(), Box::new(server))
-        }
-        Kind::Peer | Kind::PeerTls | Kind::PeerStore => {
-            let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
-            let address = listener.local_addr()?;
-            let blocks: Arc<dyn Blocks> = match config.kind {
-                Kind::PeerStore => Arc::new(Stored::fill(&config)?),
-                _ => Arc::new(InMemory((0..RECORDS).map(|record| content(record, config.record_bytes)).collect())),
-            };
-            let server = Server::new(
-                larder_cachenode::ServerConfig::new("server"),
-                security(config.kind, &config.folder)?,
-                blocks,
-                Arc::default(),
-                CancellationToken::new(),
-            );
-            runtime.spawn(server.serve(listener));
-            (address, Box::new(()))
-        }
-    };
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{address}").and_then(|()| out.flush()).context("say where")?;
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    Ok(())
-}
-
-fn serve_raw(record_bytes: u32) -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut stream: TcpStream = stream;
-                let record = content(0, record_bytes);
-                let _ = stream.set_nodelay(true);
-                let mut request = [0; 4];
-                while stream.read_exact(&mut request).and_then(|()| stream.write_all(&record)).is_ok() {}
-            });
-        }
-    });
-    Ok(address)
-}
-
-/// What a record holds.
-fn content(record: u32, bytes: u32) -> Bytes {
-    (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(record) >> 13) as u8).collect::<Vec<_>>().into()
-}
-
-struct InMemory(Vec<Bytes>);
-
-#[async_trait::async_trait]
-impl Blocks for InMemory {
-    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
-        let block = self.0.get(ask.block.0 as usize).ok_or(ReadError::NoSuchRange)?;
-        let range = ask.start as usize..(ask.start + ask.len) as usize;
-        if range.end > block.len() { Err(ReadError::NoSuchRange) } else { Ok(block.slice(range)) }
-    }
-
-    fn stats(&self) -> Vec<DatasetStats> {
-        Vec::new()
-    }
-}
-
-/// Blocks in a store, read as larderd reads them for its peers.
-struct Stored {
-    cache: Arc<DatasetCache>,
-    record_bytes: u32,
-    _store: Store,
-}
-
-impl Stored {
-    fn fill(config: &ServeConfig) -> anyhow::Result<Self> {
-        let folder = config.folder.join(format!("store-{}", config.record_bytes));
-        let store = Store::open(StoreConfig::new(&folder), Arc::new(StoreCounters::default()))?;
-        let record_bytes = config.record_bytes;
-        let cache = store.dataset(DatasetSpec {
-            snapshot: SNAPSHOT,
-            name: "bench".to_owned(),
-            blocks: RECORDS,
-            reservation_bytes: u64::from(RECORDS) * u64::from(record_bytes),
-            policy: PolicyKind::Nr,
-            seed: 1,
-            lens: Arc::new(move |_| record_bytes),
-        })?;
-        if !cache.wait_rebuilt(Duration::from_secs(60)) {
-            bail!("the store does not open");
-        }
-        for record in 0..RECORDS {
-            if let Some(reservation) = cache.reserve(BlockIndex(record), record_bytes) {
-                cache.write(reservation, &cache.record(BlockIndex(record), &content(record, record_bytes)))?;
-            }
-        }
-        Ok(Self { cache, record_bytes, _store: store })
-    }
-}
-
-#[async_trait::async_trait]
-impl Blocks for Stored {
-    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
-        let (cache, record_bytes) = (Arc::clone(&self.cache), self.record_bytes);
-        let (block, start, len) = (ask.block, ask.start, ask.len);
-        let read = move || match cache.read(block, record_bytes, start, len, Bytes::copy_from_slice) {
-            Lookup::Hit(bytes) => Ok(bytes),
-            Lookup::Miss => Err(ReadError::NoSuchRange),
-        };
-        tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?
-    }
-
-    fn stats(&self) -> Vec<DatasetStats> {
-        Vec::new()
-    }
-}
-
 /// A CA, and one certificate for both sides.
 fn write_certificates(folder: &Path) -> anyhow::Result<()> {
     let ca_key = rcgen::KeyPair::generate()?;
@@ -332,7 +207,7 @@ fn write_certificates(folder: &Path) -> anyhow::Result<()> {
 }
 
 fn security(kind: Kind, folder: &Path) -> anyhow::Result<Security> {
-    if kind != Kind::PeerTls {
+    if !matches!(kind, Kind::PeerTls | Kind::PeerStoreTls) {
         return Ok(Security::Plaintext);
     }
     let [ca, cert, key] = ["ca.pem", "node.pem", "key.pem"].map(|name| folder.join(name));
@@ -348,7 +223,9 @@ fn read_for(
     time: Duration,
 ) -> anyhow::Result<Epoch> {
     match told.kind {
-        Kind::RawTcp => read_raw(told.record_bytes, address, readers, time),
+        Kind::RawTcp | Kind::RawSummed => {
+            read_raw(told.record_bytes, told.kind == Kind::RawSummed, address, readers, time)
+        }
         Kind::Origin => {
             let env = [("AWS_ACCESS_KEY_ID", "larder"), ("AWS_SECRET_ACCESS_KEY", SECRET)];
             let config = OriginConfig {
@@ -363,7 +240,7 @@ fn read_for(
                 async move { Ok(origin.read(record.to_string().as_bytes(), 0..len, None).await?.len()) }
             }))
         }
-        Kind::Peer | Kind::PeerTls | Kind::PeerStore => {
+        Kind::Peer | Kind::PeerTls | Kind::PeerStore | Kind::PeerStoreTls => {
             let node = Node { name: "server".to_owned(), address, weight: 1, zone: String::new() };
             let (_members, membership) = watch::channel(Arc::new(vec![node]));
             let security = security(told.kind, &told.folder)?;
@@ -423,19 +300,32 @@ async fn in_tasks<F: Future<Output = anyhow::Result<usize>> + Send + 'static>(
     Ok(Epoch::new(all.0, all.1, seconds, cpu))
 }
 
-fn read_raw(record_bytes: u32, address: SocketAddr, readers: u32, time: Duration) -> anyhow::Result<Epoch> {
+fn read_raw(
+    record_bytes: u32,
+    summed: bool,
+    address: SocketAddr,
+    readers: u32,
+    time: Duration,
+) -> anyhow::Result<Epoch> {
     let (started, cpu_before) = (Instant::now(), crate::systems::child::own_cpu_seconds());
     let threads: Vec<_> = (0..readers)
-        .map(|_| {
+        .map(|reader| {
             std::thread::spawn(move || {
                 let mut stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
-                let (mut record, mut times) = (vec![0; record_bytes as usize], Vec::new());
-                while started.elapsed() < time {
+                let (mut bytes, mut times) = (vec![0; record_bytes as usize + if summed { 4 } else { 0 }], Vec::new());
+                for record in (reader..).map(|number| number % RECORDS) {
                     let began = Instant::now();
-                    stream.write_all(&[0; 4])?;
-                    stream.read_exact(&mut record)?;
+                    stream.write_all(&record.to_le_bytes())?;
+                    stream.read_exact(&mut bytes)?;
+                    let (range, sum) = bytes.split_at(record_bytes as usize);
+                    if summed && crc32c(range).to_le_bytes() != sum {
+                        return Err(std::io::Error::other("the sum is wrong"));
+                    }
                     times.push(began.elapsed());
+                    if started.elapsed() >= time {
+                        break;
+                    }
                 }
                 std::io::Result::Ok(times)
             })

@@ -22,6 +22,7 @@ pub mod tls;
 mod wire;
 
 pub use blocks::{Ask, Blocks, DatasetStats, ReadError, Token, Want};
+pub use buffers::Buffers;
 pub use client::{NodeInfo, NodeStats, PeerError, PeerStatus, Peers, PeersConfig};
 pub use counters::{Cause, PeerCounters};
 pub use membership::{Membership, Node, NodeList, Source};

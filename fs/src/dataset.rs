@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use larder_cachenode::Buffers;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError};
 use larder_import::object_range;
 use larder_origin::Origin;
@@ -253,13 +254,14 @@ impl Dataset {
         self.sharing.as_deref()
     }
 
-    /// Bytes of a block for another node: from the store, or as [`Fetcher::fetch_for_peer`] has them. None: not from here at
+    /// Bytes of a block for another node: from the store, in one of `buffers`, or as [`Fetcher::fetch_for_peer`] has them. None: not from here at
     /// present. Cancel-safe.
     pub(crate) async fn read_for_peer(
         &self,
         block: BlockIndex,
         range: Range<u32>,
         forwarded: bool,
+        buffers: &Arc<Buffers>,
     ) -> Result<Option<Bytes>, PeerReadError> {
         let index = self.manifest.file_of_block(block).map_err(|_| PeerReadError::NoSuchRange)?;
         let file = self.manifest.file(index).map_err(FetchError::from)?;
@@ -272,8 +274,9 @@ impl Dataset {
         let part = BlockPart { block, block_len, start: range.start, len: range.end - range.start, file_offset };
         let mut found = None;
         if self.cache.contains(block) {
-            let cache = Arc::clone(&self.cache);
-            let read = move || match cache.read(block, block_len, part.start, part.len, Bytes::copy_from_slice) {
+            let (cache, buffers) = (Arc::clone(&self.cache), Arc::clone(buffers));
+            let copy = move |bytes: &[u8]| buffers.copy(bytes);
+            let read = move || match cache.read(block, block_len, part.start, part.len, copy) {
                 Lookup::Hit(bytes) => Some(bytes),
                 Lookup::Miss => None,
             };

@@ -19,8 +19,9 @@ use tonic::transport::Channel;
 use crate::network::Namespace;
 use crate::{Lab, is_zombie};
 
-/// A `larderd` with folders below a lab's.
+/// A `larderd` with folders below a lab's, or a `cachenode`, which is one without mounts.
 pub struct Larderd {
+    program: &'static str,
     namespace: Namespace,
     /// What every larderd needs, and what this one was told.
     flags: [Vec<String>; 2],
@@ -34,11 +35,18 @@ impl Larderd {
     /// Starts one. `name` is its cache's. Its own credentials are the lab's.
     pub fn start(lab: &Lab, name: &str, flags: &[&str]) -> Self {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-        Self::start_in(lab, Namespace::default(), &lab.proxy.endpoint(), name, &flags)
+        Self::start_in(lab, Namespace::default(), &lab.proxy.endpoint(), "larderd", name, &flags)
     }
 
-    /// Starts one in a network namespace, from which it reaches the S3 server by this URL.
-    pub(crate) fn start_in(lab: &Lab, namespace: Namespace, endpoint: &str, name: &str, flags: &[String]) -> Self {
+    /// Starts `program` in a network namespace, from which it reaches the S3 server by this URL.
+    pub(crate) fn start_in(
+        lab: &Lab,
+        namespace: Namespace,
+        endpoint: &str,
+        program: &'static str,
+        name: &str,
+        flags: &[String],
+    ) -> Self {
         let folder = lab.folder().join(format!("node-{name}"));
         let run_dir = folder.join("cache");
         std::fs::create_dir_all(&run_dir).unwrap();
@@ -49,6 +57,7 @@ impl Larderd {
             format!("--endpoint={endpoint}"),
         ];
         let mut larderd = Self {
+            program,
             namespace,
             flags: [needed, flags.to_vec()],
             environment: vec![
@@ -59,6 +68,10 @@ impl Larderd {
             log: folder.join("log"),
             child: None,
         };
+        // It is told by nobody else.
+        if program == "cachenode" {
+            larderd.environment.push(("LARDER_PEER_TOKEN".to_owned(), crate::nodes::TOKEN.to_owned()));
+        }
         larderd.restart();
         larderd
     }
@@ -68,7 +81,7 @@ impl Larderd {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
         let child = self
             .namespace
-            .command(built("larderd"))
+            .command(built(self.program))
             .args(self.flags.iter().flatten())
             .env_clear()
             .envs(self.environment.iter().cloned())

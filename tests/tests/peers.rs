@@ -17,6 +17,9 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
+#[path = "peers/copies.rs"]
+mod copies;
+
 const BLOCK: u64 = 4 << 20;
 
 /// How long anything may take that is waited for.

@@ -130,6 +130,10 @@ impl Lane {
             while let Some(ended) = loads.try_join_next() {
                 ended.ok().and_then(|tag| cancels.remove(&tag));
             }
+            // Those that were cancelled, and that the peer does not take the answers of, are not counted as under way.
+            if loads.len() >= self.shared.config.requests_most {
+                loads.join_next().await;
+            }
             match Request::decode(&frame[..len])? {
                 Request::Ping => send(answers, Outgoing::Pong).await,
                 // Its task hears of it by this.

@@ -1,4 +1,4 @@
-//! What one side of a node's peers may hold of it: bytes of blocks on their way to them, and requests under way.
+//! What a node's peers may take of it: bytes of blocks on their way to them, and requests under way.
 //!
 //! Invariant: what a request takes ends with it, however it ends.
 

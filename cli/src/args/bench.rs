@@ -288,8 +288,8 @@ Examples:
   larder bench peers-net
   larder bench peers-net --record-size 111KB --readers 1,16,64 --seconds 10 --json net.json
 
-Every server is a process of its own on this machine. Raw TCP is a connection for each reader, and nobody looks at the
-bytes; peers share one connection and sum every byte at both ends.")]
+Every server is a process of its own on this machine. Raw TCP is a connection and a thread for
+each reader; nobody looks at the bytes, or both ends sum them, as peers do.")]
 pub(crate) struct PeersNetArgs {
     /// Sizes of what is read at once, up to 4MiB.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "111KB,1MiB,4MiB", value_parser = parse_record_size)]

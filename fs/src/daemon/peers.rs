@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use anyhow::Context;
 use bytes::Bytes;
 use larder_cachenode::{
-    Ask, Blocks, DatasetStats, Membership, Node, NodeStats, PeerCounters, PeerError, Peers, PeersConfig, ReadError,
-    Security, Server, ServerConfig, Token,
+    Ask, Blocks, Buffers, DatasetStats, Membership, Node, NodeStats, PeerCounters, PeerError, Peers, PeersConfig,
+    ReadError, Security, Server, ServerConfig, Token,
 };
 use larder_daemon_api::v1;
 use larder_dataset::{Placement, SnapshotId};
@@ -98,7 +98,7 @@ pub(super) async fn serve(daemon: Arc<Daemon>) -> anyhow::Result<()> {
     };
     let listener = TcpListener::bind(listen).await.with_context(|| format!("listen at {listen} (--peer-listen)"))?;
     info!(node = cluster.config.name, address = %listen, "serving other nodes");
-    let blocks = Arc::new(Served(Arc::downgrade(&daemon)));
+    let blocks = Arc::new(Served { daemon: Arc::downgrade(&daemon), buffers: Arc::default() });
     let server = Server::new(
         ServerConfig::new(&cluster.config.name),
         cluster.config.security.clone(),
@@ -224,11 +224,15 @@ fn parse_token(text: &str) -> Result<Token, DaemonError> {
 
 /// A daemon's datasets, as other nodes see them.
 #[derive(Debug)]
-struct Served(Weak<Daemon>);
+struct Served {
+    daemon: Weak<Daemon>,
+    /// For what is read of the stores.
+    buffers: Arc<Buffers>,
+}
 
 impl Served {
     fn daemon(&self) -> Result<Arc<Daemon>, ReadError> {
-        self.0.upgrade().ok_or(ReadError::Stopping)
+        self.daemon.upgrade().ok_or(ReadError::Stopping)
     }
 }
 
@@ -236,7 +240,8 @@ impl Served {
 impl Blocks for Served {
     async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
         let dataset = self.daemon()?.dataset_for(ask.snapshot, ask.token.as_ref())?;
-        match dataset.read_for_peer(ask.block, ask.start..ask.start + ask.len, ask.forwarded).await {
+        let range = ask.start..ask.start + ask.len;
+        match dataset.read_for_peer(ask.block, range, ask.forwarded, &self.buffers).await {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(ReadError::unavailable("it is on its way here from another node")),
             Err(PeerReadError::NoSuchRange) => Err(ReadError::NoSuchRange),

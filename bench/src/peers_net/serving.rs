@@ -1,0 +1,166 @@
+//! The processes that serve records: over a bare socket, as a peer, or as an origin.
+
+use std::io::{IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use larder_cachenode::{Ask, Blocks, Buffers, DatasetStats, ReadError, Server};
+use larder_dataset::{BlockIndex, crc32c};
+use larder_s3_server::{S3Server, S3ServerConfig};
+use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreConfig, StoreCounters};
+use tokio_util::sync::CancellationToken;
+
+use super::{BUCKET, Kind, RECORDS, SECRET, SNAPSHOT, ServeConfig, security};
+
+/// Serves until standard input ends; says where on standard output.
+pub fn serve(told: &str) -> anyhow::Result<()> {
+    let config: ServeConfig = serde_json::from_str(told).context("understand --serve")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    let _in_runtime = runtime.enter();
+    let (address, _served): (SocketAddr, Box<dyn std::any::Any>) = match config.kind {
+        Kind::RawTcp | Kind::RawSummed => {
+            (serve_raw(config.record_bytes, config.kind == Kind::RawSummed)?, Box::new(()))
+        }
+        Kind::Origin => {
+            let server = runtime.block_on(S3Server::start(S3ServerConfig {
+                secret_key: SECRET.to_owned(),
+                buckets: vec![BUCKET.to_owned()],
+                unchecked_gets: true,
+                ..S3ServerConfig::default()
+            }))?;
+            for record in 0..RECORDS {
+                server.put(BUCKET, &record.to_string(), content(record, config.record_bytes).to_vec());
+            }
+            (server.address(), Box::new(server))
+        }
+        Kind::Peer | Kind::PeerTls | Kind::PeerStore | Kind::PeerStoreTls => {
+            let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
+            let address = listener.local_addr()?;
+            let blocks: Arc<dyn Blocks> = match config.kind {
+                Kind::PeerStore | Kind::PeerStoreTls => Arc::new(Stored::fill(&config)?),
+                _ => Arc::new(InMemory((0..RECORDS).map(|record| content(record, config.record_bytes)).collect())),
+            };
+            let server = Server::new(
+                larder_cachenode::ServerConfig::new("server"),
+                security(config.kind, &config.folder)?,
+                blocks,
+                Arc::default(),
+                CancellationToken::new(),
+            );
+            runtime.spawn(server.serve(listener));
+            (address, Box::new(()))
+        }
+    };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{address}").and_then(|()| out.flush()).context("say where")?;
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    Ok(())
+}
+
+fn serve_raw(record_bytes: u32, summed: bool) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let records: Arc<Vec<Bytes>> = Arc::new((0..RECORDS).map(|record| content(record, record_bytes)).collect());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let records = Arc::clone(&records);
+            std::thread::spawn(move || {
+                let mut stream: TcpStream = stream;
+                let _ = stream.set_nodelay(true);
+                let mut request = [0; 4];
+                while stream.read_exact(&mut request).is_ok() {
+                    let record = &records[u32::from_le_bytes(request) as usize];
+                    let sum = if summed { crc32c(record).to_le_bytes() } else { [0; 4] };
+                    let slices = [IoSlice::new(record), IoSlice::new(&sum)];
+                    let mut slices = if summed { &slices[..] } else { &slices[..1] }.to_vec();
+                    if write_all(&mut stream, &mut slices).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    Ok(address)
+}
+
+fn write_all(stream: &mut TcpStream, mut slices: &mut [IoSlice<'_>]) -> std::io::Result<()> {
+    while !slices.is_empty() {
+        let written = stream.write_vectored(slices)?;
+        IoSlice::advance_slices(&mut slices, written);
+    }
+    Ok(())
+}
+
+/// What a record holds.
+fn content(record: u32, bytes: u32) -> Bytes {
+    (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(record) >> 13) as u8).collect::<Vec<_>>().into()
+}
+
+struct InMemory(Vec<Bytes>);
+
+#[async_trait::async_trait]
+impl Blocks for InMemory {
+    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
+        let block = self.0.get(ask.block.0 as usize).ok_or(ReadError::NoSuchRange)?;
+        let range = ask.start as usize..(ask.start + ask.len) as usize;
+        if range.end > block.len() { Err(ReadError::NoSuchRange) } else { Ok(block.slice(range)) }
+    }
+
+    fn stats(&self) -> Vec<DatasetStats> {
+        Vec::new()
+    }
+}
+
+/// Blocks in a store, read as larderd reads them for its peers.
+struct Stored {
+    cache: Arc<DatasetCache>,
+    buffers: Arc<Buffers>,
+    record_bytes: u32,
+    _store: Store,
+}
+
+impl Stored {
+    fn fill(config: &ServeConfig) -> anyhow::Result<Self> {
+        let folder = config.folder.join(format!("store-{}", config.record_bytes));
+        let store = Store::open(StoreConfig::new(&folder), Arc::new(StoreCounters::default()))?;
+        let record_bytes = config.record_bytes;
+        let cache = store.dataset(DatasetSpec {
+            snapshot: SNAPSHOT,
+            name: "bench".to_owned(),
+            blocks: RECORDS,
+            reservation_bytes: u64::from(RECORDS) * u64::from(record_bytes),
+            policy: PolicyKind::Nr,
+            seed: 1,
+            lens: Arc::new(move |_| record_bytes),
+        })?;
+        if !cache.wait_rebuilt(Duration::from_secs(60)) {
+            bail!("the store does not open");
+        }
+        for record in 0..RECORDS {
+            if let Some(reservation) = cache.reserve(BlockIndex(record), record_bytes) {
+                cache.write(reservation, &cache.record(BlockIndex(record), &content(record, record_bytes)))?;
+            }
+        }
+        Ok(Self { cache, buffers: Arc::default(), record_bytes, _store: store })
+    }
+}
+
+#[async_trait::async_trait]
+impl Blocks for Stored {
+    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
+        let (cache, record_bytes) = (Arc::clone(&self.cache), self.record_bytes);
+        let (block, start, len, buffers) = (ask.block, ask.start, ask.len, Arc::clone(&self.buffers));
+        let read = move || match cache.read(block, record_bytes, start, len, |bytes| buffers.copy(bytes)) {
+            Lookup::Hit(bytes) => Ok(bytes),
+            Lookup::Miss => Err(ReadError::NoSuchRange),
+        };
+        tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?
+    }
+
+    fn stats(&self) -> Vec<DatasetStats> {
+        Vec::new()
+    }
+}
