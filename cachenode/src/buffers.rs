@@ -138,7 +138,10 @@ mod tests {
             buffers.lend(buffer)
         };
         drop((0..20).map(|_| lend(4 << 20)).collect::<Vec<_>>());
-        let kept = |buffers: &Buffers| (buffers.lock().bytes, buffers.lock().buffers.len());
+        let kept = |buffers: &Buffers| {
+            let kept = buffers.lock();
+            (kept.bytes, kept.buffers.len())
+        };
         assert_eq!(kept(&buffers), (KEPT_BYTES_MOST, 8));
         drop((0..100).map(|_| lend(LEN_LEAST)).collect::<Vec<_>>());
         assert_eq!(kept(&buffers), (KEPT_MOST * LEN_LEAST, KEPT_MOST), "the newest stay");

@@ -130,8 +130,8 @@ impl Lane {
             while let Some(ended) = loads.try_join_next() {
                 ended.ok().and_then(|tag| cancels.remove(&tag));
             }
-            // Those that were cancelled, and that the peer does not take the answers of, are not counted as under way.
-            if loads.len() >= self.shared.config.requests_most {
+            // No more than that are under way; the others were cancelled, and wait for the peer to take its answers.
+            if loads.len() > self.shared.config.requests_most {
                 loads.join_next().await;
             }
             match Request::decode(&frame[..len])? {
