@@ -191,7 +191,9 @@ fn check_settings(open: &Dataset, spec: &v1::Dataset) -> Result<(), DaemonError>
     if policy_of(spec)?.is_some_and(|policy| policy != usage.policy) {
         return Err(DaemonError::Served { what: "policy", has: usage.policy.to_string() });
     }
-    if spec.cache_bytes.is_some_and(|bytes| bytes != usage.capacity_bytes) {
+    // Room for more than there is, is room for all there is.
+    let all = open.manifest().totals().bytes;
+    if spec.cache_bytes.is_some_and(|bytes| bytes.min(all) != usage.capacity_bytes.min(all)) {
         return Err(DaemonError::Served { what: "cache size", has: format!("{} bytes", usage.capacity_bytes) });
     }
     let placement = open.sharing().map_or(Placement::Local, Sharing::placement);
