@@ -1,7 +1,7 @@
 //! Reads blocks from other nodes, and goes round those that fail.
 //!
-//! The cast: [`Peers`] is all other nodes; a [`Peer`] is one, whether it is well and what it refused; it is asked over
-//! [`connection`]s: [`lane`]s for blocks, a [`link`] for what goes by gRPC; [`error`] is why one gets nothing.
+//! The cast: [`Peers`] is all other nodes; a `Peer` is one, whether it is well and what it refused; it is asked over
+//! `connection`s: `lane`s for blocks, a `link` for what goes by gRPC; `error` is why one gets nothing.
 //!
 //! Patience: a peer must give a sign of life within [`PeersConfig::answer_timeout`], since that waits for nothing but the
 //! node; a lane that hears nothing asks for one. The bytes must come at [`PeersConfig::rate_least`] on the whole, with

@@ -1,5 +1,5 @@
-//! Serves blocks to peers, over connections that TLS let in: bytes of blocks over lanes ([`lane`]), what is small by gRPC
-//! ([`service`]), both on one port. Which it is was agreed on with TLS, and is told by the first bytes without.
+//! Serves blocks to peers, over connections that TLS let in: bytes of blocks over lanes (`lane`), what is small by gRPC
+//! (`service`), both on one port. Which it is was agreed on with TLS, and is told by the first bytes without.
 //!
 //! Bytes of blocks on their way are counted from before they are read until the kernel has taken all of their range: a range
 //! is read only when there is room. A peer that does not take what it asked for loses its connection some time after its
