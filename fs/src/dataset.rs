@@ -254,8 +254,8 @@ impl Dataset {
         self.sharing.as_deref()
     }
 
-    /// Bytes of a block for another node: from the store, in one of `buffers`, or as [`Fetcher::fetch_for_peer`] has them. None: not from here at
-    /// present. Cancel-safe.
+    /// Bytes of a block for another node: from the store, in one of `buffers`, or as [`Fetcher::fetch_for_peer`] has them.
+    /// None: not from here at present. Cancel-safe.
     pub(crate) async fn read_for_peer(
         &self,
         block: BlockIndex,

@@ -2,9 +2,10 @@
 //! Where nodes share their caches it asks the block's owner first ([`sharing`](crate::sharing)).
 //!
 //! A block on its way has a seat on a *flight*: a task that asks the origin, hands each block to whoever waits for it as soon
-//! as its bytes are there ([`landing`]), then lets the store keep them if its policy says so. It ends only when the bytes are in the store or in the window, so that a later
-//! reader finds them in one of the three and never asks the origin again. A packed file brings its neighbours along as
-//! long as the store has room for them; readers in order are read ahead of ([`ahead`](crate::ahead)).
+//! as its bytes are there ([`landing`]), then lets the store keep them if its policy says so. It ends only when the bytes are in
+//! the store or in the window, so that a later reader finds them in one of the three and never asks the origin again. A
+//! packed file brings its neighbours along as long as the store has room for them; readers in order are read ahead of
+//! ([`ahead`](crate::ahead)).
 //!
 //! Invariants: at most one flight for a block; all together hold at most `fetch_bytes`; each ends within the read deadline;
 //! no lock is held across an await.
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
-use larder_store::{DatasetCache, Lookup, Record, Reservation};
+use larder_store::{DatasetCache, Lookup, Reservation};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -36,7 +37,7 @@ use crate::sharing::{Asker, Route, Sharing};
 use crate::stats::{StatsCounters, add};
 use crate::window::Window;
 
-use landing::{Landing, Ticket};
+use landing::{Kept, Landing, Ticket};
 
 pub use error::FetchError;
 
@@ -440,12 +441,13 @@ impl Fetcher {
     }
 
     /// Writes blocks to the store; one that it does not take goes into the window. Blocks on the disk.
-    fn keep(&self, blocks: Vec<(Reservation, Record)>) {
-        for (reservation, record) in blocks {
+    fn keep(&self, blocks: Vec<Kept>) {
+        for Kept { reservation, bytes, record } in blocks {
             let block = reservation.block();
+            let record = record.unwrap_or_else(|| self.cache.record(block, &bytes));
             if self.cache.write(reservation, &record).is_err() {
                 debug!(block = block.0, "block not kept");
-                self.window.insert(block, record.data());
+                self.window.insert(block, bytes);
             }
         }
     }

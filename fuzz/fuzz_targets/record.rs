@@ -2,7 +2,7 @@
 //!
 //! Invariant under test: no panic, whatever the header says, also when its checksum is right.
 #![no_main]
-#![allow(dead_code, reason = "the target calls a part of what it includes")]
+#![expect(dead_code, reason = "the target calls a part of what it includes")]
 
 // Included rather than linked: the store's crate would compile RocksDB once more, with the fuzzer's flags.
 #[path = "../../cachenode/store/src/record.rs"]

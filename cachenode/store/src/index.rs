@@ -397,7 +397,7 @@ fn write_changes(db: &DB, changes: &Receiver<Change>, sync_every: Duration, repo
             Err(RecvTimeoutError::Disconnected) => (None, true),
         };
         if matches!(first, Some(Change::Put { .. } | Change::Delete { .. })) {
-            // Nobody waits for these, and each write costs as much as fifty changes.
+            // Nobody waits for these, and what a write costs it costs once, however many changes it has.
             std::thread::sleep(LINGER);
         }
         let mut batch = WriteBatch::default();

@@ -27,8 +27,16 @@ pub(super) struct Landing<'a> {
     coming: VecDeque<Ticket>,
     /// What is there of the first of them.
     draft: Option<Draft>,
-    kept: Vec<(Reservation, Record)>,
+    kept: Vec<Kept>,
     wrong: Vec<Ticket>,
+}
+
+/// A block that landed and has room in the store.
+pub(super) struct Kept {
+    pub(super) reservation: Reservation,
+    pub(super) bytes: Bytes,
+    /// None: the bytes came from another node, and lie where no record can be written from.
+    pub(super) record: Option<Record>,
 }
 
 impl<'a> Landing<'a> {
@@ -94,10 +102,7 @@ impl<'a> Landing<'a> {
     fn land(&mut self, Ticket { seat, reservation }: Ticket, bytes: Bytes, record: Option<Record>, tier: Tier) {
         let block = seat.part.block;
         match reservation {
-            Some(reservation) => {
-                let record = record.unwrap_or_else(|| self.fetcher.cache.record(block, &bytes));
-                self.kept.push((reservation, record));
-            }
+            Some(reservation) => self.kept.push(Kept { reservation, bytes: bytes.clone(), record }),
             // Into the window before anybody is told, so that their next read finds it there. What only another node waits
             // for is held there.
             None if self.purpose.asker() == Asker::Here || seat.riders() > 1 => {
@@ -115,7 +120,7 @@ impl<'a> Landing<'a> {
     }
 
     /// What the store is to keep. Whatever has not landed never will: for this reason, or for its bytes being wrong.
-    pub(super) fn end(mut self, error: Option<&FetchError>) -> Vec<(Reservation, Record)> {
+    pub(super) fn end(mut self, error: Option<&FetchError>) -> Vec<Kept> {
         for Ticket { seat, .. } in self.take_wrong() {
             let corrupt = FetchError::Corrupt { block: seat.part.block };
             self.fail(&seat, error.cloned().unwrap_or(corrupt));
