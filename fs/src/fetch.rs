@@ -12,6 +12,7 @@
 
 mod error;
 mod extent;
+mod flight;
 mod landing;
 
 use std::collections::HashMap;
@@ -37,6 +38,7 @@ use crate::sharing::{Asker, Route, Sharing};
 use crate::stats::{StatsCounters, add};
 use crate::window::Window;
 
+use flight::{Flight, Landed, Listed, Running, Seat, landed};
 use landing::{Kept, Landing, Ticket};
 
 pub use error::FetchError;
@@ -94,17 +96,6 @@ impl Purpose {
     }
 }
 
-/// How a flight ended.
-#[derive(Clone, Debug)]
-enum Landed {
-    Bytes(Bytes, Tier),
-    /// A warming flight that the store had no room for; nothing was fetched.
-    NotKept,
-    /// A flight that was to bring the block along, and did not.
-    LeftOut,
-    Failed(FetchError),
-}
-
 /// What a warming fetch came to.
 #[derive(Clone, Debug)]
 pub(crate) enum Warmed {
@@ -116,35 +107,6 @@ pub(crate) enum Warmed {
     NotOurs,
     /// It could not be had; the flight has counted and logged why.
     Failed,
-}
-
-/// A flight under way, as those see it who wait for it.
-#[derive(Clone, Debug)]
-struct Flight {
-    landed: watch::Receiver<Option<Landed>>,
-    /// It asks other nodes, which must not wait for it in turn.
-    asks_peers: bool,
-}
-
-/// A block on a flight, and how those hear of it who wait.
-#[derive(Debug)]
-struct Seat {
-    file: FileIndex,
-    /// The whole block.
-    part: BlockPart,
-    sender: watch::Sender<Option<Landed>>,
-}
-
-impl Seat {
-    /// How many wait for the block, or did.
-    fn riders(&self) -> usize {
-        // One is on the list of flights.
-        self.sender.receiver_count().saturating_sub(1)
-    }
-
-    fn land(&self, landed: Landed) {
-        self.sender.send_replace(Some(landed));
-    }
 }
 
 /// Brings in blocks. Shared by all readers of a mount.
@@ -565,62 +527,7 @@ impl Fetcher {
     }
 }
 
-/// Waits until a flight has landed.
-async fn landed(mut flight: Flight) -> Landed {
-    match flight.landed.wait_for(Option::is_some).await.as_deref() {
-        Ok(Some(landed)) => landed.clone(),
-        // The sender was dropped: the task panicked, or the runtime is shutting down.
-        Ok(None) | Err(_) => Landed::Failed(FetchError::Stopped),
-    }
-}
-
 /// The part's bytes out of its block's.
 fn slice(block: &Bytes, part: &BlockPart) -> Bytes {
     block.slice(part.start as usize..(part.start + part.len) as usize)
-}
-
-/// Takes a flight off the list when it is over, however it ended.
-struct Listed {
-    fetcher: Arc<Fetcher>,
-    blocks: Vec<BlockIndex>,
-}
-
-impl Listed {
-    /// Blocks that are not brought after all. Who waits for one may start a flight of its own from now on.
-    fn leave(&mut self, seats: Vec<Seat>) {
-        let mut flights = self.fetcher.lock_flights();
-        for seat in &seats {
-            flights.remove(&seat.part.block);
-        }
-        drop(flights);
-        self.blocks.retain(|block| seats.iter().all(|seat| seat.part.block != *block));
-        for seat in seats {
-            seat.land(Landed::LeftOut);
-        }
-    }
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        let mut flights = self.fetcher.lock_flights();
-        for block in &self.blocks {
-            flights.remove(block);
-        }
-    }
-}
-
-/// Counts a fetch as running until it is over.
-struct Running(Arc<StatsCounters>);
-
-impl Running {
-    fn new(counters: &Arc<StatsCounters>) -> Self {
-        counters.fetches_running.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counters))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.fetches_running.fetch_sub(1, Ordering::Relaxed);
-    }
 }

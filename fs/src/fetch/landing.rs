@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use larder_store::{Draft, Record, Reservation};
 
-use super::{FetchError, Fetcher, Landed, Purpose, Seat, Tier};
+use super::flight::{Landed, Seat};
+use super::{FetchError, Fetcher, Purpose, Tier};
 use crate::sharing::Asker;
 use crate::stats::add;
 
