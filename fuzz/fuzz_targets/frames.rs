@@ -2,7 +2,6 @@
 //!
 //! Invariant under test: no panic, what is decoded keeps within its limits, and is encoded as it came.
 #![no_main]
-#![expect(dead_code, reason = "the target calls a part of what it includes")]
 
 // Included rather than linked: the API's crate would compile tonic, with the fuzzer's flags.
 #[path = "../../cachenode/api/src/frame.rs"]
