@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use anyhow::Context;
 use larder_cachenode::{Node, PeerCounters, Peers, PeersConfig, Security, Tls, TlsFiles, Want};
 use larder_dataset::{BlockIndex, SnapshotId, crc32c};
 use larder_origin::{Origin, OriginConfig};
+use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -59,7 +61,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
+    /// All there are, in the order of the table.
+    pub const ALL: [Self; 7] =
         [Self::RawTcp, Self::RawSummed, Self::Peer, Self::PeerTls, Self::PeerStore, Self::PeerStoreTls, Self::Origin];
 
     fn name(self) -> &'static str {
@@ -75,9 +78,20 @@ impl Kind {
     }
 }
 
+impl FromStr for Kind {
+    type Err = String;
+
+    /// By the name that it has in JSON.
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::deserialize(text.into_deserializer()).map_err(|error: serde::de::value::Error| error.to_string())
+    }
+}
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct PeersNetConfig {
+    /// Who is to serve.
+    pub kinds: Vec<Kind>,
     /// Sizes of records, 1 byte to 4 MiB.
     pub record_bytes: Vec<u32>,
     /// Reads at a time.
@@ -134,7 +148,7 @@ pub fn run(config: &PeersNetConfig, mut said: impl FnMut(&str)) -> anyhow::Resul
     let mut rows = Vec::new();
     for round in 1..=config.rounds {
         for &record_bytes in &config.record_bytes {
-            for kind in Kind::ALL {
+            for &kind in &config.kinds {
                 let told = ServeConfig { kind, record_bytes, folder: folder.path().to_owned() };
                 let server = Process::start(&config.serve, &told)?;
                 for &readers in &config.readers {

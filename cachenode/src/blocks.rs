@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use larder_cachenode_api::frame::TOKEN_BYTES_MOST;
 use larder_dataset::{BlockIndex, SnapshotId};
 
@@ -81,6 +82,16 @@ pub struct Ask {
     pub deadline: Instant,
 }
 
+/// The bytes of a range, as a node gives them.
+pub enum Given {
+    /// They are here: as many as were asked for.
+    Whole(Bytes),
+    /// They are on their way here, and are passed on as they come: the next ones each time,
+    /// [`PIECE_BYTES_LEAST`](larder_cachenode_api::frame::PIECE_BYTES_LEAST) or more but for the last. What ends with an
+    /// error or too soon is refused in the middle. Dropped like [`Blocks::read`].
+    Arriving(BoxStream<'static, Result<Bytes, ReadError>>),
+}
+
 /// Why a peer does not get a range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
@@ -141,7 +152,7 @@ pub trait Blocks: Send + Sync + 'static {
     /// Exactly `ask.len` bytes, from the store or from wherever the node gets them. It decides itself whether the token may
     /// read the dataset. Dropped when the peer goes away or the deadline has passed: work that others wait for too must go
     /// on without this future. Must not block.
-    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError>;
+    async fn read(&self, ask: &Ask) -> Result<Given, ReadError>;
 
     /// What is cached of each dataset. Names and sums: whoever is a member of the cluster may read it.
     fn stats(&self) -> Vec<DatasetStats>;

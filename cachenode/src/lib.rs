@@ -21,7 +21,7 @@ pub mod server;
 pub mod tls;
 mod wire;
 
-pub use blocks::{Ask, Blocks, DatasetStats, ReadError, Token, Want};
+pub use blocks::{Ask, Blocks, DatasetStats, Given, ReadError, Token, Want};
 pub use buffers::Buffers;
 pub use client::{NodeInfo, NodeStats, PeerError, PeerStatus, Peers, PeersConfig};
 pub use counters::{Cause, PeerCounters};

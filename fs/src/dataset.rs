@@ -17,7 +17,7 @@ use larder_origin::Origin;
 use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
-use crate::fetch::{FetchError, Fetched, Fetcher, Tier};
+use crate::fetch::{Arriving, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetStats, ProcessStats, Stats, StatsCounters, add};
@@ -262,7 +262,7 @@ impl Dataset {
         range: Range<u32>,
         forwarded: bool,
         buffers: &Arc<Buffers>,
-    ) -> Result<Option<Bytes>, PeerReadError> {
+    ) -> Result<Option<Arriving>, PeerReadError> {
         let index = self.manifest.file_of_block(block).map_err(|_| PeerReadError::NoSuchRange)?;
         let file = self.manifest.file(index).map_err(FetchError::from)?;
         let file_offset = u64::from(block.0 - file.first_block.0) * BLOCK_BYTES;
@@ -277,7 +277,7 @@ impl Dataset {
             let (cache, buffers) = (Arc::clone(&self.cache), Arc::clone(buffers));
             let copy = move |bytes: &[u8]| buffers.copy(bytes);
             let read = move || match cache.read(block, block_len, part.start, part.len, copy) {
-                Lookup::Hit(bytes) => Some(bytes),
+                Lookup::Hit(first) => Some(Arriving { first, rest: None }),
                 Lookup::Miss => None,
             };
             found = self.runtime().spawn_blocking(read).await.unwrap_or_default();
@@ -285,9 +285,9 @@ impl Dataset {
         if found.is_none() {
             found = self.fetcher.fetch_for_peer(index, part, forwarded).await?;
         }
-        if let Some(bytes) = &found {
+        if found.is_some() {
             add(&self.counters.peer_served, 1);
-            add(&self.counters.peer_served_bytes, bytes.len() as u64);
+            add(&self.counters.peer_served_bytes, u64::from(part.len));
         }
         Ok(found)
     }

@@ -26,7 +26,7 @@ use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
 use larder_store::{DatasetCache, Lookup, Reservation};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
@@ -38,7 +38,7 @@ use crate::sharing::{Asker, Route, Sharing};
 use crate::stats::{StatsCounters, add};
 use crate::window::Window;
 
-use flight::{Flight, Landed, Listed, Running, Seat, landed};
+use flight::{Flight, Landed, Listed, Pieces, Running, Seat, landed};
 use landing::{Kept, Landing, Ticket};
 
 pub use error::FetchError;
@@ -63,6 +63,15 @@ pub(crate) struct Fetched {
     pub(crate) bytes: Bytes,
     /// Where they were.
     pub(crate) tier: Tier,
+}
+
+/// A part of a block, as it comes.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    /// All of it, or its first bytes.
+    pub(crate) first: Bytes,
+    /// What follows, if there is more.
+    pub(crate) rest: Option<Pieces>,
 }
 
 /// Where bytes were that the store did not have.
@@ -214,27 +223,29 @@ impl Fetcher {
         }
     }
 
-    /// A part's bytes for another node: from the window, from a flight, or from a new one. None: the block is on a flight
-    /// that asks other nodes, and waiting for it could be waiting for the one who asks.
+    /// A part's bytes for another node: from the window, or from a flight, as they come. None: the block is on a flight that
+    /// asks other nodes, and waiting for it could be waiting for the one who asks.
     pub(crate) async fn fetch_for_peer(
         self: &Arc<Self>,
         file: FileIndex,
         part: BlockPart,
         forwarded: bool,
-    ) -> Result<Option<Bytes>, FetchError> {
+    ) -> Result<Option<Arriving>, FetchError> {
         loop {
             if let Some(block) = self.window.peek(part.block) {
-                return Ok(Some(slice(&block, &part)));
+                return Ok(Some(Arriving { first: slice(&block, &part), rest: None }));
             }
             let purpose = Purpose::Peer { forwarded };
             let (flight, route) = self.board(file, part, purpose);
             if flight.asks_peers && route.nodes.is_empty() {
                 return Ok(None);
             }
-            match landed(flight).await {
-                Landed::Bytes(block, _) => return Ok(Some(slice(&block, &part))),
-                Landed::Failed(error) => return Err(error),
-                Landed::NotKept | Landed::LeftOut => {}
+            let mut pieces = flight.follow(part.start as usize..(part.start + part.len) as usize);
+            drop(flight);
+            if let Some(first) = pieces.recv().await {
+                let first = first?;
+                let rest = (first.len() < part.len as usize).then_some(pieces);
+                return Ok(Some(Arriving { first, rest }));
             }
         }
     }
@@ -318,13 +329,13 @@ impl Fetcher {
         let seats: Vec<Seat> = run
             .into_iter()
             .map(|(file, part)| {
-                let (sender, landed) = watch::channel(None);
-                flights.insert(part.block, Flight { landed, asks_peers });
-                Seat { file, part, sender }
+                let (flight, seat) = Flight::new(file, part, asks_peers);
+                flights.insert(part.block, flight);
+                seat
             })
             .collect();
+        let flight = flights[&part.block].clone();
         drop(flights);
-        let flight = Flight { landed: seats[0].sender.subscribe(), asks_peers };
         if let Some(last) = seats.iter().map(|seat| seat.part.block).max() {
             self.ahead.brought(last, seats.len());
         }

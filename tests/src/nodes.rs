@@ -58,24 +58,28 @@ impl Nodes {
 
     /// Starts a node's larderd, which answers when this returns.
     pub fn start(&self, number: usize, flags: &[String]) -> Node {
-        self.start_program("larderd", number, flags)
+        // Past the proxy, which would only take its share of the cores.
+        self.start_program("larderd", number, flags, &self.lab.server.endpoint())
+    }
+
+    /// The same, for a node that reaches the S3 server through the lab's proxy.
+    pub fn start_behind_proxy(&self, number: usize, flags: &[String]) -> Node {
+        self.start_program("larderd", number, flags, &self.lab.proxy.endpoint())
     }
 
     /// Starts a node that mounts nothing, and holds the lab's dataset for the others.
     pub fn start_cachenode(&self, number: usize, flags: &[String]) -> Node {
         let dataset = format!("--dataset={}", self.lab.url());
-        self.start_program("cachenode", number, &[flags, &[dataset]].concat())
+        self.start_program("cachenode", number, &[flags, &[dataset]].concat(), &self.lab.server.endpoint())
     }
 
-    fn start_program(&self, program: &'static str, number: usize, flags: &[String]) -> Node {
+    fn start_program(&self, program: &'static str, number: usize, flags: &[String], endpoint: &str) -> Node {
         let name = Self::name(number);
         let folder = self.lab.folder().join(format!("node-{name}"));
-        // Past the proxy, which would only take its share of the cores.
-        let endpoint = self.lab.server.endpoint();
-        let larderd = Larderd::start_in(&self.lab, self.network.node(number), &endpoint, program, &name, flags);
+        let larderd = Larderd::start_in(&self.lab, self.network.node(number), endpoint, program, &name, flags);
         larderd.wait_until_it_answers();
         Node {
-            environment: self.lab.environment(&folder.join("home"), &endpoint),
+            environment: self.lab.environment(&folder.join("home"), endpoint),
             namespace: self.network.node(number),
             link: self.network.link(number),
             name,

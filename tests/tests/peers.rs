@@ -17,6 +17,8 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
+#[path = "peers/arriving.rs"]
+mod arriving;
 #[path = "peers/copies.rs"]
 mod copies;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use larder_cachenode::{Ask, Blocks, Buffers, DatasetStats, ReadError, Server};
+use larder_cachenode::{Ask, Blocks, Buffers, DatasetStats, Given, ReadError, Server};
 use larder_dataset::{BlockIndex, crc32c};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreConfig, StoreCounters};
@@ -103,10 +103,10 @@ struct InMemory(Vec<Bytes>);
 
 #[async_trait::async_trait]
 impl Blocks for InMemory {
-    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
+    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
         let block = self.0.get(ask.block.0 as usize).ok_or(ReadError::NoSuchRange)?;
         let range = ask.start as usize..(ask.start + ask.len) as usize;
-        if range.end > block.len() { Err(ReadError::NoSuchRange) } else { Ok(block.slice(range)) }
+        if range.end > block.len() { Err(ReadError::NoSuchRange) } else { Ok(Given::Whole(block.slice(range))) }
     }
 
     fn stats(&self) -> Vec<DatasetStats> {
@@ -150,14 +150,14 @@ impl Stored {
 
 #[async_trait::async_trait]
 impl Blocks for Stored {
-    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
+    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
         let (cache, record_bytes) = (Arc::clone(&self.cache), self.record_bytes);
         let (block, start, len, buffers) = (ask.block, ask.start, ask.len, Arc::clone(&self.buffers));
         let read = move || match cache.read(block, record_bytes, start, len, |bytes| buffers.copy(bytes)) {
             Lookup::Hit(bytes) => Ok(bytes),
             Lookup::Miss => Err(ReadError::NoSuchRange),
         };
-        tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?
+        tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?.map(Given::Whole)
     }
 
     fn stats(&self) -> Vec<DatasetStats> {

@@ -1,7 +1,8 @@
 //! How bytes of blocks go from node to node: small frames of a fixed layout on a connection of their own, a *lane*.
 //!
 //! A lane begins with a [`Hello`] of each side. Then the asker sends [`Request`]s, as many at a time as it likes, and the
-//! answerer answers each `Read` exactly once, in any order, by its tag. All numbers are little-endian.
+//! answerer answers each `Read` exactly once, in any order, by its tag: with the range or a refusal. A range may come in
+//! pieces with other answers between them, and be refused in the middle. All numbers are little-endian.
 //!
 //! ```text
 //! Hello       magic "larderbk" 8 · protocol u32 · 0 u32                                                   16 bytes
@@ -10,14 +11,16 @@
 //! Cancel      2 u8 · 0 u8 · 0 u16 · tag u32                                                                8 bytes
 //! Ping        3 u8 · 0 u8 · 0 u16 · 0 u32                                                                  8 bytes
 //!
-//! Bytes       1 u8 · 0 u8 · 0 u16 · tag u32 · length u32            12 bytes, then the range, then its sum (u32)
+//! Bytes       1 u8 · 0 u8 · 0 u16 · tag u32 · length u32            12 bytes, then the range's next piece of that length,
+//!                                                                    then, behind the last, the range's sum (u32)
 //! Refusal     2 u8 · code u8 · 0 u16 · tag u32 · length u32                    12 bytes, then words for people
 //! Pong        3 u8 · 0 u8 · 0 u16 · 0 u32 · 0 u32                                                         12 bytes
 //! Goodbye     4 u8 · 0 u8 · 0 u16 · 0 u32 · 0 u32                                                         12 bytes
 //! ```
 //!
 //! The sum is the CRC32C of what was asked for ([`Wanted::encode`]) and then of the range, so that the bytes of another block do
-//! not pass for those that were asked for. It comes last: both ends sum the bytes as they go by.
+//! not pass for those that were asked for. It comes last: both ends sum the bytes as they go by. All pieces but the last have
+//! [`PIECE_BYTES_LEAST`] at least.
 //!
 //! Invariants: what is decoded is within the limits below, and no decoder panics; nothing here does I/O.
 
@@ -41,6 +44,9 @@ pub const SUM_BYTES: usize = 4;
 
 /// The longest range.
 pub const RANGE_BYTES_MOST: u32 = 4 << 20;
+
+/// The shortest piece of a range that is not its last.
+pub const PIECE_BYTES_LEAST: u32 = 64 << 10;
 
 /// The longest token.
 pub const TOKEN_BYTES_MOST: usize = 4096;
@@ -243,14 +249,14 @@ impl RefusalCode {
 /// What the answerer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The range, whole. It and its sum follow.
+    /// The next piece of the range, which follows; behind the last one, the sum.
     Bytes {
         /// Of which read.
         tag: u32,
-        /// Bytes that follow, without the sum.
+        /// Bytes of the piece, without the sum.
         len: u32,
     },
-    /// It is not given. Words for people follow.
+    /// It is not given, or no more of it. Words for people follow.
     Refusal {
         /// Of which read.
         tag: u32,

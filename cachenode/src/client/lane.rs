@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use larder_cachenode_api::PROTOCOL;
-use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, Wanted};
+use larder_cachenode_api::frame::{
+    ANSWER_BYTES, Answer, HELLO_BYTES, Hello, PIECE_BYTES_LEAST, Request, SUM_BYTES, Wanted,
+};
 use larder_dataset::{crc32c, crc32c_append};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -39,7 +41,7 @@ const QUEUE: usize = 64;
 const HEAR_BYTES: usize = 4096;
 
 /// So much of a range is read at most before it is summed, while it is in the processor's cache.
-const PIECE_BYTES: usize = 256 << 10;
+const SUMMED_BYTES: usize = 256 << 10;
 
 /// A read to be made.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub(super) struct Order<'a> {
 #[derive(Debug)]
 struct Waiting {
     wanted: Wanted,
+    /// What came of the range so far, and the sum of it.
+    arrived: Option<(Vec<u8>, u32)>,
     /// Closed when nobody waits any more.
     answer: oneshot::Sender<Result<Bytes, Miss>>,
 }
@@ -99,6 +103,15 @@ impl Common {
         }
         board.waiting.insert(tag, waiting);
         Ok(tag)
+    }
+
+    /// There is more to come for somebody.
+    fn put_back(&self, tag: u32, waiting: Waiting) {
+        let mut board = self.lock();
+        if board.waiting.is_empty() {
+            self.asked.notify_one();
+        }
+        board.waiting.insert(tag, waiting);
     }
 
     fn take(&self, tag: u32) -> Result<Waiting, Failure> {
@@ -215,7 +228,7 @@ impl Lane {
         // From here to where the request is in the queue nothing is awaited.
         let place = self.requests.reserve().await.map_err(closed)?;
         let (answer, answered) = oneshot::channel();
-        let tag = self.common.post(Waiting { wanted, answer }).map_err(Miss::Failed)?;
+        let tag = self.common.post(Waiting { wanted, arrived: None, answer }).map_err(Miss::Failed)?;
         let token_len = token.map_or(0, |token| token.reveal().len()) as u16;
         place.send((Request::Read { tag, wanted, token_len, forwarded, deadline_ms }, token.cloned()));
         let mut asked = Asked { lane: self, tag, answered: false };
@@ -335,8 +348,15 @@ impl Listener {
         self.fill(&mut head).await?;
         match Answer::decode(&head)? {
             Answer::Bytes { tag, len } => {
-                let waiting = self.common.take(tag)?;
-                let outcome = self.hear_range(&waiting, len).await;
+                let mut waiting = self.common.take(tag)?;
+                let outcome = match self.hear_bytes(&mut waiting, len as usize).await {
+                    Ok(None) => {
+                        self.common.put_back(tag, waiting);
+                        return Ok(());
+                    }
+                    Ok(Some(bytes)) => Ok(bytes),
+                    Err(failure) => Err(failure),
+                };
                 let failure = outcome.as_ref().err().cloned();
                 // Nobody waits any more.
                 let _ = waiting.answer.send(outcome.map_err(Miss::Failed));
@@ -365,17 +385,19 @@ impl Listener {
         outcome.map(drop).map_err(|error| broken(&self.fault, &error))
     }
 
-    /// A range and its sum. Also one that nobody waits for is heard to its end.
-    async fn hear_range(&mut self, waiting: &Waiting, len: u32) -> Result<Bytes, Failure> {
-        if len != waiting.wanted.len {
+    /// A piece of a range; the range if it is the last one and the sum behind it is right. Also what nobody waits for is
+    /// heard to its end.
+    async fn hear_bytes(&mut self, waiting: &mut Waiting, len: usize) -> Result<Option<Bytes>, Failure> {
+        let wanted = waiting.wanted.len as usize;
+        let fresh = || (self.buffers.take(wanted), crc32c(&waiting.wanted.encode()));
+        let (mut bytes, mut sum) = waiting.arrived.take().unwrap_or_else(fresh);
+        let end = bytes.len() + len;
+        if end > wanted || (end < wanted && len < PIECE_BYTES_LEAST as usize) {
             return Err(Failure::new(Cause::WrongBlock, "it sends a range of another length than was asked for"));
         }
-        let len = len as usize;
-        let mut sum = crc32c(&waiting.wanted.encode());
-        let mut bytes = self.buffers.take(len);
-        while bytes.len() < len {
+        while bytes.len() < end {
             let begin = bytes.len();
-            let most = (len - begin).min(PIECE_BYTES);
+            let most = (end - begin).min(SUMMED_BYTES);
             let read = self.reader.read_buf(&mut (&mut bytes).limit(most)).await;
             self.common.heard.fetch_add(1, Ordering::Relaxed);
             if read.map_err(|error| broken(&self.fault, &error))? == 0 {
@@ -383,11 +405,15 @@ impl Listener {
             }
             sum = crc32c_append(sum, &bytes[begin..]);
         }
+        if end < wanted {
+            waiting.arrived = Some((bytes, sum));
+            return Ok(None);
+        }
         let mut theirs = [0; SUM_BYTES];
         self.fill(&mut theirs).await?;
         if u32::from_le_bytes(theirs) != sum {
             return Err(Failure::new(Cause::WrongBytes, "the checksum of what it sent is wrong"));
         }
-        Ok(self.buffers.lend(bytes))
+        Ok(Some(self.buffers.lend(bytes)))
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Both directions are one task. A read whose bytes are at hand is answered in it; one that must wait gets a task, so that
 //! those behind it need not. What is ready waits in a queue to be written; the room that it takes is given back when the
-//! kernel has all of it.
+//! kernel has all of it. A range that is still on its way to this node goes out in pieces as it comes, and other answers
+//! between them: one whose origin stalls holds up nothing else.
 //!
-//! Invariants: each read is answered exactly once, also when it was cancelled; a range that was begun is sent whole, or the
-//! lane ends.
+//! Invariants: each read is answered exactly once, with all of its range or a refusal, also when it was cancelled; a piece
+//! that was begun is sent whole, or the lane ends.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -16,10 +17,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::FutureExt;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{
-    Answer, HELLO_BYTES, Hello, Malformed, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
+    Answer, HELLO_BYTES, Hello, Malformed, PIECE_BYTES_LEAST, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
 };
 use larder_dataset::{crc32c, crc32c_append};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
@@ -30,7 +32,7 @@ use tracing::{debug, error};
 
 use super::Shared;
 use super::room::{CUT_AFTER, Entered, Lease};
-use crate::blocks::{Ask, ReadError, Token};
+use crate::blocks::{Ask, Given, ReadError, Token};
 use crate::convert;
 use crate::wire::Wire;
 
@@ -41,7 +43,7 @@ const QUEUE: usize = 64;
 const HEAR_BYTES: usize = 4096;
 
 /// So much of a range is summed, then written while it is in the processor's cache.
-const PIECE_BYTES: usize = 256 << 10;
+const SUMMED_BYTES: usize = 256 << 10;
 
 /// Why a lane ended.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +70,34 @@ pub(super) enum LaneError {
 
 /// What goes out, in the order in which it became ready.
 enum Outgoing {
-    Range { tag: u32, wanted: Wanted, deadline: Instant, bytes: Bytes, _lease: Lease, _entered: Entered },
-    Refusal { tag: u32, code: RefusalCode, words: String },
+    /// All of a range, or the next piece of it.
+    Bytes {
+        tag: u32,
+        bytes: Bytes,
+        end: Option<End>,
+        _held: Arc<Held>,
+    },
+    Refusal {
+        tag: u32,
+        code: RefusalCode,
+        words: String,
+    },
     Pong,
     Goodbye,
+}
+
+/// What goes with the last bytes of a range.
+struct End {
+    /// The sum of all before them.
+    sum: u32,
+    /// When they are too late.
+    deadline: Instant,
+}
+
+/// What a read takes until the kernel has the last of its bytes.
+struct Held {
+    _lease: Lease,
+    _entered: Entered,
 }
 
 /// A lane that is being served.
@@ -151,7 +177,7 @@ impl Lane {
                             continue;
                         }
                     };
-                    let mut answer = Box::pin(self.answer(tag, wanted, ask, entered));
+                    let mut answer = Box::pin(self.answer(tag, wanted, ask, entered, answers.clone()));
                     if let Some(ready) = answer.as_mut().now_or_never() {
                         send(answers, ready).await;
                         continue;
@@ -197,45 +223,57 @@ impl Lane {
         Ok((ask, entered))
     }
 
-    /// The range, or why not.
+    /// The range or its end, or why not; what comes before its end goes to `answers`.
     fn answer(
         &self,
         tag: u32,
         wanted: Wanted,
         ask: Ask,
         entered: Entered,
+        answers: mpsc::Sender<Outgoing>,
     ) -> impl Future<Output = Outgoing> + Send + use<> {
         let (shared, share, peer) = (Arc::clone(&self.shared), Arc::clone(&self.share), self.peer.ip());
         async move {
             debug!(%peer, snapshot = %ask.snapshot, block = %ask.block, "read");
-            match load(&shared, &ask, share).await {
-                Ok((bytes, lease)) => {
-                    let deadline = ask.deadline;
-                    Outgoing::Range { tag, wanted, deadline, bytes, _lease: lease, _entered: entered }
-                }
-                Err(error) => {
-                    if error == ReadError::Denied {
-                        shared.log_denied(peer, ask.snapshot);
+            let giving = async {
+                let lease = shared.room.lease(share, ask.len).await.ok_or(ReadError::Stopping)?;
+                let held = Arc::new(Held { _lease: lease, _entered: entered });
+                let end = End { sum: crc32c(&wanted.encode()), deadline: ask.deadline };
+                match load(&shared, &ask).await? {
+                    Given::Whole(bytes) if bytes.len() == ask.len as usize => {
+                        Ok(Outgoing::Bytes { tag, bytes, end: Some(end), _held: held })
                     }
-                    refuse(&shared, tag, &error)
+                    Given::Whole(bytes) => Err(wrong_length(&ask, bytes.len())),
+                    Given::Arriving(pieces) => pass_on(pieces, tag, &ask, end, held, &answers).await,
                 }
-            }
+            };
+            let given = tokio::select! {
+                biased;
+                given = tokio::time::timeout_at(ask.deadline.into(), giving) => given.unwrap_or(Err(ReadError::TimedOut)),
+                () = shared.stopping.cancelled() => Err(ReadError::Stopping),
+            };
+            given.unwrap_or_else(|error| {
+                if error == ReadError::Denied {
+                    shared.log_denied(peer, ask.snapshot);
+                }
+                refuse(&shared, tag, &error)
+            })
         }
     }
 
     /// Writes what is ready.
     async fn say(&self, mut queue: mpsc::Receiver<Outgoing>, mut writer: WriteHalf<Wire>) -> Result<(), LaneError> {
         while let Some(mut next) = queue.recv().await {
-            if let Outgoing::Range { tag, deadline, .. } = &next
-                && Instant::now() > *deadline
+            if let Outgoing::Bytes { tag, end: Some(end), .. } = &next
+                && Instant::now() > end.deadline
             {
                 next = refuse(&self.shared, *tag, &ReadError::TimedOut);
             }
             match &next {
-                Outgoing::Range { tag, wanted, bytes, .. } => {
-                    write_range(&mut writer, *tag, wanted, bytes).await?;
+                Outgoing::Bytes { tag, bytes, end, .. } => {
+                    write_bytes(&mut writer, *tag, bytes, end.as_ref()).await?;
                     let counters = &self.shared.counters;
-                    counters.served_reads.fetch_add(1, Ordering::Relaxed);
+                    counters.served_reads.fetch_add(end.is_some().into(), Ordering::Relaxed);
                     counters.served_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 }
                 Outgoing::Refusal { tag, code, words } => {
@@ -272,38 +310,62 @@ async fn greet(reader: &mut BufReader<ReadHalf<Wire>>, writer: &mut WriteHalf<Wi
     if theirs == PROTOCOL { Ok(()) } else { Err(LaneError::Protocol { theirs }) }
 }
 
-/// Asks for a range, when there is room for it. A panic is a refusal.
-async fn load(shared: &Shared, ask: &Ask, share: Arc<Semaphore>) -> Result<(Bytes, Lease), ReadError> {
-    let loading = async {
-        let lease = shared.room.lease(share, ask.len).await.ok_or(ReadError::Stopping)?;
-        let reading = AssertUnwindSafe(shared.blocks.read(ask)).catch_unwind();
-        let bytes = reading.await.unwrap_or_else(|_| {
-            error!(block = %ask.block, "a read for a peer panicked");
-            Err(ReadError::unavailable("the node failed"))
-        })?;
-        if bytes.len() != ask.len as usize {
-            error!(block = %ask.block, wanted = ask.len, got = bytes.len(), "a read for a peer has the wrong length");
-            return Err(ReadError::unavailable("the node failed"));
-        }
-        Ok((bytes, lease))
-    };
-    tokio::select! {
-        biased;
-        outcome = tokio::time::timeout_at(ask.deadline.into(), loading) => outcome.unwrap_or(Err(ReadError::TimedOut)),
-        () = shared.stopping.cancelled() => Err(ReadError::Stopping),
-    }
+/// Asks for a range. A panic is a refusal.
+async fn load(shared: &Shared, ask: &Ask) -> Result<Given, ReadError> {
+    AssertUnwindSafe(shared.blocks.read(ask)).catch_unwind().await.unwrap_or_else(|_| Err(panicked(ask)))
 }
 
-async fn write_range(
+fn panicked(ask: &Ask) -> ReadError {
+    error!(block = %ask.block, "a read for a peer panicked");
+    ReadError::unavailable("the node failed")
+}
+
+fn wrong_length(ask: &Ask, got: usize) -> ReadError {
+    error!(block = %ask.block, wanted = ask.len, got, "a read for a peer has the wrong length");
+    ReadError::unavailable("the node failed")
+}
+
+/// Sends the pieces of a range as they come, but for the last, which it returns.
+async fn pass_on(
+    pieces: BoxStream<'static, Result<Bytes, ReadError>>,
+    tag: u32,
+    ask: &Ask,
+    mut end: End,
+    held: Arc<Held>,
+    answers: &mpsc::Sender<Outgoing>,
+) -> Result<Outgoing, ReadError> {
+    let mut pieces = AssertUnwindSafe(pieces).catch_unwind();
+    let mut left = ask.len as usize;
+    while let Some(piece) = pieces.next().await {
+        let bytes = piece.map_err(|_| panicked(ask))??;
+        let is_last = bytes.len() == left;
+        if bytes.len() > left || (!is_last && bytes.len() < PIECE_BYTES_LEAST as usize) {
+            return Err(wrong_length(ask, bytes.len()));
+        }
+        if is_last {
+            return Ok(Outgoing::Bytes { tag, bytes, end: Some(end), _held: held });
+        }
+        left -= bytes.len();
+        end.sum = crc32c_append(end.sum, &bytes);
+        send(answers, Outgoing::Bytes { tag, bytes, end: None, _held: Arc::clone(&held) }).await;
+    }
+    Err(wrong_length(ask, ask.len as usize - left))
+}
+
+/// Writes bytes of a range, and behind the last the sum of all.
+async fn write_bytes(
     writer: &mut (impl AsyncWrite + Unpin),
     tag: u32,
-    wanted: &Wanted,
     bytes: &[u8],
+    end: Option<&End>,
 ) -> io::Result<()> {
-    let head = Answer::Bytes { tag, len: wanted.len }.encode();
-    let (mut before, mut rest, mut sum): (&[u8], _, _) = (&head, bytes, crc32c(&wanted.encode()));
+    let head = Answer::Bytes { tag, len: bytes.len() as u32 }.encode();
+    let Some(end) = end else {
+        return write_all(writer, &mut [IoSlice::new(&head), IoSlice::new(bytes)]).await;
+    };
+    let (mut before, mut rest, mut sum): (&[u8], _, _) = (&head, bytes, end.sum);
     loop {
-        let (piece, after) = rest.split_at(rest.len().min(PIECE_BYTES));
+        let (piece, after) = rest.split_at(rest.len().min(SUMMED_BYTES));
         sum = crc32c_append(sum, piece);
         let last = sum.to_le_bytes();
         let behind: &[u8] = if after.is_empty() { &last } else { &[] };

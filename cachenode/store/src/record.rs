@@ -125,6 +125,11 @@ impl Draft {
         self.start + data_at(self.header.len) + self.header.len as usize - self.memory.len()
     }
 
+    /// The data that is there.
+    pub fn so_far(&self) -> &[u8] {
+        &self.memory[self.start + data_at(self.header.len)..]
+    }
+
     /// Takes the next bytes of the data, and gives back those that are too many.
     pub fn push<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
         let (ours, rest) = data.split_at(data.len().min(self.missing()));
@@ -325,6 +330,7 @@ mod tests {
                 assert_eq!(draft.missing(), data.len() - taken);
                 assert!(draft.push(bytes).is_empty());
                 taken += bytes.len();
+                assert!(draft.so_far() == &data[..taken]);
             }
             assert_eq!(draft.push(b"more"), b"more");
             let whole = draft.seal().unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use larder_cachenode::{Cause, PeerError, Security};
 use larder_cachenode_api::frame::{
-    Answer, HELLO_BYTES, Hello, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
+    ANSWER_BYTES, Answer, HELLO_BYTES, Hello, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
 };
 use larder_cachenode_api::v1::cache_node_server::{CacheNode, CacheNodeServer};
 use larder_cachenode_api::{PROTOCOL, v1};
@@ -32,6 +32,7 @@ enum Lie {
     OtherTag,
     TooLong,
     TooShort,
+    ShortPiece,
     Nonsense,
     TooManyWords,
     EndsAtOnce,
@@ -111,6 +112,7 @@ impl Liar {
             Lie::TooShort => range(tag, wanted, len - 1),
             Lie::Nonsense => vec![0xee; 100],
             Lie::TooManyWords => Answer::Refusal { tag, code: RefusalCode::Gone, len: u32::MAX }.encode().to_vec(),
+            Lie::ShortPiece => [&Answer::Bytes { tag, len: 1000 }.encode()[..], &good[ANSWER_BYTES..][..1000]].concat(),
             Lie::EndsAtOnce => return None,
             Lie::EndsEarly => good[..good.len() / 2].to_vec(),
             Lie::SaysNothing | Lie::SaysThatItIsThere => vec![],
@@ -144,6 +146,7 @@ async fn a_peer_that_lies_is_caught_bypassed_and_taken_back_when_it_behaves() {
         (Lie::OtherTag, Cause::WrongBlock),
         (Lie::TooLong, Cause::WrongBlock),
         (Lie::TooShort, Cause::WrongBlock),
+        (Lie::ShortPiece, Cause::WrongBlock),
         (Lie::Nonsense, Cause::WrongBlock),
         (Lie::TooManyWords, Cause::WrongBlock),
         (Lie::EndsAtOnce, Cause::Broken),

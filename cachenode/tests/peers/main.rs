@@ -1,6 +1,7 @@
 //! Nodes that serve and read each other's blocks over real sockets. What blocks hold is made up; all else is real.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod arriving;
 mod certificates;
 mod faults;
 mod node;

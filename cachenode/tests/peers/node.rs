@@ -1,23 +1,25 @@
 //! A node with made-up blocks, a reader of its kind, and an asker that does as it is told.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use larder_cachenode::{
-    Ask, Blocks, DatasetStats, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server, ServerConfig,
-    Token, Want,
+    Ask, Blocks, DatasetStats, Given, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server,
+    ServerConfig, Token, Want,
 };
 use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, Wanted};
 use larder_dataset::{BlockIndex, SnapshotId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
@@ -29,6 +31,11 @@ pub(crate) const BLOCKS: u32 = 10_000;
 pub(crate) const PANICS: u32 = 9_000;
 pub(crate) const GONE: u32 = 9_001;
 pub(crate) const NEVER: u32 = 9_002;
+/// It comes as [`Fake::arrives`] says.
+pub(crate) const ARRIVES: u32 = 9_003;
+
+/// What comes of [`ARRIVES`]; None: a panic.
+pub(crate) type Arrival = Option<Result<Bytes, ReadError>>;
 
 pub(crate) fn token() -> Token {
     Token::new("sesame").unwrap()
@@ -62,15 +69,32 @@ pub(crate) struct Fake {
     pub(crate) gate: Semaphore,
     pub(crate) reading: AtomicU64,
     pub(crate) forwarded: AtomicU64,
+    arriving: Mutex<Option<mpsc::UnboundedReceiver<Arrival>>>,
 }
 
 impl Fake {
+    fn with_permits(permits: usize) -> Arc<Self> {
+        Arc::new(Self {
+            gate: Semaphore::new(permits),
+            reading: AtomicU64::default(),
+            forwarded: AtomicU64::default(),
+            arriving: Mutex::default(),
+        })
+    }
+
     pub(crate) fn open() -> Arc<Self> {
-        Arc::new(Self { gate: Semaphore::new(1 << 20), reading: AtomicU64::new(0), forwarded: AtomicU64::new(0) })
+        Self::with_permits(1 << 20)
     }
 
     pub(crate) fn shut() -> Arc<Self> {
-        Arc::new(Self { gate: Semaphore::new(0), reading: AtomicU64::new(0), forwarded: AtomicU64::new(0) })
+        Self::with_permits(0)
+    }
+
+    /// The next read of [`ARRIVES`] gets what is sent to this.
+    pub(crate) fn arrives(&self) -> mpsc::UnboundedSender<Arrival> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        *self.arriving.lock().unwrap() = Some(receiver);
+        sender
     }
 
     fn admit(&self, snapshot: SnapshotId, shown: Option<&Token>) -> Result<(), ReadError> {
@@ -91,7 +115,7 @@ impl Drop for Reading<'_> {
 
 #[async_trait]
 impl Blocks for Fake {
-    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
+    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
         self.admit(ask.snapshot, ask.token.as_ref())?;
         self.reading.fetch_add(1, Ordering::SeqCst);
         let _reading = Reading(&self.reading);
@@ -102,7 +126,12 @@ impl Blocks for Fake {
             PANICS => panic!("made up"),
             GONE => Err(ReadError::Gone),
             NEVER => std::future::pending().await,
-            block => Ok(content(block, ask.start, ask.len)),
+            ARRIVES => {
+                let arriving = self.arriving.lock().unwrap().take().unwrap();
+                let arriving = UnboundedReceiverStream::new(arriving);
+                Ok(Given::Arriving(Box::pin(arriving.map(|piece| piece.unwrap_or_else(|| panic!("made up"))))))
+            }
+            block => Ok(Given::Whole(content(block, ask.start, ask.len))),
         }
     }
 
@@ -243,20 +272,33 @@ impl RawLane {
         self.0.write_all(&frame).await.unwrap();
     }
 
-    /// The next answer, and what it carries, without a sum.
+    /// The next answer, which is not a piece of a range that goes on, and what it carries, without a sum.
     pub(crate) async fn answer(&mut self) -> (Answer, Vec<u8>) {
+        let (answer, body) = self.piece().await;
+        if let Answer::Bytes { .. } = answer {
+            self.sum().await;
+        }
+        (answer, body)
+    }
+
+    /// The next answer, and what it carries. A sum may follow.
+    pub(crate) async fn piece(&mut self) -> (Answer, Vec<u8>) {
         let mut head = [0; ANSWER_BYTES];
         self.0.read_exact(&mut head).await.unwrap();
         let answer = Answer::decode(&head).unwrap();
-        let (len, sum) = match answer {
-            Answer::Bytes { len, .. } => (len, SUM_BYTES),
-            Answer::Refusal { len, .. } => (len, 0),
-            Answer::Pong | Answer::Goodbye => (0, 0),
+        let len = match answer {
+            Answer::Bytes { len, .. } | Answer::Refusal { len, .. } => len,
+            Answer::Pong | Answer::Goodbye => 0,
         };
-        let mut body = vec![0; len as usize + sum];
+        let mut body = vec![0; len as usize];
         self.0.read_exact(&mut body).await.unwrap();
-        body.truncate(len as usize);
         (answer, body)
+    }
+
+    pub(crate) async fn sum(&mut self) -> u32 {
+        let mut sum = [0; SUM_BYTES];
+        self.0.read_exact(&mut sum).await.unwrap();
+        u32::from_le_bytes(sum)
     }
 
     /// Reads until the node closes.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use larder_bench::peers_net::Kind;
 use larder_bench::sim::{CacheSize, SimPolicy};
 use larder_daemon_api::size::parse_bytes;
 
@@ -287,6 +288,7 @@ pub(crate) struct FioArgs {
 Examples:
   larder bench peers-net
   larder bench peers-net --record-size 111KB --readers 1,16,64 --seconds 10 --json net.json
+  larder bench peers-net --only raw-tcp,peer --record-size 4MiB
 
 Every server is a process of its own on this machine. Raw TCP is a connection and a thread for
 each reader; nobody looks at the bytes, or both ends sum them, as peers do.")]
@@ -309,6 +311,10 @@ pub(crate) struct PeersNetArgs {
     /// Write every figure of every round to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Measure only these: raw-tcp, raw-summed, peer, peer-tls, peer-store, peer-store-tls, origin. Without raw-tcp there is
+    /// nothing to compare with.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) only: Vec<Kind>,
     /// Said to a process that serves.
     #[arg(long, hide = true)]
     pub(crate) serve: Option<String>,

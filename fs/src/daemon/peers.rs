@@ -5,20 +5,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use anyhow::Context;
-use bytes::Bytes;
 use larder_cachenode::{
-    Ask, Blocks, Buffers, DatasetStats, Membership, Node, NodeStats, PeerCounters, PeerError, Peers, PeersConfig,
-    ReadError, Security, Server, ServerConfig, Token,
+    Ask, Blocks, Buffers, DatasetStats, Given, Membership, Node, NodeStats, PeerCounters, PeerError, Peers,
+    PeersConfig, ReadError, Security, Server, ServerConfig, Token,
 };
 use larder_daemon_api::v1;
 use larder_dataset::{Placement, SnapshotId};
 use tokio::net::TcpListener;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tracing::{info, warn};
 
 use super::{Daemon, DaemonError, PEER_TOKEN, lock, placement_of};
 use crate::chain::Chain;
 use crate::dataset::{Dataset, PeerReadError};
-use crate::fetch::FetchError;
+use crate::fetch::{Arriving, FetchError};
 use crate::manifest_file::MappedManifest;
 use crate::sharing::Sharing;
 
@@ -238,29 +239,38 @@ impl Served {
 
 #[tonic::async_trait]
 impl Blocks for Served {
-    async fn read(&self, ask: &Ask) -> Result<Bytes, ReadError> {
+    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
         let dataset = self.daemon()?.dataset_for(ask.snapshot, ask.token.as_ref())?;
         let range = ask.start..ask.start + ask.len;
         match dataset.read_for_peer(ask.block, range, ask.forwarded, &self.buffers).await {
-            Ok(Some(bytes)) => Ok(bytes),
+            Ok(Some(Arriving { first, rest: None })) => Ok(Given::Whole(first)),
+            Ok(Some(Arriving { first, rest: Some(rest) })) => {
+                let rest = ReceiverStream::new(rest).map(|piece| piece.map_err(|error| refusal(&error)));
+                Ok(Given::Arriving(Box::pin(tokio_stream::once(Ok(first)).chain(rest))))
+            }
             Ok(None) => Err(ReadError::unavailable("it is on its way here from another node")),
             Err(PeerReadError::NoSuchRange) => Err(ReadError::NoSuchRange),
-            Err(PeerReadError::Fetch(error)) => Err(match error {
-                FetchError::Gone { .. } => ReadError::Gone,
-                FetchError::Stale { .. } => ReadError::Stale,
-                FetchError::TimedOut { .. } => ReadError::TimedOut,
-                FetchError::Stopped => ReadError::Stopping,
-                // Who asks has credentials of its own, and may be luckier.
-                FetchError::Denied { .. }
-                | FetchError::Unavailable { .. }
-                | FetchError::Corrupt { .. }
-                | FetchError::Manifest(_) => ReadError::unavailable("its origin does not give it"),
-            }),
+            Err(PeerReadError::Fetch(error)) => Err(refusal(&error)),
         }
     }
 
     fn stats(&self) -> Vec<DatasetStats> {
         self.daemon().map(|daemon| daemon.cached()).unwrap_or_default()
+    }
+}
+
+/// What another node is told when its block cannot be had.
+fn refusal(error: &FetchError) -> ReadError {
+    match error {
+        FetchError::Gone { .. } => ReadError::Gone,
+        FetchError::Stale { .. } => ReadError::Stale,
+        FetchError::TimedOut { .. } => ReadError::TimedOut,
+        FetchError::Stopped => ReadError::Stopping,
+        // Who asks has credentials of its own, and may be luckier.
+        FetchError::Denied { .. }
+        | FetchError::Unavailable { .. }
+        | FetchError::Corrupt { .. }
+        | FetchError::Manifest(_) => ReadError::unavailable("its origin does not give it"),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The origin's bytes go, as they arrive, into the record that the first block still to come will be on the disk; with the
 //! last of them it has landed: its checksum is looked at and it is handed to who waits for it, while the blocks behind it
-//! are still on their way. The invariant: each ticket lands exactly once, at the latest in [`Landing::end`].
+//! are still on their way. Who passes it on to another node has it piece by piece before that. The invariant: each ticket lands exactly once, at the latest in [`Landing::end`].
 
 use std::collections::VecDeque;
 
@@ -76,6 +76,7 @@ impl<'a> Landing<'a> {
             let draft = self.draft.get_or_insert_with(|| self.fetcher.cache.draft(part.block, part.block_len));
             bytes = draft.push(bytes);
             if draft.missing() > 0 {
+                next.seat.tell(draft.so_far());
                 return;
             }
             let whole = self.draft.take().and_then(Draft::seal);
@@ -94,7 +95,10 @@ impl<'a> Landing<'a> {
 
     fn check(&mut self, ticket: Ticket, record: Record) {
         match self.fetcher.manifest.block_crc(ticket.seat.part.block) {
-            Ok(Some(crc)) if larder_dataset::crc32c(&record.data()) != crc => self.wrong.push(ticket),
+            Ok(Some(crc)) if larder_dataset::crc32c(&record.data()) != crc => {
+                ticket.seat.begins_again();
+                self.wrong.push(ticket);
+            }
             Ok(_) => self.land(ticket, record.data(), Some(record), Tier::Origin),
             Err(error) => self.fail(&ticket.seat, FetchError::Manifest(error)),
         }
