@@ -84,8 +84,8 @@ pub struct Ask {
 
 /// The bytes of a range, as a node gives them.
 pub enum Given {
-    /// They are here: as many as were asked for.
-    Whole(Bytes),
+    /// They are here: as many as were asked for, and their CRC32C.
+    Whole(Bytes, u32),
     /// They are on their way here, and are passed on as they come: the next ones each time,
     /// [`PIECE_BYTES_LEAST`](larder_cachenode_api::frame::PIECE_BYTES_LEAST) or more but for the last. What ends with an
     /// error or too soon is refused in the middle. Dropped like [`Blocks::read`].

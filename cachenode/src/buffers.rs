@@ -58,37 +58,45 @@ impl Buffers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// One of this size that was used before.
+    fn used(&self, size: usize) -> Option<Vec<u8>> {
+        let mut kept = self.lock();
+        // The one used last may still be in the processor's cache.
+        let found = kept.buffers.iter().rposition(|buffer| buffer.capacity() == size);
+        let buffer = found.and_then(|at| kept.buffers.remove(at))?;
+        kept.bytes -= size;
+        Some(buffer)
+    }
+
     /// An empty buffer that takes `len` bytes without growing.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         if len < LEN_LEAST {
             return Vec::with_capacity(len);
         }
         let size = size_for(len);
-        let mut kept = self.lock();
-        // The one used last may still be in the processor's cache.
-        let found = kept.buffers.iter().rposition(|buffer| buffer.capacity() == size);
-        let Some(mut buffer) = found.and_then(|at| kept.buffers.remove(at)) else {
-            drop(kept);
-            return Vec::with_capacity(size);
-        };
-        kept.bytes -= size;
+        let mut buffer = self.used(size).unwrap_or_else(|| Vec::with_capacity(size));
         buffer.clear();
         buffer
     }
 
+    /// A buffer of `len` bytes or somewhat more, which hold anything.
+    pub fn take_filled(&self, len: usize) -> Vec<u8> {
+        if len < LEN_LEAST {
+            return vec![0; len];
+        }
+        let size = size_for(len);
+        let mut buffer = self.used(size).unwrap_or_else(|| vec![0; size]);
+        // Nothing, where it was filled before.
+        buffer.resize(size, 0);
+        buffer
+    }
+
     /// What is in a buffer; the last who drops it gives it back.
-    pub(crate) fn lend(self: &Arc<Self>, bytes: Vec<u8>) -> Bytes {
+    pub fn lend(self: &Arc<Self>, bytes: Vec<u8>) -> Bytes {
         if bytes.len() < LEN_LEAST {
             return bytes.into();
         }
         Bytes::from_owner(Lent { bytes, home: Arc::clone(self) })
-    }
-
-    /// A copy of `bytes`; the last who drops it gives its memory back.
-    pub fn copy(self: &Arc<Self>, bytes: &[u8]) -> Bytes {
-        let mut buffer = self.take(bytes.len());
-        buffer.extend_from_slice(bytes);
-        self.lend(buffer)
     }
 
     fn put(&self, buffer: Vec<u8>) {
@@ -124,9 +132,15 @@ mod tests {
         drop(another);
         assert_eq!(*part, [7; 5]);
         drop(part);
-        let again = buffers.take(110_000);
+        let mut again = buffers.take(110_000);
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
         assert!(again.capacity() >= 111_000);
+        drop(buffers.lend({
+            again.resize(110_000, 7);
+            again
+        }));
+        let filled = buffers.take_filled(109_000);
+        assert_eq!((filled.as_ptr(), filled.len()), (place, filled.capacity()));
     }
 
     #[test]

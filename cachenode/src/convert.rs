@@ -47,6 +47,11 @@ pub(crate) fn want(wanted: &Wanted) -> (SnapshotId, Want) {
     (SnapshotId(wanted.snapshot), want)
 }
 
+/// What comes behind a range whose CRC32C this is.
+pub(crate) fn sum(wanted: &Wanted, crc: u32) -> u32 {
+    crc ^ larder_dataset::crc32c(&wanted.encode())
+}
+
 /// A refusal, and its words.
 pub(crate) fn refusal(error: &ReadError) -> (RefusalCode, String) {
     let code = match error {

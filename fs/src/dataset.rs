@@ -14,10 +14,10 @@ use larder_cachenode::Buffers;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError};
 use larder_import::object_range;
 use larder_origin::Origin;
-use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreCounters, StoreError, Usage};
+use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, PolicyKind, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
-use crate::fetch::{Arriving, FetchError, Fetched, Fetcher, Tier};
+use crate::fetch::{FetchError, Fetched, Fetcher, ForPeer, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetStats, ProcessStats, Stats, StatsCounters, add};
@@ -262,7 +262,7 @@ impl Dataset {
         range: Range<u32>,
         forwarded: bool,
         buffers: &Arc<Buffers>,
-    ) -> Result<Option<Arriving>, PeerReadError> {
+    ) -> Result<Option<ForPeer>, PeerReadError> {
         let index = self.manifest.file_of_block(block).map_err(|_| PeerReadError::NoSuchRange)?;
         let file = self.manifest.file(index).map_err(FetchError::from)?;
         let file_offset = u64::from(block.0 - file.first_block.0) * BLOCK_BYTES;
@@ -275,11 +275,13 @@ impl Dataset {
         let mut found = None;
         if self.cache.contains(block) {
             let (cache, buffers) = (Arc::clone(&self.cache), Arc::clone(buffers));
-            let copy = move |bytes: &[u8]| buffers.copy(bytes);
-            let read = move || match cache.read(block, block_len, part.start, part.len, copy) {
-                Lookup::Hit(first) => Some(Arriving { first, rest: None }),
-                Lookup::Miss => None,
-            };
+            let read =
+                move || match cache.read_into(block, block_len, part.start, part.len, |len| buffers.take_filled(len)) {
+                    Lookup::Hit(InMemory { memory, range, crc }) => {
+                        Some(ForPeer::Whole(buffers.lend(memory).slice(range), crc))
+                    }
+                    Lookup::Miss => None,
+                };
             found = self.runtime().spawn_blocking(read).await.unwrap_or_default();
         }
         if found.is_none() {

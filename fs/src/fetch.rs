@@ -65,13 +65,20 @@ pub(crate) struct Fetched {
     pub(crate) tier: Tier,
 }
 
-/// A part of a block, as it comes.
+/// A part of a block for another node.
 #[derive(Debug)]
-pub(crate) struct Arriving {
-    /// All of it, or its first bytes.
-    pub(crate) first: Bytes,
-    /// What follows, if there is more.
-    pub(crate) rest: Option<Pieces>,
+pub(crate) enum ForPeer {
+    /// All of it, and its CRC32C.
+    Whole(Bytes, u32),
+    /// Its first bytes, and what follows as it comes.
+    Arriving(Bytes, Pieces),
+}
+
+impl ForPeer {
+    fn whole(bytes: Bytes) -> Self {
+        let crc = larder_dataset::crc32c(&bytes);
+        Self::Whole(bytes, crc)
+    }
 }
 
 /// Where bytes were that the store did not have.
@@ -230,10 +237,10 @@ impl Fetcher {
         file: FileIndex,
         part: BlockPart,
         forwarded: bool,
-    ) -> Result<Option<Arriving>, FetchError> {
+    ) -> Result<Option<ForPeer>, FetchError> {
         loop {
             if let Some(block) = self.window.peek(part.block) {
-                return Ok(Some(Arriving { first: slice(&block, &part), rest: None }));
+                return Ok(Some(ForPeer::whole(slice(&block, &part))));
             }
             let purpose = Purpose::Peer { forwarded };
             let (flight, route) = self.board(file, part, purpose);
@@ -244,8 +251,8 @@ impl Fetcher {
             drop(flight);
             if let Some(first) = pieces.recv().await {
                 let first = first?;
-                let rest = (first.len() < part.len as usize).then_some(pieces);
-                return Ok(Some(Arriving { first, rest }));
+                let is_whole = first.len() == part.len as usize;
+                return Ok(Some(if is_whole { ForPeer::whole(first) } else { ForPeer::Arriving(first, pieces) }));
             }
         }
     }

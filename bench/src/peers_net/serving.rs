@@ -10,7 +10,7 @@ use bytes::Bytes;
 use larder_cachenode::{Ask, Blocks, Buffers, DatasetStats, Given, ReadError, Server};
 use larder_dataset::{BlockIndex, crc32c};
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_store::{DatasetCache, DatasetSpec, Lookup, PolicyKind, Store, StoreConfig, StoreCounters};
+use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, PolicyKind, Store, StoreConfig, StoreCounters};
 use tokio_util::sync::CancellationToken;
 
 use super::{BUCKET, Kind, RECORDS, SECRET, SNAPSHOT, ServeConfig, security};
@@ -41,7 +41,7 @@ pub fn serve(told: &str) -> anyhow::Result<()> {
             let address = listener.local_addr()?;
             let blocks: Arc<dyn Blocks> = match config.kind {
                 Kind::PeerStore | Kind::PeerStoreTls => Arc::new(Stored::fill(&config)?),
-                _ => Arc::new(InMemory((0..RECORDS).map(|record| content(record, config.record_bytes)).collect())),
+                _ => Arc::new(Memory::of(config.record_bytes)),
             };
             let server = Server::new(
                 larder_cachenode::ServerConfig::new("server"),
@@ -99,14 +99,26 @@ fn content(record: u32, bytes: u32) -> Bytes {
     (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(record) >> 13) as u8).collect::<Vec<_>>().into()
 }
 
-struct InMemory(Vec<Bytes>);
+/// Whole records with their checksums, as a store has them on disk.
+struct Memory(Vec<(Bytes, u32)>);
+
+impl Memory {
+    fn of(record_bytes: u32) -> Self {
+        let summed = |record| {
+            let bytes = content(record, record_bytes);
+            let crc = crc32c(&bytes);
+            (bytes, crc)
+        };
+        Self((0..RECORDS).map(summed).collect())
+    }
+}
 
 #[async_trait::async_trait]
-impl Blocks for InMemory {
+impl Blocks for Memory {
     async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
-        let block = self.0.get(ask.block.0 as usize).ok_or(ReadError::NoSuchRange)?;
-        let range = ask.start as usize..(ask.start + ask.len) as usize;
-        if range.end > block.len() { Err(ReadError::NoSuchRange) } else { Ok(Given::Whole(block.slice(range))) }
+        let (bytes, crc) = self.0.get(ask.block.0 as usize).ok_or(ReadError::NoSuchRange)?;
+        let is_all = ask.start == 0 && ask.len as usize == bytes.len();
+        is_all.then(|| Given::Whole(bytes.clone(), *crc)).ok_or(ReadError::NoSuchRange)
     }
 
     fn stats(&self) -> Vec<DatasetStats> {
@@ -153,11 +165,11 @@ impl Blocks for Stored {
     async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
         let (cache, record_bytes) = (Arc::clone(&self.cache), self.record_bytes);
         let (block, start, len, buffers) = (ask.block, ask.start, ask.len, Arc::clone(&self.buffers));
-        let read = move || match cache.read(block, record_bytes, start, len, |bytes| buffers.copy(bytes)) {
-            Lookup::Hit(bytes) => Ok(bytes),
+        let read = move || match cache.read_into(block, record_bytes, start, len, |len| buffers.take_filled(len)) {
+            Lookup::Hit(InMemory { memory, range, crc }) => Ok(Given::Whole(buffers.lend(memory).slice(range), crc)),
             Lookup::Miss => Err(ReadError::NoSuchRange),
         };
-        tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?.map(Given::Whole)
+        tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?
     }
 
     fn stats(&self) -> Vec<DatasetStats> {

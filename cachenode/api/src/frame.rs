@@ -18,9 +18,9 @@
 //! Goodbye     4 u8 · 0 u8 · 0 u16 · 0 u32 · 0 u32                                                         12 bytes
 //! ```
 //!
-//! The sum is the CRC32C of what was asked for ([`Wanted::encode`]) and then of the range, so that the bytes of another block do
-//! not pass for those that were asked for. It comes last: both ends sum the bytes as they go by. All pieces but the last have
-//! [`PIECE_BYTES_LEAST`] at least.
+//! The sum is the CRC32C of the range, xor that of what was asked for ([`Wanted::encode`]), so that the bytes of another block
+//! do not pass for those that were asked for, and who knows the first from when it was stored need not make it again. It comes
+//! last: who has to make it does so as the bytes go by. All pieces but the last have [`PIECE_BYTES_LEAST`] at least.
 //!
 //! Invariants: what is decoded is within the limits below, and no decoder panics; nothing here does I/O.
 
@@ -113,7 +113,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What a sum begins with: block, start, length, snapshot.
+    /// What a sum covers beside the range: block, start, length, snapshot.
     pub fn encode(&self) -> [u8; 44] {
         let mut bytes = [0; 44];
         for (at, number) in [(0, self.block), (4, self.start), (8, self.len)] {

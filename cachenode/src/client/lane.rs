@@ -19,7 +19,7 @@ use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{
     ANSWER_BYTES, Answer, HELLO_BYTES, Hello, PIECE_BYTES_LEAST, Request, SUM_BYTES, Wanted,
 };
-use larder_dataset::{crc32c, crc32c_append};
+use larder_dataset::crc32c_append;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -56,7 +56,7 @@ pub(super) struct Order<'a> {
 #[derive(Debug)]
 struct Waiting {
     wanted: Wanted,
-    /// What came of the range so far, and the sum of it.
+    /// What came of the range so far, and its CRC32C.
     arrived: Option<(Vec<u8>, u32)>,
     /// Closed when nobody waits any more.
     answer: oneshot::Sender<Result<Bytes, Miss>>,
@@ -389,8 +389,8 @@ impl Listener {
     /// heard to its end.
     async fn hear_bytes(&mut self, waiting: &mut Waiting, len: usize) -> Result<Option<Bytes>, Failure> {
         let wanted = waiting.wanted.len as usize;
-        let fresh = || (self.buffers.take(wanted), crc32c(&waiting.wanted.encode()));
-        let (mut bytes, mut sum) = waiting.arrived.take().unwrap_or_else(fresh);
+        let fresh = || (self.buffers.take(wanted), 0);
+        let (mut bytes, mut crc) = waiting.arrived.take().unwrap_or_else(fresh);
         let end = bytes.len() + len;
         if end > wanted || (end < wanted && len < PIECE_BYTES_LEAST as usize) {
             return Err(Failure::new(Cause::WrongBlock, "it sends a range of another length than was asked for"));
@@ -403,15 +403,15 @@ impl Listener {
             if read.map_err(|error| broken(&self.fault, &error))? == 0 {
                 return Err(Failure::new(Cause::Truncated, "the connection ended in the middle of a range"));
             }
-            sum = crc32c_append(sum, &bytes[begin..]);
+            crc = crc32c_append(crc, &bytes[begin..]);
         }
         if end < wanted {
-            waiting.arrived = Some((bytes, sum));
+            waiting.arrived = Some((bytes, crc));
             return Ok(None);
         }
         let mut theirs = [0; SUM_BYTES];
         self.fill(&mut theirs).await?;
-        if u32::from_le_bytes(theirs) != sum {
+        if u32::from_le_bytes(theirs) != convert::sum(&waiting.wanted, crc) {
             return Err(Failure::new(Cause::WrongBytes, "the checksum of what it sent is wrong"));
         }
         Ok(Some(self.buffers.lend(bytes)))

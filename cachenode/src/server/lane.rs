@@ -21,9 +21,10 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{
-    Answer, HELLO_BYTES, Hello, Malformed, PIECE_BYTES_LEAST, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
+    ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Malformed, PIECE_BYTES_LEAST, READ_BYTES, REQUEST_BYTES, RefusalCode,
+    Request, SUM_BYTES, Wanted,
 };
-use larder_dataset::{crc32c, crc32c_append};
+use larder_dataset::crc32c_append;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -42,8 +43,9 @@ const QUEUE: usize = 64;
 /// Requests are small: this many bytes of them are taken in at once.
 const HEAR_BYTES: usize = 4096;
 
-/// So much of a range is summed, then written while it is in the processor's cache.
-const SUMMED_BYTES: usize = 256 << 10;
+/// What is ready is written together, up to so many bytes and one answer more: it costs one system call, and wakes the peer
+/// once.
+const TOGETHER_BYTES: usize = 512 << 10;
 
 /// Why a lane ended.
 #[derive(Debug, thiserror::Error)]
@@ -88,10 +90,16 @@ enum Outgoing {
 
 /// What goes with the last bytes of a range.
 struct End {
-    /// The sum of all before them.
-    sum: u32,
+    /// What is written behind them.
+    sum: [u8; SUM_BYTES],
     /// When they are too late.
     deadline: Instant,
+}
+
+impl End {
+    fn new(ask: &Ask, wanted: &Wanted, crc: u32) -> Self {
+        Self { sum: convert::sum(wanted, crc).to_le_bytes(), deadline: ask.deadline }
+    }
 }
 
 /// What a read takes until the kernel has the last of its bytes.
@@ -238,13 +246,12 @@ impl Lane {
             let giving = async {
                 let lease = shared.room.lease(share, ask.len).await.ok_or(ReadError::Stopping)?;
                 let held = Arc::new(Held { _lease: lease, _entered: entered });
-                let end = End { sum: crc32c(&wanted.encode()), deadline: ask.deadline };
                 match load(&shared, &ask).await? {
-                    Given::Whole(bytes) if bytes.len() == ask.len as usize => {
-                        Ok(Outgoing::Bytes { tag, bytes, end: Some(end), _held: held })
+                    Given::Whole(bytes, crc) if bytes.len() == ask.len as usize => {
+                        Ok(Outgoing::Bytes { tag, bytes, end: Some(End::new(&ask, &wanted, crc)), _held: held })
                     }
-                    Given::Whole(bytes) => Err(wrong_length(&ask, bytes.len())),
-                    Given::Arriving(pieces) => pass_on(pieces, tag, &ask, end, held, &answers).await,
+                    Given::Whole(bytes, _) => Err(wrong_length(&ask, bytes.len())),
+                    Given::Arriving(pieces) => pass_on(pieces, tag, &ask, &wanted, held, &answers).await,
                 }
             };
             let given = tokio::select! {
@@ -263,29 +270,69 @@ impl Lane {
 
     /// Writes what is ready.
     async fn say(&self, mut queue: mpsc::Receiver<Outgoing>, mut writer: WriteHalf<Wire>) -> Result<(), LaneError> {
-        while let Some(mut next) = queue.recv().await {
-            if let Outgoing::Bytes { tag, end: Some(end), .. } = &next
-                && Instant::now() > end.deadline
+        let mut ready = Vec::with_capacity(QUEUE);
+        while let Some(next) = queue.recv().await {
+            ready.push(self.in_time(next));
+            let mut bytes = ready[0].body().len();
+            while bytes < TOGETHER_BYTES
+                && let Ok(next) = queue.try_recv()
             {
-                next = refuse(&self.shared, *tag, &ReadError::TimedOut);
+                let next = self.in_time(next);
+                bytes += next.body().len();
+                ready.push(next);
             }
-            match &next {
-                Outgoing::Bytes { tag, bytes, end, .. } => {
-                    write_bytes(&mut writer, *tag, bytes, end.as_ref()).await?;
+            let heads: Vec<_> = ready.iter().map(Outgoing::head).collect();
+            let mut slices: Vec<_> = (heads.iter().zip(&ready))
+                .flat_map(|(head, answer)| [&head[..], answer.body(), answer.sum()].map(IoSlice::new))
+                .collect();
+            write_all(&mut writer, &mut slices).await?;
+            writer.flush().await?;
+            for answer in ready.drain(..) {
+                if let Outgoing::Bytes { bytes, end, .. } = answer {
                     let counters = &self.shared.counters;
                     counters.served_reads.fetch_add(end.is_some().into(), Ordering::Relaxed);
                     counters.served_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 }
-                Outgoing::Refusal { tag, code, words } => {
-                    let head = Answer::Refusal { tag: *tag, code: *code, len: words.len() as u32 };
-                    write_all(&mut writer, &mut [IoSlice::new(&head.encode()), IoSlice::new(words.as_bytes())]).await?;
-                }
-                Outgoing::Pong => writer.write_all(&Answer::Pong.encode()).await?,
-                Outgoing::Goodbye => writer.write_all(&Answer::Goodbye.encode()).await?,
             }
-            writer.flush().await?;
         }
         Ok(())
+    }
+
+    /// What is said instead of a range that comes too late.
+    fn in_time(&self, answer: Outgoing) -> Outgoing {
+        match &answer {
+            Outgoing::Bytes { tag, end: Some(end), .. } if Instant::now() > end.deadline => {
+                refuse(&self.shared, *tag, &ReadError::TimedOut)
+            }
+            _ => answer,
+        }
+    }
+}
+
+impl Outgoing {
+    fn head(&self) -> [u8; ANSWER_BYTES] {
+        let head = match self {
+            Self::Bytes { tag, bytes, .. } => Answer::Bytes { tag: *tag, len: bytes.len() as u32 },
+            Self::Refusal { tag, code, words } => Answer::Refusal { tag: *tag, code: *code, len: words.len() as u32 },
+            Self::Pong => Answer::Pong,
+            Self::Goodbye => Answer::Goodbye,
+        };
+        head.encode()
+    }
+
+    fn body(&self) -> &[u8] {
+        match self {
+            Self::Bytes { bytes, .. } => bytes,
+            Self::Refusal { words, .. } => words.as_bytes(),
+            Self::Pong | Self::Goodbye => &[],
+        }
+    }
+
+    fn sum(&self) -> &[u8] {
+        match self {
+            Self::Bytes { end: Some(end), .. } => &end.sum,
+            Self::Bytes { end: None, .. } | Self::Refusal { .. } | Self::Pong | Self::Goodbye => &[],
+        }
     }
 }
 
@@ -330,51 +377,26 @@ async fn pass_on(
     pieces: BoxStream<'static, Result<Bytes, ReadError>>,
     tag: u32,
     ask: &Ask,
-    mut end: End,
+    wanted: &Wanted,
     held: Arc<Held>,
     answers: &mpsc::Sender<Outgoing>,
 ) -> Result<Outgoing, ReadError> {
     let mut pieces = AssertUnwindSafe(pieces).catch_unwind();
-    let mut left = ask.len as usize;
+    let (mut left, mut crc) = (ask.len as usize, 0);
     while let Some(piece) = pieces.next().await {
         let bytes = piece.map_err(|_| panicked(ask))??;
         let is_last = bytes.len() == left;
         if bytes.len() > left || (!is_last && bytes.len() < PIECE_BYTES_LEAST as usize) {
             return Err(wrong_length(ask, bytes.len()));
         }
+        crc = crc32c_append(crc, &bytes);
         if is_last {
-            return Ok(Outgoing::Bytes { tag, bytes, end: Some(end), _held: held });
+            return Ok(Outgoing::Bytes { tag, bytes, end: Some(End::new(ask, wanted, crc)), _held: held });
         }
         left -= bytes.len();
-        end.sum = crc32c_append(end.sum, &bytes);
         send(answers, Outgoing::Bytes { tag, bytes, end: None, _held: Arc::clone(&held) }).await;
     }
     Err(wrong_length(ask, ask.len as usize - left))
-}
-
-/// Writes bytes of a range, and behind the last the sum of all.
-async fn write_bytes(
-    writer: &mut (impl AsyncWrite + Unpin),
-    tag: u32,
-    bytes: &[u8],
-    end: Option<&End>,
-) -> io::Result<()> {
-    let head = Answer::Bytes { tag, len: bytes.len() as u32 }.encode();
-    let Some(end) = end else {
-        return write_all(writer, &mut [IoSlice::new(&head), IoSlice::new(bytes)]).await;
-    };
-    let (mut before, mut rest, mut sum): (&[u8], _, _) = (&head, bytes, end.sum);
-    loop {
-        let (piece, after) = rest.split_at(rest.len().min(SUMMED_BYTES));
-        sum = crc32c_append(sum, piece);
-        let last = sum.to_le_bytes();
-        let behind: &[u8] = if after.is_empty() { &last } else { &[] };
-        write_all(writer, &mut [IoSlice::new(before), IoSlice::new(piece), IoSlice::new(behind)]).await?;
-        if after.is_empty() {
-            return Ok(());
-        }
-        (before, rest) = (&[], after);
-    }
 }
 
 async fn write_all(writer: &mut (impl AsyncWrite + Unpin), mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {

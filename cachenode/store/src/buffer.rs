@@ -1,9 +1,10 @@
-//! One aligned buffer a thread, for reads and writes that bypass the page cache.
+//! Aligned memory for reads and writes that bypass the page cache: one buffer a thread, or a part of what is brought along.
 //!
 //! Invariant: what is handed out starts at a multiple of 4 KiB in memory. The buffer grows to the most its thread ever
 //! needed and stays, so that a warm read allocates nothing.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use crate::record::ALIGN_BYTES;
 
@@ -11,16 +12,27 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// Memory of so many bytes has `len` that are aligned.
+pub(crate) const fn bytes_for(len: usize) -> usize {
+    len + ALIGN_BYTES
+}
+
+/// `len` aligned bytes of memory that has [`bytes_for`] them.
+pub(crate) fn aligned(memory: &[u8], len: usize) -> Range<usize> {
+    let start = memory.as_ptr().align_offset(ALIGN_BYTES);
+    start..start + len
+}
+
 /// Calls `f` with `len` bytes of this thread's buffer, which hold anything. A call within `f` gets another buffer.
 pub(crate) fn with<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut memory = BUFFER.take();
-    if memory.len() < len + ALIGN_BYTES {
+    if memory.len() < bytes_for(len) {
         // Dropped first, so that growing does not copy bytes that mean nothing.
         drop(std::mem::take(&mut memory));
-        memory = vec![0; (len + ALIGN_BYTES).next_multiple_of(16 * ALIGN_BYTES)];
+        memory = vec![0; bytes_for(len).next_multiple_of(16 * ALIGN_BYTES)];
     }
-    let start = memory.as_ptr().align_offset(ALIGN_BYTES);
-    let result = f(&mut memory[start..start + len]);
+    let range = aligned(&memory, len);
+    let result = f(&mut memory[range]);
     BUFFER.set(memory);
     result
 }

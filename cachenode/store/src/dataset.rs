@@ -17,6 +17,7 @@ mod touches;
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -67,6 +68,17 @@ impl std::fmt::Debug for DatasetSpec {
             .field("seed", &self.seed)
             .finish_non_exhaustive()
     }
+}
+
+/// Bytes of a block, and what they were read into.
+#[derive(Debug)]
+pub struct InMemory {
+    /// It holds the bytes, and what lies around them on the disk.
+    pub memory: Vec<u8>,
+    /// Where they are in it.
+    pub range: Range<usize>,
+    /// Their CRC32C.
+    pub crc: u32,
 }
 
 /// What a look-up found.
@@ -246,21 +258,53 @@ impl DatasetCache {
         len: u32,
         use_bytes: impl FnOnce(&[u8]) -> R,
     ) -> Lookup<R> {
-        let shared = &*self.shared;
-        let counters = &shared.base.counters;
-        let found = shared.slots.get(block).zip(Part::new(block_len, start, len));
-        let Some((place, part)) = found else {
-            counters.misses.add(1);
-            return Lookup::Miss;
-        };
+        let Some((place, part)) = self.find(block, block_len, start, len) else { return Lookup::Miss };
         let result = buffer::with(part.buffer_bytes(), |buffer| {
-            let bytes = load(shared, block, place, &part, buffer)?;
-            counters.hits.add(1);
-            counters.hit_bytes.add(u64::from(len));
-            Ok(use_bytes(bytes))
+            load(&self.shared, block, place, &part, buffer).map(|range| use_bytes(&buffer[range]))
         });
+        self.looked_up(block, place, len, result)
+    }
+
+    /// The same bytes and their CRC32C, in memory that `memory` gives, nothing copied: best as many bytes as it is asked for,
+    /// which may hold anything. Blocks on the disk as [`read`](Self::read) does.
+    pub fn read_into(
+        &self,
+        block: BlockIndex,
+        block_len: u32,
+        start: u32,
+        len: u32,
+        memory: impl FnOnce(usize) -> Vec<u8>,
+    ) -> Lookup<InMemory> {
+        let Some((place, part)) = self.find(block, block_len, start, len) else { return Lookup::Miss };
+        let bytes = buffer::bytes_for(part.buffer_bytes());
+        let mut memory = memory(bytes);
+        memory.resize(bytes.max(memory.len()), 0);
+        let aligned = buffer::aligned(&memory, part.buffer_bytes());
+        let begin = aligned.start;
+        let result = load(&self.shared, block, place, &part, &mut memory[aligned]).map(|found| {
+            let range = begin + found.start..begin + found.end;
+            let crc = larder_dataset::crc32c(&memory[range.clone()]);
+            InMemory { memory, range, crc }
+        });
+        self.looked_up(block, place, len, result)
+    }
+
+    /// Where a part of a block is, or a miss that is counted.
+    fn find(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> Option<(Place, Part)> {
+        let found = self.shared.slots.get(block).zip(Part::new(block_len, start, len));
+        if found.is_none() {
+            self.shared.base.counters.misses.add(1);
+        }
+        found
+    }
+
+    /// Counts a read that came to this, and drops a block that was found wrong.
+    fn looked_up<R>(&self, block: BlockIndex, place: Place, len: u32, result: Result<R, Trouble>) -> Lookup<R> {
+        let (shared, counters) = (&*self.shared, &self.shared.base.counters);
         match result {
             Ok(used) => {
+                counters.hits.add(1);
+                counters.hit_bytes.add(u64::from(len));
                 shared.touch(block);
                 Lookup::Hit(used)
             }
@@ -412,13 +456,13 @@ enum Trouble {
     Unreadable(io::Error),
 }
 
-fn load<'a>(
+fn load(
     shared: &Shared,
     block: BlockIndex,
     place: Place,
     part: &Part,
-    buffer: &'a mut [u8],
-) -> Result<&'a [u8], Trouble> {
+    buffer: &mut [u8],
+) -> Result<Range<usize>, Trouble> {
     let segments = shared.segments.load();
     // A segment that is not there was deleted with the last of its records.
     let segment = segments.get(place.segment).ok_or(Trouble::Flaw(Flaw::Torn))?;

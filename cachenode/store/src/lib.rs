@@ -27,7 +27,7 @@ mod slots;
 mod store;
 
 pub use counters::{Counter, StoreCounters};
-pub use dataset::{DatasetCache, DatasetSpec, Lens, Lookup, Reservation, Usage, WriteError};
+pub use dataset::{DatasetCache, DatasetSpec, InMemory, Lens, Lookup, Reservation, Usage, WriteError};
 pub use error::StoreError;
 pub use index::EpochRecord;
 pub use policy::{Policy, PolicyKind};

@@ -16,6 +16,8 @@
 //! Invariant: [`Part::check`] gives the bytes that were encoded for this snapshot, block and length, or a [`Flaw`]; and
 //! no bytes, however broken, make anything here panic.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, SnapshotId};
 
@@ -245,8 +247,8 @@ impl Part {
         self.head_bytes + self.to - self.from
     }
 
-    /// The part's bytes out of a buffer that was read as this part says, if they are `key`'s block and unchanged.
-    pub fn check<'a>(&self, key: &[u8; KEY_BYTES], block: BlockIndex, buffer: &'a [u8]) -> Result<&'a [u8], Flaw> {
+    /// Where the part's bytes are in a buffer that was read as this part says, if they are `key`'s block and unchanged.
+    pub fn check(&self, key: &[u8; KEY_BYTES], block: BlockIndex, buffer: &[u8]) -> Result<Range<usize>, Flaw> {
         if buffer.len() < self.buffer_bytes() {
             return Err(Flaw::Torn);
         }
@@ -268,7 +270,7 @@ impl Part {
                 return Err(Flaw::RottenData);
             }
         }
-        Ok(&buffer[place(start)..place(end)])
+        Ok(place(start)..place(end))
     }
 }
 
@@ -301,7 +303,7 @@ mod tests {
     fn read(record: &[u8], block: u32, part: &Part) -> Result<Vec<u8>, Flaw> {
         let cut = |from: usize, to: usize| record.get(from..to.min(record.len())).unwrap_or_default();
         let buffer = [cut(0, part.head_bytes), cut(part.from, part.to)].concat();
-        part.check(&[0xa5; KEY_BYTES], BlockIndex(block), &buffer).map(<[u8]>::to_vec)
+        part.check(&[0xa5; KEY_BYTES], BlockIndex(block), &buffer).map(|range| buffer[range].to_vec())
     }
 
     #[test]

@@ -12,7 +12,7 @@ use larder_cachenode_api::frame::{
 };
 use larder_cachenode_api::v1::cache_node_server::{CacheNode, CacheNodeServer};
 use larder_cachenode_api::{PROTOCOL, v1};
-use larder_dataset::{crc32c, crc32c_append};
+use larder_dataset::crc32c;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -88,7 +88,7 @@ impl Liar {
     fn answer(&self, tag: u32, wanted: Wanted) -> Option<Vec<u8>> {
         let range = |tag, summed: Wanted, len: u32| {
             let bytes = content(wanted.block, wanted.start, len);
-            let sum = crc32c_append(crc32c(&summed.encode()), &bytes);
+            let sum = crc32c(&summed.encode()) ^ crc32c(&bytes);
             [&Answer::Bytes { tag, len }.encode()[..], &bytes, &sum.to_le_bytes()].concat()
         };
         let len = wanted.len;

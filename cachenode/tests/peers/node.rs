@@ -13,7 +13,7 @@ use larder_cachenode::{
 };
 use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, Wanted};
-use larder_dataset::{BlockIndex, SnapshotId};
+use larder_dataset::{BlockIndex, SnapshotId, crc32c};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -131,7 +131,11 @@ impl Blocks for Fake {
                 let arriving = UnboundedReceiverStream::new(arriving);
                 Ok(Given::Arriving(Box::pin(arriving.map(|piece| piece.unwrap_or_else(|| panic!("made up"))))))
             }
-            block => Ok(Given::Whole(content(block, ask.start, ask.len))),
+            block => {
+                let bytes = content(block, ask.start, ask.len);
+                let crc = crc32c(&bytes);
+                Ok(Given::Whole(bytes, crc))
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use super::{Daemon, DaemonError, PEER_TOKEN, lock, placement_of};
 use crate::chain::Chain;
 use crate::dataset::{Dataset, PeerReadError};
-use crate::fetch::{Arriving, FetchError};
+use crate::fetch::{FetchError, ForPeer};
 use crate::manifest_file::MappedManifest;
 use crate::sharing::Sharing;
 
@@ -243,8 +243,8 @@ impl Blocks for Served {
         let dataset = self.daemon()?.dataset_for(ask.snapshot, ask.token.as_ref())?;
         let range = ask.start..ask.start + ask.len;
         match dataset.read_for_peer(ask.block, range, ask.forwarded, &self.buffers).await {
-            Ok(Some(Arriving { first, rest: None })) => Ok(Given::Whole(first)),
-            Ok(Some(Arriving { first, rest: Some(rest) })) => {
+            Ok(Some(ForPeer::Whole(bytes, crc))) => Ok(Given::Whole(bytes, crc)),
+            Ok(Some(ForPeer::Arriving(first, rest))) => {
                 let rest = ReceiverStream::new(rest).map(|piece| piece.map_err(|error| refusal(&error)));
                 Ok(Given::Arriving(Box::pin(tokio_stream::once(Ok(first)).chain(rest))))
             }
