@@ -110,7 +110,7 @@ fn was_cut() -> io::Error {
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // Polled for as long as it pends, so that whoever waits for bytes wakes when it is cut.
-        if self.cut.is_cancelled() || self.until_cut.as_mut().poll(context).is_ready() {
+        if self.until_cut.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(was_cut()));
         }
         if !self.heard.is_empty() {
