@@ -6,6 +6,7 @@
 //! Invariant: what is kept for later is bounded in bytes and in number. What is lent is bounded by who asks for ranges.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -92,11 +93,18 @@ impl Buffers {
     }
 
     /// What is in a buffer; the last who drops it gives it back.
-    pub fn lend(self: &Arc<Self>, bytes: Vec<u8>) -> Bytes {
+    pub(crate) fn lend(self: &Arc<Self>, bytes: Vec<u8>) -> Bytes {
         if bytes.len() < LEN_LEAST {
             return bytes.into();
         }
         Bytes::from_owner(Lent { bytes, home: Arc::clone(self) })
+    }
+
+    /// Part of what is in a buffer, or a copy of that if it is less than half: who keeps it keeps no more than twice as much.
+    pub fn lend_part(self: &Arc<Self>, bytes: Vec<u8>, part: Range<usize>) -> Bytes {
+        let is_less = part.len() < bytes.len() / 2;
+        let lent = self.lend(bytes);
+        if is_less { Bytes::copy_from_slice(&lent[part]) } else { lent.slice(part) }
     }
 
     fn put(&self, buffer: Vec<u8>) {
@@ -161,6 +169,17 @@ mod tests {
         assert_eq!(kept(&buffers), (KEPT_MOST * LEN_LEAST, KEPT_MOST), "the newest stay");
         drop(lend(LEN_LEAST - 1));
         assert_eq!(kept(&buffers).1, KEPT_MOST);
+    }
+
+    #[test]
+    fn a_small_part_does_not_keep_the_whole() {
+        let buffers = Arc::new(Buffers::default());
+        let filled = buffers.take_filled(200_000);
+        let (place, len) = (filled.as_ptr(), filled.len());
+        let small = buffers.lend_part(filled, 100..1000);
+        assert_eq!((buffers.lock().bytes, &small[..]), (len, &[0; 900][..]), "the rest is free again");
+        let large = buffers.lend_part(buffers.take_filled(200_000), 4096..len);
+        assert_eq!((buffers.lock().bytes, large.as_ptr()), (0, place.wrapping_add(4096)), "nothing is copied");
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub struct PeerCounters {
 
     /// Ranges that were sent to peers, whole.
     pub served_reads: AtomicU64,
-    /// Bytes of them.
+    /// Bytes of ranges that were sent to peers, also of those that were refused in the middle.
     pub served_bytes: AtomicU64,
     /// Ranges that we refused to peers.
     pub refused: RefusalCounters,

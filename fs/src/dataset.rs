@@ -278,7 +278,7 @@ impl Dataset {
             let read =
                 move || match cache.read_into(block, block_len, part.start, part.len, |len| buffers.take_filled(len)) {
                     Lookup::Hit(InMemory { memory, range, crc }) => {
-                        Some(ForPeer::Whole(buffers.lend(memory).slice(range), crc))
+                        Some(ForPeer::Whole(buffers.lend_part(memory, range), crc))
                     }
                     Lookup::Miss => None,
                 };

@@ -166,7 +166,7 @@ impl Blocks for Stored {
         let (cache, record_bytes) = (Arc::clone(&self.cache), self.record_bytes);
         let (block, start, len, buffers) = (ask.block, ask.start, ask.len, Arc::clone(&self.buffers));
         let read = move || match cache.read_into(block, record_bytes, start, len, |len| buffers.take_filled(len)) {
-            Lookup::Hit(InMemory { memory, range, crc }) => Ok(Given::Whole(buffers.lend(memory).slice(range), crc)),
+            Lookup::Hit(InMemory { memory, range, crc }) => Ok(Given::Whole(buffers.lend_part(memory, range), crc)),
             Lookup::Miss => Err(ReadError::NoSuchRange),
         };
         tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?

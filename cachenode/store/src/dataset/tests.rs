@@ -218,9 +218,17 @@ fn any_part_of_a_large_block_reads_back_and_nothing_beyond_it() {
     for (start, part) in [(0, 1), (0, len), (len - 1, 1), (65_535, 2), (1 << 20, 1 << 20), (3_000_000, 131_072)] {
         let found = bed.cache().read(block, len, start, part, <[u8]>::to_vec).hit().unwrap();
         assert!(found == bytes[start as usize..(start + part) as usize], "{start} {part}");
+        // Whatever memory it gets, wherever that begins.
+        for more in [0, 1, 4095, 1 << 20] {
+            let memory = |needed| vec![0xee; if more == 1 { 0 } else { needed + more }];
+            let InMemory { memory, range, crc } = bed.cache().read_into(block, len, start, part, memory).hit().unwrap();
+            assert!(memory[range] == found, "{start} {part} {more}");
+            assert_eq!(crc, larder_dataset::crc32c(&found));
+        }
     }
     for (block_len, start, part) in [(len, len, 1), (len, 1, len), (len, 0, 0)] {
         assert_eq!(bed.cache().read(block, block_len, start, part, |_| ()), Lookup::Miss);
+        assert!(bed.cache().read_into(block, block_len, start, part, |len| vec![0; len]).hit().is_none());
     }
     assert_eq!(bed.counters.corrupt(), 0);
     assert_eq!(bed.cache().read(BlockIndex(u32::MAX), 5, 0, 5, |_| ()), Lookup::Miss);
