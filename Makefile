@@ -20,7 +20,7 @@ quickstart: packages
 	$(CARGO_TARGET_DIR)/release/larder quickstart $(ARGS)
 
 build: packages
-	cargo build --release --workspace --all-targets
+	cargo build --release --workspace --bins
 
 test: packages tools lint build unit doc fuzz
 
