@@ -20,7 +20,7 @@ quickstart: packages
 	$(CARGO_TARGET_DIR)/release/larder quickstart $(ARGS)
 
 build: packages
-	cargo build --release --workspace --bins
+	cargo build --release --workspace --lib --bins --tests
 
 test: packages tools lint build unit doc fuzz
 
