@@ -349,13 +349,9 @@ impl Listener {
         match Answer::decode(&head)? {
             Answer::Bytes { tag, len } => {
                 let mut waiting = self.common.take(tag)?;
-                let outcome = match self.hear_bytes(&mut waiting, len as usize).await {
-                    Ok(None) => {
-                        self.common.put_back(tag, waiting);
-                        return Ok(());
-                    }
-                    Ok(Some(bytes)) => Ok(bytes),
-                    Err(failure) => Err(failure),
+                let Some(outcome) = self.hear_bytes(&mut waiting, len as usize).await.transpose() else {
+                    self.common.put_back(tag, waiting);
+                    return Ok(());
                 };
                 let failure = outcome.as_ref().err().cloned();
                 // Nobody waits any more.
