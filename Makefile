@@ -37,15 +37,15 @@ doc:
 
 # Bounded: the same targets run for hours with SECONDS_EACH=3600.
 fuzz:
-	fuzz/run.sh $(or $(SECONDS_EACH),20)
+	tests/fuzz/run.sh $(or $(SECONDS_EACH),20)
 
 # What compiling needs.
 packages:
-	scripts/install-packages build
+	.ci/install-packages build
 
 # What testing needs beside: nextest, cargo-fuzz, MinIO, Ceph, Kubernetes.
 tools: packages
-	scripts/install-packages test
+	.ci/install-packages test
 
 # Owned by process 1, so that it stays until cluster-down.
 cluster:

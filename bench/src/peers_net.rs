@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use larder_cachenode::{Node, PeerCounters, Peers, PeersConfig, Security, Tls, TlsFiles, Want};
+use larder_peers::{Node, PeerCounters, Peers, PeersConfig, Security, Tls, TlsFiles, Want};
 use larder_dataset::{BlockIndex, SnapshotId, crc32c};
 use larder_origin::{Origin, OriginConfig};
 use serde::de::IntoDeserializer;
@@ -212,7 +212,7 @@ fn write_certificates(folder: &Path) -> anyhow::Result<()> {
     let ca = params.self_signed(&ca_key)?;
     let issuer = rcgen::Issuer::new(params, ca_key);
     let key = rcgen::KeyPair::generate()?;
-    let names = vec![larder_cachenode::tls::NODE_DNS_NAME.to_owned()];
+    let names = vec![larder_peers::tls::NODE_DNS_NAME.to_owned()];
     let node = rcgen::CertificateParams::new(names)?.signed_by(&key, &issuer)?;
     for (name, text) in [("ca.pem", ca.pem()), ("node.pem", node.pem()), ("key.pem", key.serialize_pem())] {
         std::fs::write(folder.join(name), text).context("write a certificate")?;

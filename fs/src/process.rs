@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use larder_cachenode::membership::Watcher;
-use larder_cachenode::{Security, Source, Tls, TlsFiles};
+use larder_peers::membership::Watcher;
+use larder_peers::{Security, Source, Tls, TlsFiles};
 use larder_daemon_api::size::{parse_bytes, parse_duration};
 use larder_daemon_api::v1;
 use larder_origin::OriginConfig;

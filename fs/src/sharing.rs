@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
-use larder_cachenode::{Node, PeerError, Peers, Token, Want};
+use larder_peers::{Node, PeerError, Peers, Token, Want};
 use larder_dataset::{BlockPart, Member, Members, PlaceKey, Placement, SnapshotId};
 
 /// Who wants a block.
@@ -127,7 +127,7 @@ impl Sharing {
 
 #[cfg(test)]
 mod tests {
-    use larder_cachenode::{PeersConfig, Security};
+    use larder_peers::{PeersConfig, Security};
     use larder_dataset::BlockIndex;
     use tokio::sync::watch;
 

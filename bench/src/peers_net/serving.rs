@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use larder_cachenode::{Ask, Blocks, Buffers, DatasetStats, Given, ReadError, Server};
+use larder_peers::{Ask, Blocks, Buffers, DatasetStats, Given, ReadError, Server};
 use larder_dataset::{BlockIndex, crc32c};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, PolicyKind, Store, StoreConfig, StoreCounters};
@@ -44,7 +44,7 @@ pub fn serve(told: &str) -> anyhow::Result<()> {
                 _ => Arc::new(Memory::of(config.record_bytes)),
             };
             let server = Server::new(
-                larder_cachenode::ServerConfig::new("server"),
+                larder_peers::ServerConfig::new("server"),
                 security(config.kind, &config.folder)?,
                 blocks,
                 Arc::default(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use anyhow::Context;
-use larder_cachenode::{
+use larder_peers::{
     Ask, Blocks, Buffers, DatasetStats, Given, Membership, Node, NodeStats, PeerCounters, PeerError, Peers,
     PeersConfig, ReadError, Security, Server, ServerConfig, Token,
 };

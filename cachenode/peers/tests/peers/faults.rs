@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
-use larder_cachenode::{Cause, PeerError, Security};
+use larder_peers::{Cause, PeerError, Security};
 use larder_cachenode_api::frame::{
     ANSWER_BYTES, Answer, HELLO_BYTES, Hello, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
 };

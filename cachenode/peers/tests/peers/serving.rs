@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::future::join_all;
-use larder_cachenode::{Cause, PeerError, ReadError, Security, Token};
+use larder_peers::{Cause, PeerError, ReadError, Security, Token};
 
 use crate::node::{
     BLOCKS, Fake, GONE, NEVER, OTHER_SNAPSHOT, PANICS, Reader, SNAPSHOT, TestNode, content, node, token, until, want,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use larder_cachenode::Security;
+use larder_peers::Security;
 use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{Answer, Hello, RefusalCode, Request};
 use tokio::io::AsyncWriteExt;

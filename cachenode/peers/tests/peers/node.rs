@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use larder_cachenode::{
+use larder_peers::{
     Ask, Blocks, DatasetStats, Given, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server,
     ServerConfig, Token, Want,
 };
@@ -224,11 +224,11 @@ impl Reader {
     }
 
     /// Reads some of one block.
-    pub(crate) async fn read(&self, node: &str) -> Result<Bytes, larder_cachenode::PeerError> {
+    pub(crate) async fn read(&self, node: &str) -> Result<Bytes, larder_peers::PeerError> {
         self.read_some(node, want(5, 100, 3000)).await
     }
 
-    pub(crate) async fn read_some(&self, node: &str, want: Want) -> Result<Bytes, larder_cachenode::PeerError> {
+    pub(crate) async fn read_some(&self, node: &str, want: Want) -> Result<Bytes, larder_peers::PeerError> {
         self.peers.read(node, SNAPSHOT, Some(&token()), want, true).await
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_cachenode::{PeerError, ReadError, Security};
+use larder_peers::{PeerError, ReadError, Security};
 use larder_cachenode_api::frame::{Answer, Wanted};
 use larder_dataset::crc32c;
 

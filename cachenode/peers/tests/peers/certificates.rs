@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_cachenode::tls::NODE_DNS_NAME;
-use larder_cachenode::{Cause, Security, Tls, TlsFiles};
+use larder_peers::tls::NODE_DNS_NAME;
+use larder_peers::{Cause, Security, Tls, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
