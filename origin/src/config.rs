@@ -1,29 +1,25 @@
-//! How an origin is reached: the flags, and the environment as a value.
+//! How to reach an origin: the flags, and the environment as a value.
 //!
-//! The invariant: nothing here reads the process by itself. Who wants the usual `AWS_*` variables passes
-//! [`Env::of_process`]; tests pass their own, so no test changes what another sees.
+//! The invariant: nothing here reads the process's environment on its own. A caller that wants the usual `AWS_*`
+//! variables passes [`Env::of_process`]; tests pass their own, so that no test affects another.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
-
-use crate::pace::Pace;
-use crate::retry::Patience;
 
 /// Environment variables as a value; only their names are ever printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Env(BTreeMap<String, String>);
 
 impl Env {
-    /// The variables of this process, without those that are not UTF-8.
+    /// The variables of this process, except those that are not UTF-8.
     pub fn of_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect()
     }
 
-    /// The variable's value; an empty one counts as not set.
+    /// The variable's value; an empty value counts as not set.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -33,7 +29,7 @@ impl Env {
         self.0.insert(name.into(), value.into());
     }
 
-    /// All variables that are set, by name.
+    /// All variables that are set, sorted by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(_, value)| !value.is_empty())
     }
@@ -51,29 +47,29 @@ impl fmt::Debug for Env {
     }
 }
 
-/// How an origin is reached.
+/// How to reach an origin.
 #[derive(Debug, Clone)]
 pub struct OriginConfig {
-    /// The server, as in `http://127.0.0.1:9000`; goes before `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the profile.
+    /// The server, such as `http://127.0.0.1:9000`; overrides `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the profile.
     pub endpoint: Option<String>,
-    /// The region; goes before `AWS_REGION`, `AWS_DEFAULT_REGION` and the profile. Without any it is `us-east-1`.
+    /// The region; overrides `AWS_REGION`, `AWS_DEFAULT_REGION` and the profile. Without any of these it is `us-east-1`.
     pub region: Option<String>,
     /// Sends no credentials, for public buckets.
     pub anonymous: bool,
-    /// An attempt without any progress for this long is cut and made again.
+    /// An attempt that makes no progress for this long is cancelled and retried.
     pub attempt_timeout: Duration,
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
-    /// How long one call may take over all of its attempts. Waiting for one's turn is bounded by the same time again.
+    /// How long one call may take, including all of its attempts. Its wait for a permit is bounded by the same time again.
     pub deadline: Duration,
-    /// How many calls are under way at most; the others wait. Of an object store fewer, if it refuses or slows down.
+    /// How many calls may be in flight; the others wait. An object store that refuses requests or slows down gets fewer.
     pub concurrency: usize,
-    /// The variables that credentials and settings are taken from.
+    /// The variables that supply credentials and settings.
     pub env: Env,
 }
 
 impl Default for OriginConfig {
-    /// The stated defaults and an empty environment.
+    /// The documented defaults and an empty environment.
     fn default() -> Self {
         Self {
             endpoint: None,
@@ -85,12 +81,6 @@ impl Default for OriginConfig {
             concurrency: 64,
             env: Env::default(),
         }
-    }
-}
-
-impl OriginConfig {
-    pub(crate) fn patience(&self, pace: &Arc<Pace>) -> Patience {
-        Patience { pace: Arc::clone(pace), attempt: self.attempt_timeout, deadline: self.deadline }
     }
 }
 

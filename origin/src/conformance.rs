@@ -1,7 +1,7 @@
-//! What every origin has to do, as one function that the tests of each of them run.
+//! The checks that every origin must pass, as one function that the tests of each origin run.
 //!
 //! It writes objects below a prefix of its own and leaves them there, since an origin cannot delete. The invariant: it
-//! knows nothing of what kind of origin it looks at.
+//! does not know which kind of origin it checks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,9 +9,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 
-use crate::{Depth, Key, Listed, Origin, OriginError, Page, Version};
+use crate::error::OriginError;
+use crate::key::Key;
+use crate::listing::{Depth, ObjectInfo, Page};
+use crate::origin::Origin;
+use crate::version::Version;
 
-/// Names that every store can hold, and that a careless client encodes wrongly.
+/// Names that every store can hold and that a careless client encodes wrongly.
 const NAMES: [&str; 22] = [
     "plain.bin",
     "with space",
@@ -37,11 +41,11 @@ const NAMES: [&str; 22] = [
     "prefix0",
 ];
 
-/// Runs all checks. The seed makes the prefix, so that runs on one store do not meet; `many` is how many objects the
-/// check of long listings writes, above 1,000 wherever the store can do that in reasonable time.
+/// Runs all checks. The seed determines the prefix, so that runs on one store do not collide. `many` is the number of
+/// objects that the check of long listings writes: more than 1,000 wherever the store can do that in reasonable time.
 ///
 /// # Panics
-/// When the origin does something wrong, with what it did.
+/// When the origin does something wrong, with a description of it.
 pub async fn conformance(origin: Arc<dyn Origin>, seed: u64, many: usize) {
     let prefix = format!("conformance-{seed:016x}/");
     let suite = Suite { origin, prefix };
@@ -73,7 +77,7 @@ impl Suite {
         read.unwrap_or_else(|error| panic!("read {range:?} of {name:?}: {error:?}"))
     }
 
-    /// All pages of a listing; panics where they are not in order.
+    /// All pages of a listing; panics if they are not in order.
     async fn list(&self, below: &str, depth: Depth) -> Page {
         let prefix = self.key(below);
         let mut whole = Page::default();
@@ -81,8 +85,8 @@ impl Suite {
         loop {
             let page = self.origin.list(&prefix, after.as_deref(), depth).await;
             let page = page.unwrap_or_else(|error| panic!("list {below:?} after {after:?}: {error:?}"));
-            assert!(page.files.is_sorted_by(|a, b| a.key < b.key), "files of a page are in order: {page:?}");
-            assert!(page.prefixes.is_sorted_by(|a, b| a < b), "prefixes of a page are in order: {page:?}");
+            assert!(page.files.is_sorted_by(|a, b| a.key < b.key), "the files of a page are in order: {page:?}");
+            assert!(page.prefixes.is_sorted_by(|a, b| a < b), "the prefixes of a page are in order: {page:?}");
             if let (Some(last), Some(first)) = (whole.files.last(), page.files.first()) {
                 assert!(last.key < first.key, "pages are in order: {} then {}", shown(&last.key), shown(&first.key));
             }
@@ -91,7 +95,7 @@ impl Suite {
             whole.skipped.extend(page.skipped);
             match page.next {
                 Some(next) => {
-                    assert!(after.as_ref() < Some(&next), "a listing moves on: {after:?} then {next:?}");
+                    assert!(after.as_ref() < Some(&next), "a listing makes progress: {after:?} then {next:?}");
                     after = Some(next);
                 }
                 None => return whole,
@@ -106,26 +110,26 @@ impl Suite {
             let bytes = pattern(number as u64, 100 + number);
             let version = self.put(&format!("names/{name}"), bytes.clone()).await;
             let read = self.read(&format!("names/{name}"), 0..bytes.len() as u64, &version).await;
-            assert_eq!(read, bytes, "{name:?} reads as it was put");
+            assert_eq!(read, bytes, "{name:?} reads back unchanged");
         }
         let mut expected: Vec<Vec<u8>> = names.iter().map(|name| self.key(&format!("names/{name}"))).collect();
         expected.sort();
         let page = self.list("names/", Depth::All).await;
-        assert_eq!(keys(&page.files), shown_all(&expected), "every name is listed once, as it was put");
+        assert_eq!(keys(&page.files), shown_all(&expected), "every name is listed once and unchanged");
         assert!(page.prefixes.is_empty() && page.skipped.is_empty(), "{page:?}");
         for file in page.files {
             let read = self.origin.read(&file.key, 0..file.size, Some(&file.version)).await;
-            let read = read.unwrap_or_else(|error| panic!("read what was listed, {}: {error:?}", shown(&file.key)));
+            let read = read.unwrap_or_else(|error| panic!("read the listed object {}: {error:?}", shown(&file.key)));
             assert_eq!(read.len() as u64, file.size, "{}", shown(&file.key));
             let head = self.origin.head(&file.key).await;
             let head = head.unwrap_or_else(|error| panic!("head of {}: {error:?}", shown(&file.key)));
             assert_eq!(
                 (&head.key, head.size, &head.version),
                 (&file.key, file.size, &file.version),
-                "head is as listed"
+                "head agrees with the listing"
             );
             let seconds = |ns: i64| ns.div_euclid(1_000_000_000);
-            assert!((seconds(head.mtime_ns) - seconds(file.mtime_ns)).abs() <= 1, "times agree: {head:?} {file:?}");
+            assert!((seconds(head.mtime_ns) - seconds(file.mtime_ns)).abs() <= 1, "the times agree: {head:?} {file:?}");
         }
     }
 
@@ -150,21 +154,21 @@ impl Suite {
             assert_eq!(read, bytes[range.start as usize..range.end as usize], "{range:?}");
         }
         let key = self.key("ranges");
-        assert_eq!(self.origin.read(&key, 3..9, None).await.expect("read of whatever is there"), bytes[3..9]);
+        assert_eq!(self.origin.read(&key, 3..9, None).await.expect("read of the current version"), bytes[3..9]);
         for range in [size - 1..size + 1, size..size + 1, size + 10..size + 20] {
             match self.origin.read(&key, range.clone(), Some(&version)).await {
                 Err(OriginError::Truncated { expected, got, .. }) => {
                     assert_eq!(expected, range.end - range.start, "{range:?}");
                     assert!(got < expected, "{range:?}");
                 }
-                other => panic!("a read of {range:?}, past the end, is Truncated and not {other:?}"),
+                other => panic!("a read of {range:?}, past the end, must be Truncated, not {other:?}"),
             }
         }
         let (whole, got) = self.origin.read_all(&key, size).await.expect("read_all at its limit");
         assert_eq!((&whole, &got), (&bytes, &version));
         match self.origin.read_all(&key, size - 1).await {
-            Err(OriginError::TooLarge { size: told, limit, .. }) => assert_eq!((told, limit), (size, size - 1)),
-            other => panic!("read_all above its limit is TooLarge and not {other:?}"),
+            Err(OriginError::TooLarge { size: reported, limit, .. }) => assert_eq!((reported, limit), (size, size - 1)),
+            other => panic!("read_all above its limit must be TooLarge, not {other:?}"),
         }
         let empty = self.put("empty", Bytes::new()).await;
         assert_eq!(self.read("empty", 0..0, &empty).await, Bytes::new());
@@ -175,13 +179,13 @@ impl Suite {
         let key = self.key("changing");
         let first = self.put("changing", "the first one").await;
         let second = self.put("changing", "the other one, longer").await;
-        assert_ne!(first, second, "another version has another name");
+        assert_ne!(first, second, "two versions differ");
         match self.origin.read(&key, 0..5, Some(&first)).await {
             Err(OriginError::Stale { expected, got, .. }) => {
                 assert_eq!(expected, first);
-                assert!(got.is_none_or(|got| got == second), "told is the version that is there");
+                assert!(got.is_none_or(|got| got == second), "the error reports the current version");
             }
-            other => panic!("a read of a version that was overwritten is Stale and not {other:?}"),
+            other => panic!("a read of an overwritten version must be Stale, not {other:?}"),
         }
         assert_eq!(self.read("changing", 4..9, &second).await, "other");
         assert_eq!(self.origin.head(&key).await.expect("head").version, second);
@@ -201,31 +205,35 @@ impl Suite {
     }
 
     async fn streams_of_any_size_are_whole(&self) {
-        // None, less than a part, and more than two parts of an upload, in chunks that fit no part.
+        // No bytes, less than one part, and more than two parts of an upload, in chunks that do not divide a part.
         for (name, size) in [("stream-0", 0), ("stream-1", 1_000_003), ("stream-2", 35_000_017)] {
             let bytes = pattern(size as u64, size);
             let chunks: Vec<_> = bytes.chunks(777_777).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
             let key = self.key(name);
             let put = self.origin.put_stream(&key, futures::stream::iter(chunks).boxed()).await;
             let version = put.unwrap_or_else(|error| panic!("put_stream of {size} bytes: {error:?}"));
-            let (whole, got) = self.origin.read_all(&key, 64 << 20).await.expect("read what was streamed");
-            assert!(whole == bytes, "{size} bytes streamed come back as they were");
+            let (whole, got) = self.origin.read_all(&key, 64 << 20).await.expect("read the streamed object");
+            assert!(whole == bytes, "{size} streamed bytes read back unchanged");
             assert_eq!(got, version);
             let listed = self.list("", Depth::One).await.files.into_iter().find(|file| file.key == key);
             let listed = listed.unwrap_or_else(|| panic!("{name} is listed"));
-            assert_eq!((listed.size, &listed.version), (size as u64, &version), "{name} is listed as it was put");
+            assert_eq!(
+                (listed.size, &listed.version),
+                (size as u64, &version),
+                "{name} is listed with its size and version"
+            );
         }
         let key = self.key("stream-broken");
         let broken: [Result<Bytes, OriginError>; 2] =
-            [Ok(Bytes::from(vec![1; 20_000_000])), Err(OriginError::Unavailable { source: "made up".into() })];
+            [Ok(Bytes::from(vec![1; 20_000_000])), Err(OriginError::Unavailable { source: "injected".into() })];
         let result = self.origin.put_stream(&key, futures::stream::iter(broken).boxed()).await;
         assert!(matches!(result, Err(OriginError::Unavailable { .. })), "{result:?}");
         let head = self.origin.head(&key).await;
-        assert!(matches!(head, Err(OriginError::NotFound { .. })), "a broken stream leaves nothing: {head:?}");
+        assert!(matches!(head, Err(OriginError::NotFound { .. })), "a broken stream leaves no object: {head:?}");
     }
 
     async fn listings_are_whole_and_ordered(&self, many: usize) {
-        // Files and folders by turns, so that pages end at both.
+        // Files and folders alternate, so that pages end at both.
         let names: Vec<String> = (0..many)
             .map(|n| if n % 3 == 0 { format!("many/{n:05}") } else { format!("many/{:05}.d/{n:05}", n - n % 3) })
             .collect();
@@ -237,7 +245,7 @@ impl Suite {
         let mut expected: Vec<Vec<u8>> = names.iter().map(|name| self.key(name)).collect();
         expected.sort();
         let deep = self.list("many/", Depth::All).await;
-        assert_eq!(keys(&deep.files), shown_all(&expected), "a deep listing has every key once");
+        assert_eq!(keys(&deep.files), shown_all(&expected), "a deep listing contains every key once");
 
         let strip = self.key("many/").len();
         let is_direct = |key: &&Vec<u8>| !key[strip..].contains(&b'/');
@@ -247,9 +255,9 @@ impl Suite {
             .filter_map(|key| Some(key[..=strip + key[strip..].iter().position(|byte| *byte == b'/')?].to_vec()))
             .collect();
         let one = self.list("many/", Depth::One).await;
-        assert_eq!(keys(&one.files), shown_all(&direct), "a listing of one level has each file of it once");
+        assert_eq!(keys(&one.files), shown_all(&direct), "a listing of one level contains each of its files once");
         let folders: Vec<Vec<u8>> = folders.into_iter().collect();
-        assert_eq!(shown_all(&one.prefixes), shown_all(&folders), "a listing of one level has each prefix once");
+        assert_eq!(shown_all(&one.prefixes), shown_all(&folders), "a listing of one level contains each prefix once");
 
         let half = &expected[many / 2];
         let prefix = self.key("many/");
@@ -257,7 +265,7 @@ impl Suite {
         assert_eq!(page.files.first().map(|file| shown(&file.key)), expected.get(many / 2 + 1).map(|key| shown(key)));
         let last = &expected[many - 1];
         let page = self.origin.list(&prefix, Some(last), Depth::All).await.expect("list after the last");
-        assert_eq!(page.files, [], "nothing comes after the last key");
+        assert_eq!(page.files, [], "no key comes after the last one");
     }
 }
 
@@ -269,11 +277,11 @@ fn shown_all(keys: &[Vec<u8>]) -> Vec<String> {
     keys.iter().map(|key| shown(key)).collect()
 }
 
-fn keys(files: &[Listed]) -> Vec<String> {
+fn keys(files: &[ObjectInfo]) -> Vec<String> {
     files.iter().map(|file| shown(&file.key)).collect()
 }
 
-/// Bytes of which no two ranges are alike.
+/// Random bytes, so that no two ranges are alike.
 fn pattern(seed: u64, size: usize) -> Bytes {
     use rand::{RngCore, SeedableRng};
     let mut bytes = vec![0; size];

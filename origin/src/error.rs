@@ -1,135 +1,95 @@
-//! What can go wrong at an origin, one variant for each thing a caller decides differently.
+//! The errors of an origin: one variant for each decision that a caller makes.
 //!
-//! `Stale` and `NotFound` end a read for good, `Busy` and `Unavailable` are worth asking again later, `Denied` and
-//! `Invalid` want a person. Retries have already happened when one of these comes out of an [`Origin`](crate::Origin).
-//! The invariant: no variant ever shows a secret, and keys are shown escaped, so that a hostile key cannot forge a log line.
+//! `Stale` and `NotFound` end a read for good. `Busy` and `Unavailable` are worth a retry later. `Denied` and `Invalid`
+//! need a person. A call that ends with one of these has already been retried. The invariant: no variant ever shows a
+//! secret, and keys are shown escaped so that a hostile key cannot forge a log line.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::Version;
+use crate::key::Key;
+use crate::version::Version;
 
-/// The cause kept below an [`OriginError`].
-pub type Source = Box<dyn std::error::Error + Send + Sync>;
+/// The cause below an [`OriginError`].
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A key as it is shown to people: whatever is not printable is escaped.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Key(Vec<u8>);
-
-impl Key {
-    /// The raw bytes of the key.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl From<&[u8]> for Key {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.to_vec())
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                if c.is_control() || c == '\\' {
-                    write!(f, "{}", c.escape_default())?;
-                } else {
-                    write!(f, "{c}")?;
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(f, "\\x{byte:02x}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
-}
-
-/// Why an origin did not answer. See the module for what each variant asks of the caller.
+/// Why a call failed. The module describes how a caller treats each variant.
 #[derive(Debug, thiserror::Error)]
 pub enum OriginError {
     /// There is no such object or folder.
     #[error("{key}: not found at the origin")]
     NotFound {
-        /// What was asked for.
+        /// The key of the request.
         key: Key,
     },
-    /// The object is not the version that was asked for any more.
+    /// The object is no longer the requested version.
     #[error("{key}: changed at the origin: wanted {expected}, found {}", Found(.got))]
     Stale {
-        /// What was asked for.
+        /// The key of the request.
         key: Key,
-        /// The version that the caller is bound to.
+        /// The version to which the caller is bound.
         expected: Version,
-        /// The version that is there now, where the origin said so.
+        /// The current version, where the origin reported it.
         got: Option<Version>,
     },
-    /// The credentials are missing, wrong or not allowed to do this.
+    /// The credentials are missing, wrong or without the right to do this.
     #[error("{key}: access denied by the origin")]
     Denied {
-        /// What was asked for.
+        /// The key of the request.
         key: Key,
-        /// What the origin or the credential provider said.
-        source: Source,
+        /// The answer of the origin or of the credential provider.
+        source: BoxError,
     },
-    /// The origin asked us to slow down, and still did at the deadline.
+    /// The origin asked for fewer requests and still did so at the deadline.
     #[error("the origin is too busy")]
     Busy {
         /// The last refusal.
-        source: Source,
+        source: BoxError,
     },
-    /// Nothing came back in time.
+    /// No answer came in time.
     #[error("{key}: no answer from the origin within {after:?}")]
     TimedOut {
-        /// What was asked for.
+        /// The key of the request.
         key: Key,
         /// How long the last attempt waited without progress.
         after: Duration,
     },
-    /// A flag, a variable, a URL or a key is wrong; asking again cannot help.
+    /// A flag, a variable, a URL or a key is wrong; a retry cannot help.
     #[error("{what}")]
     Invalid {
         /// What is wrong, and which flag or variable to change.
         what: String,
     },
-    /// The object is larger than the caller is ready to hold in memory.
-    #[error("{key}: {size} bytes are more than the {limit} allowed here")]
+    /// The object is larger than the caller is willing to hold in memory.
+    #[error("{key}: {size} bytes are more than the {limit} bytes allowed here")]
     TooLarge {
-        /// What was asked for.
+        /// The key of the request.
         key: Key,
-        /// How large it is.
+        /// The size in bytes.
         size: u64,
-        /// How large it may be.
+        /// The largest size allowed, in bytes.
         limit: u64,
     },
-    /// The origin gave fewer bytes than it holds or than the listing said.
-    #[error("{key}: the origin gave {got} of {expected} bytes")]
+    /// The origin returned fewer bytes than it holds or than the listing said.
+    #[error("{key}: the origin returned {got} of {expected} bytes")]
     Truncated {
-        /// What was asked for.
+        /// The key of the request.
         key: Key,
-        /// How many bytes were asked for.
+        /// How many bytes were requested.
         expected: u64,
-        /// How many came.
+        /// How many bytes came.
         got: u64,
     },
-    /// The origin cannot be reached or answers nonsense.
+    /// The origin cannot be reached, or its answers make no sense.
     #[error("the origin is unavailable")]
     Unavailable {
         /// The last failure.
-        source: Source,
+        source: BoxError,
     },
 }
 
 impl OriginError {
-    /// Whether the same call may succeed later with nothing changed by a person.
+    /// Whether the same call may succeed later without a person changing anything.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::TimedOut { .. } | Self::Truncated { .. } | Self::Unavailable { .. } => true,
@@ -148,7 +108,7 @@ impl fmt::Display for Found<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(version) => write!(f, "{version}"),
-            None => f.write_str("another one"),
+            None => f.write_str("another version"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The URL of an origin: which store, which bucket, which prefix.
 //!
-//! Everything after the bucket is taken literally, as `aws s3` does: no percent-decoding, no query, no fragment,
-//! since all of these are letters of a key. The invariant: an [`OriginUrl`] never holds credentials, so it may be
+//! Everything after the bucket is taken literally, as `aws s3` does: without percent-decoding, query or fragment, since
+//! `%`, `?` and `#` are valid characters of a key. The invariant: an [`OriginUrl`] never holds credentials, so it may be
 //! printed, logged and stored.
 
 use std::ffi::OsStr;
@@ -10,12 +10,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::error::{Key, OriginError};
+use crate::error::OriginError;
+use crate::key::Key;
 
 /// The kind of store behind a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// `s3://`: Amazon S3 and what speaks its protocol (Ceph RGW, MinIO).
+    /// `s3://`: Amazon S3 and servers that speak its protocol (Ceph RGW, MinIO).
     S3,
     /// `gs://`: Google Cloud Storage.
     Gcs,
@@ -37,31 +38,31 @@ impl Scheme {
     }
 }
 
-/// Where a dataset's objects are. Parse one with [`str::parse`], or make one of a path with [`OriginUrl::folder`].
+/// The location of a dataset's objects. Parse one with [`str::parse`], or make one from a path with [`OriginUrl::folder`].
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct OriginUrl {
     scheme: Scheme,
     bucket: String,
-    /// Without the `/` at its end; for a folder the whole path.
+    /// Without the trailing `/`; for a folder the whole path.
     prefix: Vec<u8>,
 }
 
 impl OriginUrl {
-    /// The URL of a local folder. A relative path is taken from the working directory of the process.
+    /// The URL of a local folder. A relative path is resolved against the working directory of the process.
     ///
     /// # Errors
-    /// `Invalid` if the path is empty or holds a NUL byte.
+    /// `Invalid` if the path is empty or contains a NUL byte.
     pub fn folder(path: impl Into<PathBuf>) -> Result<Self, OriginError> {
         let path = std::path::absolute(path.into())
             .map_err(|error| OriginError::Invalid { what: format!("not a usable folder: {error}") })?;
         let prefix = path.into_os_string().into_vec();
         if prefix.contains(&0) {
-            return Err(OriginError::Invalid { what: "a folder's name cannot hold a NUL byte".into() });
+            return Err(OriginError::Invalid { what: "the name of a folder cannot contain a NUL byte".into() });
         }
         Ok(Self { scheme: Scheme::Folder, bucket: String::new(), prefix })
     }
 
-    /// The store's kind.
+    /// The kind of store.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
@@ -71,7 +72,7 @@ impl OriginUrl {
         &self.bucket
     }
 
-    /// The prefix without the `/` at its end; empty for a whole bucket. For a folder this is its path.
+    /// The prefix without the trailing `/`; empty for a whole bucket. For a folder this is its path.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
     }
@@ -81,7 +82,7 @@ impl OriginUrl {
         (self.scheme == Scheme::Folder).then(|| Path::new(OsStr::from_bytes(&self.prefix)))
     }
 
-    /// What is put before a relative key: empty, or the prefix and a `/`.
+    /// The text that precedes every relative key: empty, or the prefix and a `/`.
     pub(crate) fn key_prefix(&self) -> Vec<u8> {
         let mut prefix = self.prefix.clone();
         if !prefix.is_empty() {
@@ -96,7 +97,7 @@ impl FromStr for OriginUrl {
 
     fn from_str(text: &str) -> Result<Self, OriginError> {
         let invalid = |what: String| Err(OriginError::Invalid { what });
-        // The text is not repeated until it is known to hold no credentials.
+        // Errors do not repeat the text until it is known to contain no credentials.
         let Some((scheme, rest)) = text.split_once("://") else {
             return invalid(
                 "an origin is a URL: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"
@@ -111,19 +112,19 @@ impl FromStr for OriginUrl {
             _ => return invalid("unknown kind of origin: use s3://, gs://, az:// or file://".into()),
         };
         if rest.bytes().any(|byte| byte.is_ascii_control()) {
-            return invalid("the origin's URL holds a control character".into());
+            return invalid("the URL of the origin contains a control character".into());
         }
         if scheme == Scheme::Folder {
             return match rest.strip_prefix("localhost").unwrap_or(rest) {
                 path if path.starts_with('/') => Self::folder(path),
-                _ => invalid("a folder's URL is file:// and an absolute path: file:///data/images".into()),
+                _ => invalid("the URL of a folder is file:// followed by an absolute path: file:///data/images".into()),
             };
         }
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains('@') || bucket.contains(':') {
             return invalid(format!(
-                "credentials do not belong in a URL: give them by the environment or a profile, and the server by --endpoint, \
-                 then name the origin {}://bucket/prefix",
+                "credentials do not belong in a URL: pass them in the environment or a profile, and the server by --endpoint, \
+                 and write the origin as {}://bucket/prefix",
                 scheme.as_str()
             ));
         }
@@ -133,7 +134,7 @@ impl FromStr for OriginUrl {
         if !bucket.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._$".contains(&byte))
             || bucket.starts_with('.')
         {
-            return invalid(format!("{:?} cannot be the name of a bucket", Key::from(bucket.as_bytes())));
+            return invalid(format!("{:?} is not a valid bucket name", Key::from(bucket.as_bytes())));
         }
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         Ok(Self { scheme, bucket: bucket.to_string(), prefix: prefix.as_bytes().to_vec() })

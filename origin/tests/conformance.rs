@@ -1,4 +1,4 @@
-//! Every origin that can be had without a network passes the same checks.
+//! Every origin that needs no network passes the same checks.
 
 use std::sync::Arc;
 

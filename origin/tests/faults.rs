@@ -1,4 +1,4 @@
-//! What breaks on the wire is asked for again until it is right, or is a clear error in time; never wrong bytes.
+//! Faults on the wire are retried until the answer is right or end in a clear error in time; never in wrong bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +10,7 @@ use larder_origin::{Depth, Origin, OriginConfig, OriginError, Version, open};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, RequestHead, seeded_bytes};
 
-/// Far more than the calls may take; only a call that hangs runs into it.
+/// Far longer than any call may take, so that only a hanging call reaches it.
 const HANG: Duration = Duration::from_secs(30);
 
 struct Bench {
@@ -107,7 +107,7 @@ async fn faults_that_do_not_end_are_clear_errors_in_time() {
             move |_| fault.clone()
         });
         let error = match bench.read(0..300_000).await {
-            // Each attempt brings some of the bytes, so enough of them may do.
+            // Each attempt brings some of the bytes, so enough attempts may bring all of them.
             Ok(bytes) => {
                 assert!(matches!(fault, Fault::Truncate { after: 1.. }) && bytes == bench.bytes, "{fault:?}");
                 continue;
@@ -122,7 +122,7 @@ async fn faults_that_do_not_end_are_clear_errors_in_time() {
         };
         assert!(fits && error.is_transient(), "{fault:?}: {error:?}");
         bench.proxy.set_hook(|_| Fault::None);
-        assert!(bench.read(0..300_000).await.expect("well again") == bench.bytes, "{fault:?}");
+        assert!(bench.read(0..300_000).await.expect("read after the fault") == bench.bytes, "{fault:?}");
     }
 }
 
@@ -163,10 +163,10 @@ async fn a_sink_gets_each_byte_once_and_what_came_before_a_lasting_failure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn object_that_changes_between_two_attempts_is_stale_and_never_mixed() {
     let bench = Bench::new(Duration::from_secs(20)).await;
-    let (asked, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let (requested, mut seen) = tokio::sync::mpsc::unbounded_channel();
     bench.proxy.set_hook(move |head| {
-        // The test may have ended by the time of a late request.
-        let _ = asked.send(head.seq);
+        // The test may have ended when a late request arrives.
+        let _ = requested.send(head.seq);
         Fault::Truncate { after: 1000 }
     });
     let read = bench.origin.read(b"k", 0..300_000, None);
@@ -202,7 +202,7 @@ async fn server_that_ignores_ranges_or_conditions_is_seen_through() {
     let error = bench.read(299_999..300_001).await.expect_err("past the end");
     assert!(matches!(error, OriginError::Truncated { expected: 2, got: 1, .. }), "{error:?}");
 
-    // If-Match is ignored and another version sent.
+    // The server ignores If-Match and sends another version.
     let other = answer("206 Partial Content\r\nETag: \"other\"\r\nContent-Range: bytes 0-2/300000", b"abc");
     bench.proxy.set_hook(move |_| other.clone());
     let error = bench.read(0..3).await.expect_err("another version");
@@ -211,7 +211,7 @@ async fn server_that_ignores_ranges_or_conditions_is_seen_through() {
         "{error:?}"
     );
 
-    // Nothing to hold the bytes against.
+    // Nothing to compare the bytes with.
     let unnamed = answer("206 Partial Content\r\nContent-Range: bytes 0-2/300000", b"abc");
     bench.proxy.set_hook(move |_| unnamed.clone());
     let error = bench.read(0..3).await.expect_err("no version");

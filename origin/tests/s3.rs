@@ -1,4 +1,4 @@
-//! The S3 origin before the embedded server: hostile keys, credentials, settings.
+//! The S3 origin against the embedded server: hostile keys, credentials, settings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn origin(url: &str, config: &OriginConfig) -> Arc<dyn Origin> {
     open(&url.parse().expect(url), config).expect(url)
 }
 
-/// Keys that cannot all be file names; what to do with them is the importer's affair, but none may hide another.
+/// Keys of which some cannot be file names. The importer decides about them, but none may hide another.
 const HOSTILE: [&str; 16] = [
     "/",
     "//",
@@ -66,7 +66,7 @@ async fn hostile_keys_are_all_listed_raw() {
     assert_eq!(below.files.iter().map(|file| file.key.as_slice()).collect::<Vec<_>>(), [b"a/".as_slice(), b"a/b"]);
     assert_eq!(below.prefixes, [b"a/../".as_slice(), b"a/./", b"a//"]);
 
-    // Each is read as itself, or refused where HTTP cannot name it; never as another object.
+    // Each is read as itself, or refused if HTTP cannot name it; never as another object.
     for file in page.files {
         let name = String::from_utf8(file.key.clone()).expect("UTF-8");
         match origin.read(&file.key, 0..file.size, Some(&file.version)).await {
@@ -183,8 +183,8 @@ async fn profile_and_flag_find_the_server() {
     let config = OriginConfig { env: by_profile.clone(), ..OriginConfig::default() };
     assert_eq!(origin("s3://bucket", &config).read(b"k", 0..1, None).await.expect("read"), "x");
 
-    // The flag goes before the variable, and the variable before the profile; keys of the profile are not mixed with
-    // what the environment has left over of others.
+    // The flag overrides the variable, and the variable the profile. The keys of the profile are not mixed with remains
+    // of other keys in the environment.
     let mut env = by_profile;
     env.set("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
     env.set("AWS_SESSION_TOKEN", "left over");

@@ -1,4 +1,4 @@
-//! The S3 origin before real servers: MinIO and the RADOS gateway of a Ceph.
+//! The S3 origin against real servers: MinIO and Ceph's RADOS gateway.
 
 use larder_origin::{OriginConfig, conformance, open};
 use larder_testkit::{RealServer, ServerKind};

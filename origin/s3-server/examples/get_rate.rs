@@ -1,7 +1,7 @@
-//! How many GETs of 100 KB a second the server answers over 16 connections, to know that it is not what a benchmark of
-//! a reader measures: `cargo run --release -p larder-s3-server --example get_rate`.
+//! How many GETs of 100 KB per second the server answers over 16 connections, to make sure that it does not limit a
+//! benchmark of a reader: `cargo run --release -p larder-s3-server --example get_rate`.
 //!
-//! First by raw sockets, which send one signed request again and again; then by the S3 origin, which signs each.
+//! First over raw sockets, which repeat one signed request; then by the S3 origin, which signs each request.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,17 +16,17 @@ const CONNECTIONS: usize = 16;
 const TIME: Duration = Duration::from_secs(3);
 
 #[tokio::main]
-#[expect(clippy::print_stdout, reason = "its output is what this example is for")]
+#[expect(clippy::print_stdout, reason = "printing is the purpose of this example")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = S3Server::start(S3ServerConfig::default()).await?;
     server.put("bucket", "k", vec![7; SIZE]);
     let config = OriginConfig { env: server.env().into_iter().collect(), ..OriginConfig::default() };
     let url = "s3://bucket".parse()?;
 
-    // A signature is over the Host header as sent, so a request caught on another port is good for this one.
+    // A signature covers the Host header as sent, so a request captured on another port is valid on this one.
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let caught = OriginConfig { endpoint: Some(format!("http://{}", listener.local_addr()?)), ..config.clone() };
-    let elsewhere = open(&url, &caught)?;
+    let capturing = OriginConfig { endpoint: Some(format!("http://{}", listener.local_addr()?)), ..config.clone() };
+    let elsewhere = open(&url, &capturing)?;
     let asking = tokio::spawn(async move { elsewhere.read(b"k", 0..SIZE as u64, None).await });
     let (mut stream, _) = listener.accept().await?;
     let mut request = Vec::new();

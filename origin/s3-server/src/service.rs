@@ -1,40 +1,33 @@
 //! S3's operations over the [`Store`].
 //!
-//! s3s has already checked the signature and parsed the request when one of these is called. What a client of ours
-//! never asks for is left out and answered 501. The invariant: a body that goes out is that of the tag in its head.
+//! s3s has checked the signature and parsed the request before it calls one of these. Operations that none of our
+//! clients uses are left out and answered with 501. The invariant: a body always belongs to the tag in its head.
 
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+mod body;
+mod listing;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::{Bytes, BytesMut};
-use futures::{StreamExt, TryStreamExt};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::dto::{
-    AbortMultipartUploadInput, AbortMultipartUploadOutput, CommonPrefix, CompleteMultipartUploadInput,
-    CompleteMultipartUploadOutput, CreateBucketInput, CreateBucketOutput, CreateMultipartUploadInput,
-    CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput,
-    DeletedObject, ETag, ETagCondition, EncodingType, GetBucketLocationInput, GetBucketLocationOutput, GetObjectInput,
-    GetObjectOutput, HeadBucketInput, HeadBucketOutput, HeadObjectInput, HeadObjectOutput, ListObjectsInput,
-    ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, Object as ListedObject, PutObjectInput,
-    PutObjectOutput, Range, StreamingBlob, Timestamp, UploadPartInput, UploadPartOutput,
+    AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput, CompleteMultipartUploadOutput,
+    CreateBucketInput, CreateBucketOutput, CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteObjectInput,
+    DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETag, ETagCondition, EncodingType,
+    GetBucketLocationInput, GetBucketLocationOutput, GetObjectInput, GetObjectOutput, HeadBucketInput,
+    HeadBucketOutput, HeadObjectInput, HeadObjectOutput, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
+    ListObjectsV2Output, PutObjectInput, PutObjectOutput, Range, Timestamp, UploadPartInput, UploadPartOutput,
 };
-use s3s::{Body, S3, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
-use crate::store::{Content, Listing, Object, Start, Store};
+use crate::store::Store;
+use crate::store::listing::PageStart;
+use crate::store::object::Object;
+use listing::{encoded, entries, parse_token, token};
 
-/// Pieces that a file goes out in.
-const PIECE: u64 = 1 << 20;
-
-/// Keys in a page at most, as on Amazon.
+/// The most keys in a page, as on Amazon.
 const PAGE_KEYS: i32 = 1000;
 
-/// What `encoding-type=url` leaves as it is.
-const KEPT: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*').remove(b'/');
-
-/// The operations, as s3s calls them.
+/// The implementation of s3s's trait.
 #[derive(Debug)]
 pub(crate) struct Service {
     store: Arc<Store>,
@@ -85,8 +78,8 @@ fn check_conditions(
     Ok(())
 }
 
-/// The bytes asked for, and the header that says so if that is not the whole object.
-fn asked(range: Option<Range>, len: u64) -> S3Result<(std::ops::Range<u64>, Option<String>)> {
+/// The requested bytes, and their `Content-Range` if the request has a range.
+fn requested(range: Option<Range>, len: u64) -> S3Result<(std::ops::Range<u64>, Option<String>)> {
     match range {
         None => Ok((0..len, None)),
         Some(range) => {
@@ -97,108 +90,6 @@ fn asked(range: Option<Range>, len: u64) -> S3Result<(std::ops::Range<u64>, Opti
     }
 }
 
-async fn body(object: Arc<Object>, range: std::ops::Range<u64>) -> S3Result<StreamingBlob> {
-    match &object.content {
-        Content::Memory(bytes) => Ok(Body::from(bytes.slice(range.start as usize..range.end as usize)).into()),
-        Content::File { path, .. } => {
-            // The first piece is read before the head goes out, so that a file that is gone is an error and not a
-            // broken body; most files are one piece.
-            let first_end = range.end.min(range.start + PIECE);
-            let first = piece(path, range.start..first_end).await.map_err(|error| s3_error!(error, InternalError))?;
-            if first_end == range.end {
-                return Ok(Body::from(first).into());
-            }
-            let rest = futures::stream::unfold(first_end, move |at| {
-                let object = Arc::clone(&object);
-                async move {
-                    let Content::File { path, .. } = &object.content else { return None };
-                    let end = range.end.min(at + PIECE);
-                    if at >= end {
-                        return None;
-                    }
-                    Some((piece(path, at..end).await, end))
-                }
-            });
-            let stream = futures::stream::iter([Ok(first)]).chain(rest).boxed();
-            Ok(StreamingBlob::wrap(SyncStream(std::sync::Mutex::new(stream))))
-        }
-    }
-}
-
-/// s3s wants bodies that are `Sync`, which a boxed stream is not; nobody ever polls one from two threads.
-struct SyncStream(std::sync::Mutex<futures::stream::BoxStream<'static, io::Result<Bytes>>>);
-
-impl futures::Stream for SyncStream {
-    type Item = io::Result<Bytes>;
-
-    fn poll_next(
-        self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Self::Item>> {
-        let stream = self.get_mut().0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        stream.poll_next_unpin(context)
-    }
-}
-
-async fn piece(path: &Path, range: std::ops::Range<u64>) -> io::Result<Bytes> {
-    let path = path.to_path_buf();
-    tokio::task::spawn_blocking(move || {
-        let mut bytes = BytesMut::zeroed((range.end - range.start) as usize);
-        std::fs::File::open(path)?.read_exact_at(&mut bytes, range.start)?;
-        Ok(bytes.freeze())
-    })
-    .await?
-}
-
-async fn collected(body: Option<StreamingBlob>) -> S3Result<Bytes> {
-    let Some(mut body) = body else { return Ok(Bytes::new()) };
-    let broken = |error: s3s::StdError| s3_error!(IncompleteBody, "{error}");
-    let Some(first) = body.try_next().await.map_err(broken)? else { return Ok(Bytes::new()) };
-    let mut whole = BytesMut::from(first.as_ref());
-    while let Some(chunk) = body.try_next().await.map_err(broken)? {
-        whole.extend_from_slice(&chunk);
-    }
-    Ok(whole.freeze())
-}
-
-fn encoded(text: &str, url: bool) -> String {
-    // As Amazon does, a space is a plus sign and a plus sign is escaped.
-    if url { utf8_percent_encode(text, &KEPT).to_string().replace("%20", "+") } else { text.to_string() }
-}
-
-/// Where to go on, in letters that survive XML and URLs.
-fn token(start: &Start) -> String {
-    let (kind, key) = match start {
-        Start::Beginning => ('b', ""),
-        Start::After(key) => ('k', key.as_str()),
-        Start::AfterPrefix(prefix) => ('p', prefix.as_str()),
-    };
-    format!("{kind}{}", utf8_percent_encode(key, NON_ALPHANUMERIC).to_string().replace('%', "-"))
-}
-
-fn parse_token(token: &str) -> Option<Start> {
-    let key = percent_encoding::percent_decode_str(&token.get(1..)?.replace('-', "%")).decode_utf8().ok()?.into_owned();
-    match token.as_bytes().first()? {
-        b'b' => Some(Start::Beginning),
-        b'k' => Some(Start::After(key)),
-        b'p' => Some(Start::AfterPrefix(key)),
-        _ => None,
-    }
-}
-
-/// The keys and common prefixes of a page, as a listing shows them.
-fn shown(page: &Listing, url: bool) -> (Vec<ListedObject>, Vec<CommonPrefix>) {
-    let objects = page.objects.iter().map(|(key, object)| ListedObject {
-        key: Some(encoded(key, url)),
-        e_tag: Some(tag(object)),
-        last_modified: Some(Timestamp::from(object.modified)),
-        size: Some(object.len() as i64),
-        ..ListedObject::default()
-    });
-    let prefixes = page.prefixes.iter().map(|prefix| CommonPrefix { prefix: Some(encoded(prefix, url)) });
-    (objects.collect(), prefixes.collect())
-}
-
 #[async_trait::async_trait]
 impl S3 for Service {
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
@@ -207,7 +98,7 @@ impl S3 for Service {
         let object = self.existing_object(&input.bucket, &input.key)?;
         self.store.count_get(&object);
         check_conditions(&object, input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        let (range, content_range) = asked(input.range, object.len())?;
+        let (range, content_range) = requested(input.range, object.len())?;
         let length = range.end - range.start;
         self.store.get_bytes.fetch_add(length, Ordering::Relaxed);
         Ok(S3Response::new(GetObjectOutput {
@@ -216,7 +107,7 @@ impl S3 for Service {
             content_range,
             e_tag: Some(tag(&object)),
             last_modified: Some(Timestamp::from(object.modified)),
-            body: Some(body(object, range).await?),
+            body: Some(body::outgoing(object, range).await?),
             ..GetObjectOutput::default()
         }))
     }
@@ -249,7 +140,7 @@ impl S3 for Service {
         if !may {
             return Err(s3_error!(PreconditionFailed));
         }
-        let bytes = collected(input.body).await?;
+        let bytes = body::received(input.body).await?;
         if input.content_length.is_some_and(|length| length != bytes.len() as i64) {
             return Err(s3_error!(IncompleteBody));
         }
@@ -279,7 +170,7 @@ impl S3 for Service {
         Ok(S3Response::new(DeleteObjectsOutput { deleted, ..DeleteObjectsOutput::default() }))
     }
 
-    /// The older form of a listing, which some clients still ask for.
+    /// The older form of a listing, which some clients still use.
     async fn list_objects(&self, request: S3Request<ListObjectsInput>) -> S3Result<S3Response<ListObjectsOutput>> {
         let input = request.input;
         self.store.lists.fetch_add(1, Ordering::Relaxed);
@@ -288,32 +179,32 @@ impl S3 for Service {
         let prefix = input.prefix.clone().unwrap_or_default();
         let delimiter = input.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty());
         let start = match &input.marker {
-            // The last entry of the page before may have been a common prefix.
+            // The last entry of the previous page may have been a common prefix.
             Some(marker) if delimiter.is_some_and(|delimiter| marker.ends_with(delimiter)) => {
-                Start::AfterPrefix(marker.clone())
+                PageStart::AfterPrefix(marker.clone())
             }
-            Some(marker) => Start::After(marker.clone()),
-            None => Start::Beginning,
+            Some(marker) => PageStart::After(marker.clone()),
+            None => PageStart::Beginning,
         };
         let page = self
             .store
             .list(&input.bucket, &prefix, delimiter, start, limit as usize)
             .ok_or_else(|| s3_error!(NoSuchBucket))?;
-        let (contents, prefixes) = shown(&page, url);
+        let (contents, prefixes) = entries(&page, url);
         let next = page.next.as_ref().filter(|_| limit > 0);
         let next_marker = next.and_then(|start| match start {
-            Start::Beginning => None,
-            Start::After(key) | Start::AfterPrefix(key) => Some(encoded(key, url)),
+            PageStart::Beginning => None,
+            PageStart::After(key) | PageStart::AfterPrefix(key) => Some(encoded(key, url)),
         });
         Ok(S3Response::new(ListObjectsOutput {
             name: Some(input.bucket),
             prefix: Some(encoded(&prefix, url)),
-            // Amazon shows it even if none was sent.
+            // Amazon shows it even if the request has none.
             marker: Some(input.marker.as_deref().map(|marker| encoded(marker, url)).unwrap_or_default()),
             delimiter: input.delimiter.as_deref().map(|delimiter| encoded(delimiter, url)),
             max_keys: Some(limit),
             is_truncated: Some(next.is_some()),
-            // Amazon gives it only where there are prefixes; without, the last key is the marker.
+            // Amazon sends it only with a delimiter; without one, the last key is the marker.
             next_marker: next_marker.filter(|_| delimiter.is_some()),
             encoding_type: input.encoding_type,
             contents: Some(contents),
@@ -327,7 +218,7 @@ impl S3 for Service {
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
         self.existing_bucket(&request.input.bucket)?;
-        // None is what the first region, us-east-1, answers.
+        // None is the answer of us-east-1, the first region.
         Ok(S3Response::new(GetBucketLocationOutput::default()))
     }
 
@@ -340,11 +231,10 @@ impl S3 for Service {
         let url = input.encoding_type.as_ref().is_some_and(|kind| kind.as_str() == EncodingType::URL);
         let limit = input.max_keys.unwrap_or(PAGE_KEYS).clamp(0, PAGE_KEYS);
         let start = match (&input.continuation_token, &input.start_after) {
-            (Some(token), _) => {
-                parse_token(token).ok_or_else(|| s3_error!(InvalidArgument, "no token of this server"))?
-            }
-            (None, Some(after)) => Start::After(after.clone()),
-            (None, None) => Start::Beginning,
+            (Some(token), _) => parse_token(token)
+                .ok_or_else(|| s3_error!(InvalidArgument, "not a continuation token of this server"))?,
+            (None, Some(after)) => PageStart::After(after.clone()),
+            (None, None) => PageStart::Beginning,
         };
         let prefix = input.prefix.clone().unwrap_or_default();
         let delimiter = input.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty());
@@ -352,7 +242,7 @@ impl S3 for Service {
             .store
             .list(&input.bucket, &prefix, delimiter, start, limit as usize)
             .ok_or_else(|| s3_error!(NoSuchBucket))?;
-        let (contents, prefixes) = shown(&page, url);
+        let (contents, prefixes) = entries(&page, url);
         // As on Amazon, a page of no keys is never truncated.
         let next = page.next.as_ref().filter(|_| limit > 0);
         Ok(S3Response::new(ListObjectsV2Output {
@@ -389,7 +279,7 @@ impl S3 for Service {
     async fn upload_part(&self, request: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
         let input = request.input;
         self.store.puts.fetch_add(1, Ordering::Relaxed);
-        let bytes = collected(input.body).await?;
+        let bytes = body::received(input.body).await?;
         if input.content_length.is_some_and(|length| length != bytes.len() as i64) {
             return Err(s3_error!(IncompleteBody));
         }

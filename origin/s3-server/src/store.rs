@@ -1,12 +1,14 @@
 //! The buckets and objects of the server.
 //!
-//! [`Store`] is one lock round all buckets, held for look-ups only; [`Object`]s are shared, so that a body goes out
-//! while its key is overwritten. The invariant: an [`Object`] never changes, so its tag always fits its bytes.
+//! [`Store`] is one lock around all buckets, held for look-ups only; objects are shared, so that a body can be sent while
+//! its key is overwritten.
+
+pub(crate) mod digest;
+pub(crate) mod listing;
+pub(crate) mod object;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
-use std::ops::Bound;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
@@ -14,36 +16,10 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use md5::{Digest, Md5};
 
-use crate::Counters;
-
-/// Where the bytes of an object are.
-#[derive(Debug)]
-pub(crate) enum Content {
-    Memory(Bytes),
-    File { path: PathBuf, len: u64 },
-}
-
-/// One version of an object.
-#[derive(Debug)]
-pub(crate) struct Object {
-    pub(crate) content: Content,
-    /// Without quotes.
-    pub(crate) etag: String,
-    pub(crate) modified: SystemTime,
-    /// The same for `Last-Modified`.
-    pub(crate) http_date: String,
-    /// Of the key, over all of its versions.
-    gets: Arc<AtomicU64>,
-}
-
-impl Object {
-    pub(crate) fn len(&self) -> u64 {
-        match &self.content {
-            Content::Memory(bytes) => bytes.len() as u64,
-            Content::File { len, .. } => *len,
-        }
-    }
-}
+use crate::counters::Counters;
+use digest::hex;
+use listing::{ListingPage, PageStart};
+use object::{Content, Object};
 
 type Bucket = BTreeMap<String, Arc<Object>>;
 
@@ -53,7 +29,7 @@ struct Upload {
     parts: BTreeMap<i32, (Bytes, [u8; 16])>,
 }
 
-/// All that the server holds.
+/// The contents of the server.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     buckets: RwLock<BTreeMap<String, Bucket>>,
@@ -66,27 +42,8 @@ pub(crate) struct Store {
     pub(crate) puts: AtomicU64,
 }
 
-/// Where a page of a listing starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Start {
-    Beginning,
-    /// After this key.
-    After(String),
-    /// After all keys that begin with this.
-    AfterPrefix(String),
-}
-
-/// One page of a listing.
-#[derive(Debug, Default)]
-pub(crate) struct Listing {
-    pub(crate) objects: Vec<(String, Arc<Object>)>,
-    pub(crate) prefixes: Vec<String>,
-    /// Where the next page starts, if there is one.
-    pub(crate) next: Option<Start>,
-}
-
 impl Store {
-    // A panic while holding these locks leaves whole maps behind: no change takes two steps.
+    // No change takes two steps, so a panic under one of these locks leaves its map consistent.
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Bucket>> {
         self.buckets.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +56,7 @@ impl Store {
         self.uploads.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a bucket and gives whether it is new.
+    /// Creates a bucket and returns whether it is new.
     pub(crate) fn create_bucket(&self, bucket: &str) -> bool {
         let mut buckets = self.write();
         if buckets.contains_key(bucket) {
@@ -174,48 +131,10 @@ impl Store {
         bucket: &str,
         prefix: &str,
         delimiter: Option<&str>,
-        start: Start,
+        start: PageStart,
         limit: usize,
-    ) -> Option<Listing> {
-        let buckets = self.read();
-        let bucket = buckets.get(bucket)?;
-        let mut listing = Listing::default();
-        let mut at = start;
-        loop {
-            let from = match &at {
-                Start::AfterPrefix(below) => match successor(below) {
-                    Some(next) => Bound::Included(next),
-                    None => return Some(listing),
-                },
-                Start::After(key) if key.as_str() >= prefix => Bound::Excluded(key.clone()),
-                Start::After(_) | Start::Beginning => Bound::Included(prefix.to_string()),
-            };
-            let from = match from {
-                Bound::Included(key) if key.as_str() < prefix => Bound::Included(prefix.to_string()),
-                from => from,
-            };
-            let Some((key, object)) = bucket.range::<String, _>((from, Bound::Unbounded)).next() else {
-                return Some(listing);
-            };
-            let Some(rest) = key.strip_prefix(prefix) else {
-                return Some(listing);
-            };
-            if listing.objects.len() + listing.prefixes.len() >= limit {
-                listing.next = Some(at);
-                return Some(listing);
-            }
-            at = match delimiter.and_then(|delimiter| Some(rest.find(delimiter)? + delimiter.len())) {
-                Some(end) => {
-                    let below = format!("{prefix}{}", &rest[..end]);
-                    listing.prefixes.push(below.clone());
-                    Start::AfterPrefix(below)
-                }
-                None => {
-                    listing.objects.push((key.clone(), Arc::clone(object)));
-                    Start::After(key.clone())
-                }
-            };
-        }
+    ) -> Option<ListingPage> {
+        Some(listing::list(self.read().get(bucket)?, prefix, delimiter, start, limit))
     }
 
     pub(crate) fn begin_upload(&self) -> String {
@@ -224,15 +143,15 @@ impl Store {
         id
     }
 
-    /// Keeps a part and gives its tag; `None` if there is no such upload.
+    /// Stores a part and returns its tag; `None` if there is no such upload.
     pub(crate) fn put_part(&self, upload: &str, number: i32, bytes: Bytes) -> Option<String> {
         let digest: [u8; 16] = Md5::digest(&bytes).into();
         self.uploads().get_mut(upload)?.parts.insert(number, (bytes, digest));
         Some(hex(&digest))
     }
 
-    /// Puts the parts together as Amazon does, with a tag made of the parts' tags; `None` if there is no such upload or
-    /// one of the parts is not there.
+    /// Assembles the parts as Amazon does, with a tag made from the parts' tags; `None` if the upload or one of the parts
+    /// does not exist.
     pub(crate) fn finish_upload(&self, bucket: &str, key: &str, upload: &str, numbers: &[i32]) -> Option<String> {
         let mut uploads = self.uploads();
         let parts = &uploads.get(upload)?.parts;
@@ -255,45 +174,14 @@ impl Store {
     }
 }
 
-/// The first string after all that begin with `prefix`; there is none after the last letter of Unicode.
-fn successor(prefix: &str) -> Option<String> {
-    let mut letters: Vec<char> = prefix.chars().collect();
-    while let Some(last) = letters.pop() {
-        // The surrogates between these two are no letters.
-        let next = if last == '\u{D7FF}' { Some('\u{E000}') } else { char::from_u32(last as u32 + 1) };
-        if let Some(next) = next {
-            letters.push(next);
-            return Some(letters.into_iter().collect());
-        }
-    }
-    None
-}
-
-/// The MD5 of a file, as an entity tag without quotes.
-pub(crate) fn md5_of_file(path: &Path) -> io::Result<String> {
-    let mut file = std::fs::File::open(path)?;
-    let mut digest = Md5::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hex(&digest.finalize())),
-            n => digest.update(&buffer[..n]),
-        }
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// All pages of a listing, as S3 shows them: keys and prefixes in one order.
+    /// All pages of a listing as S3 shows them: keys and prefixes in one order.
     fn pages(store: &Store, prefix: &str, delimiter: Option<&str>, limit: usize) -> Vec<String> {
         let mut all = Vec::new();
-        let mut start = Start::Beginning;
+        let mut start = PageStart::Beginning;
         loop {
             let page = store.list("b", prefix, delimiter, start, limit).expect("bucket");
             assert!(page.objects.len() + page.prefixes.len() <= limit);
@@ -329,14 +217,14 @@ mod tests {
             store.put_memory("b", key, Bytes::new());
         }
         let keys = |prefix: &str, after: &str| {
-            let page = store.list("b", prefix, None, Start::After(after.into()), 10).expect("bucket");
+            let page = store.list("b", prefix, None, PageStart::After(after.into()), 10).expect("bucket");
             page.objects.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
         };
         assert_eq!(keys("", "b/1"), ["b/2", "c"]);
         assert_eq!(keys("b/", ""), ["b/1", "b/2"]);
         assert_eq!(keys("b/", "a"), ["b/1", "b/2"]);
         assert_eq!(keys("b/", "c"), Vec::<String>::new());
-        assert!(store.list("none", "", None, Start::Beginning, 1).is_none());
+        assert!(store.list("none", "", None, PageStart::Beginning, 1).is_none());
     }
 
     #[test]
@@ -346,7 +234,7 @@ mod tests {
         let upload = store.begin_upload();
         store.put_part(&upload, 2, Bytes::from_static(b"world")).expect("upload");
         store.put_part(&upload, 1, Bytes::from_static(b"hello")).expect("upload");
-        assert_eq!(store.finish_upload("b", "k", &upload, &[1, 3]), None, "a part that is not there");
+        assert_eq!(store.finish_upload("b", "k", &upload, &[1, 3]), None, "a part that does not exist");
         let etag = store.finish_upload("b", "k", &upload, &[1, 2]).expect("both parts");
         assert!(etag.ends_with("-2"), "{etag}");
         let object = store.get("b", "k").expect("object");

@@ -1,4 +1,4 @@
-//! What the server answers on the wire, where a client of ours would hide it.
+//! The server's answers on the wire, where our own clients would hide them.
 
 use larder_origin::{Depth, OriginConfig, OriginError, Version, open};
 use larder_s3_server::{Counters, S3Server, S3ServerConfig};
@@ -14,7 +14,7 @@ async fn server_that(unchecked_gets: bool) -> S3Server {
     S3Server::start(S3ServerConfig { buckets, unchecked_gets, ..S3ServerConfig::default() }).await.expect("server")
 }
 
-async fn ask(server: &S3Server, request: &str) -> String {
+async fn send(server: &S3Server, request: &str) -> String {
     let mut stream = TcpStream::connect(server.address()).await.expect("connect");
     stream.write_all(request.as_bytes()).await.expect("write");
     let mut answer = Vec::new();
@@ -26,7 +26,7 @@ async fn ask(server: &S3Server, request: &str) -> String {
 async fn requests_without_a_signature_are_refused() {
     let server = server().await;
     server.put("bucket", "k", "secret");
-    let answer = ask(&server, "GET /bucket/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
+    let answer = send(&server, "GET /bucket/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("<Code>AccessDenied</Code>"), "{answer}");
     assert!(!answer.contains("secret"));
 }
@@ -41,12 +41,12 @@ async fn a_server_that_looks_at_no_signature_of_a_get_answers_the_same() {
     answers_right(server_that(true).await).await;
     let server = server_that(true).await;
     server.put("bucket", "k", "secret");
-    let answer = ask(&server, "GET /bucket/k?x-id=GetObject HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
+    let answer = send(&server, "GET /bucket/k?x-id=GetObject HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("secret"), "{answer}");
-    let answer = ask(&server, "HEAD /bucket/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
+    let answer = send(&server, "HEAD /bucket/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
     assert!(answer.contains("content-length: 6\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
     for request in ["GET /bucket/", "GET /bucket?list-type=2", "PUT /bucket/k", "DELETE /bucket/k"] {
-        let answer = ask(&server, &format!("{request} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")).await;
+        let answer = send(&server, &format!("{request} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{request}: {answer}");
     }
 }

@@ -1,33 +1,34 @@
-//! The ListObjectsV2 answer: its XML and its encoding, without any I/O.
+//! The ListObjectsV2 request and answer: query, XML and encoding, without any I/O.
 //!
-//! object_store's own listing gives up on the first key that cannot be one of its paths (`a//b`, `..`, a control
-//! character), so one odd object would hide a whole bucket. Here every key comes out as the bytes it is. The
-//! invariant: a page whose keys are not below the prefix or that does not move on is an error, never a listing.
+//! object_store's own listing fails on the first key that is not a valid path to it (`a//b`, `..`, a control character),
+//! so one odd object would hide a whole bucket. Here every key comes out byte for byte. The invariant: a page that makes
+//! no progress, or whose keys are not below the prefix, is an error and never a listing.
 
 use serde::Deserialize;
 
-use crate::{Depth, Listed, Page, Version};
+use crate::listing::{Depth, ObjectInfo, Page};
+use crate::version::Version;
 
-/// Keys asked for in one page; what S3 gives at most.
+/// Keys requested in one page; the most that S3 returns.
 pub(crate) const PAGE_KEYS: u32 = 1000;
 
-/// A page of 1,000 keys of 1,024 bytes each, all of them percent-encoded, has under 4 MiB.
+/// A page of 1,000 keys of 1,024 bytes, fully percent-encoded, is smaller than 4 MiB.
 pub(crate) const ANSWER_LIMIT: u64 = 32 << 20;
 
-/// Why an answer is no listing.
+/// Why an answer is not a listing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Malformed {
-    #[error("the listing is cut off")]
-    Cut,
-    #[error("the listing is no XML of ListObjectsV2")]
+    #[error("the listing is incomplete")]
+    Incomplete,
+    #[error("the listing is not ListObjectsV2 XML")]
     Xml(#[source] quick_xml::DeError),
     #[error("the listing is not UTF-8")]
     Utf8(#[source] std::str::Utf8Error),
-    #[error("the listing holds a key outside of the prefix asked for")]
+    #[error("the listing contains a key outside the requested prefix")]
     ForeignKey,
-    #[error("the listing holds an entry without size or time")]
+    #[error("the listing contains an entry without size or time")]
     Entry,
-    #[error("the listing does not move on")]
+    #[error("the listing makes no progress")]
     Stuck,
 }
 
@@ -59,21 +60,21 @@ struct CommonPrefix {
     prefix: String,
 }
 
-/// A page, and the token to go on with where the store gave a truncated page with nothing in it.
+/// A page, and the token to continue with if the store returned a truncated page without entries.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) page: Page,
-    pub(crate) go_on: Option<String>,
+    pub(crate) continuation: Option<String>,
 }
 
-/// What a page is asked for by; the pairs of the query string, not yet encoded.
+/// The query of a request for one page, as pairs that are not encoded yet.
 pub(crate) fn query(
     prefix: &str,
     after: Option<&str>,
     token: Option<&str>,
     depth: Depth,
 ) -> Vec<(&'static str, String)> {
-    // Control characters cannot be in XML 1.0 at all, so without the encoding such a key makes the answer unreadable.
+    // XML 1.0 cannot contain control characters, so without the encoding such a key would make the answer unreadable.
     let mut query =
         vec![("encoding-type", "url".to_string()), ("list-type", "2".to_string()), ("max-keys", PAGE_KEYS.to_string())];
     if depth == Depth::One {
@@ -90,12 +91,12 @@ pub(crate) fn query(
     query
 }
 
-/// Parses an answer. `strip` is the length of the origin's prefix, `prefix` is the whole one asked for, `after` the
-/// key (with the origin's prefix) that the page was to start after.
+/// Parses an answer. `strip` is the length of the origin's prefix, `prefix` the whole requested prefix, and `after` the
+/// key (with the origin's prefix) after which the page was to start.
 pub(crate) fn parse(xml: &[u8], strip: usize, prefix: &[u8], after: Option<&[u8]>) -> Result<Parsed, Malformed> {
     let text = std::str::from_utf8(xml).map_err(Malformed::Utf8)?;
     if text.contains("<ListBucketResult") && !text.trim_end().ends_with("</ListBucketResult>") {
-        return Err(Malformed::Cut);
+        return Err(Malformed::Incomplete);
     }
     let result: ListBucketResult = quick_xml::de::from_str(text).map_err(Malformed::Xml)?;
     let encoded = result.encoding_type.as_deref().is_some_and(|kind| kind.eq_ignore_ascii_case("url"));
@@ -108,53 +109,38 @@ pub(crate) fn parse(xml: &[u8], strip: usize, prefix: &[u8], after: Option<&[u8]
         let key = decode(&entry.key);
         let time = chrono::DateTime::parse_from_rfc3339(&entry.last_modified).map_err(|_| Malformed::Entry)?;
         let mtime_ns = time.timestamp_nanos_opt().ok_or(Malformed::Entry)?;
-        let version = version(entry.e_tag.as_deref(), mtime_ns, entry.size);
-        page.files.push(Listed { key: relative(&key)?, size: entry.size, mtime_ns, version });
+        let version = Version::from_etag_or_mtime(entry.e_tag.as_deref(), mtime_ns, entry.size);
+        page.files.push(ObjectInfo { key: relative(&key)?, size: entry.size, mtime_ns, version });
         last = last.max(Some(key));
     }
     for CommonPrefix { prefix } in result.common_prefixes {
         let mut key = decode(&prefix);
         let shown = relative(&key)?;
-        // The page before ended inside of this one, see below.
+        // The previous page ended inside this prefix, see below.
         if after.is_some_and(|after| after.starts_with(&key)) {
             continue;
         }
         page.prefixes.push(shown);
-        // Start after everything below it, else the next page would begin with the same prefix once more.
+        // Start after everything below it; otherwise the next page would begin with the same prefix again.
         key.extend_from_slice("\u{10FFFF}".as_bytes());
         last = last.max(Some(key));
     }
     page.files.sort_by(|a, b| a.key.cmp(&b.key));
     page.prefixes.sort();
     if !result.is_truncated {
-        return Ok(Parsed { page, go_on: None });
+        return Ok(Parsed { page, continuation: None });
     }
     match (last, result.next_continuation_token) {
         (Some(last), _) if after.is_none_or(|after| last.as_slice() > after) => {
             page.next = Some(last[strip..].to_vec());
-            Ok(Parsed { page, go_on: None })
+            Ok(Parsed { page, continuation: None })
         }
-        (None, Some(token)) if !token.is_empty() => Ok(Parsed { page, go_on: Some(token) }),
+        (None, Some(token)) if !token.is_empty() => Ok(Parsed { page, continuation: Some(token) }),
         _ => Err(Malformed::Stuck),
     }
 }
 
-/// What an object is bound to: its entity tag, or time and size where the store gives none.
-pub(crate) fn version(e_tag: Option<&str>, mtime_ns: i64, size: u64) -> Version {
-    e_tag.and_then(tagged).unwrap_or(Version::MtimeSize { mtime_ns, size })
-}
-
-/// The version that an entity tag stands for, if it is one. Some stores leave out the quotes in one place and send them
-/// in another; Ceph ends an upload in parts with an empty tag.
-pub(crate) fn tagged(e_tag: &str) -> Option<Version> {
-    match e_tag.trim() {
-        "" | "\"\"" => None,
-        tag if tag.starts_with('"') || tag.starts_with("W/") => Some(Version::ETag(tag.to_string())),
-        tag => Some(Version::ETag(format!("\"{tag}\""))),
-    }
-}
-
-/// Undoes `encoding-type=url`: a space is `+` on Amazon and MinIO, `%20` on Ceph; a plus sign is `%2B` on all of them.
+/// Decodes `encoding-type=url`: a space is `+` on Amazon and MinIO, `%20` on Ceph; a plus sign is `%2B` on all of them.
 fn decoded(key: &str) -> Vec<u8> {
     let spaced = key.replace('+', " ");
     percent_encoding::percent_decode_str(&spaced).collect()
@@ -196,14 +182,6 @@ mod tests {
     }
 
     #[test]
-    fn entity_tags_without_quotes_get_them() {
-        assert_eq!(version(Some("ab-2"), 0, 0), Version::ETag("\"ab-2\"".into()));
-        assert_eq!(version(Some("W/\"x\""), 0, 0), Version::ETag("W/\"x\"".into()));
-        assert_eq!(version(Some(""), 7, 9), Version::MtimeSize { mtime_ns: 7, size: 9 });
-        assert_eq!(version(None, 7, 9), Version::MtimeSize { mtime_ns: 7, size: 9 });
-    }
-
-    #[test]
     fn page_that_ends_with_a_prefix_does_not_give_it_again() {
         let prefix = "<CommonPrefixes><Prefix>d/sub/</Prefix></CommonPrefixes>";
         let first = parse(answer(&(entry("d/a") + prefix), true).as_bytes(), 2, b"d/", None).expect("first").page;
@@ -221,7 +199,7 @@ mod tests {
     fn empty_truncated_page_goes_on_by_its_token() {
         let parsed = parse(answer("<NextContinuationToken>t</NextContinuationToken>", true).as_bytes(), 0, b"", None)
             .expect("a page");
-        assert_eq!(parsed.go_on.as_deref(), Some("t"));
+        assert_eq!(parsed.continuation.as_deref(), Some("t"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! AWS signature version 4 of requests without a body.
+//! AWS signature version 4 for requests without a body.
 //!
-//! object_store's own signer derives the day's key, formats two dates and parses the URL anew for each request: a ninth
-//! of a cold read's CPU. Here all that lasts for a second is made once a second ([`Stamp`]), and the canonical request
-//! goes into the hash piece by piece, without ever being written down. All headers that the request has are signed.
+//! object_store's own signer derives the day's key, formats two dates and parses the URL for each request: a ninth of a
+//! cold read's CPU. Here everything that is valid for a second is derived once a second ([`Stamp`]), and the canonical
+//! request is hashed piece by piece, without being built as a string. All headers of the request are signed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,18 +12,18 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Request};
 use object_store::aws::AwsCredential;
 
-/// SHA-256 of no bytes at all.
+/// The SHA-256 of an empty body.
 const NO_BODY: HeaderValue =
     HeaderValue::from_static("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 
 /// Why a request cannot be signed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unsignable {
-    #[error("the credentials hold characters that no header can have")]
+    #[error("the credentials contain characters that no header can have")]
     Credentials(#[from] http::header::InvalidHeaderValue),
     #[error("the machine's clock is before 1970")]
     Clock,
-    #[error("the URL names no host")]
+    #[error("the URL has no host")]
     Host,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Signer {
     stamp: Mutex<Option<Arc<Stamp>>>,
 }
 
-/// What is the same for all requests of a second.
+/// The part of a signature that all requests of a second share.
 struct Stamp {
     second: u64,
     credential: Arc<AwsCredential>,
@@ -79,7 +79,7 @@ impl Signer {
         }
     }
 
-    /// Adds the headers that make this request ours. Path and query must be percent-encoded as signature 4 wants them.
+    /// Adds the headers of the signature. Path and query must be percent-encoded as signature version 4 requires.
     pub(crate) fn sign<B>(
         &self,
         request: &mut Request<B>,
@@ -124,7 +124,7 @@ impl Signer {
     }
 }
 
-/// `host` and the request's own headers, in order.
+/// `host` and the request's own headers, sorted.
 fn signed_names(headers: &HeaderMap) -> Vec<&str> {
     let mut names: Vec<_> = headers.keys().map(http::HeaderName::as_str).filter(|name| *name != "host").collect();
     names.push("host");
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// object_store signs by the machine's clock, so both do; a second may pass between the two.
+    /// object_store signs by the machine's clock, so both do here; the second may change between the two.
     #[test]
     fn odd_keys_tokens_and_payers_are_signed_as_object_store_signs_them() {
         let credential = Arc::new(AwsCredential { token: Some("a token".into()), ..keys() });

@@ -1,9 +1,9 @@
-//! GETs and HEADs of objects in memory, past s3s: what benchmarks ask for a hundred thousand times.
+//! GETs and HEADs of objects in memory, without s3s: the requests that benchmarks send a hundred thousand times.
 //!
-//! Only where their signatures are not looked at. The plainest ones, by path, with at most `Range` and `If-Match`, of an
-//! object that is there, is in memory and fits both, are answered here; everything else is s3s's. Both count the same.
+//! Used only where signatures are not checked. A request is answered here if it is by path, has at most `Range` and
+//! `If-Match`, and names an object in memory that satisfies both; s3s answers all others. Both count alike.
 //!
-//! The invariant: an answer given here is the one that s3s would have given.
+//! The invariant: an answer from here equals the one that s3s would have sent.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,17 +14,18 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use s3s::Body;
 
-use crate::store::{Content, Object, Store};
+use crate::store::Store;
+use crate::store::object::{Content, Object};
 
-/// Headers that ask for something else than the bytes as they are.
+/// Headers that request something other than the plain bytes.
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE, header::IF_RANGE];
 
-/// The answer, if it is one of the plain ones.
+/// The answer to a plain request; `None` for all others.
 pub(crate) fn answer(store: &Store, request: &Request<Incoming>) -> Option<Response<Body>> {
     let headers = request.headers();
     let is_get = *request.method() == Method::GET;
-    // Amazon's own clients name the operation.
+    // Amazon's own clients add the name of the operation.
     let plain = (is_get || (*request.method() == Method::HEAD && !headers.contains_key(header::RANGE)))
         && matches!(request.uri().query(), None | Some("" | "x-id=GetObject" | "x-id=HeadObject"))
         && !CONDITIONS.iter().any(|condition| headers.contains_key(condition));
@@ -32,12 +33,12 @@ pub(crate) fn answer(store: &Store, request: &Request<Incoming>) -> Option<Respo
     let key = percent_encoding::percent_decode_str(key).decode_utf8().ok().filter(|key| !key.is_empty())?;
     let object = store.get(bucket, &key)?;
     let Content::Memory(bytes) = &object.content else { return None };
-    if headers.get(header::IF_MATCH).is_some_and(|tag| !is_tag(tag, &object)) {
+    if headers.get(header::IF_MATCH).is_some_and(|tag| !matches(tag, &object)) {
         return None;
     }
     let range = match headers.get(header::RANGE) {
         None => 0..bytes.len(),
-        Some(range) => asked(range, bytes.len())?,
+        Some(range) => parse_range(range, bytes.len())?,
     };
     let mut answer = Response::new(Body::empty());
     if is_get {
@@ -61,12 +62,12 @@ pub(crate) fn answer(store: &Store, request: &Request<Incoming>) -> Option<Respo
     Some(answer)
 }
 
-fn is_tag(sent: &HeaderValue, object: &Arc<Object>) -> bool {
+fn matches(sent: &HeaderValue, object: &Arc<Object>) -> bool {
     sent.as_bytes().strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) == Some(object.etag.as_bytes())
 }
 
-/// `bytes=A-B` or `bytes=A-` within the object.
-fn asked(header: &HeaderValue, len: usize) -> Option<Range<usize>> {
+/// The range of `bytes=A-B` or `bytes=A-`, cut to the object.
+fn parse_range(header: &HeaderValue, len: usize) -> Option<Range<usize>> {
     let (first, last) = header.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let first: usize = first.parse().ok()?;
     let end = if last.is_empty() { len } else { last.parse::<usize>().ok()?.checked_add(1)?.min(len) };
@@ -79,12 +80,12 @@ mod tests {
 
     #[test]
     fn a_range_is_cut_to_the_object_and_an_odd_one_is_left_to_s3s() {
-        let asked = |text: &'static str| asked(&HeaderValue::from_static(text), 100);
-        assert_eq!(asked("bytes=0-9"), Some(0..10));
-        assert_eq!(asked("bytes=90-900"), Some(90..100));
-        assert_eq!(asked("bytes=7-"), Some(7..100));
+        let parse = |text: &'static str| parse_range(&HeaderValue::from_static(text), 100);
+        assert_eq!(parse("bytes=0-9"), Some(0..10));
+        assert_eq!(parse("bytes=90-900"), Some(90..100));
+        assert_eq!(parse("bytes=7-"), Some(7..100));
         for odd in ["bytes=100-", "bytes=-5", "bytes=5-4", "bytes=0-1,3-4", "lines=0-1", "bytes=x-1"] {
-            assert_eq!(asked(odd), None, "{odd}");
+            assert_eq!(parse(odd), None, "{odd}");
         }
     }
 }

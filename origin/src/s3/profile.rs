@@ -1,8 +1,8 @@
 //! The shared AWS files: `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! Only what a data mount needs is read: keys, session token, region and endpoint. What a profile may hold beyond
-//! that (single sign-on, roles, helper programs) is refused by name when the profile has no keys, instead of failing
-//! later with a puzzling "access denied". The invariant: secrets are never printed.
+//! Only the settings that a data mount needs are read: keys, session token, region and endpoint. Other ways to get keys
+//! (single sign-on, roles, helper programs) are refused by name when the profile has no keys, instead of failing later
+//! with a puzzling "access denied". The invariant: secrets are never printed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::config::Env;
 use crate::error::OriginError;
 
-/// What one profile says.
+/// The settings of one profile.
 #[derive(Default, PartialEq, Eq)]
 pub(crate) struct Profile {
     pub(crate) keys: Option<Keys>,
@@ -39,28 +39,28 @@ impl fmt::Debug for Profile {
     }
 }
 
-/// How a profile may get its keys that we cannot.
+/// Settings by which a profile may get its keys and which we do not support.
 const UNSUPPORTED: [&str; 6] =
     ["credential_process", "sso_session", "sso_start_url", "role_arn", "source_profile", "web_identity_token_file"];
 
 type Sections = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Reads the profile that the environment names, `default` if it names none. Missing files are empty files.
+/// Reads the profile that the environment names, or `default` if it names none. A missing file counts as empty.
 ///
 /// # Errors
-/// `Invalid` if a file cannot be read or parsed, or if the profile named by `AWS_PROFILE` is in none of them.
+/// `Invalid` if a file cannot be read or parsed, or if no file has the profile that `AWS_PROFILE` names.
 pub(crate) fn read(env: &Env) -> Result<Profile, OriginError> {
     let named = env.get("AWS_PROFILE");
     let name = named.unwrap_or("default");
     let credentials = sections(&file(env, "AWS_SHARED_CREDENTIALS_FILE", "credentials"))?;
     let config = sections(&file(env, "AWS_CONFIG_FILE", "config"))?;
     let in_credentials = credentials.get(name);
-    // In the config file every profile but the default one is called "profile NAME".
+    // The config file calls every profile except the default one "profile NAME".
     let in_config = config.get(&format!("profile {name}")).or_else(|| config.get(name).filter(|_| name == "default"));
     if named.is_some() && in_credentials.is_none() && in_config.is_none() {
         return Err(OriginError::Invalid {
             what: format!(
-                "AWS_PROFILE names the profile {name:?}, which is in neither the credentials nor the config file"
+                "AWS_PROFILE names the profile {name:?}, which neither the credentials file nor the config file contains"
             ),
         });
     }
@@ -86,7 +86,7 @@ pub(crate) fn read(env: &Env) -> Result<Profile, OriginError> {
         return Err(OriginError::Invalid {
             what: format!(
                 "the AWS profile {name:?} gets its keys by {how}, which is not supported: \
-                 export them (aws configure export-credentials --format env)"
+                 export the keys instead (aws configure export-credentials --format env)"
             ),
         });
     }
@@ -106,9 +106,8 @@ fn sections(path: &Path) -> Result<Sections, OriginError> {
         return Ok(Sections::new());
     }
     match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text).map_err(|line| OriginError::Invalid {
-            what: format!("{}: line {line} cannot be understood", path.display()),
-        }),
+        Ok(text) => parse(&text)
+            .map_err(|line| OriginError::Invalid { what: format!("{}: line {line} cannot be parsed", path.display()) }),
         Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
             Ok(Sections::new())
         }
@@ -116,8 +115,8 @@ fn sections(path: &Path) -> Result<Sections, OriginError> {
     }
 }
 
-/// Parses the files' INI dialect; the error is the number of the line. Indented lines are the nested settings of the
-/// line before (`s3 =`), of which none is ours.
+/// Parses the files' INI dialect; the error is the line number. Indented lines are nested settings of the line before
+/// (`s3 =`), of which we need none.
 fn parse(text: &str) -> Result<Sections, usize> {
     let mut sections = Sections::new();
     let mut current: Option<String> = None;
@@ -138,7 +137,7 @@ fn parse(text: &str) -> Result<Sections, usize> {
         }
         let (key, value) = trimmed.split_once('=').ok_or(number + 1)?;
         let section = current.as_ref().and_then(|name| sections.get_mut(name)).ok_or(number + 1)?;
-        // A comment within a line needs a space before it: secrets may hold '#'.
+        // A comment within a line needs a space before it, since secrets may contain '#'.
         let value = value.split(" #").next().unwrap_or(value).split(" ;").next().unwrap_or(value).trim();
         if !value.is_empty() {
             section.insert(key.trim().to_ascii_lowercase(), value.to_string());

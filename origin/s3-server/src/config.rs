@@ -1,0 +1,43 @@
+//! The settings of a server.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+/// The settings of a server.
+#[derive(Clone)]
+pub struct S3ServerConfig {
+    /// The address to listen on; port 0 picks a free port.
+    pub address: SocketAddr,
+    /// The only key id that has access.
+    pub access_key: String,
+    /// Its secret.
+    pub secret_key: String,
+    /// Buckets that exist from the start; a put creates others.
+    pub buckets: Vec<String>,
+    /// Answers plain GETs and HEADs without checking their signatures, so that a benchmark does not measure the server.
+    pub unchecked_gets: bool,
+}
+
+impl Default for S3ServerConfig {
+    /// A free loopback port, the key pair `larder` / `larder-secret`, and no bucket.
+    fn default() -> Self {
+        Self {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            access_key: "larder".into(),
+            secret_key: "larder-secret".into(),
+            buckets: Vec::new(),
+            unchecked_gets: false,
+        }
+    }
+}
+
+impl fmt::Debug for S3ServerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("S3ServerConfig")
+            .field("address", &self.address)
+            .field("access_key", &self.access_key)
+            .field("buckets", &self.buckets)
+            .field("unchecked_gets", &self.unchecked_gets)
+            .finish_non_exhaustive()
+    }
+}

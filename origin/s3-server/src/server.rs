@@ -1,0 +1,193 @@
+//! The running server: its listener, its connections and its interface for callers in the process.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::Either;
+use hyper_util::rt::TokioIo;
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::config::S3ServerConfig;
+use crate::counters::Counters;
+use crate::plain_gets;
+use crate::service::Service;
+use crate::store::Store;
+use crate::store::digest::md5_of_file;
+
+/// A running server. Dropping it stops it and closes its connections.
+#[derive(Debug)]
+pub struct S3Server {
+    address: SocketAddr,
+    config: S3ServerConfig,
+    store: Arc<Store>,
+    accepting: JoinHandle<()>,
+}
+
+impl S3Server {
+    /// Starts a server on the current runtime.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub async fn start(config: S3ServerConfig) -> io::Result<Self> {
+        let listener = TcpListener::bind(config.address).await?;
+        Self::serve(listener, config)
+    }
+
+    /// Serves on a listener that was bound elsewhere, such as in another network namespace. Must be called within a
+    /// runtime.
+    ///
+    /// # Errors
+    /// If the listener has no address.
+    pub fn serve(listener: TcpListener, config: S3ServerConfig) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let store = Arc::new(Store::default());
+        for bucket in &config.buckets {
+            store.create_bucket(bucket);
+        }
+        let mut builder = S3ServiceBuilder::new(Service::new(Arc::clone(&store)));
+        builder.set_auth(SimpleAuth::from_single(config.access_key.clone(), config.secret_key.clone()));
+        let unchecked = config.unchecked_gets.then(|| Arc::clone(&store));
+        let accepting = tokio::spawn(accept(listener, builder.build(), unchecked));
+        Ok(Self { address, config, store, accepting })
+    }
+
+    /// The URL of the server: `http://127.0.0.1:PORT`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The address on which it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The key id that has access.
+    pub fn access_key(&self) -> &str {
+        &self.config.access_key
+    }
+
+    /// The secret of that key.
+    pub fn secret_key(&self) -> &str {
+        &self.config.secret_key
+    }
+
+    /// The environment variables with which any S3 client finds and may use this server.
+    pub fn env(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("AWS_ENDPOINT_URL", self.endpoint()),
+            ("AWS_ACCESS_KEY_ID", self.config.access_key.clone()),
+            ("AWS_SECRET_ACCESS_KEY", self.config.secret_key.clone()),
+            ("AWS_REGION", "us-east-1".into()),
+        ]
+    }
+
+    /// Puts an object under any key, valid or not, and returns its entity tag without quotes.
+    pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) -> String {
+        self.store.put_memory(bucket, key, bytes.into())
+    }
+
+    /// Puts a local file as an object of `len` bytes. The file is read on each request and must not change. Without an
+    /// entity tag (unquoted) it is read once here for its MD5.
+    ///
+    /// # Errors
+    /// If the file has to be read and cannot be.
+    pub async fn put_file(
+        &self,
+        bucket: &str,
+        key: &str,
+        path: impl Into<PathBuf>,
+        len: u64,
+        etag: Option<String>,
+    ) -> io::Result<String> {
+        let path = path.into();
+        let etag = match etag {
+            Some(etag) => etag,
+            None => {
+                let path = path.clone();
+                tokio::task::spawn_blocking(move || md5_of_file(&path)).await??
+            }
+        };
+        self.store.put_file(bucket, key, path, len, etag.clone());
+        Ok(etag)
+    }
+
+    /// Deletes an object and returns whether it existed.
+    pub fn delete(&self, bucket: &str, key: &str) -> bool {
+        self.store.delete(bucket, key)
+    }
+
+    /// The counts of requests.
+    pub fn counters(&self) -> Counters {
+        self.store.counters()
+    }
+
+    /// Resets all counts to zero, including those of single objects.
+    pub fn reset_counters(&self) {
+        self.store.reset_counters();
+    }
+
+    /// The number of GETs of one object.
+    pub fn gets_of(&self, bucket: &str, key: &str) -> u64 {
+        self.store.gets_of(bucket, key)
+    }
+
+    /// Stops the server and closes its connections; its port is free when this returns.
+    pub async fn shutdown(mut self) {
+        self.accepting.abort();
+        // Ends with the cancellation just requested.
+        let _ = (&mut self.accepting).await;
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Accepts connections until aborted, which also drops and so aborts all connections.
+async fn accept(listener: TcpListener, service: S3Service, unchecked: Option<Arc<Store>>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(serve(stream, service.clone(), unchecked.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    // Most likely out of descriptors: an immediate retry would only waste CPU.
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, service: S3Service, unchecked: Option<Arc<Store>>) {
+    // Without this, every answer of more than one segment waits 40 ms for the client's delayed acknowledgement.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let http = hyper::server::conn::http1::Builder::new();
+    let ended = match unchecked {
+        None => http.serve_connection(TokioIo::new(stream), service).await,
+        Some(store) => {
+            let either = hyper::service::service_fn(move |request| match plain_gets::answer(&store, &request) {
+                Some(answer) => Either::Left(std::future::ready(Ok(answer))),
+                None => Either::Right(hyper::service::Service::call(&service, request)),
+            });
+            http.serve_connection(TokioIo::new(stream), either).await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection failed");
+    }
+}

@@ -1,0 +1,36 @@
+//! The settings that all of object_store's stores share.
+
+use std::time::Duration;
+
+use object_store::{BackoffConfig, ClientOptions, HeaderValue, RetryConfig};
+
+use crate::config::OriginConfig;
+
+/// The settings of the HTTP client.
+pub(crate) fn client_options(config: &OriginConfig) -> ClientOptions {
+    ClientOptions::new()
+        .with_user_agent(HeaderValue::from_static(concat!("larder/", env!("CARGO_PKG_VERSION"))))
+        .with_connect_timeout(config.connect_timeout)
+        // This bounds the whole transfer of a part, which takes longer than an attempt may go without progress.
+        .with_timeout(config.attempt_timeout.max(config.deadline / 3))
+        .with_pool_max_idle_per_host(config.concurrency)
+}
+
+/// How object_store retries on its own.
+pub(crate) fn retry_config(config: &OriginConfig) -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100).min(config.deadline / 16),
+            max_backoff: Duration::from_secs(5).min(config.deadline / 8),
+            base: 2.0,
+        },
+        max_retries: 10,
+        // Ends before our own deadline, so that errors report the store's last refusal and not a timeout.
+        retry_timeout: config.deadline * 3 / 4,
+    }
+}
+
+/// The same for reads that we retry ourselves: object_store's own attempts have to fit into one of ours.
+pub(crate) fn single_retry(config: &OriginConfig) -> RetryConfig {
+    RetryConfig { max_retries: 1, ..retry_config(config) }
+}

@@ -1,0 +1,117 @@
+//! Sending signed requests.
+//!
+//! object_store supplies the HTTP client and the credentials. Its own `get` is not used: it strips slashes off keys,
+//! refuses a server that ignores `Range`, and hides the status of the last answer.
+
+use std::ops::Range;
+use std::time::SystemTime;
+
+use http::header::{IF_MATCH, RANGE};
+use http::{HeaderValue, Method};
+use object_store::aws::AwsCredentialProvider;
+use object_store::client::{HttpClient, HttpRequestBody, HttpResponse};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::error::OriginError;
+use crate::key::Key;
+use crate::retry::{AttemptError, Retry};
+use crate::s3::body;
+use crate::s3::refusal::Refused;
+use crate::s3::sigv4::Signer;
+use crate::url::OriginUrl;
+use crate::version::Version;
+
+/// The characters that AWS signature version 4 leaves unencoded in a query and in a path.
+const QUERY: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const PATH: AsciiSet = QUERY.remove(b'/');
+
+/// The most that is read of an error's body.
+const ERROR_BODY_LIMIT: u64 = 16 << 10;
+
+/// The target of a request.
+pub(super) enum Target<'a> {
+    /// An object, by its full key.
+    Object(&'a str),
+    /// A page of a listing, by the pairs of its query.
+    Listing(Vec<(&'static str, String)>),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, \
+     or AWS_SKIP_SIGNATURE=true for a public bucket"
+)]
+struct NoCredentials(#[source] object_store::Error);
+
+/// Sends requests to one bucket.
+pub(super) struct S3Client {
+    /// For messages.
+    pub(super) url: OriginUrl,
+    /// The URL to which keys are appended: with the bucket in its host or its path, without a trailing `/`.
+    pub(super) bucket_endpoint: String,
+    /// `None` for anonymous requests.
+    pub(super) signer: Option<Signer>,
+    pub(super) credentials: AwsCredentialProvider,
+    pub(super) http: HttpClient,
+}
+
+impl S3Client {
+    /// Sends one request and returns its answer if that is a success.
+    pub(super) async fn send(
+        &self,
+        retry: &Retry,
+        method: Method,
+        key: &[u8],
+        target: &Target<'_>,
+        expected: Option<&Version>,
+        range: Option<Range<u64>>,
+    ) -> Result<HttpResponse, AttemptError> {
+        let uri = match target {
+            Target::Object(full) => format!("{}/{}", self.bucket_endpoint, utf8_percent_encode(full, &PATH)),
+            Target::Listing(query) => {
+                let pairs: Vec<_> = query
+                    .iter()
+                    .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, &QUERY)))
+                    .collect();
+                format!("{}/?{}", self.bucket_endpoint, pairs.join("&"))
+            }
+        };
+        let invalid = |what: String| AttemptError::Final(OriginError::Invalid { what });
+        let mut request = http::Request::new(HttpRequestBody::empty());
+        *request.uri_mut() =
+            uri.parse().map_err(|_| invalid(format!("{}: the key is too long for a request", Key::from(key))))?;
+        *request.method_mut() = method;
+        if let Some(Version::ETag(tag)) = expected {
+            let tag = HeaderValue::from_str(tag)
+                .map_err(|_| invalid(format!("{}: {tag:?} is not a valid entity tag", Key::from(key))))?;
+            request.headers_mut().insert(IF_MATCH, tag);
+        }
+        if let Some(range) = &range {
+            let value = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end - 1));
+            request.headers_mut().insert(RANGE, value.expect("digits are a valid header value"));
+        }
+        if let Some(signer) = &self.signer {
+            let credentials = retry
+                .progress(self.credentials.get_credential())
+                .await?
+                .map_err(|error| OriginError::Denied { key: Key::from(key), source: Box::new(NoCredentials(error)) })?;
+            signer.sign(&mut request, &credentials, SystemTime::now()).map_err(|error| {
+                AttemptError::Final(OriginError::Denied { key: Key::from(key), source: Box::new(error) })
+            })?;
+        }
+        let response = retry
+            .answer(self.http.execute(request))
+            .await?
+            .map_err(|error| AttemptError::Retryable(OriginError::Unavailable { source: Box::new(error) }))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let (parts, stream) = response.into_parts();
+        let mut text = Vec::new();
+        // The text only improves the message, so a body that breaks off is good enough.
+        let _ = body::receive(retry, stream, ERROR_BODY_LIMIT, &mut |chunk| text.extend_from_slice(chunk)).await;
+        let Self { url, bucket_endpoint, .. } = self;
+        let refused = Refused { url, bucket_endpoint, key, expected, range: range.as_ref() };
+        Err(refused.error(parts.status, &parts.headers, &text))
+    }
+}
