@@ -1,50 +1,77 @@
 # The README's two commands are `make quickstart` and `make test`. Each installs what it needs.
-# One target folder for all builds, outside the clone, so that a fresh clone does not compile RocksDB again.
+# All builds share one target folder outside the clone, so that a fresh clone compiles only its own crates.
 export LARDER_CACHE ?= $(HOME)/.cache/larder
 export CARGO_TARGET_DIR ?= $(LARDER_CACHE)/target
 export CARGO_TERM_COLOR ?= auto
+# RocksDB is compiled once for all profiles and clones (.ci/rocksdb), and linked statically.
+export ROCKSDB_LIB_DIR ?= $(shell .ci/rocksdb --folder)
+export ROCKSDB_STATIC ?= 1
 PATH := $(LARDER_CACHE)/bin:$(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help quickstart build test lint fmt unit doc fuzz tools packages peers bench cluster cluster-down
+# The profile of the programs that the tests drive (docs/adr/0008-profiles.md).
+PROFILE ?= dev
+
+.PHONY: help quickstart check test soak build lint fmt unit e2e doc deny fuzz tools packages cluster cluster-down peers bench
 
 help:
 	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
-	@echo "make test         everything CI checks"
-	@echo "make lint unit doc fuzz   its parts"
+	@echo "make test         everything that CI checks"
+	@echo "make check        after an edit: format, clippy, unit tests"
+	@echo "make lint unit e2e doc deny fuzz   parts of make test"
+	@echo "make soak         the tests that kill and restart, ten times as long (SCALE=100: for hours)"
 	@echo "make peers        measure Larder beside every peer on this machine (as root; ARGS=--help tells more)"
 	@echo "make bench        time the hot functions"
-	@echo "make cluster cluster-down   a Kubernetes of two nodes to try things in"
+	@echo "make cluster cluster-down   a two-node Kubernetes cluster to try things in"
 
 quickstart: packages
 	cargo build --release -p larder
 	$(CARGO_TARGET_DIR)/release/larder quickstart $(ARGS)
 
-build: packages
-	cargo build --release --workspace --lib --bins --tests
+# What CI does. `tools` is first because it takes longest on a new machine.
+test: tools lint build doc fuzz deny
+	cargo nextest run --cargo-profile $(PROFILE) --workspace
 
-test: packages tools lint build unit doc fuzz
+# The edit loop: no scenarios, no servers, no Kubernetes.
+check: packages lint unit
 
-lint:
+lint: packages
 	cargo fmt --all --check
-	cargo clippy --release --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets -- -D warnings
 
-unit: build
-	cargo nextest run --release --workspace
+build: packages
+	cargo build --profile $(PROFILE) --workspace --lib --bins --tests
 
-doc:
-	cargo test --release --workspace --doc
-	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
+unit: packages
+	cargo nextest run --workspace --exclude larder-e2e --exclude larder-testkit \
+		-E 'not test(/(minio|ceph)_conforms$$/)'
+
+e2e: tools build
+	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit $(ARGS)
+
+# The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases.
+soak: tools
+	cargo build --release --workspace --bins --tests
+	LARDER_TEST_SCALE=$(or $(SCALE),10) cargo nextest run --profile soak --release -p larder-e2e -p larder-store \
+		-E 'test(/kill|churn|come_and_go|die_in_turn|every_read_is_the_reference|rotated/)'
+
+doc: packages
+	cargo test --workspace --doc
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+# Licenses and duplicate versions, by deny.toml.
+deny:
+	.ci/deny
 
 # Bounded: the same targets run for hours with SECONDS_EACH=3600.
-fuzz:
+fuzz: tools
 	tests/fuzz/run.sh $(or $(SECONDS_EACH),20)
 
-# What compiling needs.
+# What compiling needs: Debian packages and RocksDB.
 packages:
 	.ci/install-packages build
 
-# What testing needs beside: nextest, cargo-fuzz, MinIO, Ceph, Kubernetes.
-tools: packages
+# What testing needs as well: nextest, cargo-fuzz, MinIO, Ceph, Kubernetes.
+tools:
 	.ci/install-packages test
 
 # Owned by process 1, so that it stays until cluster-down.
@@ -56,7 +83,7 @@ cluster:
 cluster-down:
 	tests/cluster/cluster.sh stop $(LARDER_CACHE)/cluster
 
-# Half an hour for all of it: docs/PERFORMANCE.md says what it does.
+# Takes half an hour; docs/PERFORMANCE.md says what it does.
 peers: packages
 	bench/install-peers
 	cargo build --release -p larder

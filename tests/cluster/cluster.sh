@@ -1,31 +1,30 @@
 #!/usr/bin/env bash
 # A real Kubernetes cluster for tests: etcd, the control plane, and nodes with a kubelet and a containerd each.
 #
-#   cluster.sh install                            gets packages and builds the pinned parts, unless they are there
+#   cluster.sh install                            installs packages and builds the pinned parts, unless they are there
 #   cluster.sh check                              fails unless they are there
 #   cluster.sh start DIR NODES [OWNER]            starts a cluster with its files in DIR; it ends with the process OWNER
 #   cluster.sh stop DIR                           stops it and removes its files
-#   cluster.sh load DIR IMAGE.tar                 gives all nodes an image
+#   cluster.sh load DIR IMAGE.tar                 loads an image into all nodes
 #   cluster.sh restart DIR kubelet|containerd N   restarts a part of node nN
 #   cluster.sh exec DIR COMMAND...                runs a command inside the cluster; kubectl is on its PATH
 #   cluster.sh exec-node DIR N COMMAND...         runs a command inside node nN; ctr is on its PATH
 #
-# DIR must be missing or hold nothing but images/*.tar, which the nodes get at once; it must be short, since it holds
-# unix sockets. What a node has in /var/lib/kubelet is seen from outside in DIR/nN/kubelet.
+# DIR must be missing or hold nothing but images/*.tar, which all nodes load when they start. It must be short, because it
+# holds unix sockets. A node's /var/lib/kubelet is visible from outside as DIR/nN/kubelet.
 #
 # A cluster lives in network, mount and process namespaces of its own, so two of them never meet, and when its first
-# process (init.sh) dies so does all of it. Only its cgroups are the machine's; their name follows from DIR, and
-# whatever runs in them is the cluster's. OWNER is the process that started the script unless told; 1 keeps a cluster
-# until `stop`.
+# process (init.sh) dies so does all of it. Only its cgroups are the machine's; their name follows from DIR, and every
+# process in them is the cluster's. OWNER is by default the process that started the script; 1 keeps a cluster until `stop`.
 set -euo pipefail
 
 readonly KUBERNETES=v1.36.3 CONTAINERD=v2.4.2 CSI_SANITY=v5.4.0
-readonly BIN=${LARDER_TEST_BIN:-$HOME/.cache/larder/bin}
+readonly BIN=${LARDER_TEST_BIN:-${LARDER_CACHE:-$HOME/.cache/larder}/bin}
 here=$(dirname "$(realpath "$0")")
 
 die() { echo "cluster.sh: $*" >&2; exit 1; }
 
-# What is built, as the names it has in BIN.
+# What install builds, by its names in BIN.
 readonly KUBE=kube-$KUBERNETES CONTAINERD_PARTS=(containerd containerd-shim-runc-v2 ctr)
 built() { printf '%s\n' "$KUBE" "${CONTAINERD_PARTS[@]/%/-$CONTAINERD}" "csi-sanity-$CSI_SANITY"; }
 
@@ -62,7 +61,7 @@ install() {
     command -v go >/dev/null || die "needs Go to build Kubernetes: https://go.dev/dl"
     mkdir -p "$BIN"
     local build
-    # On BIN's disk: what is built is renamed into place, so that a build that was cut is never taken for a whole one.
+    # On BIN's disk, because files are renamed into place: a build that was killed leaves no half of a program there.
     build=$(mktemp -d "$BIN/build.XXXXXX")
     # shellcheck disable=SC2064
     trap "rm -rf '$build'" EXIT
@@ -92,8 +91,8 @@ install() {
     done
 }
 
-# Where the kernel has its cgroups: one tree, or with cgroup v1 one for each controller. `tracked` is the tree in which
-# every process of a cluster is.
+# The kernel's cgroup trees: one, or with cgroup v1 one for each controller. `tracked` is the tree that holds every process
+# of a cluster.
 hierarchies() {
     if [[ -f /sys/fs/cgroup/cgroup.controllers ]]; then
         echo /sys/fs/cgroup
@@ -115,7 +114,7 @@ make_cgroups() {
     for tree in $(hierarchies); do
         for made in "$tree/$cgroup" $(seq -f "$tree/$cgroup/n%g" "$nodes"); do
             mkdir -p "$made/processes"
-            # Cgroup v1 makes them without CPUs, and v2 without controllers.
+            # New groups have no CPUs in cgroup v1, and no controllers in v2.
             if [[ $tree == */cpuset/ ]]; then
                 for file in cpuset.cpus cpuset.mems; do
                     tee "$made/$file" "$made/processes/$file" <"$tree/$file" >/dev/null
@@ -148,7 +147,7 @@ start() {
     dir=$(realpath "$dir")
     [[ -z $(ls -A "$dir" | grep -vx images) ]] || die "$dir is not empty"
     [[ ${#dir} -le 50 ]] || die "$dir is too long a path for unix sockets"
-    # A node has folders of its own there.
+    # A node mounts folders of its own there.
     [[ ! $dir =~ ^/(run|var/lib|var/log)/ ]] || die "$dir cannot be below /run, /var/lib or /var/log"
     mkdir "$dir"/{bin,log,pids}
     local name
@@ -168,7 +167,7 @@ start() {
     setsid unshare --net --mount --pid --mount-proc --fork --kill-child \
         "$here/init.sh" cluster "$dir" "$nodes" >"$dir/log/init.log" 2>&1 </dev/null &
     unshare=$!
-    # Inside, the first process is number 1, which says nothing outside. Here it is the only child of its parent.
+    # The first process is number 1 inside. Its number outside is that of its parent's only child.
     until read -r -d ' ' first 2>/dev/null <"/proc/$unshare/task/$unshare/children"; do
         kill -0 "$unshare" 2>/dev/null || failed "$dir" init
         sleep 0.01
@@ -180,15 +179,19 @@ start() {
     done
 }
 
-# Stops a cluster when its owner is gone, or its folder. A guard whose cluster was stopped ends, even where there is a
-# new cluster in its folder already.
+# Stops a cluster when its owner or its folder is gone. The guard of a cluster that was stopped ends, even if a new cluster
+# is in the same folder already.
 guard() {
     local dir=$1 owner=$2
     echo $$ >"$dir/guard"
     while kill -0 "$owner" 2>/dev/null && [[ $(cat "$dir/guard" 2>/dev/null) == $$ ]]; do
         sleep 0.5
     done
-    [[ $(cat "$dir/guard" 2>/dev/null || echo $$) != $$ ]] || stop "$dir"
+    if [[ $(cat "$dir/guard" 2>/dev/null || echo $$) == $$ ]]; then
+        stop "$dir"
+        # By which tests take turns at a shared cluster: with its owner there are no tests left.
+        rm -f "$dir.lock"
+    fi
 }
 
 failed() {
@@ -197,15 +200,14 @@ failed() {
     die "did not come up"
 }
 
-# A cgroup may go while it is looked for.
+# A cgroup may disappear while find reads it.
 processes() { find "$(tracked)/$1" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u || true; }
 
 stop() {
     local dir cgroup tree pids tries=0
     dir=$(realpath -m "$1")
     cgroup=$(cgroup_of "$dir")
-    # Killed all at once, and again for what was being forked. With the first process all others die, and with the
-    # last one the mounts and interfaces go.
+    # All are killed at once, and again in case one was forking. With the last process the mounts and interfaces go.
     while pids=$(processes "$cgroup") && [[ -n $pids ]]; do
         ((++tries < 300)) || die "cannot kill "$pids
         # shellcheck disable=SC2086
@@ -226,7 +228,7 @@ stop() {
 inside() {
     local dir=$1 first
     shift
-    # The first process of a cluster, by the number that it has outside.
+    # The first process of the cluster, by its number outside.
     first=$(cat "$dir/pid" 2>/dev/null) || die "there is no cluster in $dir"
     nsenter --target "$first" --net --mount --pid \
         env PATH="$dir/bin:$PATH" KUBECONFIG="$dir/kubeconfig" KUBECACHEDIR="$dir/kubectl" "$@"

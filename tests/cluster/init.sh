@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The first process of a cluster and of each of its nodes, and what restarts their parts. cluster.sh runs it, in the
-# cluster's namespaces.
+# The first process of a cluster and of each of its nodes, and the command that restarts their parts. cluster.sh runs it in
+# the cluster's namespaces.
 #
 #   init.sh cluster DIR NODES
 #   init.sh node DIR N
 #   init.sh restart DIR kubelet|containerd N
 #
 # Addresses: the cluster's network has the bridge 10.89.0.1, node nN is 10.89.0.(10 + N), its pods are 10.88.N.0/24.
-# There is no kube-proxy: the one service that pods use is the API's, so its address 10.96.0.1 is the bridge's too.
+# There is no kube-proxy: pods use the API's service alone, so its address 10.96.0.1 is the bridge's too.
 set -euo pipefail
 
 readonly BRIDGE=10.89.0.1 API=10.96.0.1 SECONDS_TO_START=90
@@ -16,7 +16,7 @@ log=$dir/log
 PATH=$dir/bin:$PATH
 export KUBECONFIG=$dir/kubeconfig KUBECACHEDIR=$dir/kubectl
 
-# Runs a part and, as an init system would, runs it again when it ends.
+# Runs a part and restarts it when it ends, as an init system would.
 supervise() {
     local name=$1
     shift
@@ -28,7 +28,7 @@ supervise() {
     done &
 }
 
-# Waits for a command to succeed; if it never does, shows the log that tells why.
+# Waits for a command to succeed; if it never does, prints the end of the log that says why.
 await() {
     local what=$1 name=$2
     shift 2
@@ -44,7 +44,7 @@ await() {
 
 enter_cgroup() { echo 0 >"$TRACKED/$1/processes/cgroup.procs"; }
 api_ready() { curl -skf "https://$BRIDGE/readyz"; }
-# Whoever is first in its namespaces keeps them, and takes in the orphans.
+# The first process in a namespace keeps it, and adopts the orphans.
 stay() { while :; do sleep 3600; done; }
 
 cluster() {
@@ -66,8 +66,8 @@ cluster() {
     stay
 }
 
-# The copy of a FUSE mount would keep its server from noticing that it was unmounted, and one that hangs would hang a
-# kubelet. So nothing here looks at them, only lets go.
+# A copy of a FUSE mount of this machine would keep its server from noticing an unmount, and a mount that hangs would hang
+# a kubelet. So they are detached without being looked at.
 leave_mounts() {
     local path
     while read -r path; do
@@ -84,7 +84,7 @@ network() {
     echo 1 >/proc/sys/net/ipv4/ip_forward
 }
 
-# A kubelet would set these for the whole machine. Here it finds them as it wants them.
+# A kubelet would set these for the whole machine. Here it finds the values that it wants.
 leave_sysctls() {
     local setting file
     mkdir "$dir/sysctl"
@@ -117,7 +117,7 @@ YAML
         --service-account-signing-key-file="$key" --service-account-key-file="$key" \
         --token-auth-file="$dir/tokens.csv" --authorization-mode=Node,RBAC --allow-privileged \
         --kubelet-preferred-address-types=InternalIP
-    # It reads the certificate that the API server makes itself.
+    # The controller manager reads the certificate that the API server makes.
     await "the API server" kube-apiserver test -s "$dir/certs/apiserver.crt"
     supervise kube-controller-manager kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false \
         --service-account-private-key-file="$key" --root-ca-file="$dir/certs/apiserver.crt" \
@@ -162,7 +162,7 @@ node_network() {
     nsenter --target 1 --net ip route add "10.88.$n.0/24" via "$address"
 }
 
-# Every node has the stock paths, some of which no flag moves, and nothing is made in the machine's.
+# Every node has the stock paths, some of which no flag moves. Nothing is written to the machine's.
 node_mounts() {
     local folder=$1
     mount -t tmpfs tmpfs /run
@@ -171,7 +171,7 @@ node_mounts() {
     mkdir -p /var/lib/kubelet /var/lib/containerd
     mount --bind "$folder/containerd" /var/lib/containerd
     mount --bind "$folder/kubelet" /var/lib/kubelet
-    # What a pod with Bidirectional propagation mounts there is to be seen by the kubelet and other pods.
+    # The mounts of a pod with Bidirectional propagation must reach the kubelet and other pods.
     mount --make-rshared /var/lib/kubelet
 }
 
@@ -181,7 +181,7 @@ containerd_settings() {
 {"cniVersion": "1.0.0", "name": "n$n", "plugins": [{"type": "ptp", "ipMasq": false, "ipam": {
   "type": "host-local", "ranges": [[{"subnet": "10.88.$n.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 JSON
-    # Without CAP_SYS_RESOURCE, as in many CI machines, no process may lower its oom_score_adj.
+    # Without CAP_SYS_RESOURCE, which many CI machines lack, no process may lower its oom_score_adj.
     cat >"$folder/containerd.toml" <<TOML
 version = 3
 [plugins."io.containerd.internal.v1.opt"]
@@ -220,7 +220,7 @@ clusterDNS: [10.96.0.10]
 maxPods: 110
 cpuManagerPolicy: static
 reservedSystemCPUs: "0"
-# A test waits for a container that is to come back, so it comes back at once.
+# Tests wait for containers that are restarted, so the restart is not delayed.
 crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 YAML
 }

@@ -3,12 +3,12 @@
 #
 #   network.sh NODES FOLDER
 #
-# The bridge has the address 10.90.0.1; node nN has 10.90.0.(10 + N) at its `eth0`, whose other end is `nN` beside the
-# bridge. No interface is outside of these namespaces, so that two labs never meet. When all is up, one line tells the
-# processes by which the namespaces are entered: the bridge's, then one for each node.
+# The bridge has the address 10.90.0.1; node nN has 10.90.0.(10 + N) at its `eth0`, whose other end is `nN` in the bridge's
+# namespace. No interface is outside of these namespaces, so two labs never meet. When all is up, it prints one line: the
+# processes by which the namespaces are entered, the bridge's first and then one for each node.
 #
-# It stays until its standard input ends, whose other end the test holds. Then, whether the test is done with it or was
-# killed, there go all processes in these namespaces, with them the interfaces, all mounts below FOLDER, and FOLDER.
+# It stays until its standard input ends, whose other end the test holds. Then, whether the test ended or was killed, it
+# kills all processes in these namespaces, which removes the interfaces, detaches all mounts below FOLDER, and removes FOLDER.
 set -euo pipefail
 readonly nodes=$1
 folder=$(realpath "$2")
@@ -18,7 +18,7 @@ readonly own
 kept=()
 namespaces=()
 
-# Starts a process that keeps a network namespace of its own; they are the last of `kept` and `namespaces`.
+# Starts a process that keeps a network namespace of its own, and appends both to `kept` and `namespaces`.
 keep() {
     local namespace=$own
     unshare --net sleep infinity </dev/null >/dev/null &
@@ -30,7 +30,7 @@ keep() {
     namespaces+=("$namespace")
 }
 
-# Runs ip in a kept namespace, with the commands that it is given.
+# Runs ip in a kept namespace, with commands from standard input.
 ip_in() { nsenter --target "$1" --net ip -batch -; }
 
 up() {
@@ -57,7 +57,7 @@ END
     echo "${kept[@]}"
 }
 
-# The processes in the namespaces. One may end while it is looked at.
+# The processes in the namespaces. One may end during the search.
 inside() {
     local path namespace
     find /proc/[0-9]*/ns/net -maxdepth 0 -printf '%l %p\n' 2>/dev/null |
@@ -69,7 +69,7 @@ inside() {
 
 down() {
     local pids path tries=0
-    # Killed all at once, and again for what was being forked.
+    # All are killed at once, and again in case one was forking.
     while pids=$(inside) && [[ -n $pids ]]; do
         # shellcheck disable=SC2086
         kill -9 $pids 2>/dev/null || true
@@ -78,7 +78,7 @@ down() {
     done
     while read -r path; do
         path=$(printf %b "$path")
-        # Whoever served it is dead: nothing here may look at it.
+        # Its server is dead, so anything that looks at the mount would hang.
         [[ $path != "$folder"/* ]] || umount --lazy --internal-only --no-canonicalize "$path" || true
     done < <(awk '{ print $5 }' /proc/self/mountinfo)
     rm -rf --one-file-system "${folder:?}"
@@ -86,5 +86,5 @@ down() {
 
 trap down EXIT
 up
-# Ends with the test, however that ends.
+# Ends when the test does.
 cat >/dev/null

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # A real Ceph for tests: one monitor, one OSD that keeps its objects in memory, and the RADOS gateway. Loopback only.
 #
-#   ceph.sh install          gets the Debian packages, unless they are there (needs root)
+#   ceph.sh install          installs the Debian packages, unless they are there (needs root)
 #   ceph.sh check            fails unless they are there
-#   ceph.sh start DIR PORT   starts a cluster with its files in DIR and the bucket larder-test; takes PORT to PORT+40
+#   ceph.sh start DIR PORT   starts a cluster with its files in DIR and the bucket larder-test; uses PORT to PORT+40
 #   ceph.sh stop DIR         stops it and removes its files
 #
-# DIR must be empty or missing, and short: it holds unix sockets. The keys are larder / larder-secret. A cluster ends
-# with the process that started the script, too: the guard below stops it when that process is gone.
+# DIR must be empty or missing, and short, because it holds unix sockets. The keys are larder / larder-secret. A guard also
+# stops the cluster when the process that started the script is gone.
 set -euo pipefail
 
 readonly EMPTY_SHA256=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 die() { echo "ceph.sh: $*" >&2; exit 1; }
 uuid() { cat /proc/sys/kernel/random/uuid; }
-# One at a time: given several names, `command -v` is content with any of them.
+# One at a time: given several names, `command -v` succeeds if it finds any of them.
 installed() {
     local program
     for program in ceph-mon ceph-osd radosgw radosgw-admin ceph monmaptool; do
@@ -52,7 +52,7 @@ osd pool default size = 1
 osd pool default min size = 1
 osd pool default pg num = 4
 osd crush chooseleaf type = 0
-# The OSD would tell the monitor its place before it has the monitor's map, and without cephx is refused for it.
+# The OSD would report its place to the monitor before it has the monitor's map, which is refused without cephx.
 osd class update on start = false
 osd crush update on start = false
 auth cluster required = none
@@ -89,8 +89,8 @@ start() {
     echo "http://127.0.0.1:$port"
 }
 
-# Without cephx a command that is sent before its client has the monitor's map is refused as not permitted. So all that
-# talks to the monitor is tried again; none of it minds being done twice.
+# Without cephx, a command whose client does not have the monitor's map yet is refused as not permitted. So every command
+# to the monitor is retried; all of them are idempotent.
 again() {
     local tries=0
     until timeout 30 "$@"; do
@@ -105,7 +105,7 @@ make_user() {
         "${admin[@]}" user info --uid=larder
 }
 
-# Called in a condition, where bash does not stop at a failed command by itself.
+# Called in a condition, where bash does not stop at a failed command.
 bring_up() {
     local dir=$1 port=$2 fsid=$3 osd=$4
     monmaptool --create --clobber --fsid "$fsid" --addv a "[v1:127.0.0.1:$((port + 1))]" "$dir/monmap" || return

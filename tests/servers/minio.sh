@@ -6,12 +6,12 @@
 #   minio.sh start DIR PORT   starts a server with its data in DIR and the bucket larder-test
 #   minio.sh stop DIR         stops it and removes its data
 #
-# DIR must be empty or missing. The keys are larder / larder-secret. A server ends with the process that started the
-# script, too: the guard below stops it when that process is gone.
+# DIR must be empty or missing. The keys are larder / larder-secret. A guard also stops the server when the process that
+# started the script is gone.
 set -euo pipefail
 
 readonly VERSION=v0.0.0-20260212201848-7aac2a2c5b7c
-readonly BIN=${LARDER_TEST_BIN:-$HOME/.cache/larder/bin}
+readonly BIN=${LARDER_TEST_BIN:-${LARDER_CACHE:-$HOME/.cache/larder}/bin}
 readonly EMPTY_SHA256=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 readonly MINIO=$BIN/minio-$VERSION
 
@@ -24,7 +24,7 @@ install() {
     trap 'rm -rf "$build"' EXIT
     GOBIN=$build GOFLAGS=-trimpath go install "github.com/minio/minio@$VERSION"
     mkdir -p "$BIN"
-    # Renamed into place, so that a build that was cut is never taken for a whole one.
+    # Renamed into place, so that a build that was killed leaves no half of a program.
     mv "$build/minio" "$MINIO.$$" && mv "$MINIO.$$" "$MINIO"
 }
 

@@ -1,4 +1,4 @@
-//! Certificates by which nodes know each other: an [`Authority`] signs them, an [`Identity`] is one with its key.
+//! Certificates by which nodes authenticate each other: an [`Authority`] signs them, an [`Identity`] is one with its key.
 
 use std::path::Path;
 
@@ -7,16 +7,16 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-/// The name that the certificate of every node carries, whatever its address.
+/// The name in every node's certificate, whatever its address.
 const NAME: &str = "cachenode.larder.dev";
 
-/// Who signs certificates.
+/// A CA.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    /// One with a key of its own.
+    /// A CA with a new key.
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -25,7 +25,7 @@ impl Authority {
         Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
     }
 
-    /// The certificate that those trust who trust this authority.
+    /// The CA's own certificate.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
@@ -35,7 +35,7 @@ impl Authority {
         self.sign(node, 4096)
     }
 
-    /// One that was good until 2020.
+    /// A certificate that expired in 2020.
     pub fn issue_expired(&self, node: &str) -> Identity {
         self.sign(node, 2020)
     }
@@ -47,7 +47,7 @@ impl Authority {
         params.not_after = date_time_ymd(until_year, 1, 1);
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        // A node is asked, and asks.
+        // A node is both server and client.
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Identity { certificate: certificate.pem(), key: key.serialize_pem() }
@@ -61,14 +61,14 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Writes both, each file whole or not at all, but one after the other: in between, one is of what was there before.
+    /// Writes both files, each atomically, but one after the other: in between, one of them is still the old one.
     pub fn write(&self, certificate: &Path, key: &Path) {
         replace(certificate, &self.certificate);
         replace(key, &self.key);
     }
 }
 
-/// Puts a file in another's place, as one step.
+/// Replaces a file atomically.
 pub fn replace(path: &Path, text: &str) {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");

@@ -1,8 +1,8 @@
 //! [`Network`]: a bridge and the nodes linked to it, each in a network namespace of its own, and [`Namespace`], by which
-//! programs and threads get into one. `tests/nodes/network.sh` makes them.
+//! programs and threads enter one. `tests/nodes/network.sh` makes them.
 //!
-//! Invariant: when a `Network` is dropped, and when its test is killed, no interface, no process in it and no mount below
-//! its folder is left.
+//! Invariant: when a `Network` is dropped or its test is killed, no interface, no process in it and no mount below its folder
+//! is left.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -15,21 +15,21 @@ use std::process::{Child, Command, Stdio};
 use larder_testkit::repository;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where the bridge is.
+/// The bridge's address.
 pub const BRIDGE: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 1);
 
-/// Bytes a second of a slow link.
+/// The rate of a slow link.
 const SLOW_LINK_BITS: &str = "8mbit";
 
-/// The network namespace that something runs in; its mounts are those of the machine.
+/// A network namespace. Processes in it see the machine's mounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Namespace {
-    /// Who keeps it; nobody has to keep the test's own.
+    /// The process that keeps it; none for the test's own namespace.
     keeper: Option<u32>,
 }
 
 impl Namespace {
-    /// A command that runs `program` in it, as the very process that is started.
+    /// A command that runs `program` in it, in the very process that is started.
     pub fn command(self, program: impl AsRef<OsStr>) -> Command {
         let Some(keeper) = self.keeper else { return Command::new(program) };
         let mut command = Command::new("nsenter");
@@ -37,7 +37,7 @@ impl Namespace {
         command
     }
 
-    /// Runs `work` on a thread in it. Sockets made there, and threads started there, stay in it.
+    /// Runs `work` on a thread in it. Sockets and threads that `work` makes stay in it.
     pub fn enter<T: Send>(self, work: impl FnOnce() -> T + Send) -> T {
         let Some(keeper) = self.keeper else { return work() };
         let network = std::fs::File::open(format!("/proc/{keeper}/ns/net")).unwrap();
@@ -48,7 +48,7 @@ impl Namespace {
         std::thread::scope(|scope| scope.spawn(enter_and_work).join()).unwrap()
     }
 
-    /// Runs a command of iproute2 in it, which must succeed, and returns what it printed.
+    /// Runs a command of iproute2 in it, which must succeed, and returns its output.
     fn iproute(self, words: &str) -> String {
         let mut words = words.split(' ');
         let output = self.command(words.next().unwrap()).args(words).stdin(Stdio::null()).output().unwrap();
@@ -64,7 +64,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes one with nodes 1, 2 and on. `folder`, and what is mounted below it, goes with it.
+    /// Makes one with nodes 1, 2 and on. Dropping it also removes `folder` and the mounts below it.
     pub fn new(nodes: usize, folder: &Path) -> Self {
         assert!(rustix::process::geteuid().is_root(), "network namespaces are made by root only");
         let log = folder.join("network.log");
@@ -74,7 +74,7 @@ impl Network {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(&log).unwrap())
-            // Who kills the test kills its group, and this has to outlive it.
+            // The script has to outlive a test whose process group is killed.
             .process_group(0)
             .spawn()
             .unwrap();
@@ -89,12 +89,12 @@ impl Network {
         network
     }
 
-    /// Where the bridge is: from here every node is reached.
+    /// The bridge's namespace, from which every node can be reached.
     pub fn bridge(&self) -> Namespace {
         Namespace { keeper: Some(self.keepers[0]) }
     }
 
-    /// A node's.
+    /// A node's namespace.
     pub fn node(&self, number: usize) -> Namespace {
         Namespace { keeper: Some(self.keepers[number]) }
     }
@@ -112,23 +112,23 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // The end of its input is the sign to take everything away.
+        // At the end of its input the script removes everything.
         drop(self.script.stdin.take());
         let _ = self.script.wait();
     }
 }
 
-/// What joins a node to the bridge, and may be bad in both directions.
+/// The link between a node and the bridge. It can be cut and slowed, in both directions.
 #[derive(Clone, Debug)]
 pub struct Link {
     bridge: Namespace,
     node: Namespace,
-    /// Of the end beside the bridge.
+    /// The interface at the bridge's end.
     name: String,
 }
 
 impl Link {
-    /// From now on nothing passes, and nobody is told.
+    /// From now on packets are lost without an error.
     pub fn cut(&self) {
         self.bridge.iproute(&format!("ip link set {} down", self.name));
     }
@@ -138,7 +138,7 @@ impl Link {
         self.bridge.iproute(&format!("ip link set {} up", self.name));
     }
 
-    /// From now on at most 1 MB passes in a second, each way.
+    /// From now on at most 1 MB a second passes each way.
     pub fn slow(&self) {
         for (namespace, end) in [(self.bridge, self.name.as_str()), (self.node, "eth0")] {
             let limit = format!("tbf rate {SLOW_LINK_BITS} burst 32kb latency 1s");

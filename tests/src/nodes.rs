@@ -1,7 +1,7 @@
 //! [`Nodes`], a lab of several nodes, and [`Node`], one of them: a `larderd` in a network namespace of its own, with its own
-//! link, cache and home. All share the machine's mounts, so that a test reads every node's mounts itself.
+//! link, cache and home. All share the machine's mounts, so that a test can read every node's mounts.
 //!
-//! Invariant: as of a [`Lab`]; and nothing is left of a test that was killed, either.
+//! Invariant: that of a [`Lab`]; and nothing is left of a test that was killed, either.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -13,32 +13,31 @@ use larder_s3_server::S3ServerConfig;
 use larder_testkit::larder_binary;
 use rustix::process::Signal;
 
+use crate::lab::Lab;
+use crate::larderd::Larderd;
+pub use crate::larderd::TOKEN;
+use crate::mount::Mount;
 use crate::network::{BRIDGE, Link, Namespace, Network};
-use crate::node::Larderd;
-use crate::{Lab, Mount};
 
 /// The port at which nodes serve each other.
 const PEER_PORT: u16 = 7400;
 
-/// What a node shows its peers to be served a dataset, unless a mount is told another.
-pub const TOKEN: &str = "correct-horse-battery-staple";
-
-/// A lab with the network of its nodes. The nodes are started one by one, and dropped before it.
+/// A lab with the network of its nodes. Tests start the nodes one by one, and drop them before it.
 pub struct Nodes {
-    // Ends first: whatever runs in it uses the rest.
+    // Dropped first: what runs in it uses the rest.
     network: Network,
-    /// The S3 server, at the bridge, and the commands that are run beside it.
+    /// The S3 server, at the bridge, and the commands that run beside it.
     pub lab: Lab,
 }
 
 impl Nodes {
-    /// A network of so many nodes, none of which runs yet, and an S3 server that all of them reach.
+    /// A network for this many nodes, none of which runs yet, and an S3 server that all of them reach.
     pub fn new(count: usize) -> Self {
         let home = tempfile::tempdir().unwrap();
         let network = Network::new(count, home.path());
         let config = S3ServerConfig {
             address: SocketAddr::from((BRIDGE, 0)),
-            // All nodes ask one server, which has to be faster than they are together.
+            // One server has to be faster than all nodes together.
             unchecked_gets: true,
             ..S3ServerConfig::default()
         };
@@ -46,7 +45,7 @@ impl Nodes {
         Self { network, lab }
     }
 
-    /// The name of a node. Numbers are from 1.
+    /// The name of a node. Numbers start at 1.
     pub fn name(number: usize) -> String {
         format!("n{number}")
     }
@@ -56,9 +55,9 @@ impl Nodes {
         SocketAddr::from((Network::address(number), PEER_PORT))
     }
 
-    /// Starts a node's larderd, which answers when this returns.
+    /// Starts a node's larderd and waits until it answers.
     pub fn start(&self, number: usize, flags: &[String]) -> Node {
-        // Past the proxy, which would only take its share of the cores.
+        // Without the proxy, which would only use CPU time.
         self.start_program("larderd", number, flags, &self.lab.server.endpoint())
     }
 
@@ -67,7 +66,7 @@ impl Nodes {
         self.start_program("larderd", number, flags, &self.lab.proxy.endpoint())
     }
 
-    /// Starts a node that mounts nothing, and holds the lab's dataset for the others.
+    /// Starts a node that mounts nothing and holds the lab's dataset for the others.
     pub fn start_cachenode(&self, number: usize, flags: &[String]) -> Node {
         let dataset = format!("--dataset={}", self.lab.url());
         self.start_program("cachenode", number, &[flags, &[dataset]].concat(), &self.lab.server.endpoint())
@@ -113,7 +112,7 @@ impl Node {
         &self.folder
     }
 
-    /// Mounts at a new folder what `larder mount` finds, by this node's larderd. Its peers get it for [`TOKEN`].
+    /// Mounts a dataset at a new folder by this node's larderd. Peers that show [`TOKEN`] are served it.
     pub fn mount(&self, src: &str, flags: &[&str]) -> Mount {
         self.mount_with_token(src, Some(TOKEN), flags)
     }
@@ -128,7 +127,7 @@ impl Node {
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "larder {args:?} failed: {out}{err}{}", self.log());
         let mount = Mount::standing(dir);
-        assert_eq!(Some(mount.pid()), self.larderd.pid(), "not the node's larderd has made this mount");
+        assert_eq!(Some(mount.pid()), self.larderd.pid(), "another process than the node's larderd serves this mount");
         mount
     }
 
@@ -144,7 +143,7 @@ impl Node {
         self.larderd.run_dir().to_str().unwrap()
     }
 
-    /// What its larderd has logged, all of its lives.
+    /// The log of its larderd, over all restarts.
     pub fn log(&self) -> String {
         self.larderd.log()
     }
@@ -154,7 +153,7 @@ impl Node {
         self.larderd.kill();
     }
 
-    /// Starts larderd anew, with the cache that it has; it must have ended. What it had mounted has to be mounted anew.
+    /// Starts larderd again with its cache; it must have ended. Its mounts have to be made again.
     pub fn restart(&mut self) {
         self.larderd.restart();
         self.larderd.wait_until_it_answers();
@@ -166,7 +165,7 @@ impl Node {
         self.restart();
     }
 
-    /// SIGSTOP: it holds all its connections, and says nothing.
+    /// SIGSTOP: it holds all its connections and answers nothing.
     pub fn stop(&self) {
         self.larderd.signal(Signal::STOP);
     }

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 /// # Panics
 /// When it is not built.
 pub fn built(name: &str) -> PathBuf {
-    // TARGET/release/deps/TEST-HASH -> TARGET/release/NAME
+    // TARGET/PROFILE/deps/TEST-HASH -> TARGET/PROFILE/NAME
     let test = std::env::current_exe().expect("a running test knows its own path");
     let binary = test.parent().and_then(|deps| deps.parent()).map(|profile| profile.join(name));
     match binary {
         Some(binary) if binary.is_file() => binary,
-        _ => panic!("the program {name} is not built beside {}: run `make test`", test.display()),
+        _ => panic!("the program {name} is not built beside {}: run `make build`", test.display()),
     }
 }
 

@@ -1,7 +1,11 @@
 //! A real Kubernetes, started by `tests/cluster/cluster.sh`.
 //!
-//! The invariant: nothing is left behind. Dropping a [`Cluster`] stops it, and the script's own guard does when the
-//! test's process is killed. All of a cluster but its cgroups is in namespaces of its own, so two never meet.
+//! The invariant: nothing is left behind. Dropping a [`Cluster`] of a test's own stops it; a shared one ends with the run
+//! of tests. The script's guard stops either when its owner is killed. All of a cluster but its cgroups is in namespaces of
+//! its own, so two clusters never meet.
+
+mod processes;
+mod shared;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
@@ -14,38 +18,67 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 use crate::repository::repository;
+use processes::processes;
+use shared::Turn;
 
-/// A running cluster with nodes `n1`, `n2` and on. Dropping it stops it; dropped by a panic, it first tells on stderr
-/// what its pods were doing.
+/// Nodes of the shared cluster.
+const SHARED_NODES: u32 = 2;
+
+/// A running cluster with nodes `n1`, `n2` and on. Dropped by a panic, it prints on stderr what its pods were doing.
 #[derive(Debug)]
 pub struct Cluster {
     folder: PathBuf,
     pid: u32,
     cgroup: String,
+    /// For the shared cluster.
+    turn: Option<Turn>,
 }
 
 impl Cluster {
-    /// The address of the bridge: here pods find what a test [listens](Self::listen) on.
+    /// The address of the bridge, where pods reach the sockets of [`Self::listen`].
     pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 
     /// An image in every node with a shell and the usual tools.
     pub const BUSYBOX: &str = "larder.dev/busybox:1";
 
-    /// Starts a cluster; all nodes are ready.
+    /// Starts a cluster of the test's own. All its nodes are ready, and dropping it stops it.
     ///
     /// # Panics
-    /// When it does not come up, or is not installed, or the machine cannot have one. It is never skipped.
+    /// When the cluster does not start or is not installed, or the machine cannot have one. It is never skipped.
     pub fn start(nodes: u32) -> Self {
-        assert!(rustix::process::geteuid().is_root(), "a test cluster needs root: it makes namespaces and cgroups");
-        assert!(Path::new("/dev/fuse").exists(), "a test cluster mounts for real, and there is no /dev/fuse here");
         let folder = tempfile::Builder::new().prefix("larder-k8s-").tempdir().expect("a temporary folder").keep();
-        let started = script().arg("start").arg(&folder).arg(nodes.to_string()).output();
-        let started = started.expect("the cluster's script runs");
-        assert!(started.status.success(), "no cluster: {}", text(&started.stderr));
+        start(&folder, nodes, std::process::id());
+        Self::at(folder, None)
+    }
+
+    /// The cluster of two nodes that the tests of this run share. Tests have it one after the other: this waits for their
+    /// ends. A test works in a namespace of its own and leaves no pod behind; what it changed in the nodes it changes back.
+    /// After a test that failed, the next one gets a new cluster.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn shared() -> Self {
+        let turn = Turn::take();
+        if !turn.finds_a_sound_cluster() {
+            if turn.folder().exists() {
+                stop(turn.folder());
+            }
+            start(turn.folder(), SHARED_NODES, turn.run);
+        }
+        turn.begin();
+        Self::at(turn.folder().to_owned(), Some(turn))
+    }
+
+    fn at(folder: PathBuf, turn: Option<Turn>) -> Self {
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a started cluster has this file");
         let pid = read("pid").trim().parse().expect("a process id");
         let cgroup = read("cgroup").trim().to_owned();
-        Self { folder, pid, cgroup }
+        Self { folder, pid, cgroup, turn }
+    }
+
+    /// A file of the cluster's, in which tests note for each other what they have made of it.
+    pub fn note(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("note-{name}"))
     }
 
     /// Runs kubectl as the cluster's administrator.
@@ -53,7 +86,7 @@ impl Cluster {
         self.exec(&[&["kubectl"], args].concat())
     }
 
-    /// Runs kubectl, which must succeed, and gives what it printed.
+    /// Runs kubectl, which must succeed, and returns its output.
     ///
     /// # Panics
     /// When it fails.
@@ -74,7 +107,7 @@ impl Cluster {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the cluster's script runs");
-        // It takes what fits into a pipe at once; what it does not take it has refused, which its output tells.
+        // A kubectl that refuses its input closes the pipe, and its output says why.
         let _ = kubectl.stdin.take().expect("stdin is a pipe").write_all(yaml.as_bytes());
         let output = kubectl.wait_with_output().expect("the cluster's script ends");
         succeeded(&format!("kubectl apply of\n{yaml}\n"), &output);
@@ -94,7 +127,7 @@ impl Cluster {
         self.kubectl(&[&["exec", "-n", namespace, pod, "--"], args].concat())
     }
 
-    /// Waits until `done`, asking it ten times a second.
+    /// Waits until `done`, which it calls ten times a second.
     ///
     /// # Panics
     /// When that takes longer than `timeout`.
@@ -106,17 +139,17 @@ impl Cluster {
         }
     }
 
-    /// Gives all nodes an image out of an archive, such as `deploy/images/build` makes.
+    /// Loads an image archive, such as `deploy/images/build` makes, into all nodes.
     ///
     /// # Panics
-    /// When a node does not take it.
+    /// When a node refuses it.
     pub fn load_image(&self, archive: &Path) {
         let loaded = script().arg("load").arg(&self.folder).arg(archive).output().expect("the cluster's script runs");
         succeeded(&format!("load {}", archive.display()), &loaded);
     }
 
-    /// What node `n` has in `/var/lib/kubelet`, as a path of this machine. Mounts in there are the node's own and not
-    /// seen by this path: [`Self::mounts_of_node`] and [`Self::exec_on_node`] see them.
+    /// Node `n`'s `/var/lib/kubelet`, as a path of this machine. The node's mounts are not visible below this path; they are
+    /// to [`Self::mounts_of_node`] and [`Self::exec_on_node`].
     pub fn node_folder(&self, n: u32) -> PathBuf {
         self.folder.join(format!("n{n}/kubelet"))
     }
@@ -140,12 +173,12 @@ impl Cluster {
         processes(&format!("/{}/", self.cgroup), command)
     }
 
-    /// Those of them that are a node's: in its pods, or its kubelet and containerd.
+    /// Those of [`Self::pids`] that run on a node: in its pods, or its kubelet and containerd.
     pub fn pids_on_node(&self, n: u32, command: &str) -> Vec<u32> {
         processes(&format!("/{}/n{n}/", self.cgroup), command)
     }
 
-    /// Ends a node's kubelet and waits for the one that takes its place.
+    /// Restarts a node's kubelet and waits for the new one.
     ///
     /// # Panics
     /// When it does not come back.
@@ -153,7 +186,7 @@ impl Cluster {
         self.restart("kubelet", n);
     }
 
-    /// Ends a node's containerd and waits for the one that takes its place. Pods keep running.
+    /// Restarts a node's containerd and waits for the new one. Pods keep running.
     ///
     /// # Panics
     /// When it does not come back.
@@ -166,7 +199,7 @@ impl Cluster {
         succeeded(&format!("restart {part} of n{n}"), &restarted.expect("the cluster's script runs"));
     }
 
-    /// A socket of this process that listens on [`Self::HOST`] in the cluster's network. Port 0 takes a free one.
+    /// A socket of this process that listens on [`Self::HOST`] in the cluster's network. Port 0 chooses a free port.
     ///
     /// # Panics
     /// When the port is taken.
@@ -174,8 +207,8 @@ impl Cluster {
         self.in_network(|| TcpListener::bind((Self::HOST, port)).expect("the port is free in the cluster"))
     }
 
-    /// Runs `work` on a thread in the cluster's network. Sockets that it makes stay in that network for good, so what
-    /// `work` gives back may use them from anywhere.
+    /// Runs `work` on a thread in the cluster's network. Sockets stay in the network in which they were made, so `work` may
+    /// return them for use anywhere.
     ///
     /// # Panics
     /// When `work` does.
@@ -188,7 +221,7 @@ impl Cluster {
         std::thread::scope(|scope| scope.spawn(enter_and_work).join()).expect("the work in the cluster's network")
     }
 
-    /// What is mounted in a node: `/proc/PID/mountinfo` of its kubelet.
+    /// The mounts of a node: `/proc/PID/mountinfo` of its kubelet.
     ///
     /// # Panics
     /// When the node's kubelet does not run.
@@ -198,10 +231,10 @@ impl Cluster {
         std::fs::read_to_string(format!("/proc/{kubelet}/mountinfo")).expect("the node's kubelet runs")
     }
 
-    /// Pods, events and the ends of the pods' logs, for whoever has to find out why a test failed.
+    /// Pods, events and the ends of the pods' logs, to find out why a test failed.
     fn tell(&self) -> String {
         let first = std::fs::read_to_string(self.folder.join("log/init.log"));
-        let mut told = format!("\n--- what the first process says\n{}", first.unwrap_or_default());
+        let mut told = format!("\n--- the log of the first process\n{}", first.unwrap_or_default());
         let mut add = |args: &[&str]| {
             let output = self.kubectl(args);
             told += &format!("\n--- kubectl {}\n{}{}", args.join(" "), text(&output.stdout), text(&output.stderr));
@@ -220,13 +253,29 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        let failed = std::thread::panicking();
+        if failed {
             eprintln!("{}", self.tell());
         }
-        let stopped = script().arg("stop").arg(&self.folder).status();
-        if !stopped.is_ok_and(|status| status.success()) {
-            eprintln!("the cluster in {} was not stopped", self.folder.display());
+        match &self.turn {
+            Some(turn) if !failed => turn.end_well(),
+            _ => stop(&self.folder),
         }
+    }
+}
+
+fn start(folder: &Path, nodes: u32, owner: u32) {
+    assert!(rustix::process::geteuid().is_root(), "a test cluster needs root: it makes namespaces and cgroups");
+    assert!(Path::new("/dev/fuse").exists(), "a test cluster mounts for real, and there is no /dev/fuse here");
+    let started = script().arg("start").arg(folder).args([nodes, owner].map(|number| number.to_string())).output();
+    let started = started.expect("the cluster's script runs");
+    assert!(started.status.success(), "no cluster: {}", text(&started.stderr));
+}
+
+fn stop(folder: &Path) {
+    let stopped = script().arg("stop").arg(folder).status();
+    if !stopped.is_ok_and(|status| status.success()) {
+        eprintln!("the cluster in {} was not stopped", folder.display());
     }
 }
 
@@ -242,21 +291,4 @@ fn succeeded(what: &str, output: &Output) -> String {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{what} failed: {out}{err}");
     out
-}
-
-/// The processes below a cgroup that run a command.
-fn processes(cgroup: &str, command: &str) -> Vec<u32> {
-    // The kernel keeps 15 bytes of a command's name.
-    let command = &command[..command.len().min(15)];
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut found: Vec<u32> = all
-        .filter(|process| {
-            // A process may end at any moment, and is then not one of them.
-            let read = |name: &str| std::fs::read_to_string(process.path().join(name)).unwrap_or_default();
-            read("comm").trim_end() == command && read("cgroup").contains(cgroup)
-        })
-        .filter_map(|process| process.file_name().to_str()?.parse().ok())
-        .collect();
-    found.sort_unstable();
-    found
 }

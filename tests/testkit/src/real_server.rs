@@ -1,7 +1,7 @@
 //! Real object stores, started by the scripts in `tests/servers`.
 //!
-//! The invariant: nothing is left behind. The guard stops the server when the test ends or panics, and the scripts'
-//! own guards do when the test's process is killed.
+//! The invariant: nothing is left behind. Dropping a [`RealServer`] stops it, and the scripts' own guards stop it when the
+//! test's process is killed.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::repository::repository;
 
-/// The stores there are scripts for.
+/// The stores that have a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerKind {
     /// MinIO.
@@ -37,15 +37,15 @@ pub struct RealServer {
 }
 
 impl RealServer {
-    /// The bucket that is there.
+    /// The bucket.
     pub const BUCKET: &str = "larder-test";
-    /// The key id that may ask.
+    /// The access key.
     pub const ACCESS_KEY: &str = "larder";
-    /// The secret of that key.
+    /// Its secret.
     pub const SECRET_KEY: &str = "larder-secret";
 
-    /// Starts a server. Where it is not installed this says so on stderr and gives `None`; under CI it panics, since
-    /// a test that is skipped there would be skipped for good.
+    /// Starts a server. Where it is not installed, this prints `skipped: …` on stderr and returns `None`. Where the
+    /// variable `CI` is set it panics instead, because nobody would see that a test is always skipped.
     ///
     /// # Panics
     /// When the server is installed and does not start.
@@ -53,17 +53,18 @@ impl RealServer {
         let script = kind.script();
         let installed = Command::new(&script).arg("check").stderr(Stdio::inherit()).status();
         if !installed.expect("the server's script runs").success() {
-            assert!(std::env::var_os("CI").is_none(), "{kind:?} is not installed: run {} install", script.display());
-            eprintln!(
-                "\nSKIPPED: {kind:?} is not installed, so nothing was tested against it: run {} install\n",
+            let message = format!(
+                "{kind:?} is not installed, so nothing was tested against it: run {} install",
                 script.display()
             );
+            assert!(std::env::var_os("CI").is_none(), "{message}");
+            eprintln!("\nskipped: {message}\n");
             return None;
         }
         // Unix sockets want short paths, and a build folder may be deep.
         let folder =
             tempfile::Builder::new().prefix("larder-s3-").tempdir_in("/tmp").expect("a temporary folder").keep();
-        // Free now; two tests that get the same one fail loudly at its second use.
+        // Free now. Of two tests that choose the same port, the second fails loudly.
         let port = free_port();
         let server = Self { kind, folder, endpoint: format!("http://127.0.0.1:{port}") };
         let started = Command::new(&script).arg("start").arg(&server.folder).arg(port.to_string()).output();
@@ -77,7 +78,7 @@ impl RealServer {
         &self.endpoint
     }
 
-    /// The variables by which any S3 client finds and may use this server.
+    /// The environment of an S3 client that uses this server.
     pub fn env(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT_URL", self.endpoint.clone()),
@@ -97,7 +98,7 @@ impl Drop for RealServer {
     }
 }
 
-/// A port below the range that the kernel hands out by itself, with room for the ones a cluster takes beside it.
+/// A free port below the range from which the kernel chooses, followed by ports for the cluster's other servers.
 fn free_port() -> u16 {
     let start = 10_000 + (std::process::id() % 200) as u16 * 50;
     (0..400)

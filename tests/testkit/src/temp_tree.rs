@@ -1,7 +1,7 @@
 //! Reference folders.
 //!
-//! The invariant: the bytes of a file follow from the tree's seed and the file's number alone, so a test that fails
-//! tells all there is to repeat it by its seed.
+//! The invariant: the bytes of a file follow from the tree's seed and the file's number alone, so the seed is enough to
+//! repeat a test that failed.
 
 use std::ffi::OsString;
 use std::io;
@@ -57,12 +57,12 @@ impl TempTree {
         format!("file://{}", self.folder.path().display())
     }
 
-    /// The files' paths below the root and their sizes, in the order they were made in.
+    /// The files' paths below the root and their sizes, in the order in which they were made.
     pub fn files(&self) -> &[(PathBuf, u64)] {
         &self.files
     }
 
-    /// The bytes that a file must have.
+    /// The expected bytes of a file.
     ///
     /// # Panics
     /// When there is no file of that number.

@@ -1,4 +1,4 @@
-//! The test cluster itself: that it works, and that nothing of it is left.
+//! The test cluster itself: it works, and nothing of it is left.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,25 +33,25 @@ spec:
 
 #[test]
 fn cluster_runs_pods_that_reach_the_test() {
-    let cluster = Cluster::start(2);
-    let listener = cluster.listen(9000);
-    let script = "nc 10.89.0.1 9000; exec tail -f /dev/null";
-    cluster.apply(&(pod("one", 1, script) + &pod("two", 2, script)));
+    let cluster = Cluster::shared();
+    let listener = cluster.listen(0);
+    let script = format!("nc 10.89.0.1 {}; exec tail -f /dev/null", listener.local_addr().expect("bound").port());
+    cluster.apply(&(pod("one", 1, &script) + &pod("two", 2, &script)));
 
     let hello = std::thread::spawn(move || {
         for _ in 0..2 {
-            listener.accept().expect("a pod comes").0.write_all(b"hello\n").expect("a pod takes it");
+            listener.accept().expect("a pod connects").0.write_all(b"hello\n").expect("a pod reads");
         }
     });
     for name in ["one", "two"] {
         cluster.wait_for(name, Duration::from_secs(60), || cluster.kubectl(&["logs", name]).stdout == b"hello\n");
     }
-    hello.join().expect("both came");
+    hello.join().expect("both connected");
     assert!(cluster.exec_in_pod("default", "one", &["test", "-c", "/dev/fuse"]).status.success());
     let node = &cluster.get_json(&["pod", "two"])["spec"]["nodeName"];
     assert_eq!(node, "n2");
 
-    // What a pod mounts below /var/lib/kubelet is its node's, and the node's alone.
+    // A pod's mount below /var/lib/kubelet is visible on its node, and on no other.
     let mount = "mkdir /var/lib/kubelet/made && mount -t tmpfs made /var/lib/kubelet/made";
     assert!(cluster.exec_in_pod("default", "two", &["sh", "-c", mount]).status.success());
     assert!(cluster.node_folder(2).join("made").is_dir());
@@ -68,6 +68,35 @@ fn cluster_runs_pods_that_reach_the_test() {
     cluster.wait_for("a pod after the restart", Duration::from_secs(30), || {
         cluster.exec_in_pod("default", "one", &["true"]).status.success()
     });
+    let undo = "umount /var/lib/kubelet/made && rmdir /var/lib/kubelet/made";
+    assert!(cluster.exec_in_pod("default", "two", &["sh", "-c", undo]).status.success());
+    cluster.kubectl_ok(&["delete", "pods", "one", "two"]);
+}
+
+#[test]
+fn a_shared_cluster_is_handed_from_test_to_test_and_a_failed_one_is_not() {
+    let first = Cluster::shared();
+    let folder = first.note("").parent().expect("the cluster's folder").to_owned();
+    std::fs::write(first.note("test"), "seen").expect("write");
+    let id = fs::read_to_string(folder.join("pid")).expect("a started cluster has this file");
+    let waiting = std::thread::spawn(|| {
+        let second = Cluster::shared();
+        fs::read_to_string(second.note("test")).expect("the same cluster")
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!waiting.is_finished(), "one at a time");
+    drop(first);
+    assert_eq!(waiting.join().expect("no panic"), "seen");
+
+    let failed = std::thread::spawn(|| {
+        let _third = Cluster::shared();
+        panic!("made up");
+    });
+    assert!(failed.join().is_err());
+    assert!(!folder.exists(), "the cluster of a failed test is gone");
+    let fourth = Cluster::shared();
+    assert_ne!(fs::read_to_string(folder.join("pid")).expect("a started cluster has this file"), id);
+    assert_eq!(fourth.get_json(&["nodes"])["items"].as_array().map(Vec::len), Some(2));
 }
 
 #[test]
@@ -98,7 +127,7 @@ fn cluster_ends_with_its_owner_and_leaves_nothing() {
     traces.wait_until_gone();
     assert_eq!(self::interfaces(), interfaces);
 
-    // The cluster beside has the same addresses and has noticed nothing.
+    // The other cluster has the same addresses and is untouched.
     assert_eq!(beside.get_json(&["nodes"])["items"].as_array().map(Vec::len), Some(1));
     assert_eq!(beside.get_json(&["pods"])["items"].as_array().map(Vec::len), Some(0));
     let of_beside = Traces::of(beside.node_folder(1).ancestors().nth(2).expect("the cluster's folder"));
@@ -107,7 +136,7 @@ fn cluster_ends_with_its_owner_and_leaves_nothing() {
     of_beside.wait_until_gone();
 }
 
-/// A pod's manifest in a file that goes with a cluster.
+/// A pod's manifest in a file of a cluster's.
 fn manifest(cluster: &Cluster) -> PathBuf {
     let file = cluster.node_folder(1).with_file_name("pod.yaml");
     fs::write(&file, pod("sleeper", 1, "sleep 1000")).expect("write");
@@ -119,7 +148,7 @@ fn interfaces() -> BTreeSet<PathBuf> {
     fs::read_dir("/sys/class/net").expect("read").map(|entry| entry.expect("read").path()).collect()
 }
 
-/// What tells that a cluster is, or was, on this machine.
+/// What a cluster leaves visible on this machine.
 struct Traces {
     folder: PathBuf,
     cgroup: String,
@@ -135,7 +164,7 @@ impl Traces {
         Self { folder: folder.to_owned(), cgroup: read("cgroup").trim().to_owned(), namespaces: namespaces.into() }
     }
 
-    /// A guard looks twice a second.
+    /// A guard checks twice a second.
     fn wait_until_gone(&self) {
         let started = Instant::now();
         while !self.found().is_empty() {

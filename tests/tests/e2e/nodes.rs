@@ -1,5 +1,4 @@
 //! The lab of nodes itself: what it promises to the scenarios that are played in it.
-#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -119,7 +118,7 @@ fn nothing_is_left_of_a_lab_that_was_dropped_or_whose_test_was_killed() {
     assert_gone(&folder);
 
     let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["a_lab_that_waits_for_its_end", "--exact", "--ignored", "--nocapture"])
+        .args(["nodes::a_lab_that_waits_for_its_end", "--exact", "--ignored", "--nocapture"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -1,25 +1,25 @@
-//! Nodes of a real Kubernetes read from each other's caches: Larder deployed with the component `sharing`, members from real
-//! EndpointSlices, certificates and tokens from Secrets.
-#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
+//! Nodes of a real Kubernetes read from each other's caches: Larder is deployed with the component `sharing`, members come
+//! from real EndpointSlices, certificates and tokens from Secrets.
 
 use std::collections::BTreeMap;
 
-use larder_e2e::platform::{PATIENCE, Platform, SUMS, kill_process, reader_script, sums};
+use larder_e2e::platform::{Platform, SUMS, TIMEOUT, kill_process, reader_script, sums};
 use larder_testkit::larder_binary;
 use serde_json::Value;
 
-/// Opens the dataset to other nodes.
+/// The token by which nodes get the dataset from each other.
 const TOKEN: &str = "battery-staple-of-the-volume";
 
 const FILES: usize = 60;
 
 const READERS: [&str; 2] = ["reader1", "reader2"];
 
+/// Bytes that no other test has: nodes keep what earlier tests have read.
 fn bytes(i: usize) -> Vec<u8> {
     (0..5_000 + (i * 7919) % 90_000).map(|n| ((n * (2 * i + 1)) >> 3) as u8).collect()
 }
 
-/// Node names and the addresses that the service's EndpointSlices have for them.
+/// Node names, and their addresses in the service's EndpointSlices.
 fn endpoints(platform: &Platform) -> BTreeMap<String, String> {
     let service = "kubernetes.io/service-name=larderd";
     let slices = platform.cluster.get_json(&["endpointslices", "-n", "larder-system", "-l", service]);
@@ -33,8 +33,8 @@ fn endpoints(platform: &Platform) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What node `n` knows of the nodes that share: `larder stats --cluster`, asked on that node of the mount that it shares
-/// with its pods. Nothing as long as one of them does not answer it.
+/// What node `n` knows of the nodes that share: `larder stats --cluster` on that node, for the mount that its pods share.
+/// `None` as long as one of the nodes does not answer it.
 fn nodes_seen_by(platform: &Platform, n: u32) -> Option<Vec<Value>> {
     let mounts = platform.mounts(n);
     let own = mounts.iter().filter_map(|line| line.split(' ').nth(4)).find(|path| path.contains("/plugins/"))?;
@@ -45,10 +45,10 @@ fn nodes_seen_by(platform: &Platform, n: u32) -> Option<Vec<Value>> {
     nodes.iter().all(|node| node["error"].is_null()).then_some(nodes)
 }
 
-/// Waits until every node knows the endpoints as they are, and all answer all.
+/// Waits until every node knows the present endpoints, and each answers each.
 fn wait_until_they_know_each_other(platform: &Platform) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    platform.cluster.wait_for("the nodes know each other", PATIENCE, || {
+    platform.cluster.wait_for("the nodes know each other", TIMEOUT, || {
         let endpoints = endpoints(platform);
         [1, 2].into_iter().all(|n| {
             let seen = nodes_seen_by(platform, n).unwrap_or_default();
@@ -58,30 +58,27 @@ fn wait_until_they_know_each_other(platform: &Platform) {
     });
 }
 
-fn log(platform: &Platform, pod: &str) -> String {
-    String::from_utf8_lossy(&platform.cluster.kubectl(&["logs", pod]).stdout).into_owned()
-}
-
 fn rounds(platform: &Platform) -> [usize; 2] {
-    READERS.map(|reader| log(platform, reader).matches("round\n").count())
+    READERS.map(|reader| platform.logs(reader).matches("round\n").count())
 }
 
 /// Waits until each reader has read all files once more, from the first to the last.
 fn wait_for_a_round(platform: &Platform) {
     let before = rounds(platform);
-    platform.cluster.wait_for("each reader reads all files once more", PATIENCE, || {
+    platform.cluster.wait_for("each reader reads all files once more", TIMEOUT, || {
         rounds(platform).iter().zip(before).all(|(now, before)| *now >= before + 2)
     });
 }
 
 #[test]
 fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
-    let platform = Platform::start_sharing(2);
+    let platform = Platform::start_sharing("sharing");
     let cluster = &platform.cluster;
     let expected = platform.put_dataset("set", FILES, bytes);
     let gets = || -> u64 { expected.keys().map(|path| platform.gets_of("set", path)).sum() };
-    let secret =
-        platform.secret("default").replace("stringData: {", &format!("stringData: {{LARDER_PEER_TOKEN: {TOKEN}, "));
+    let secret = platform
+        .secret(platform.namespace())
+        .replace("stringData: {", &format!("stringData: {{LARDER_PEER_TOKEN: {TOKEN}, "));
     cluster.apply(&(secret + &platform.volume("set", "set", "ReadOnlyMany", "placement: partitioned")));
     let script = format!(
         "while [ ! -e /tmp/go ]; do sleep 0.1; done; (cd /set && {SUMS}) && echo whole; {}",
@@ -91,20 +88,21 @@ fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
         cluster.apply(&platform.pod(reader, node, &["set"], &script));
     }
     for reader in READERS {
-        cluster.wait_for("a reader has its mount", PATIENCE, || platform.phase("default", reader) == "Running");
+        cluster
+            .wait_for("a reader has its mount", TIMEOUT, || platform.phase(platform.namespace(), reader) == "Running");
     }
     wait_until_they_know_each_other(&platform);
 
-    // Both read everything at once, for the first time.
-    let touch = |reader, file| cluster.exec_in_pod("default", reader, &["touch", file]);
+    // Both read everything for the first time, at the same time.
+    let touch = |reader, file| platform.exec(reader, &["touch", file]);
     std::thread::scope(|scope| {
         for reader in READERS {
             scope.spawn(move || assert!(touch(reader, "/tmp/go").status.success()));
         }
     });
     for reader in READERS {
-        cluster.wait_for("a reader has read all", PATIENCE, || log(&platform, reader).contains("whole\n"));
-        let said = log(&platform, reader);
+        cluster.wait_for("a reader has read all", TIMEOUT, || platform.logs(reader).contains("whole\n"));
+        let said = platform.logs(reader);
         assert_eq!(sums(said.split("whole\n").next().unwrap()), expected, "{reader}");
     }
     for path in expected.keys() {
@@ -118,7 +116,7 @@ fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
     // The daemon of one node dies, then its whole pod, which comes back at another address.
     let pids = cluster.pids_on_node(2, "larderd");
     kill_process(pids[0]);
-    cluster.wait_for("larderd is back", PATIENCE, || {
+    cluster.wait_for("larderd is back", TIMEOUT, || {
         let now = cluster.pids_on_node(2, "larderd");
         now.len() == 1 && now != pids
     });
@@ -127,14 +125,14 @@ fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
     let on_node_2 =
         ["-n", "larder-system", "-l", "app.kubernetes.io/name=larderd", "--field-selector", "spec.nodeName=n2"];
     cluster.kubectl_ok(&[&["delete", "pod"], &on_node_2[..]].concat());
-    cluster.wait_for("its pod has another address", PATIENCE, || {
+    cluster.wait_for("its pod has another address", TIMEOUT, || {
         let now = endpoints(&platform);
         now.len() == 2 && now["n1"] == before["n1"] && now["n2"] != before["n2"]
     });
     wait_until_they_know_each_other(&platform);
 
-    // They read from each other again: what is fetched in the end is nothing.
-    cluster.wait_for("nothing is fetched any more", PATIENCE, || {
+    // They read from each other again: in the end nothing is fetched.
+    cluster.wait_for("nothing is fetched any more", TIMEOUT, || {
         let before = gets();
         wait_for_a_round(&platform);
         gets() == before
@@ -146,7 +144,7 @@ fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
     }
     println!("{} files, {} GETs in all, {:?} rounds", expected.len(), gets(), rounds(&platform));
 
-    // Nothing that Kubernetes or Larder has written down holds the token.
+    // No file of Kubernetes or Larder holds the token.
     for n in [1, 2] {
         let found = cluster.exec(&["grep", "-rl", TOKEN, cluster.node_folder(n).to_str().unwrap()]);
         assert_eq!(String::from_utf8_lossy(&found.stdout), "", "the token is on node {n}");

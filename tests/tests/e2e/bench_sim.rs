@@ -1,5 +1,4 @@
 //! `larder bench sim` against a real mount: one reader that reads the same files in the same order misses as many of them.
-#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
 
 use std::fmt::Write;
 

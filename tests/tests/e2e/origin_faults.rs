@@ -1,6 +1,5 @@
 //! An origin in trouble: what passes is not seen by readers, what does not pass ends in one clear errno, and neither
 //! touches other files.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
 
 use std::collections::HashMap;
 use std::fs::File;

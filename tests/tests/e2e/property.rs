@@ -4,7 +4,6 @@
 //!
 //! The cast: [`Setup`] and [`Step`] are what is drawn, and what a failure prints; [`World`] is the bucket, the mount and
 //! the model; [`Allowed`] is which errnos the present trouble permits.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
 #![expect(unsafe_code, reason = "maps files of the mount")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,4 @@
 //! Restarts: the serving process is killed at any moment, or ends in good order, and the next one goes on from its cache.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,4 @@
 //! `larder bench peers` as a person runs it: real mounts, real processes, counts that must be exact.
-#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
 
 use larder_e2e::Lab;
 use serde_json::Value;

@@ -1,5 +1,4 @@
 //! A real tree of the machine, through S3 and from its folder, compared byte by byte with `diff -r`.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;

@@ -1,6 +1,5 @@
 //! Nodes that share their caches: a real `larderd` on each, in a network of its own, real mounts, and an S3 server that
 //! counts what it is asked for. Whatever is read is compared with the bytes that were put.
-#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
 
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -17,9 +16,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
-#[path = "peers/arriving.rs"]
 mod arriving;
-#[path = "peers/copies.rs"]
 mod copies;
 
 const BLOCK: u64 = 4 << 20;

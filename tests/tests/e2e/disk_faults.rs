@@ -1,5 +1,4 @@
 //! A cache disk in trouble costs hits and never a read; what cannot be fetched again, the manifest, is refused in words.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

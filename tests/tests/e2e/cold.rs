@@ -1,5 +1,4 @@
 //! How bytes come from the origin: as few GETs as can be, ahead of who reads in order, and none twice.
-#![expect(clippy::unwrap_used, reason = "this is test code: a panic is how it fails")]
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,0 +1,164 @@
+//! [`Larderd`]: the node daemon as a process.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use larder_daemon_api::connect_channel;
+use larder_daemon_api::v1::daemon_client::DaemonClient;
+use larder_testkit::built;
+use rustix::process::{Pid, Signal, kill_process};
+use tonic::transport::Channel;
+
+use crate::lab::{Lab, SECRET};
+use crate::network::Namespace;
+use crate::process::{holds_a_connection, is_zombie};
+
+/// What a node shows its peers to be served a dataset, unless a mount gets another token.
+pub(crate) const TOKEN: &str = "correct-horse-battery-staple";
+
+/// A `larderd` with folders below a lab's, or a `cachenode`, which mounts nothing.
+pub struct Larderd {
+    program: &'static str,
+    namespace: Namespace,
+    /// What every larderd needs, and this one's own flags.
+    flags: [Vec<String>; 2],
+    environment: Vec<(String, String)>,
+    run_dir: PathBuf,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Larderd {
+    /// Starts one. `name` names its cache. Its credentials are the lab's.
+    pub fn start(lab: &Lab, name: &str, flags: &[&str]) -> Self {
+        let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        Self::start_in(lab, Namespace::default(), &lab.proxy.endpoint(), "larderd", name, &flags)
+    }
+
+    /// Starts `program` in a network namespace, from which it reaches the S3 server by this URL.
+    pub(crate) fn start_in(
+        lab: &Lab,
+        namespace: Namespace,
+        endpoint: &str,
+        program: &'static str,
+        name: &str,
+        flags: &[String],
+    ) -> Self {
+        let folder = lab.folder().join(format!("node-{name}"));
+        let run_dir = folder.join("cache");
+        std::fs::create_dir_all(&run_dir).unwrap();
+        let path = |name: &str| folder.join(name).display().to_string();
+        let needed = vec![
+            format!("--cache-dir={}", path("cache")),
+            format!("--home={}", path("home")),
+            format!("--endpoint={endpoint}"),
+        ];
+        let mut larderd = Self {
+            program,
+            namespace,
+            flags: [needed, flags.to_vec()],
+            environment: vec![
+                ("AWS_ACCESS_KEY_ID".to_owned(), lab.server.access_key().to_owned()),
+                ("AWS_SECRET_ACCESS_KEY".to_owned(), SECRET.to_owned()),
+            ],
+            run_dir,
+            log: folder.join("log"),
+            child: None,
+        };
+        // No mount brings it a token.
+        if program == "cachenode" {
+            larderd.environment.push(("LARDER_PEER_TOKEN".to_owned(), TOKEN.to_owned()));
+        }
+        larderd.restart();
+        larderd
+    }
+
+    /// Starts it again; it must have ended.
+    pub fn restart(&mut self) {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
+        let child = self
+            .namespace
+            .command(built(self.program))
+            .args(self.flags.iter().flatten())
+            .env_clear()
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// SIGTERM, and waits until it has ended by itself.
+    pub fn terminate(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        let status = child.wait().unwrap();
+        assert!(status.success(), "larderd ended with {status}: {}", self.log());
+    }
+
+    /// Its flags from the next start on.
+    pub fn set_flags(&mut self, flags: &[String]) {
+        self.flags[1] = flags.to_vec();
+    }
+
+    /// Waits until it accepts connections, at most 60 s. Before that there is no socket, or that of a killed predecessor.
+    pub(crate) fn wait_until_it_answers(&self) {
+        let started = Instant::now();
+        let socket = self.run_dir.join("larderd.sock");
+        while UnixStream::connect(&socket).is_err() {
+            let runs = self.pid().is_some_and(|pid| !is_zombie(pid));
+            assert!(runs && started.elapsed() < Duration::from_secs(60), "larderd does not come up: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Its process, unless it has ended.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Sends it a signal; it must run.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid().unwrap().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The folder of its sockets: the cache folder.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    /// A gRPC client. Must be called within a runtime.
+    pub fn client(&self) -> DaemonClient<Channel> {
+        DaemonClient::new(connect_channel(&self.run_dir.join("larderd.sock")))
+    }
+
+    /// True if this process holds a FUSE connection.
+    pub fn holds_a_connection(&self) -> bool {
+        self.child.as_ref().is_some_and(holds_a_connection)
+    }
+}
+
+impl Drop for Larderd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,86 @@
+//! Larder in a cluster: the image, and what a user applies.
+
+use std::path::Path;
+use std::process::Command;
+
+use larder_testkit::{Cluster, built, repository};
+
+use crate::certificates::Authority;
+
+/// The two ways in which tests deploy Larder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deployment {
+    /// As the README says: `kubectl apply -k deploy`.
+    Plain,
+    /// With the component `sharing`, and certificates of an authority of the test's own.
+    Sharing,
+}
+
+impl Deployment {
+    /// Deploys Larder this way, unless an earlier test did.
+    pub(super) fn ensure(self, cluster: &Cluster) {
+        let (note, name) = (cluster.note("deployed"), format!("{self:?}"));
+        match std::fs::read_to_string(&note) {
+            Ok(deployed) if deployed == name => return,
+            Ok(_) => {
+                cluster.kubectl_ok(&["delete", "-k", deploy().to_str().unwrap()]);
+            }
+            Err(_) => load_image(cluster),
+        }
+        match self {
+            Self::Plain => {
+                cluster.kubectl_ok(&["apply", "-k", deploy().to_str().unwrap()]);
+            }
+            Self::Sharing => apply_sharing(cluster),
+        }
+        std::fs::write(note, name).unwrap();
+    }
+}
+
+fn deploy() -> std::path::PathBuf {
+    repository().join("deploy")
+}
+
+fn apply_sharing(cluster: &Cluster) {
+    let authority = Authority::new("nodes");
+    let papers = tempfile::tempdir().unwrap();
+    let path = |name: &str| papers.path().join(name);
+    authority.issue("larderd").write(&path("tls.crt"), &path("tls.key"));
+    std::fs::write(path("ca.crt"), authority.pem()).unwrap();
+    cluster.kubectl_ok(&["apply", "-f", deploy().join("namespace.yaml").to_str().unwrap()]);
+    cluster.kubectl_ok(&[
+        "create",
+        "secret",
+        "generic",
+        "larder-peers",
+        "--namespace=larder-system",
+        &format!("--from-file={}", papers.path().display()),
+    ]);
+    // An overlay names its base by a relative path.
+    let overlay = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp").arg("-r").arg(deploy()).arg(overlay.path().join("deploy")).status();
+    assert!(copied.unwrap().success(), "copy deploy");
+    let ours = overlay.path().join("sharing");
+    std::fs::create_dir(&ours).unwrap();
+    let text = "resources: [../deploy]\ncomponents: [../deploy/components/sharing]\n";
+    std::fs::write(ours.join("kustomization.yaml"), text).unwrap();
+    cluster.kubectl_ok(&["apply", "-k", ours.to_str().unwrap()]);
+}
+
+fn load_image(cluster: &Cluster) {
+    let folder = tempfile::tempdir().unwrap();
+    let (bin, image) = (folder.path().join("bin"), folder.path().join("larder.tar"));
+    std::fs::create_dir(&bin).unwrap();
+    for name in ["larder", "larderd", "larder-csi", "cachenode"] {
+        strip(&built(name), &bin.join(name));
+    }
+    let made = Command::new(deploy().join("images/build")).arg("--bin").arg(bin).arg(&image).output().unwrap();
+    assert!(made.status.success(), "build the image: {}", String::from_utf8_lossy(&made.stderr));
+    cluster.load_image(&image);
+}
+
+/// Debug information is nine tenths of a binary, and every node unpacks it.
+fn strip(from: &Path, to: &Path) {
+    let stripped = Command::new("strip").args(["--strip-debug", "-o"]).arg(to).arg(from).status();
+    assert!(stripped.unwrap().success(), "strip {}", from.display());
+}

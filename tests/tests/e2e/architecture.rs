@@ -1,0 +1,60 @@
+//! Arrows point one way: between crates as ARCHITECTURE.md draws them, and between the files of a crate.
+
+mod circles;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+use larder_testkit::repository;
+
+/// Crates whose files still have circles.
+const NOT_YET: [&str; 0] = [];
+
+fn metadata() -> Metadata {
+    MetadataCommand::new().manifest_path(repository().join("Cargo.toml")).no_deps().exec().unwrap()
+}
+
+#[test]
+fn the_crates_depend_on_each_other_as_drawn() {
+    let text = std::fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
+    let drawing = text.split("## Crates").nth(1).unwrap().split("```").nth(1).unwrap();
+    let mut allowed: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for line in drawing.lines().filter(|line| line.contains("──►")) {
+        let (from, to) = line.split_once("──►").unwrap();
+        for from in from.split(',') {
+            allowed.entry(from.trim()).or_default().extend(to.split(',').map(str::trim));
+        }
+    }
+    let short =
+        |name: &str| if name == "larder" { "cli".to_owned() } else { name.trim_start_matches("larder-").to_owned() };
+    for package in &metadata().packages {
+        let from = short(&package.name);
+        for dependency in package.dependencies.iter().filter(|dependency| dependency.path.is_some()) {
+            let to = short(&dependency.name);
+            // Tests may use these.
+            let for_tests = dependency.kind == DependencyKind::Development
+                && ["testkit", "s3-server", "dataset", "telemetry", "origin"].contains(&to.as_str());
+            let drawn = allowed.get(from.as_str()).is_some_and(|to_these| to_these.contains(to.as_str()));
+            assert!(drawn || for_tests, "{from} ──► {to} is not drawn in ARCHITECTURE.md");
+        }
+        assert!(allowed.contains_key(from.as_str()), "{from} is not drawn in ARCHITECTURE.md");
+    }
+}
+
+#[test]
+fn the_files_of_a_crate_use_each_other_one_way() {
+    let mut found = String::new();
+    for package in &metadata().packages {
+        let folder = package.manifest_path.parent().unwrap().join("src");
+        let circles = circles::of_crate(folder.as_std_path());
+        if NOT_YET.contains(&package.name.as_str()) {
+            assert!(!circles.is_empty(), "{} has no circles any more: take it off the list NOT_YET", package.name);
+            continue;
+        }
+        for circle in circles {
+            found += &format!("\n{}: {circle}", package.name);
+        }
+    }
+    assert!(found.is_empty(), "move what two files share down into a file of its own:{found}");
+}
