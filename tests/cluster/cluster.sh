@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A real Kubernetes cluster for tests: etcd, the control plane, and nodes with a kubelet and a containerd each.
 #
-#   cluster.sh install                            installs packages and builds the pinned parts, unless they are there
+#   cluster.sh packages                           installs the Debian packages, unless they are there
+#   cluster.sh install                            the same, and builds the pinned parts, unless they are there
 #   cluster.sh check                              fails unless they are there
 #   cluster.sh start DIR NODES [OWNER]            starts a cluster with its files in DIR; it ends with the process OWNER
 #   cluster.sh stop DIR                           stops it and removes its files
@@ -49,14 +50,17 @@ check() {
     [[ -z $missing ]] || die "is not installed (${missing//$'\n'/, }): run $0 install"
 }
 
+packages() {
+    packaged && return
+    local sudo=
+    [[ $EUID -eq 0 ]] || sudo=sudo
+    $sudo apt-get update -qq
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        runc containernetworking-plugins busybox-static iproute2 openssl curl python3 util-linux >/dev/null
+}
+
 install() {
-    if ! packaged; then
-        local sudo=
-        [[ $EUID -eq 0 ]] || sudo=sudo
-        $sudo apt-get update -qq
-        $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-            runc containernetworking-plugins busybox-static iproute2 openssl curl python3 util-linux >/dev/null
-    fi
+    packages
     [[ -n $(missing) ]] || return 0
     command -v go >/dev/null || die "needs Go to build Kubernetes: https://go.dev/dl"
     mkdir -p "$BIN"
@@ -254,6 +258,7 @@ load() {
 }
 
 case "${1-}:$#" in
+    packages:1) packages ;;
     install:1) install ;;
     check:1) check ;;
     start:3) start "$2" "$3" "$PPID" ;;

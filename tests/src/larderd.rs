@@ -16,7 +16,7 @@ use crate::network::Namespace;
 use crate::process::{holds_a_connection, is_zombie};
 
 /// What a node shows its peers to be served a dataset, unless a mount gets another token.
-pub(crate) const TOKEN: &str = "correct-horse-battery-staple";
+pub const TOKEN: &str = "correct-horse-battery-staple";
 
 /// A `larderd` with folders below a lab's, or a `cachenode`, which mounts nothing.
 pub struct Larderd {

@@ -18,6 +18,6 @@ mod process;
 
 pub use keeper::Keeper;
 pub use lab::{BUCKET, Lab, SECRET};
-pub use larderd::Larderd;
+pub use larderd::{Larderd, TOKEN};
 pub use mount::Mount;
 pub use plugin::Plugin;

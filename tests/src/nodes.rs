@@ -15,7 +15,6 @@ use rustix::process::Signal;
 
 use crate::lab::Lab;
 use crate::larderd::Larderd;
-pub use crate::larderd::TOKEN;
 use crate::mount::Mount;
 use crate::network::{BRIDGE, Link, Namespace, Network};
 
@@ -112,9 +111,9 @@ impl Node {
         &self.folder
     }
 
-    /// Mounts a dataset at a new folder by this node's larderd. Peers that show [`TOKEN`] are served it.
+    /// Mounts a dataset at a new folder by this node's larderd. Peers that show [`TOKEN`](crate::TOKEN) are served it.
     pub fn mount(&self, src: &str, flags: &[&str]) -> Mount {
-        self.mount_with_token(src, Some(TOKEN), flags)
+        self.mount_with_token(src, Some(crate::larderd::TOKEN), flags)
     }
 
     /// The same, with another token or none.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use larder_e2e::certificates::{Authority, Identity, replace};
-use larder_e2e::nodes::{Node, Nodes, TOKEN};
-use larder_e2e::{Lab, Mount};
+use larder_e2e::nodes::{Node, Nodes};
+use larder_e2e::{Lab, Mount, TOKEN};
 use larder_testkit::seeded_bytes;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
