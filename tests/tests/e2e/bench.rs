@@ -1,4 +1,4 @@
-//! `larder bench peers` as a person runs it: real mounts, real processes, counts that must be exact.
+//! `larder bench peers` as a user runs it: real mounts, real processes, counts that must be exact.
 
 use larder_e2e::Lab;
 use serde_json::Value;
@@ -8,7 +8,7 @@ fn one<'a>(outcome: &'a Value, system: &str, state: &str) -> &'a Value {
     let all = outcome["measurements"].as_array().unwrap();
     let mut found = all.iter().filter(|one| one["system"] == system && one["state"] == state);
     let one = found.next().unwrap_or_else(|| panic!("{system} {state}: {outcome:#}"));
-    assert!(found.next().is_none(), "{system} {state} is there once");
+    assert!(found.next().is_none(), "{system} {state} is measured once");
     one
 }
 

@@ -1,4 +1,4 @@
-//! `larder bench sim` against a real mount: one reader that reads the same files in the same order misses as many of them.
+//! `larder bench sim` against a real mount: one reader that reads the same files in the same order misses the same number.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ const FILES: u64 = 300;
 const FILE_BYTES: u64 = 20_000;
 const EPOCHS: usize = 4;
 
-/// What the simulation says is missed in each epoch.
+/// The misses of each epoch according to the simulation.
 fn simulated(lab: &Lab, policy: &str, cache_bytes: &str, seed: &str) -> Vec<u64> {
     let json = lab.folder().join("sim.json");
     let (files, size, epochs) = (FILES.to_string(), FILE_BYTES.to_string(), EPOCHS.to_string());
@@ -22,8 +22,8 @@ fn simulated(lab: &Lab, policy: &str, cache_bytes: &str, seed: &str) -> Vec<u64>
     epochs.iter().map(|epoch| epoch["missed_blocks"].as_u64().unwrap()).collect()
 }
 
-/// With one thread that serves, a hit is known to the policy before the reader has gone on to the next file; with several,
-/// the last touches of one file and the first ones of the next may change places, and lru is that much less exact.
+/// With one serving thread, the policy learns of a hit before the reader opens the next file. With several, the last touches
+/// of one file and the first touches of the next may change places, which makes lru that much less exact.
 #[test]
 fn a_mount_with_one_reader_misses_just_what_the_simulation_says() {
     let lab = Lab::new();
@@ -32,8 +32,8 @@ fn a_mount_with_one_reader_misses_just_what_the_simulation_says() {
         let (name, bytes) = (format!("{number:04}"), seeded_bytes(number, FILE_BYTES));
         writeln!(list, "{FILE_BYTES} {:08x} {name}", larder_dataset::crc32c(&bytes)).unwrap();
         lab.put(&name, bytes);
-        // A file that nobody reads lies between: none of those that are read follows another, so that no run of them
-        // looks like a reader who reads in order, for whom more would be brought in.
+        // A file that nobody reads lies between any two, so that no run of reads looks like reading in order, which would
+        // fetch more.
         lab.put(&format!("{number:04}-unread"), vec![0]);
     }
     let expected = lab.folder().join("list");
@@ -43,7 +43,7 @@ fn a_mount_with_one_reader_misses_just_what_the_simulation_says() {
             let name = format!("{policy}-{cache_bytes}");
             let mount =
                 lab.mount(&name, &lab.url(), &["--policy", policy, "--cache-size", cache_bytes, "--threads", "1"]);
-            // The daemon's number seeds its random policy; the simulation takes it for the shuffles, too.
+            // The daemon's process id seeds its random policy; the simulation also uses it for the shuffles.
             let seed = u64::from(mount.pid());
             let missed: Vec<u64> = (0..EPOCHS as u64)
                 .map(|epoch| {

@@ -1,4 +1,4 @@
-//! How bytes come from the origin: as few GETs as can be, ahead of who reads in order, and none twice.
+//! How bytes come from the origin: with as few GETs as possible, ahead of a reader that reads in order, and none twice.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +15,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Packs 300 files of 30,000 bytes, 9 MB, into one pack, which is mounted with this cache.
+/// Packs 300 files of 30,000 bytes, 9 MB, into one pack, and mounts it with a cache of this size.
 fn packed(lab: &Lab, cache: &str, flags: &[&str]) -> Mount {
     for n in 0..300 {
         lab.put(&format!("d/{n:03}"), bytes(n, 30_000));
@@ -65,7 +65,7 @@ fn a_packed_file_brings_nothing_along_that_the_cache_has_no_room_for() {
 fn a_packed_file_is_there_before_the_neighbours_behind_it_are_and_stays_if_they_never_come() {
     let lab = Lab::new();
     let mount = packed(&lab, "20MiB", &["--attempt-timeout", "300ms", "--read-deadline", "3s"]);
-    // Half of the first 3 MiB come, and then nothing more.
+    // Half of the first 3 MiB arrives, and then nothing more.
     let first = AtomicBool::new(true);
     lab.proxy.set_hook(move |_| if first.swap(false, Relaxed) { Fault::Stall } else { Fault::StallBeforeHead });
     for n in 0..50 {
@@ -73,8 +73,8 @@ fn a_packed_file_is_there_before_the_neighbours_behind_it_are_and_stays_if_they_
     }
     assert!(mount.read_fresh("d/060").is_err(), "it lies behind the half");
     mount.settle();
-    let landed = mount.metric("store_admitted_total");
-    assert!((50..60).contains(&landed), "{landed}");
+    let admitted = mount.metric("store_admitted_total");
+    assert!((50..60).contains(&admitted), "{admitted}");
     lab.proxy.set_hook(|_| Fault::None);
     read_shuffled(&mount);
     assert_eq!(mount.metric("store_admitted_total"), 300);
@@ -97,7 +97,7 @@ fn who_reads_a_large_file_in_order_is_read_ahead_of() {
     let lab = Lab::new();
     let expected = bytes(1, LEN);
     lab.put("big", expected.clone());
-    // The cache keeps two blocks of ten; the others pass through memory.
+    // The cache keeps two blocks of ten; the others only pass through memory.
     let mount = lab.mount("m", &lab.url(), &["--cache-size", "8MiB"]);
     let file = std::fs::File::open(mount.path("big")).unwrap();
     let mut piece = vec![0; 1 << 20];
@@ -105,7 +105,7 @@ fn who_reads_a_large_file_in_order_is_read_ahead_of() {
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut piece, at).unwrap();
         assert_eq!(piece, expected[at as usize..][..1 << 20], "at {at}");
     }
-    // Two blocks were read, the kernel asks for no more than one beyond; the others come unasked.
+    // Two blocks were read, and the kernel requests at most one more; the others are fetched ahead.
     mount.wait_until("blocks come ahead of the reader", |_| lab.gets_of("big") >= 4);
     assert_eq!(std::fs::read(mount.path("big")).unwrap(), expected);
     assert_eq!(lab.gets_of("big"), 10, "each block once");
@@ -133,7 +133,7 @@ fn who_reads_files_in_order_is_read_ahead_of_and_who_reads_a_few_is_not() {
     }
     mount.settle();
     let counters = lab.server.counters();
-    // Four were read before; what the small cache did not keep of them is asked for again.
+    // Four were read before. Those that the small cache did not keep are fetched again.
     assert!((200..=204).contains(&counters.gets), "{counters:?}");
     assert_eq!(lab.server.gets_of(BUCKET, "data/150"), 1);
 }

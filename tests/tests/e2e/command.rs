@@ -1,4 +1,4 @@
-//! The command as a script or a person meets it.
+//! The command as scripts and users see it.
 
 use larder_e2e::Lab;
 use larder_testkit::{Fault, seeded_bytes};
@@ -73,7 +73,7 @@ fn a_busy_mount_says_so_and_leaves_only_when_told_to() {
     assert!(error.contains("--lazy"), "{error}");
     lab.larder_ok(&["umount", "--lazy", dir]);
     assert!(!mount.path("a").exists());
-    assert_eq!(std::io::read_to_string(open).unwrap(), "1", "who has it open reads on");
+    assert_eq!(std::io::read_to_string(open).unwrap(), "1", "an open file can still be read");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn after_an_umount_the_cache_is_free_for_the_next_mount() {
         let mount = lab.mount("m", &lab.url(), &[]);
         assert_eq!(std::fs::read(mount.path("a")).unwrap(), b"1");
         lab.larder_ok(&["umount", mount.dir().to_str().unwrap()]);
-        // Its drop would unmount the next one.
+        // Dropping it would unmount the next one.
         std::mem::forget(mount);
     }
 }
@@ -160,7 +160,7 @@ fn a_manifest_beside_the_data_is_found_by_every_node_and_cannot_point_elsewhere(
     lab.put("a", b"1".to_vec());
     let beside = format!("{}/.larder/manifest", lab.url());
     lab.larder_ok(&["import", &lab.url(), "--to", &beside]);
-    // A node that has never listed this origin, and now cannot.
+    // Like a node that has never listed this origin, and now cannot.
     lab.proxy.set_hook(|head| {
         if head.path.contains("list-type=2") {
             Fault::Status { status: 403, code: "AccessDenied" }

@@ -1,4 +1,4 @@
-//! The CSI driver with the real daemon, real mounts and a real S3 server; the kubelet's part is played by the test.
+//! The CSI driver with the real daemon, real mounts and a real S3 server. The test plays the kubelet.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use larder_e2e::{Lab, Larderd, Plugin, SECRET};
 use larder_testkit::scaled;
 use serde_json::Value;
 
-/// What the suite says of features that the driver does not claim: the only reasons to skip a test.
+/// The suite's messages about features that the driver does not claim: the only reasons to skip a test.
 const UNCLAIMED: [&str; 17] = [
     "ControllerExpandVolume not supported",
     "ControllerModifyVolume not supported",
@@ -87,7 +87,7 @@ fn csi_sanity_passes() {
         let name = format!("{} {}", spec["ContainerHierarchyTexts"], spec["LeafNodeText"]);
         let why = spec["Failure"]["Message"].as_str().unwrap_or_default();
         match state {
-            // The suite's authors have put some aside themselves.
+            // The suite's authors have disabled some.
             "passed" | "pending" => {}
             "skipped" => skipped.push((name, why)),
             _ => failed.push((name, why)),
@@ -168,7 +168,8 @@ fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
                 }
             });
         }
-        // A child inherits open files of the mount and closes them: until the first close was answered, that would wait.
+        // A child inherits open files of the mount and closes them. Until the kernel has the first answer to a close, that
+        // would wait.
         wait_until("the readers read", || read.load(Ordering::Relaxed) > 0);
         for kill in 0..scaled(20) {
             if kill % 2 == 0 {
@@ -218,7 +219,7 @@ fn a_second_volume_with_other_settings_is_refused_in_words() {
     let refused = lab.runtime().block_on(node.node_publish_volume(request.clone())).unwrap_err();
     assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
     assert!(refused.message().contains("cache size"), "{refused}");
-    // More than the dataset has is as good as all of it, which is what the first has.
+    // More than the size of the dataset means all of it, which is what the first volume has.
     request.volume_context.insert("cacheSize".to_owned(), "1MiB".to_owned());
     lab.runtime().block_on(node.node_publish_volume(request)).unwrap();
     assert_eq!(larder_mounts(lab.folder()).len(), 3);
@@ -244,7 +245,7 @@ fn readers_go_on_where_sharing_was_turned_off() {
     larderd.set_flags(&[]);
     larderd.restart();
     assert_eq!(std::fs::read(target.join("g")).unwrap(), b"more");
-    // Who asks for other nodes now is told that there are none.
+    // A new volume that needs other nodes is told that there are none.
     request.volume_id = "another".to_owned();
     request.target_path = plugin.path("kubelet/pods/b").display().to_string();
     let refused = lab.runtime().block_on(node.node_publish_volume(request)).unwrap_err();
@@ -256,7 +257,7 @@ fn readers_go_on_where_sharing_was_turned_off() {
 fn credentials_that_may_not_read_open_nothing_that_another_tenant_has_cached() {
     let lab = Lab::new();
     lab.put("f", b"secret data".to_vec());
-    // larderd's own credentials are good; they must not help a tenant who brings others.
+    // larderd's own credentials are valid. They must not help a tenant that brings others.
     let larderd = Larderd::start(&lab, "tenants", &[]);
     let plugin = Plugin::start(&lab, &larderd, &[]);
     let _in_runtime = lab.runtime().enter();

@@ -1,4 +1,5 @@
-//! A cache disk in trouble costs hits and never a read; what cannot be fetched again, the manifest, is refused in words.
+//! A cache disk in trouble costs hits and never fails a read. A damaged manifest, which cannot be fetched again, is refused
+//! with a message.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -14,14 +15,14 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 const MIB: u64 = 1 << 20;
 
-/// What is logged when the disk starts to fail.
+/// The log message when the disk starts to fail.
 const COMPLAINT: &str = "admissions to the cache pause";
 
-/// A file system of its own for a cache folder. Must be made before the mount that uses it, so that it ends after it.
+/// A file system for a cache folder. Make it before the mount that uses it, so that it is dropped after it.
 struct Disk(PathBuf);
 
 impl Disk {
-    /// In memory, of so many bytes.
+    /// In memory, with this many bytes.
     fn tmpfs(dir: PathBuf, bytes: u64) -> Self {
         std::fs::create_dir_all(&dir).unwrap();
         let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
@@ -29,13 +30,13 @@ impl Disk {
         Self(dir)
     }
 
-    /// Gives a disk in memory another size.
+    /// Resizes a disk in memory.
     fn resize(&self, bytes: u64) {
         let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
         rustix::mount::mount_remount(&self.0, MountFlags::empty(), options.as_c_str()).unwrap();
     }
 
-    /// An ext4 in a file, which goes read-only at its first error, as a disk that dies makes it.
+    /// An ext4 in a file, which goes read-only at its first error, as on a dying disk.
     fn ext4(dir: PathBuf, image: &Path) -> Self {
         std::fs::create_dir_all(&dir).unwrap();
         File::create(image).unwrap().set_len(256 * MIB).unwrap();
@@ -44,7 +45,7 @@ impl Disk {
         Self(dir)
     }
 
-    /// Lets the kernel meet an error on this ext4.
+    /// Makes the kernel find an error on this ext4.
     fn fail(&self) {
         let source = run(Command::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&self.0));
         let device = source.trim().trim_start_matches("/dev/");
@@ -80,7 +81,7 @@ fn assert_reads_right(mount: &Mount, files: &[(String, Vec<u8>)]) {
     mount.settle();
 }
 
-/// `larder umount`, and the end of its process.
+/// `larder umount`, and waits for the end of its process.
 fn unmount(lab: &Lab, mount: Mount) {
     lab.larder_ok(&["umount", mount.dir().to_str().unwrap()]);
     let started = Instant::now();
@@ -91,7 +92,7 @@ fn unmount(lab: &Lab, mount: Mount) {
     }
 }
 
-/// The files of a cache with this name, such as `slots`, or ending, such as `.seg`.
+/// The files of a cache whose paths end like this, such as `/slots` or `.seg`.
 fn cache_files(lab: &Lab, ending: &str) -> Vec<PathBuf> {
     let mut folders = vec![lab.cache_dir("m").join("datasets")];
     let mut found = Vec::new();
@@ -140,7 +141,7 @@ fn a_full_disk_costs_hits_and_no_reads() {
     assert_reads_right(&mount, &files);
     assert_eq!(lab.server.counters().gets, 64 - kept, "what is kept is still a hit");
 
-    // Room comes back: after a pause the cache fills on by itself.
+    // There is room again: after a pause the cache continues to fill.
     disk.resize(256 * MIB);
     let started = Instant::now();
     while mount.metric("store_blocks") < 64 {
@@ -165,7 +166,7 @@ fn a_disk_gone_read_only_costs_hits_and_no_reads() {
     let stats = mount.stats();
     assert!(stats["metrics"]["store_write_errors_total"].as_u64().unwrap() > 0, "{stats:#}");
     let degraded = stats["cache"]["degraded"].as_str();
-    // What fails last counts: the write of a block, or giving back the room that was taken ahead of it.
+    // The last failure counts: the write of a block, or the release of the room that was preallocated for it.
     assert!(degraded.is_some_and(|why| ["disk read-only", "disk error"].contains(&why)), "{stats:#}");
     assert_eq!(stats["metrics"]["fs_errors_total"], 0, "{stats:#}");
     assert_eq!(lab.logs().matches(COMPLAINT).count(), 1, "{}", lab.logs());
@@ -173,7 +174,7 @@ fn a_disk_gone_read_only_costs_hits_and_no_reads() {
         assert_eq!(lab.gets_of(key), 1, "{key} was kept before and is a hit");
     }
     unmount(&lab, mount);
-    // A new mount cannot use it, and says what is wrong with what.
+    // A new mount cannot use it, and says what is wrong and where.
     let (dir, cache) = (lab.folder().join("mnt-m"), lab.cache_dir("m"));
     let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
     let complaint = lab.larder_fails(1, &args);
@@ -182,7 +183,7 @@ fn a_disk_gone_read_only_costs_hits_and_no_reads() {
 
 #[test]
 fn torn_and_rotten_segments_are_fetched_again() {
-    // A record takes 25 pages, whichever block is in it; so a byte every 25 pages is one in each.
+    // Each record takes 25 pages, so one byte every 25 pages is one in each record.
     const FILES: u64 = 40;
     const SIZE: u64 = 100_000;
     const EXTENT: u64 = 25 * 4096;
@@ -215,7 +216,7 @@ fn torn_and_rotten_segments_are_fetched_again() {
             let context = format!("{damage}, restart: {restart}: {:#}", mount.stats());
             assert_eq!(mount.metric("store_corrupt_total"), flaws, "{context}");
             assert_eq!(lab.server.counters().gets, flaws, "{context}");
-            // Fetched again is kept again.
+            // What was fetched again is kept again.
             assert_reads_right(&mount, &files);
             assert_eq!(lab.server.counters().gets, flaws, "{context}");
             assert_eq!(mount.metric("store_blocks"), FILES, "{context}");
@@ -232,7 +233,7 @@ fn a_deleted_cache_folder_costs_hits_and_no_reads() {
     let lab = Lab::new();
     let files = put_files(&lab, 40, 100_000);
     let mount = lab.mount("m", &lab.url(), &[]);
-    // Backwards, so that nothing is read ahead.
+    // Backwards, so that there is no read-ahead.
     let backwards: Vec<_> = files[..20].iter().rev().cloned().collect();
     assert_reads_right(&mount, &backwards);
     std::fs::remove_dir_all(lab.cache_dir("m")).unwrap();
@@ -262,7 +263,7 @@ fn a_broken_slot_table_is_made_anew_and_no_byte_is_wrong() {
     let noise = |path: &Path, at: u64, len: u64| {
         OpenOptions::new().write(true).open(path).unwrap().write_all_at(&seeded_bytes(at, len), at).unwrap();
     };
-    // What is lost with the table is in the index; so nothing is fetched again.
+    // The index has everything that was in the table, so nothing is fetched again.
     type Breakage<'a> = (&'a str, &'a dyn Fn(&Path));
     let replaced: [Breakage<'_>; 5] = [
         ("empty", &|path| set_len(path, 0)),
@@ -280,7 +281,7 @@ fn a_broken_slot_table_is_made_anew_and_no_byte_is_wrong() {
         assert_reads_right(&mount, &files);
         assert_eq!(lab.server.counters().gets, 0, "{how}");
     }
-    // A sound header over slots of noise: they point anywhere, and the records themselves tell.
+    // A valid header over random slots: they point anywhere, and the checks of the records find it.
     unmount(&lab, mount);
     noise(&cache_files(&lab, "/slots")[0], 4096, 4096);
     let mount = lab.mount("m", &lab.url(), &[]);
@@ -288,7 +289,7 @@ fn a_broken_slot_table_is_made_anew_and_no_byte_is_wrong() {
         assert_reads_right(&mount, &files);
     }
     assert_eq!(mount.metric("fs_errors_total"), 0);
-    // Slots that point to each other's records, in a mount that is looking at them.
+    // Slots that point to each other's records, while the mount uses them.
     let slots = OpenOptions::new().read(true).write(true).open(&cache_files(&lab, "/slots")[0]).unwrap();
     let mut table = [0; 8 * 40];
     slots.read_exact_at(&mut table, 4096).unwrap();
@@ -327,8 +328,8 @@ fn a_damaged_manifest_is_refused_in_words() {
         std::fs::write(&manifest, bytes).unwrap();
         refused(&format!("bit {bit} of the header flipped"));
     }
-    // Rows are checked when they are first used, for a mount must not read ten million of them: what is damaged there is
-    // an error to whoever needs it, and never a wrong name, size or byte.
+    // Rows are checked at their first use, because a mount must not read ten million of them. A damaged row is an error for
+    // the reader that needs it, and never a wrong name, size or byte.
     let mut rng = StdRng::seed_from_u64(1);
     let mut refusals = 0;
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Keys that cannot be files, and imports that were stopped.
+//! Keys that cannot be files, and imports that were killed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn hostile_keys_are_listed_and_counted_and_nothing_escapes_or_shadows() {
     }
     found.sort();
     assert_eq!(found, ["both", "both/below", "empty", "fine"]);
-    // The plain text says it too, without sending control characters to a terminal.
+    // The plain text lists them too, without control characters for a terminal.
     let said = lab.larder(&["import", &lab.url()]);
     let said = String::from_utf8(said.stderr).unwrap();
     assert!(said.contains("skipped 3 keys: path part . or ..") && said.contains("nul\\x00byte"), "{said}");
@@ -77,7 +77,7 @@ fn a_symlink_in_a_folder_origin_leads_nowhere_and_is_reported() {
     let url = format!("file://{}", folder.display());
     let said: Value = serde_json::from_str(&lab.larder_ok(&["import", &url, "--json"])).unwrap();
     assert_eq!((said["files"].as_u64(), said["skipped"].as_array().unwrap().len()), (Some(1), 2), "{said}");
-    // A file that turns into a link after the import is not followed either.
+    // A file that becomes a link after the import is not followed either.
     let mount = lab.mount("m", &url, &[]);
     std::fs::remove_file(folder.join("file")).unwrap();
     std::os::unix::fs::symlink("../secret", folder.join("file")).unwrap();
@@ -101,7 +101,7 @@ fn an_import_killed_at_any_time_goes_on_where_it_was() {
     let lists_of_one = lab.server.counters().lists;
     let mut lists_of_all = 0;
     for round in 0..4 {
-        // The server stops answering after some listings, so that the kill always meets an unfinished import.
+        // The server stops answering after some listings, so that the import is always unfinished when it is killed.
         let answered = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&answered);
         let stop_after = 5 + 3 * round;
@@ -110,7 +110,7 @@ fn an_import_killed_at_any_time_goes_on_where_it_was() {
         });
         lab.server.reset_counters();
         let mut child = lab.command(&["import", &lab.url()]).spawn().unwrap();
-        // What was answered is in the journal before the kill, what was not cannot be.
+        // The answered listings are in the journal before the kill; the others cannot be.
         let before = journal_bytes(&lab);
         while answered.load(Ordering::SeqCst) <= stop_after || journal_bytes(&lab) <= before {
             assert!(child.try_wait().unwrap().is_none(), "the import ended before it could be killed");
@@ -126,7 +126,7 @@ fn an_import_killed_at_any_time_goes_on_where_it_was() {
     lists_of_all += lab.server.counters().lists;
     assert_eq!((&resumed["files"], &resumed["snapshot"]), (&6_000.into(), &whole["snapshot"]));
     assert!(resumed["resumed_files"].as_u64().unwrap() > 0, "{resumed}");
-    // What was on its way at each of the four kills is asked for again: at most one listing for each of the 16 tasks.
+    // The listings in flight at each of the four kills are repeated: at most one for each of the 16 tasks.
     assert!(lists_of_all <= lists_of_one + 4 * 17, "{lists_of_all} listings instead of {lists_of_one}");
 }
 

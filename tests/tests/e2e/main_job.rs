@@ -1,4 +1,4 @@
-//! The main job: a dataset in S3, imported, mounted, read.
+//! The main job: a dataset in S3 is imported, mounted and read.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -54,7 +54,7 @@ fn files_of_no_byte_of_one_block_and_of_many_read_right_at_every_edge() {
             assert_eq!(read == 0, at >= size, "{size} bytes at {at}");
         }
     }
-    // One GET a block, however its pieces were asked for.
+    // One GET a block, however its pieces were read.
     mount.settle();
     let blocks: u64 = sizes.iter().map(|size| size.div_ceil(BLOCK)).sum();
     assert_eq!(lab.server.counters().gets, blocks);

@@ -1,4 +1,4 @@
-//! The lab of nodes itself: what it promises to the scenarios that are played in it.
+//! The lab of nodes itself: what it promises to the scenarios.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -47,7 +47,7 @@ fn each_node_has_a_cache_and_a_home_and_all_have_one_origin_and_one_snapshot() {
         mount.settle();
     }
     for n in 0..FILES {
-        assert_eq!(nodes.lab.gets_of(&format!("{n}")), 2, "each node asks for itself");
+        assert_eq!(nodes.lab.gets_of(&format!("{n}")), 2, "each node fetches for itself");
     }
     let [_, mount] = mounts;
     two.kill();
@@ -59,7 +59,7 @@ fn each_node_has_a_cache_and_a_home_and_all_have_one_origin_and_one_snapshot() {
     for n in 0..FILES {
         assert!(mount.read_fresh(format!("{n}")).unwrap() == bytes(n));
     }
-    assert_eq!(nodes.lab.gets_of("1"), 2, "it has the cache that it had");
+    assert_eq!(nodes.lab.gets_of("1"), 2, "it has its cache again");
     let packed = "s3://bucket/packed";
     nodes.lab.larder_ok(&["pack", &nodes.lab.url(), packed]);
     assert!(one.mount(packed, &[]).read_fresh("7").unwrap() == bytes(7), "commands run at the bridge");
@@ -98,7 +98,7 @@ fn a_link_is_cut_and_slowed_and_a_daemon_stopped_for_one_node_alone_and_all_of_i
     assert!(two.link.sent_bytes() > sent);
 }
 
-/// The command lines of the processes that were told of a folder.
+/// The command lines of the processes that have a folder among their arguments.
 fn processes_below(folder: &Path) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     processes

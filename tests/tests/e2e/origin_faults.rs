@@ -1,5 +1,5 @@
-//! An origin in trouble: what passes is not seen by readers, what does not pass ends in one clear errno, and neither
-//! touches other files.
+//! An origin in trouble: readers do not see faults that pass, faults that last end in one clear errno, and neither affects
+//! other files.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ const BLOCK: u64 = 4 << 20;
 /// Long enough for everything that ends at all, on the slowest machine.
 const NOT_HANGING: Duration = Duration::from_secs(60);
 
-/// Every way in which an answer can go wrong and the next one be right, under a name that is a file's.
+/// Every fault after which the next answer may be right, and the file that gets it.
 const PASSING: [(&str, Fault); 9] = [
     ("internal-error", Fault::Status { status: 500, code: "InternalError" }),
     ("slow-down", Fault::Status { status: 503, code: "SlowDown" }),
@@ -36,7 +36,7 @@ fn bytes_of(name: &str) -> Vec<u8> {
     seeded_bytes(name.len() as u64, 300_000)
 }
 
-/// Reads without the page cache, so that each call is one READ of its own.
+/// Opens a file for reads without the page cache, so that each call is one READ.
 fn open_direct(path: &Path) -> File {
     File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap())
 }
@@ -118,7 +118,7 @@ fn lasting_faults_of_the_origin_end_in_one_clear_errno() {
             let mount = &mount;
             scope.spawn(move || {
                 let got = errno_of(std::fs::read(mount.path(name)));
-                // Of an origin that answers, the deadline may cut the last attempt short: then it is one that was late.
+                // Even if the origin answers, the deadline may end the last attempt, which is then a timeout.
                 assert!(got == *errno || (*errno == Errno::IO && got == Errno::TIMEDOUT), "{name}: {got}");
             });
         }
@@ -153,7 +153,7 @@ fn a_hung_origin_does_not_hang_cached_reads() {
         lab.put(name, bytes_of(name));
     }
     let mount = lab.mount("m", &lab.url(), &["--attempt-timeout", "1s", "--read-deadline", "300s"]);
-    // Backwards, so that nothing is read ahead.
+    // Backwards, so that there is no read-ahead.
     for name in cached.iter().rev() {
         assert_eq!(mount.read_fresh(name).unwrap(), bytes_of(name));
     }
@@ -169,7 +169,7 @@ fn a_hung_origin_does_not_hang_cached_reads() {
                 assert_eq!(read.unwrap(), bytes_of(name), "{name}");
             });
         }
-        // In a thread of its own, so that a hang is a failure and not the end of all tests.
+        // In a thread of its own, so that a hang fails the test instead of hanging it.
         let (cached_is_read, wait) = std::sync::mpsc::channel();
         let (mount, cached, ended) = (&mount, &cached, &ended);
         scope.spawn(move || {
@@ -205,17 +205,17 @@ fn a_replaced_object_is_estale_and_its_versions_never_mix() {
     assert_eq!(read_at(0).unwrap(), expected(0));
     mount.settle();
 
-    // Of the same size, so that only the version tells them apart.
+    // Of the same size, so that only the versions differ.
     lab.put("large", seeded_bytes(2, old.len() as u64));
     lab.put("small", seeded_bytes(3, 300_000));
-    assert_eq!(read_at(BLOCK - 100_000).unwrap(), expected(BLOCK - 100_000), "the rest of the block that is kept");
+    assert_eq!(read_at(BLOCK - 100_000).unwrap(), expected(BLOCK - 100_000), "the rest of the cached block");
     assert_eq!(errno_of(read_at(BLOCK)), Errno::STALE);
     assert_eq!(errno_of(read_at(BLOCK - 50_000)), Errno::STALE, "half of it would be old and half new");
     assert_eq!(errno_of(std::fs::read(mount.path("small"))), Errno::STALE);
     assert!(mount.metric("fs_stale_total") >= 3);
     assert_eq!(mount.read_fresh("other").unwrap(), bytes_of("other"));
 
-    // The very version that was imported is as good as ever.
+    // The version that was imported is valid again.
     lab.put("large", old.clone());
     assert_eq!(mount.read_fresh("large").unwrap(), old);
 }
@@ -256,17 +256,17 @@ fn revoked_access_is_eacces_until_it_is_given_back() {
     assert_eq!(mount.read_fresh("not-yet").unwrap(), bytes_of("not-yet"));
 }
 
-/// Reads a file in 32 threads at once, `pieces` telling offset and length for each, while the origin holds its answer
-/// back until all of them wait.
+/// Reads a file in 32 threads at the same time, while the origin holds its answer back until all of them wait. `pieces`
+/// returns each thread's offset and length.
 fn read_by_32_at_once(lab: &Lab, mount: &Mount, name: &str, bytes: &[u8], pieces: impl Fn(usize) -> (usize, usize)) {
     let held = Arc::new(AtomicBool::new(true));
     let hook_held = Arc::clone(&held);
     lab.proxy.set_hook(move |_| {
-        // An attempt that gets no answer is made again: the one GET that counts is the one that reaches the server.
+        // An attempt without an answer is retried; only the GET that reaches the server counts.
         if hook_held.load(Ordering::SeqCst) { Fault::StallBeforeHead } else { Fault::None }
     });
     let reads = || mount.metric("fs_reads_total");
-    // A look at the statistics is a read as well, always of as many pieces.
+    // Reading the statistics is a read as well, always of the same number of pieces.
     let (first, second) = (reads(), reads());
     let looks_cost = second - first;
     let mut looks = 0;

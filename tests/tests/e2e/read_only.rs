@@ -1,4 +1,4 @@
-//! A mount can be read and asked, and nothing else.
+//! A mount can be read, and nothing else.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -98,7 +98,7 @@ fn the_mount_tells_about_itself_in_files_that_no_listing_shows() {
     assert_eq!(manifest["origin"], lab.url());
     let before = mount.metric("fs_reads_total");
     mount.read_fresh("a/file").unwrap();
-    assert!(mount.metric("fs_reads_total") > before, "stats are read anew each time");
+    assert!(mount.metric("fs_reads_total") > before, "stats are current at each read");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn every_metric_in_stats_is_in_the_table_and_the_other_way_round() {
     let (_lab, mount) = lab_with_mount();
     let stats = mount.stats();
     let found: Vec<&str> = stats["metrics"].as_object().unwrap().keys().map(String::as_str).collect();
-    // Those of the daemons themselves are no mount's.
+    // The daemons' own metrics belong to no mount.
     let of_a_mount = |name: &&str| !name.starts_with("daemon_") && !name.starts_with("csi_");
     let mut named: Vec<&str> = larder_telemetry::METRICS.iter().map(|metric| metric.name).filter(of_a_mount).collect();
     named.sort_unstable();

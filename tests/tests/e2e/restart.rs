@@ -1,4 +1,4 @@
-//! Restarts: the serving process is killed at any moment, or ends in good order, and the next one goes on from its cache.
+//! Restarts: the serving process is killed at any moment or ends cleanly, and the next one continues with its cache.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ fn put_files(lab: &Lab, sizes: impl IntoIterator<Item = u64>) -> Files {
     files
 }
 
-/// Mounts again where `dead` was, in whatever state it left its mount point.
+/// Mounts again at the mount point of `dead`, in whatever state that is.
 fn mount_again(lab: &Lab, dead: Mount, name: &str, flags: &[&str]) -> Mount {
     let mount = lab.mount(name, &lab.url(), flags);
     assert_eq!(mount.dir(), dead.dir());
@@ -35,12 +35,12 @@ fn mount_again(lab: &Lab, dead: Mount, name: &str, flags: &[&str]) -> Mount {
     let path = mount.dir().to_str().unwrap();
     let here = mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some(path)).count();
     assert_eq!(here, 1, "the dead mount is gone and not only covered");
-    // Dropping it would take away the mount that is in its place now.
+    // Dropping it would unmount its successor.
     std::mem::forget(dead);
     mount
 }
 
-/// `larder umount`, and the end of its process.
+/// `larder umount`, and waits for the end of its process.
 fn unmount(lab: &Lab, mount: &Mount) {
     lab.larder_ok(&["umount", mount.dir().to_str().unwrap()]);
     wait_for_end(mount.pid());
@@ -61,14 +61,14 @@ fn assert_reads_right(mount: &Mount, files: &Files) {
     }
 }
 
-/// Everything is a hit: right bytes, and the origin is not asked.
+/// Everything is a hit: the bytes are right, and the origin gets no request.
 fn assert_all_hit(lab: &Lab, mount: &Mount, files: &Files) {
     lab.server.reset_counters();
     assert_reads_right(mount, files);
     assert_eq!(lab.server.counters().gets, 0, "{:#}", mount.stats());
 }
 
-/// Reads in several threads, each in its own order and over and over, until `stop` is true. An error is one only after the
+/// Reads again and again in several threads, each in its own order, until `stop` is true. Errors are allowed only after the
 /// process was killed.
 fn read_until<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
@@ -102,7 +102,7 @@ fn read_until<'scope>(
 #[test]
 fn what_was_admitted_before_a_kill_is_a_hit_after_it() {
     let lab = Lab::new();
-    // One block a file, read in one piece: a file that the origin is not asked for is a block that was kept.
+    // One block a file, read in one piece: a file without a GET is a block that was kept.
     let files = put_files(&lab, (0..80).map(|n| 1 + n * 2500));
     for seed in 0..5 {
         let name = format!("m{seed}");
@@ -118,7 +118,7 @@ fn what_was_admitted_before_a_kill_is_a_hit_after_it() {
             admitted
         });
         let mount = mount_again(&lab, mount, &name, &[]);
-        // They are hits at once, counted or not.
+        // They are hits at once, even before they are counted.
         lab.server.reset_counters();
         assert_reads_right(&mount, &files);
         let hits = files.keys().filter(|key| lab.gets_of(key) == 0).count() as u64;
@@ -164,7 +164,7 @@ fn a_cache_killed_again_and_again_while_it_fills_ends_whole() {
         });
         mount = mount_again(&lab, mount, "m", &[]);
     }
-    // Nothing is admitted while the blocks of the killed run are being counted, so one epoch may not be enough.
+    // Nothing is admitted while the blocks of the killed run are counted, so one epoch may not be enough.
     mount.wait_until("all blocks are kept", |mount| {
         assert_reads_right(mount, &files);
         mount.settle();
@@ -189,14 +189,14 @@ fn a_restart_with_another_size_and_policy_keeps_what_these_allow() {
     read_all_twice(&mount);
     assert_eq!(mount.metric("store_blocks"), 20);
 
-    // Smaller: an evicting policy gives up what is too much.
+    // Smaller: an evicting policy evicts the excess.
     mount.kill();
     mount = mount_again(&lab, mount, "m", &capacity_and_policy("1MB", "fifo"));
     mount.wait_until("the rest is evicted", |mount| mount.metric("store_used_bytes") == 1_000_000);
     read_all_twice(&mount);
     assert_eq!(mount.metric("store_used_bytes"), 1_000_000);
 
-    // Smaller still, without replacement: what is there stays and serves, and nothing comes in.
+    // Smaller still, without replacement: what is there stays and is served, and nothing is admitted.
     unmount(&lab, &mount);
     mount = mount_again(&lab, mount, "m", &capacity_and_policy("500kB", "nr"));
     mount.wait_until("the blocks are counted", |mount| mount.metric("store_blocks") == 10);
@@ -205,7 +205,7 @@ fn a_restart_with_another_size_and_policy_keeps_what_these_allow() {
     assert_eq!(lab.server.counters().gets, 2 * 30);
     assert_eq!((mount.metric("store_blocks"), mount.metric("store_admitted_total")), (10, 0));
 
-    // Larger: the missing files join those that are there.
+    // Larger: the missing files are admitted as well.
     mount.kill();
     mount = mount_again(&lab, mount, "m", &capacity_and_policy("1GiB", "random"));
     mount.wait_until("the blocks are counted", |mount| mount.metric("store_blocks") == 10);
@@ -236,19 +236,19 @@ fn mounts_on_one_cache_are_served_by_one_process_that_ends_with_the_last() {
         assert!(std::fs::read(second.join(name)).unwrap() == *bytes);
     }
     assert_eq!(lab.server.counters().gets, 0, "the second mount has the cache of the first");
-    // The same dataset is in the cache once, with one size.
+    // A dataset is in the cache once, with one size.
     let third = lab.folder().join("third");
     std::fs::create_dir(&third).unwrap();
     let other = ["mount", &lab.url(), third.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
     let complaint = lab.larder_fails(1, &[&other[..], &["--cache-size", "5kB"]].concat());
     assert!(complaint.contains("cache size"), "{complaint}");
-    // The first goes, the second stays; with the second goes the process.
+    // The first is unmounted and the second stays; with the second the process ends.
     lab.larder_ok(&["umount", mount.dir().to_str().unwrap()]);
     for (name, bytes) in &files {
         assert!(std::fs::read(second.join(name)).unwrap() == *bytes);
     }
     lab.larder_ok(&["umount", second.to_str().unwrap()]);
-    // Whoever inherits it may not have asked yet how it ended.
+    // Its new parent may not have reaped it yet.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", mount.pid())).unwrap_or_default();
     assert!(stat.is_empty() || stat.contains(") Z "), "the process has ended once umount has returned: {stat}");
 }

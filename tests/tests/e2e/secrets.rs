@@ -5,7 +5,7 @@ use std::process::Output;
 use larder_e2e::{Lab, SECRET};
 use larder_testkit::Fault;
 
-/// The secret, and what a careless program would print of it.
+/// True if a text holds the secret, or the part of it that a careless program would print.
 fn leaks(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     text.contains(SECRET) || text.contains(&SECRET[..16]) || text.contains(&SECRET[20..])
@@ -35,7 +35,7 @@ fn no_log_error_stat_file_or_process_argument_holds_the_secret() {
     let output = trace(&mount);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     check("mount", &output);
-    // Takes over the mount for its clean end.
+    // A second mount, which ends cleanly when it is dropped.
     let mounted = lab.mount("other", &url, &[]);
     for file in ["stats.json", "manifest.json"] {
         assert!(!leaks(&std::fs::read(dir.join(".larder").join(file)).unwrap()), "{file}");

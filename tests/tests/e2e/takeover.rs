@@ -1,4 +1,4 @@
-//! Mounts that outlive the daemon: real `larderd`, real kernel mounts, and a keeper that holds the connections.
+//! Mounts that outlive the daemon: a real `larderd`, real kernel mounts, and a keeper that holds the connections.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 
 const FILES: usize = 300;
 
-/// The bytes of file `i`, which nothing else has.
+/// The bytes of file `i`, which no other file has.
 fn bytes(i: usize) -> Vec<u8> {
     let mut rng = StdRng::seed_from_u64(i as u64);
     let mut bytes = vec![0; 1_000 + (i * 7919) % 60_000];
@@ -60,7 +60,7 @@ fn mounted(name: &str, flags: &[&str]) -> (Lab, Larderd, Keeper, std::path::Path
     (lab, larderd, keeper, dir)
 }
 
-/// Readers that check every byte until told to stop. Returns how many files each has read.
+/// Readers that check every byte until they are stopped.
 struct Readers {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<u64>>,
@@ -92,8 +92,8 @@ impl Readers {
             })
             .collect();
         let readers = Self { stop, threads, read };
-        // A program that this process starts inherits its open files and closes them: until the first close was answered,
-        // that would wait for the daemon, which may be the very program to be started.
+        // A program that this process starts inherits its open files and closes them. Until the kernel has the first answer
+        // to a close, that would wait for the daemon, which may be the very program that starts.
         while readers.total() == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -104,7 +104,7 @@ impl Readers {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// Every reader must end by itself, with no error, and not stuck.
+    /// Every reader must end by itself, without an error. Returns the number of files read.
     fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -167,7 +167,7 @@ fn an_upgrade_keeps_the_cache_and_the_readers() {
     rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let mut got = Vec::new();
     std::io::Read::read_to_end(&mut &open, &mut got).unwrap();
-    assert!(got == bytes(1), "a file that was open before the upgrade reads on");
+    assert!(got == bytes(1), "a file that was open before the upgrade can still be read");
     let gets: u64 = (0..FILES).map(|i| lab.gets_of(&format!("d{}/f{i}", i % 7))).sum();
     assert_eq!(gets, 0, "everything was cached before the upgrade");
 }
@@ -175,7 +175,8 @@ fn an_upgrade_keeps_the_cache_and_the_readers() {
 #[test]
 fn a_read_under_way_when_the_daemon_is_told_to_stop_is_answered_by_the_next() {
     let (lab, mut larderd, mut keeper, dir) = mounted("stop", &[]);
-    // A child inherits open files of the mount and closes them: until the first close was answered, that would wait.
+    // A child inherits open files of the mount and closes them. Until the kernel has the first answer to a close, that would
+    // wait.
     assert!(std::fs::read(path(&dir, 1)).unwrap() == bytes(1));
     let asked = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&asked);
@@ -207,7 +208,7 @@ fn a_daemon_killed_before_it_answered_the_first_request_is_no_loss() {
     let prepared = prepare(&lab, &larderd, &dataset(&lab));
     larderd.kill();
     let dir = lab.folder().join("kept");
-    // Nobody answers INIT; whoever looks at the mount waits.
+    // Nobody answers INIT, so everyone who accesses the mount waits.
     keeper.mount(&prepared, dataset(&lab), &dir).unwrap_err();
     let looker = std::thread::spawn({
         let dir = dir.clone();
@@ -233,7 +234,7 @@ fn larder_mount_joins_a_larderd_that_runs_and_leaves_it_running() {
     let dir = lab.folder().join("joined");
     std::fs::create_dir(&dir).unwrap();
     let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", larderd.run_dir().to_str().unwrap()];
-    // It has a size of its own, which a mount cannot exceed.
+    // larderd has a size, which a mount cannot exceed.
     let complaint = lab.larder_fails(1, &[&args[..], &["--cache-size", "2MB"]].concat());
     assert!(complaint.contains("no room"), "{complaint}");
     lab.larder_ok(&args);
@@ -248,5 +249,5 @@ fn larder_mount_joins_a_larderd_that_runs_and_leaves_it_running() {
     assert_eq!(mounts.mounts.len(), 1);
     lab.larder_ok(&["umount", dir.to_str().unwrap()]);
     let mounts = lab.runtime().block_on(larderd.client().list_mounts(v1::ListMountsRequest {})).unwrap().into_inner();
-    assert_eq!(mounts.mounts, [], "larderd goes on without a mount");
+    assert_eq!(mounts.mounts, [], "larderd continues without a mount");
 }

@@ -1,4 +1,4 @@
-//! A real tree of the machine, through S3 and from its folder, compared byte by byte with `diff -r`.
+//! A real tree of this machine, through S3 and from its folder, compared byte by byte with `diff -r`.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use larder_e2e::{BUCKET, Lab};
 
-/// What is compared.
+/// The tree.
 const TREE: &str = "/usr/share";
 
-/// What no object store can hold: everything but files and the folders that hold some.
+/// A tree's files, and what no object store can hold: everything but files and the folders that hold some.
 struct Left {
     links_and_others: BTreeSet<PathBuf>,
     empty_folders: BTreeSet<PathBuf>,
@@ -44,7 +44,7 @@ fn look(root: &Path) -> Left {
     left
 }
 
-/// Paths that `diff -r` finds only in the original; anything else it finds is an error.
+/// Paths that `diff -r` finds only in the original. Any other difference is an error.
 fn only_in_original(mount: &Path) -> BTreeSet<PathBuf> {
     let output =
         Command::new("diff").args(["-r", "--no-dereference", TREE]).arg(mount).env("LC_ALL", "C").output().unwrap();
@@ -62,7 +62,7 @@ fn only_in_original(mount: &Path) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// The paths that are missing, without those below a missing folder, which `diff` does not list.
+/// The missing paths, without those below a missing folder, which `diff` does not list.
 fn topmost(paths: &BTreeSet<PathBuf>, folders: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     paths
         .union(folders)
@@ -79,7 +79,7 @@ fn a_tree_through_s3_differs_only_in_what_s3_cannot_hold() {
     lab.runtime().block_on(async {
         for (path, size) in &left.files {
             let key = format!("tree/{}", path.to_str().expect("names here are UTF-8"));
-            // A made-up ETag spares reading the whole tree twice.
+            // A made-up ETag saves reading the whole tree twice.
             let etag = format!("\"{:016x}-{size}\"", larder_dataset::crc32c(key.as_bytes()));
             lab.server.put_file(BUCKET, &key, Path::new(TREE).join(path), *size, Some(etag)).await.unwrap();
         }

@@ -1,6 +1,11 @@
 //! Copies on several nodes, in several zones, and on nodes that mount nothing.
 
-use super::*;
+use larder_e2e::Mount;
+use larder_e2e::nodes::{Node, Nodes};
+
+use super::dataset::Files;
+use super::flags::{PARTITIONED, listed, peering, plaintext, start_in_the_clear};
+use super::readers::{from_peers, wait_until};
 
 const REPLICATED: [&str; 2] = ["--placement", "replicated:2"];
 
@@ -28,7 +33,7 @@ fn with_two_copies_each_object_is_fetched_once_and_a_dead_node_costs_nothing() {
     nodes.lab.server.reset_counters();
     let others: Vec<&Mount> = mounts.iter().collect();
     files.read_epoch(&others, 2);
-    assert_eq!(nodes.lab.server.counters().gets, 0, "who is left has all of it");
+    assert_eq!(nodes.lab.server.counters().gets, 0, "the other two have all of it");
     others.iter().for_each(|mount| assert_eq!(mount.metric("fs_errors_total"), 0));
 }
 
@@ -52,12 +57,12 @@ fn each_zone_has_a_copy_and_reads_its_own() {
         assert_eq!(zone.iter().map(|mount| blocks(mount)).sum::<u64>(), files.count() as u64, "one copy in each zone");
     }
 
-    // The west talks, and carries nothing for the east.
+    // The west sends protocol, but no bytes of files to the east.
     let sent = || running[2].link.sent_bytes() + running[3].link.sent_bytes();
     let (before, from_peers_before) = (sent(), east.iter().map(|mount| from_peers(mount)).sum::<u64>());
     files.read_epoch(east, 2);
     let carried = east.iter().map(|mount| from_peers(mount)).sum::<u64>() - from_peers_before;
-    assert_eq!(carried, files.total_bytes(), "each file was read of the other node by one of the two");
+    assert_eq!(carried, files.total_bytes(), "each file was read from the other node by one of the two");
     assert!(sent() - before < files.total_bytes() / 10, "{} bytes came from the west", sent() - before);
     assert_eq!(nodes.lab.server.counters().get_bytes, files.total_bytes());
 }
@@ -86,12 +91,12 @@ fn a_node_without_mounts_holds_its_share_for_the_others() {
     files.read_epoch(&mounts, 2);
     let gets = nodes.lab.server.counters().gets;
     assert!((its..=2 * its).contains(&gets), "{gets} GETs for the {its} files that it held");
-    assert_eq!(mounts.iter().map(|mount| blocks(mount)).sum::<u64>(), kept, "nobody keeps what is not theirs");
+    assert_eq!(mounts.iter().map(|mount| blocks(mount)).sum::<u64>(), kept, "no node keeps what it does not own");
 
-    // Back with its cache it is as before, once the others have found it.
+    // Once the others have found it again, everything is as before: it has its cache.
     held.restart();
     wait_until("it holds the dataset again", || times_held(&held) == 2);
-    wait_until("the origin is asked for nothing", || {
+    wait_until("nothing is fetched", || {
         nodes.lab.server.reset_counters();
         files.read_epoch(&mounts, 3);
         nodes.lab.server.counters().gets == 0

@@ -1,0 +1,168 @@
+//! What is drawn at random: a dataset, and what happens to it.
+
+use proptest::prelude::*;
+
+const BLOCK: u64 = 4 << 20;
+
+/// Cache sizes: nothing fits, some small files, some blocks, everything.
+const CACHE_SIZES: [u64; 4] = [1, 100_000, 6 << 20, 1 << 30];
+
+const POLICIES: [&str; 4] = ["nr", "lru", "fifo", "random"];
+
+/// A dataset and how it is mounted first.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    /// Keys as they are drawn. `World` leaves out those that would shadow another.
+    pub(super) files: Vec<(String, u64)>,
+    pub(super) packed: bool,
+    pub(super) cache: Cache,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cache {
+    pub(super) bytes: u64,
+    pub(super) policy: &'static str,
+}
+
+/// An event, and threads that read at the same time.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    pub(super) event: Event,
+    pub(super) readers: Vec<Vec<Op>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Nothing,
+    /// `kill -9` under the readers, and a new mount after they end.
+    Kill(Cache),
+    /// Unmounts and mounts, then the readers read.
+    Restart(Cache),
+    /// The origin misbehaves during this step.
+    Faults(Trouble),
+    /// A byte of a segment changes.
+    Rot(Pick, Pick),
+    /// A segment ends earlier.
+    Tear(Pick, Pick),
+    /// A byte of the slot table changes.
+    RotSlots(Pick),
+    /// Another object of the same size replaces a file's object.
+    Replace(Pick),
+    /// A file's object is deleted.
+    Delete(Pick),
+}
+
+/// What is wrong with the origin's answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Trouble {
+    Errors,
+    SlowDown,
+    Truncation,
+    Resets,
+    WrongLength,
+    Stalls,
+    Denied,
+    Missing,
+}
+
+/// One operation of a reader on a file.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Read { file: Pick, at: Pick, len: u32 },
+    Direct { file: Pick, at: Pick, len: u32 },
+    Whole { file: Pick },
+    Mapped { file: Pick, at: Pick, len: u32 },
+    Stat { file: Pick },
+    List { file: Pick },
+    Attributes { file: Pick },
+    DropPages { file: Pick },
+    NoSuchName { file: Pick },
+}
+
+/// Picks one of any number of things.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pick(pub(super) u32);
+
+impl Pick {
+    pub(super) fn of(self, count: u64) -> u64 {
+        (u64::from(self.0) * count) >> 32
+    }
+}
+
+fn pick() -> impl Strategy<Value = Pick> {
+    any::<u32>().prop_map(Pick)
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => "[a-z]{1,6}",
+        // Anything but control characters, of any script.
+        3 => "\\PC{1,12}",
+        3 => prop::sample::select(vec![
+            " ", "a b", "%2F", "+", "?x=1&y", "#", "~", "\\", "*", "..a", "...", ".hidden", "-", "'\"<>&", "\u{e9}",
+            "e\u{301}", "\u{1f980}", "\u{202e}gpj.exe", "\u{85}", "\u{feff}", "\u{fffd}", "\u{e000}", ".larder2", "CON",
+        ]).prop_map(str::to_owned),
+        1 => (0..4_usize).prop_map(|less| "\u{fc}".repeat(127) + &"x"[..less.min(1)]),
+    ]
+    .prop_filter_map("a name", |name| {
+        let name: String = name.chars().filter(|c| *c != '/' && !c.is_ascii_control()).collect();
+        (!["", ".", "..", ".larder"].contains(&name.as_str()) && name.len() <= 255).then_some(name)
+    })
+}
+
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        8 => 0..20_000_u64,
+        4 => 20_000..400_000_u64,
+        3 => prop::sample::select(vec![0, 1, 4095, 4096, 4097, 65_535, 65_536, 65_537, 131_072, 1 << 20]),
+        2 => prop::sample::select(vec![BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1]),
+        1 => 400_000..12_582_912_u64,
+    ]
+}
+
+fn cache() -> impl Strategy<Value = Cache> {
+    (prop::sample::select(CACHE_SIZES.to_vec()), prop::sample::select(POLICIES.to_vec()))
+        .prop_map(|(bytes, policy)| Cache { bytes, policy })
+}
+
+pub(super) fn setup() -> impl Strategy<Value = Setup> {
+    let key = prop::collection::vec(name(), 1..4).prop_map(|parts| parts.join("/"));
+    (prop::collection::vec((key, size()), 1..16), prop::bool::weighted(0.25), cache())
+        .prop_map(|(files, packed, cache)| Setup { files, packed, cache })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let len = || prop_oneof![1..10_000_u32, 100_000..300_000_u32, 1_000_000..5_000_000_u32];
+    prop_oneof![
+        4 => (pick(), pick(), len()).prop_map(|(file, at, len)| Op::Read { file, at, len }),
+        3 => (pick(), pick(), len()).prop_map(|(file, at, len)| Op::Direct { file, at, len }),
+        5 => pick().prop_map(|file| Op::Whole { file }),
+        2 => (pick(), pick(), len()).prop_map(|(file, at, len)| Op::Mapped { file, at, len }),
+        1 => pick().prop_map(|file| Op::Stat { file }),
+        1 => pick().prop_map(|file| Op::List { file }),
+        1 => pick().prop_map(|file| Op::Attributes { file }),
+        6 => pick().prop_map(|file| Op::DropPages { file }),
+        1 => pick().prop_map(|file| Op::NoSuchName { file }),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    use Trouble::{Denied, Errors, Missing, Resets, SlowDown, Stalls, Truncation, WrongLength};
+    let troubles = vec![Errors, SlowDown, Truncation, Resets, WrongLength, Stalls, Denied, Missing];
+    prop_oneof![
+        4 => Just(Event::Nothing),
+        2 => cache().prop_map(Event::Kill),
+        1 => cache().prop_map(Event::Restart),
+        4 => prop::sample::select(troubles).prop_map(Event::Faults),
+        2 => (pick(), pick()).prop_map(|(segment, at)| Event::Rot(segment, at)),
+        1 => (pick(), pick()).prop_map(|(segment, at)| Event::Tear(segment, at)),
+        1 => pick().prop_map(Event::RotSlots),
+        1 => pick().prop_map(Event::Replace),
+        1 => pick().prop_map(Event::Delete),
+    ]
+}
+
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let readers = prop::collection::vec(prop::collection::vec(op(), 1..12), 1..5);
+    prop::collection::vec((event(), readers).prop_map(|(event, readers)| Step { event, readers }), 1..9)
+}
