@@ -1,141 +1,42 @@
-//! Reads a folder for epochs the way a training loop does: every file once, in a new order each time, many threads.
+//! Reads a folder for epochs the way a training loop does: every file once, in a new order each epoch, by many threads.
 //!
-//! Invariant: every byte read is summed, and a sum that is known and differs is an error, not a figure.
+//! Invariant: every byte read is checksummed. A checksum that differs from the known one is an error, not a figure.
+
+mod epoch;
+mod targets;
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use serde::{Deserialize, Serialize};
 
 use crate::order::shuffled;
 use crate::systems::child::own_cpu_seconds;
-use crate::tree::MadeFile;
+pub use epoch::Epoch;
+pub use targets::{Target, read_expected, walk, write_expected};
 
-/// What a reader reads at once.
+/// Bytes of a reader's buffer.
 const BUFFER_BYTES: usize = 1 << 20;
-
-/// A file to be read.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// Its path.
-    pub path: PathBuf,
-    /// Its bytes, if known.
-    pub size: Option<u64>,
-    /// CRC32C of its bytes, if known.
-    pub crc32c: Option<u32>,
-}
 
 /// How to read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
     /// Threads.
     pub readers: usize,
-    /// Drop each file's pages from the kernel's cache once it is read, so that the next epoch asks for them again.
+    /// Drops each file's pages from the kernel's cache once it is read, so that the next epoch requests them again.
     pub drop_pages: bool,
-    /// Order of this epoch.
+    /// Seed of this epoch's order.
     pub seed: u64,
 }
 
-/// What one epoch came to.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Epoch {
-    /// Files read.
-    pub files: u64,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Seconds.
-    pub seconds: f64,
-    /// Files a second.
-    pub files_per_second: f64,
-    /// MB (10^6 bytes) a second.
-    pub mb_per_second: f64,
-    /// Half of the files took at most this long to open and read, in ms.
-    pub p50_ms: f64,
-    /// 99 of 100 files took at most this long, in ms.
-    pub p99_ms: f64,
-    /// Seconds of CPU that this process used meanwhile, user and kernel.
-    pub cpu_seconds: f64,
-}
-
-impl Epoch {
-    /// Of files that took these times, in any order.
-    pub(crate) fn new(mut times: Vec<Duration>, bytes: u64, seconds: f64, cpu_seconds: f64) -> Self {
-        times.sort_unstable();
-        let percentile = |share: f64| {
-            let at = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
-            times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
-        };
-        Self {
-            files: times.len() as u64,
-            bytes,
-            seconds,
-            files_per_second: times.len() as f64 / seconds,
-            mb_per_second: bytes as f64 / 1e6 / seconds,
-            p50_ms: percentile(0.5),
-            p99_ms: percentile(0.99),
-            cpu_seconds,
-        }
-    }
-}
-
-/// The files that a list names, below `root`: a line each, with size, CRC32C in hexadecimal and path, as
-/// [`write_expected`] makes it. Errors name the line.
-pub fn read_expected(root: &Path, list: &Path) -> anyhow::Result<Vec<Target>> {
-    let text = std::fs::read_to_string(list).with_context(|| format!("read {}", list.display()))?;
-    let target = |line: &str| {
-        let (size, rest) = line.split_once(' ')?;
-        let (crc32c, path) = rest.split_once(' ')?;
-        let crc32c = u32::from_str_radix(crc32c, 16).ok()?;
-        Some(Target { path: root.join(path), size: Some(size.parse().ok()?), crc32c: Some(crc32c) })
-    };
-    let mut targets = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let understood = target(line);
-        targets.push(understood.with_context(|| format!("{} line {number}: not SIZE CRC32C PATH", list.display()))?);
-    }
-    Ok(targets)
-}
-
-/// Writes the list that [`read_expected`] reads.
-pub fn write_expected(list: &Path, files: &[MadeFile]) -> anyhow::Result<()> {
-    let mut text = String::new();
-    for file in files {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{} {:08x} {}", file.size, file.crc32c, file.path.display());
-    }
-    std::fs::write(list, text).with_context(|| format!("write {}", list.display()))
-}
-
-/// Every regular file below `root`, in the order of a walk. What cannot be walked is an error.
-pub fn walk(root: &Path) -> anyhow::Result<Vec<Target>> {
-    let mut found = Vec::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
-        for entry in entries {
-            let entry = entry.with_context(|| format!("list {}", folder.display()))?;
-            let kind = entry.file_type().with_context(|| format!("look at {}", entry.path().display()))?;
-            if kind.is_dir() {
-                folders.push(entry.path());
-            } else if kind.is_file() {
-                found.push(Target { path: entry.path(), size: None, crc32c: None });
-            }
-        }
-    }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(found)
-}
-
-/// Reads every target once. Fails at the first file that cannot be read, is short, or has a wrong checksum; a checksum
-/// that is not known is noted in `sums` the first time, and must be the same from then on.
+/// Reads every target once. Fails at the first file that cannot be read, has the wrong size or has the wrong checksum. An
+/// unknown checksum is noted in `sums` at the first read; later reads must match it.
 pub fn read_epoch(
     targets: &[Target],
     sums: &Mutex<HashMap<PathBuf, u32>>,
@@ -145,7 +46,7 @@ pub fn read_epoch(
     read_first(targets, usize::MAX, sums, options, bar)
 }
 
-/// As [`read_epoch`], and ends after the first `files` of the shuffled order.
+/// Like [`read_epoch`], but ends after the first `files` of the shuffled order.
 pub fn read_first(
     targets: &[Target],
     files: usize,
@@ -233,12 +134,6 @@ fn check(target: &Target, size: u64, crc: u32, sums: &Mutex<HashMap<PathBuf, u32
         bail!("WRONG BYTES: {path} has CRC32C {crc:08x} instead of {expected:08x}");
     }
     Ok(())
-}
-
-/// Writes dirty pages back and drops the kernel's clean pages, names and inodes. Needs root.
-pub fn drop_kernel_caches() -> anyhow::Result<()> {
-    rustix::fs::sync();
-    std::fs::write("/proc/sys/vm/drop_caches", "3").context("drop the kernel's caches (needs root)")
 }
 
 #[cfg(test)]

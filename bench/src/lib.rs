@@ -1,23 +1,25 @@
-//! Measuring: epochs over a mount, and the quickstart that shows them under every policy.
+//! Benchmarks, and the quickstart that shows Larder at work.
 //!
-//! The cast: [`tree`] makes files of a training set's sizes; [`epochs`] reads a folder the way training does and checks
-//! what it reads, in the order that [`order`] gives; [`quickstart`] puts an embedded S3, a mount and the readers together;
-//! [`sim`] tells without a mount which reads would hit; [`systems`] are Larder and its peers, [`peers`] measures them side
-//! by side, [`meta`] their names and attributes, [`fio`] what fio makes of them; [`peers_net`] measures reads from another node; [`fuse_requests`] counts what they
-//! ask of a daemon; [`plot`] draws.
+//! The cast: [`tree`] makes files with the sizes of a training set; [`epochs`] reads a folder the way training does, in the
+//! order that [`order`] gives, and checks every byte; [`quickstart`] puts an embedded S3, a mount and the readers together;
+//! [`sim`] computes hit ratios without a mount. [`systems`] are Larder and its peers; [`peers`], [`meta`] and [`fio`] measure
+//! them [side by side](side_by_side). [`peers_net`] measures reads from another node, [`fuse_requests`] counts the kernel's
+//! requests to a daemon, [`kernel_caches`] empties the kernel's caches, and [`plot`] draws.
 //!
 //! Invariant: a figure is counted or timed, never computed from what it should be.
 
 pub mod epochs;
+mod figures;
 pub mod fio;
 pub mod fuse_requests;
+pub mod kernel_caches;
 pub mod meta;
 pub mod order;
 pub mod peers;
 pub mod peers_net;
 pub mod plot;
 pub mod quickstart;
-mod side_by_side;
+pub mod side_by_side;
 pub mod sim;
 pub mod systems;
 pub mod tree;

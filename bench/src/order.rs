@@ -1,23 +1,22 @@
-//! The order of an epoch: one function for those who read and for the simulator, so that both see the same files at the
-//! same moments.
+//! The order of an epoch. Readers and the simulator share it, so that both read the same files in the same order.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
-/// The seed of an epoch's order, when a run of several epochs has one seed. Epochs count from 0.
+/// The seed of an epoch's order, derived from the seed of the run. Epochs count from 0.
 pub fn epoch_seed(seed: u64, epoch: u32) -> u64 {
     seed.wrapping_mul(1000).wrapping_add(u64::from(epoch))
 }
 
-/// Numbers `0..count` in the order of this seed, into a buffer that is used again: 4 bytes a file.
+/// Writes the numbers `0..count` in the order of this seed into a reusable buffer: 4 bytes a file.
 pub fn shuffle_into(order: &mut Vec<u32>, count: u32, seed: u64) {
     order.clear();
     order.extend(0..count);
     order.shuffle(&mut StdRng::seed_from_u64(seed));
 }
 
-/// Numbers `0..count` in the order of this seed.
+/// The numbers `0..count` in the order of this seed.
 pub fn shuffled(count: u32, seed: u64) -> Vec<u32> {
     let mut order = Vec::new();
     shuffle_into(&mut order, count, seed);

@@ -1,11 +1,11 @@
-//! The filesystems that are measured side by side: Larder, the disk itself, and whatever of Larder's peers is installed.
+//! The filesystems that are measured side by side: Larder, the disk itself, and those of Larder's peers that are installed.
 //!
-//! The cast: [`Source`] is the data, as files and as the same objects in an S3 server; a [`System`] serves it through a
-//! folder; [`all`] finds those that this machine has. [`child`] runs their daemons, [`mounts`] waits for their mounts and
-//! takes them away, [`process`] reads what a daemon used.
+//! The cast: [`Corpus`] is the data, as files and as the same objects in an S3 server; a [`System`] serves it through a
+//! folder; [`all`] finds the systems of this machine. [`child`] runs their daemons, [`mounts`] waits for their mounts and
+//! removes them, [`process`] reads the resources that a daemon used.
 //!
-//! Invariant: when a system is dropped, its processes are gone and its mount is detached; they end with this process even
-//! if it is killed. Keys of the S3 server reach a daemon by its environment or a private file, never by an argument.
+//! Invariant: when a system is dropped, its processes have ended and its mount is detached. Both end with this process even
+//! if it is killed. Keys of the S3 server reach a daemon in its environment or in a private file, never in an argument.
 
 pub mod child;
 pub mod mounts;
@@ -15,68 +15,27 @@ mod folder;
 mod juicefs;
 mod larder;
 mod mountpoint;
+mod programs;
 mod rclone;
 mod s3fs;
-pub(crate) mod source;
+mod served;
+mod corpus;
+mod stop;
+mod system;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::Context;
-
-use crate::systems::child::Child;
-pub use crate::systems::source::{Source, SourceOptions, Stop};
-
-/// What a system is compared as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Not a filesystem over S3, but what bounds one: the disk, or S3 itself.
-    Floor,
-    /// Larder.
-    Larder,
-    /// A peer as its documents have one start.
-    Shipped,
-    /// A peer with documented settings for data that never changes.
-    Tuned,
-}
-
-/// One filesystem, with one set of options.
-pub trait System {
-    /// Its name in tables, and for `--only`.
-    fn name(&self) -> &str;
-
-    /// What it is compared as.
-    fn kind(&self) -> Kind;
-
-    /// The version of its program, as the program says it; empty if it has none.
-    fn version(&self) -> String;
-
-    /// How it is set up, in words.
-    fn options(&self) -> &str;
-
-    /// Done once and not timed: import, pack, copy the data in.
-    fn prepare(&mut self, source: &Source) -> anyhow::Result<()>;
-
-    /// Mounts with an empty local cache and gives the folder that holds the files. Returns once the mount is really there.
-    fn mount(&mut self, source: &Source) -> anyhow::Result<PathBuf>;
-
-    /// The processes that serve it now: daemons, and a metadata engine if it has one.
-    fn processes(&self) -> Vec<u32>;
-
-    /// Unmounts, ends the daemon and forgets the cache. Does nothing if it is not mounted.
-    fn unmount(&mut self) -> anyhow::Result<()>;
-}
-
-/// Any of the systems.
-pub type AnySystem = Box<dyn System>;
+pub use programs::find_program;
+pub use corpus::{Corpus, CorpusOptions};
+pub use stop::Stop;
+pub use system::{AnySystem, Kind, System};
 
 /// The systems of this machine.
 #[derive(Default)]
 pub struct Found {
-    /// Those that can be run, floors and Larder first.
+    /// The installed systems, floors and Larder first.
     pub systems: Vec<AnySystem>,
-    /// The names of those that cannot, and why.
+    /// The names of the others, and why they cannot run.
     pub missing: Vec<(String, String)>,
 }
 
@@ -87,8 +46,8 @@ impl std::fmt::Debug for Found {
     }
 }
 
-/// Finds every system. `binary` is the command `larder`; peers are looked for on `PATH`, and where `bench/install-peers`
-/// puts them.
+/// Finds every system. `binary` is the command `larder`. Peers are searched for on `PATH` and in the folder of
+/// `bench/install-peers`.
 pub fn all(binary: &Path) -> Found {
     let mut found = Found::default();
     found.systems.push(Box::new(folder::Folder));
@@ -99,7 +58,7 @@ pub fn all(binary: &Path) -> Found {
         match programs {
             Ok(programs) => found.systems.extend(make(&programs)),
             Err(program) => {
-                let why = format!("no {program} on PATH (bench/install-peers gets what can be had)");
+                let why = format!("no {program} on PATH (bench/install-peers installs the peers that package registries have)");
                 found.missing.extend(names.iter().map(|&name| (name.to_owned(), why.clone())));
             }
         }
@@ -109,97 +68,6 @@ pub fn all(binary: &Path) -> Found {
     add(&rclone::NAMES, &["rclone"], |programs| rclone::both(&programs[0]));
     add(&[s3fs::NAME], &["s3fs"], |programs| vec![s3fs::new(&programs[0])]);
     found
-}
-
-/// A program on `PATH`, or in the folder of `bench/install-peers`: `$LARDER_CACHE/bench/bin`, by default below
-/// `~/.cache/larder`.
-pub fn find_program(name: &str) -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let path = set("PATH").unwrap_or_default();
-    let cache =
-        set("LARDER_CACHE").map(PathBuf::from).or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache/larder")));
-    std::env::split_paths(&path)
-        .chain(cache.map(|cache| cache.join("bench/bin")))
-        .map(|folder| folder.join(name))
-        .find(|program| is_executable(program))
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
-}
-
-/// What `program` answers when asked for its version: the first line, or nothing.
-fn version_of(program: &Path, argument: &str) -> String {
-    let output = Command::new(program).arg(argument).stdin(std::process::Stdio::null()).output();
-    output.map_or_else(
-        |_| String::new(),
-        |output| {
-            let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-            String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
-        },
-    )
-}
-
-/// What every FUSE daemon has here: a process, a folder it is mounted on, and a cache to forget.
-#[derive(Debug, Default)]
-struct Served {
-    child: Option<Child>,
-    mountpoint: PathBuf,
-    cache: PathBuf,
-}
-
-impl Served {
-    /// Makes a mount point and an empty cache for a system of this name, and gives both.
-    fn folders(&mut self, source: &Source, name: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
-        anyhow::ensure!(self.child.is_none(), "{name} is mounted already");
-        let folder = source.folder_of(name)?;
-        (self.mountpoint, self.cache) = (folder.join("mnt"), folder.join("cache"));
-        forget(&self.cache)?;
-        for folder in [&self.mountpoint, &self.cache] {
-            std::fs::create_dir_all(folder).with_context(|| format!("make the folder {}", folder.display()))?;
-        }
-        Ok((self.mountpoint.clone(), self.cache.clone()))
-    }
-
-    /// Starts the daemon and waits until its mount is there.
-    fn start(&mut self, source: &Source, name: &str, command: &mut Command) -> anyhow::Result<PathBuf> {
-        let log = source.folder_of(name)?.join("log");
-        let mut child = Child::spawn(name, command, &log)?;
-        let mounted = mounts::wait_for(&self.mountpoint, &mut child, &source.stop);
-        // Kept in any case, so that `unmount` ends it.
-        self.child = Some(child);
-        mounted?;
-        Ok(self.mountpoint.clone())
-    }
-
-    fn processes(&self) -> Vec<u32> {
-        self.child.as_ref().map(|child| process::family(child.id())).unwrap_or_default()
-    }
-
-    fn unmount(&mut self) -> anyhow::Result<()> {
-        let Some(child) = self.child.take() else { return Ok(()) };
-        let unmounted = mounts::unmount(&self.mountpoint);
-        child.end();
-        unmounted?;
-        forget(&self.cache)
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // Whoever wanted to know of an error has unmounted before.
-        let _ = self.unmount();
-    }
-}
-
-/// Removes a folder and all in it, if it is there.
-fn forget(folder: &Path) -> anyhow::Result<()> {
-    match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -224,6 +92,5 @@ mod tests {
             "s3fs",
         ];
         assert_eq!(names, expected);
-        assert!(find_program("sh").is_some() && find_program("no-such-program-anywhere").is_none());
     }
 }

@@ -1,4 +1,5 @@
-//! Makes a folder of files like a training set's: many small ones, a few large, random bytes, the same for the same seed.
+//! Makes a folder of files like those of a training set: many small ones, a few large ones, random bytes, reproducible from
+//! a seed.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use rand::{Rng, RngCore, SeedableRng};
 /// The talk's image sizes: 16 KB to 5 MB.
 pub const SIZES: std::ops::RangeInclusive<u64> = 16_000..=5_000_000;
 
-/// How far sizes spread: sigma of the log-normal distribution.
+/// Spread of the sizes: sigma of the log-normal distribution.
 const SIGMA: f64 = 0.75;
 
 /// Files in one folder.
@@ -31,7 +32,7 @@ pub fn sizes(files: u32, mean: u64, seed: u64) -> Vec<u64> {
     let mut random = StdRng::seed_from_u64(seed);
     let normal: Vec<f64> = (0..files)
         .map(|_| {
-            // Box and Muller's way from two even numbers to a normal one.
+            // Box-Muller: two uniform numbers give a normal one.
             let (a, b): (f64, f64) = (1.0 - random.random::<f64>(), random.random());
             (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
         })
@@ -39,7 +40,7 @@ pub fn sizes(files: u32, mean: u64, seed: u64) -> Vec<u64> {
     let clipped = |median: f64| {
         normal.iter().map(move |z| ((median * (SIGMA * z).exp()) as u64).clamp(*SIZES.start(), *SIZES.end()))
     };
-    // Clipping moves the mean, so search for the median that gives the one asked for.
+    // Clipping moves the mean, so search for the median that gives the requested mean.
     let (mut low, mut high) = (1.0, 1e8);
     for _ in 0..60 {
         let middle = f64::sqrt(low * high);
@@ -48,7 +49,7 @@ pub fn sizes(files: u32, mean: u64, seed: u64) -> Vec<u64> {
     clipped(low).collect()
 }
 
-/// Writes the files below `root`; `made` hears of each. Errors name the file.
+/// Writes the files below `root` and calls `made` for each. Errors name the file.
 pub fn make(root: &Path, sizes: &[u64], seed: u64, mut made: impl FnMut(&MadeFile)) -> anyhow::Result<Vec<MadeFile>> {
     let mut files = Vec::with_capacity(sizes.len());
     let mut bytes = Vec::new();

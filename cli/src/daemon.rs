@@ -1,4 +1,4 @@
-//! Talks to the `larderd` that owns a cache folder, if one runs.
+//! The client of the `larderd` that owns a cache folder.
 
 use std::future::Future;
 use std::path::Path;
@@ -13,7 +13,7 @@ use tonic::{Code, Response, Status};
 /// A daemon's client.
 pub(crate) struct Client(DaemonClient<Channel>);
 
-/// The daemon whose socket is at `socket`; `None` if nobody listens there. Must be called within a runtime.
+/// The daemon whose socket is at `socket`; `None` if no process listens there. Must be called within a runtime.
 pub(crate) async fn at(socket: &Path) -> anyhow::Result<Option<Client>> {
     let mut client = DaemonClient::new(connect_channel(socket));
     match client.get_info(v1::GetInfoRequest {}).await {
@@ -29,13 +29,13 @@ pub(crate) async fn of(run_dir: &Path) -> anyhow::Result<Option<Client>> {
 }
 
 impl Client {
-    /// `Ok(None)`: the daemon was just leaving.
+    /// `Ok(None)`: the daemon is stopping.
     pub(crate) async fn mount(&mut self, request: v1::MountRequest) -> anyhow::Result<Option<v1::Prepared>> {
         Ok(unless_leaving(self.0.mount(request)).await?.and_then(|mounted| mounted.prepared))
     }
 
-    /// Unmounts, and unless `lazy` waits until the place in the cache is free. True: the daemon stops with it. `Ok(None)`: it
-    /// knows no such mount, or was just leaving.
+    /// Unmounts; unless `lazy`, waits until its cache space is free. True: the daemon stops with this mount. `Ok(None)`: the
+    /// daemon does not know the mount, or is stopping.
     pub(crate) async fn unmount(&mut self, dir: &Path, lazy: bool) -> anyhow::Result<Option<bool>> {
         let dir = dir.display().to_string();
         match self.0.unmount(v1::UnmountRequest { dir, lazy }).await {
@@ -47,7 +47,7 @@ impl Client {
 
 /// The nodes that share their caches with the daemon at `socket`. Must be called within a runtime.
 pub(crate) async fn nodes(socket: &Path) -> anyhow::Result<Vec<v1::NodeInfo>> {
-    let Some(Client(mut client)) = at(socket).await? else { bail!("nobody listens at {}", socket.display()) };
+    let Some(Client(mut client)) = at(socket).await? else { bail!("no larderd listens at {}", socket.display()) };
     match client.list_nodes(v1::ListNodesRequest {}).await {
         Ok(answer) => Ok(answer.into_inner().nodes),
         Err(status) => bail!("{}", status.message()),

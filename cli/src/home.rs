@@ -1,4 +1,4 @@
-//! Where Larder keeps what it may lose: manifests it has listed, journals of unfinished work, the cache, logs.
+//! The home folder of the command: manifests it has listed, journals of unfinished work, the cache, logs.
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ pub(crate) fn home() -> anyhow::Result<Home> {
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("larder")))
         .or_else(|| Some(set("HOME")?.join(".cache/larder")))
         .map(Home::new)
-        .context("neither LARDER_HOME nor HOME is set: set LARDER_HOME to a folder that Larder may write to")
+        .context("neither LARDER_HOME nor HOME is set: set LARDER_HOME to a writable folder")
 }
 
-/// A sub-folder of it, made if need be.
+/// A sub-folder of the home folder, created if missing.
 pub(crate) fn sub_folder(name: &str) -> anyhow::Result<PathBuf> {
     Ok(home()?.sub_folder(name)?)
 }

@@ -1,14 +1,16 @@
-//! The command `larder`: what a person types. Every sub-command is a file in `commands`; flags are parsed once, here.
+//! The command `larder`. Every sub-command is a file in `commands`; flags are parsed once, here.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong use. Errors go to standard error and say what to do; results go to standard
-//! output, as a table or with `--json`. Nothing printed holds a secret.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage. Errors go to standard error and say what to do; results go to standard
+//! output, as a table or as JSON (`--json`). No output contains a secret.
 #![expect(clippy::print_stdout, reason = "a command's results go to standard output")]
 
 mod args;
 mod commands;
 mod daemon;
+mod help_page;
 mod home;
 mod ioctl;
+mod mount_stats;
 mod output;
 mod source;
 
@@ -45,7 +47,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::HelpPage => {
-            print!("{}", args::help_page());
+            print!("{}", help_page::help_page());
             Ok(ExitCode::SUCCESS)
         }
     }

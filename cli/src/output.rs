@@ -1,4 +1,4 @@
-//! How results and progress look: bars on a terminal, plain lines in a pipe, JSON when asked for.
+//! How results and progress look: bars on a terminal, plain lines in a pipe, JSON on request.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use larder_daemon_api::size::show_bytes;
 
-/// A line goes into a pipe at most this often.
+/// Minimum interval between two lines in a pipe.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// A bar on standard error; hidden when that is not a terminal.
+/// A bar on standard error; hidden if that is not a terminal.
 pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -32,7 +32,7 @@ pub(crate) struct ProgressView {
 }
 
 impl ProgressView {
-    /// A bar of this length; 0 if how much there is to do is not known.
+    /// A bar of this length; 0 if the amount of work is unknown.
     pub(crate) fn new(length: u64, doing: &'static str) -> Self {
         let template = if length == 0 {
             "{spinner} {msg} [{elapsed}]"

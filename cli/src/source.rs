@@ -1,4 +1,4 @@
-//! Finds the dataset that a command names, with its flags, and shows how far a listing is.
+//! Finds the dataset of a command and shows the progress of its listing.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::home;
 use crate::output::ProgressView;
 
 impl OriginArgs {
-    /// The flags together with the environment.
+    /// The flags combined with the environment.
     pub(crate) fn config(&self) -> OriginConfig {
         OriginConfig {
             endpoint: self.endpoint.clone(),
@@ -26,7 +26,7 @@ impl OriginArgs {
         }
     }
 
-    /// Opens an origin. Nothing is asked of it yet.
+    /// Opens an origin, without sending a request yet.
     pub(crate) fn open(&self, url: &OriginUrl) -> anyhow::Result<Arc<dyn Origin>> {
         Ok(larder_origin::open(url, &self.config())?)
     }
@@ -38,7 +38,7 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
 }
 
-/// Finds the dataset that `text` names, importing it if need be.
+/// Finds the dataset that `text` names, and imports it if necessary.
 pub(crate) fn resolve(text: &str, origin: &OriginArgs, runtime: &Runtime) -> anyhow::Result<Source> {
     let _in_runtime = runtime.enter();
     let progress = ProgressView::new(0, "listing");
@@ -65,12 +65,12 @@ pub(crate) fn import(
     progress.finish();
     let imported = imported?;
     if imported.resumed_files > 0 {
-        eprintln!("went on with an unfinished import: {} files were listed already", imported.resumed_files);
+        eprintln!("resumed an unfinished import: {} files were already listed", imported.resumed_files);
     }
     Ok(imported)
 }
 
-/// Tells which keys cannot be files: all reasons with their counts, and the first keys of each.
+/// Prints the keys that cannot be files: each reason with its count and its first keys.
 pub(crate) fn report_skipped(skipped: &[SkippedKey]) {
     let mut reasons: std::collections::BTreeMap<&str, Vec<&[u8]>> = std::collections::BTreeMap::new();
     for skipped in skipped {
@@ -82,7 +82,7 @@ pub(crate) fn report_skipped(skipped: &[SkippedKey]) {
             eprintln!("    {}", key.escape_ascii());
         }
         if keys.len() > 5 {
-            eprintln!("    ... (all with --json)");
+            eprintln!("    ... (--json lists all)");
         }
     }
 }

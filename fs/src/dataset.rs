@@ -368,6 +368,11 @@ impl Dataset {
         self.counters.values().chain(gauges)
     }
 
+    /// Waits until no fetch is in flight and the store has written every block that it keeps. Cancel-safe.
+    pub async fn settle(&self) {
+        self.fetcher.settle().await;
+    }
+
     /// Waits for what is still on its way into the store, once the mount is over, so that the store can be closed clean.
     pub async fn drain(&self) {
         self.warmer.stop();

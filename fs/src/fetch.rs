@@ -18,7 +18,7 @@ mod landing;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
@@ -52,6 +52,9 @@ const WALK_FILES: usize = 256;
 
 /// Room for the largest flight there can be: a run of [`extent::EXTENT_BYTES`], and a block that begins at its end.
 const FETCH_BYTES_LEAST: u64 = 8 << 20;
+
+/// Interval between two looks at whether all fetches have ended.
+const SETTLE_POLL: Duration = Duration::from_millis(2);
 
 /// Failed fetches are logged at most this often.
 const LOG_EVERY_SECONDS: u64 = 10;
@@ -202,6 +205,14 @@ impl Fetcher {
         self.tasks.wait().await;
     }
 
+    /// Waits until no fetch is in flight and every block that was fetched is in the store or in the window. A fetch that
+    /// starts meanwhile is waited for, too. Cancel-safe.
+    pub(crate) async fn settle(&self) {
+        while !self.tasks.is_empty() {
+            tokio::time::sleep(SETTLE_POLL).await;
+        }
+    }
+
     /// A part's bytes, if its block is in the window. Counts the part as read.
     pub(crate) fn in_window(&self, part: &BlockPart) -> Option<Bytes> {
         let block = self.window.take(part.block, part.start..part.start + part.len)?;
@@ -261,7 +272,7 @@ impl Fetcher {
     pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
         if let Some(last) = self.ahead.touched(block) {
             let fetcher = Arc::clone(self);
-            self.runtime.spawn(async move { fetcher.read_ahead(block, last) });
+            self.tasks.spawn_on(async move { fetcher.read_ahead(block, last) }, &self.runtime);
         }
     }
 

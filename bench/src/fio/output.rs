@@ -1,20 +1,20 @@
-//! What fio says, as JSON.
+//! The JSON that fio prints.
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 /// The figures of one run, all of its jobs together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct FioSaid {
+pub struct FioResult {
     /// Bytes read.
     pub bytes: u64,
     /// MB (10^6 bytes) a second.
     pub mb_per_second: f64,
     /// Reads a second.
     pub iops: f64,
-    /// Half of the reads took at most so many microseconds.
+    /// Half of the reads took at most this many microseconds.
     pub p50_us: f64,
-    /// 99 of 100 took at most so many microseconds.
+    /// 99 of 100 reads took at most this many microseconds.
     pub p99_us: f64,
 }
 
@@ -52,16 +52,16 @@ struct Percentiles {
 }
 
 /// Reads the output of a run whose jobs report as one group. Errors: fio failed, or read nothing.
-pub(super) fn parse(text: &str) -> anyhow::Result<FioSaid> {
-    // fio writes its remarks into the same file, before the document.
+pub(super) fn parse(text: &str) -> anyhow::Result<FioResult> {
+    // fio writes its remarks into the same file, before the JSON document.
     let start = text.lines().take_while(|line| !line.starts_with('{')).map(|line| line.len() + 1).sum::<usize>();
     let document: Document =
-        serde_json::from_str(text.get(start..).unwrap_or_default()).context("read what fio says")?;
+        serde_json::from_str(text.get(start..).unwrap_or_default()).context("parse the output of fio")?;
     let [job] = &document.jobs[..] else { bail!("fio reports {} groups instead of one", document.jobs.len()) };
     ensure!(job.error == 0, "fio: {}: error {}", job.jobname, job.error);
     ensure!(job.read.io_bytes > 0, "fio: {}: nothing was read", job.jobname);
     let times = job.read.clat_ns.percentile.as_ref().context("fio gave no percentiles")?;
-    Ok(FioSaid {
+    Ok(FioResult {
         bytes: job.read.io_bytes,
         mb_per_second: job.read.bw_bytes as f64 / 1e6,
         iops: job.read.iops,

@@ -1,4 +1,4 @@
-//! Manifests of millions of files that exist nowhere: what a mount of them costs before anything is read.
+//! Manifests of millions of files that do not exist: the cost of mounting them before anything is read.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use larder_dataset::{ManifestBuilder, NameRules, VersionTag};
 use serde::Serialize;
 
 use super::walk::{self, Rate};
-use crate::epochs::drop_kernel_caches;
+use crate::kernel_caches::drop_kernel_caches;
 use crate::order::shuffled;
 use crate::systems::child::Child;
 use crate::systems::process::{self, Usage};
@@ -22,21 +22,21 @@ const FILE_BYTES: u64 = 111_000;
 
 const FILES_IN_A_FOLDER: u32 = 1000;
 
-/// Files that are looked up.
+/// Number of files that are looked up.
 const LOOK_UPS: u32 = 100_000;
 
-/// One made-up manifest, mounted once.
+/// One synthetic manifest, mounted once.
 #[derive(Clone, Debug, Serialize)]
 pub struct SyntheticRow {
     /// Files of the manifest.
     pub files: u32,
     /// The round, from 0.
     pub round: u32,
-    /// Seconds from the start of the daemon to the first answer to a look-up.
+    /// Seconds from the start of the daemon to its first answer to a look-up.
     pub mount_seconds: f64,
     /// Resident memory of the daemon then.
     pub rss_bytes_mounted: u64,
-    /// 100,000 different files (or all, if there are fewer) looked up in a random order by one thread.
+    /// Look-ups of 100,000 different files (all, if there are fewer) in random order by one thread.
     pub stat: Rate,
     /// Resident memory of the daemon after that.
     pub rss_bytes: u64,
@@ -53,7 +53,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Makes it. Takes about 200 bytes of memory for each file meanwhile.
+    /// Makes it. This takes about 200 bytes of memory per file.
     pub(super) fn new(folder: &Path, files: u32) -> anyhow::Result<Self> {
         let origin = folder.join("origin");
         std::fs::create_dir_all(&origin).with_context(|| format!("make the folder {}", origin.display()))?;
@@ -75,7 +75,7 @@ impl Made {
         Ok(Self { folder: folder.to_owned(), bytes: built.len_bytes(), manifest, files })
     }
 
-    /// Mounts it with nothing in the kernel's caches, looks files up, unmounts it.
+    /// Mounts it with nothing in the kernel's caches, looks files up, and unmounts it.
     pub(super) fn measure(&self, binary: &Path, round: u32, seed: u64, stop: &Stop) -> anyhow::Result<SyntheticRow> {
         let [mountpoint, cache] = ["mnt", "cache"].map(|name| self.folder.join(name));
         for folder in [&mountpoint, &cache] {

@@ -10,23 +10,23 @@ use anyhow::{Context, bail, ensure};
 use rustix::fs::AtFlags;
 use serde::Serialize;
 
-use crate::side_by_side::percentile;
+use crate::figures::percentile;
 
-/// Look-ups that a thread takes at once.
+/// Look-ups that a thread claims at once.
 const BATCH: usize = 256;
 
-/// How fast something was done many times.
+/// The speed of an operation that was repeated many times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate {
-    /// How many in a second, by all threads.
+    /// Operations a second, by all threads together.
     pub per_second: f64,
-    /// Half of them took at most so many microseconds.
+    /// Half of them took at most this many microseconds.
     pub p50_us: f64,
-    /// 99 of 100 took at most so many microseconds.
+    /// 99 of 100 took at most this many microseconds.
     pub p99_us: f64,
 }
 
-/// Seconds of a walk that reads names and kinds; fails if it finds another number of files.
+/// Seconds of a walk that reads names and kinds. Fails if it finds another number of files.
 pub(super) fn find(root: &Path, files: usize) -> anyhow::Result<f64> {
     let started = Instant::now();
     let found = walk(root, &mut |_| Ok(()))?;
@@ -35,7 +35,7 @@ pub(super) fn find(root: &Path, files: usize) -> anyhow::Result<f64> {
     Ok(seconds)
 }
 
-/// Seconds of a walk that looks at each file as well; fails at another number of files or another size.
+/// Seconds of a walk that also reads each file's attributes. Fails if it finds another number of files or another size.
 pub(super) fn list(root: &Path, files: usize, size: u64) -> anyhow::Result<f64> {
     let started = Instant::now();
     let found = walk(root, &mut |entry| {
@@ -58,11 +58,11 @@ fn walk(root: &Path, look: &mut dyn FnMut(&std::fs::DirEntry) -> anyhow::Result<
         let context = || format!("list {}", folder.display());
         for entry in std::fs::read_dir(&folder).with_context(context)? {
             let entry = entry.with_context(context)?;
-            // What a filesystem shows of itself: JuiceFS has `.stats` and others in its root.
+            // Files of the filesystem itself: JuiceFS has `.stats` and others in its root.
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            // The kind comes with the name, without a look-up of its own.
+            // The kind comes with the name and needs no look-up.
             let kind = entry.file_type().with_context(context)?;
             if kind.is_dir() {
                 folders.push(entry.path());
@@ -75,7 +75,7 @@ fn walk(root: &Path, look: &mut dyn FnMut(&std::fs::DirEntry) -> anyhow::Result<
     Ok(files)
 }
 
-/// Looks the files up in this order, fails at the first that is missing or has another size. Times are to 0.1 us.
+/// Looks the files up in this order. Fails at the first that is missing or has another size. Times are exact to 0.1 us.
 pub(super) fn stat(root: &Path, paths: &[&Path], order: &[u32], threads: usize, size: u64) -> anyhow::Result<Rate> {
     let folder = File::open(root).with_context(|| format!("open {}", root.display()))?;
     let next = AtomicUsize::new(0);
@@ -110,7 +110,7 @@ pub(super) fn stat(root: &Path, paths: &[&Path], order: &[u32], threads: usize, 
         times.extend(result?);
     }
     times.sort_unstable();
-    let us = |share| f64::from(percentile(&times, share)) / 10.0;
+    let us = |share| f64::from(percentile(&times, share).unwrap_or_default()) / 10.0;
     Ok(Rate { per_second: times.len() as f64 / seconds, p50_us: us(0.5), p99_us: us(0.99) })
 }
 

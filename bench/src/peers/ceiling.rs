@@ -1,4 +1,5 @@
-//! The ceiling of S3: the same objects, by the object_store crate, which most of Rust reads S3 with, without any filesystem.
+//! The ceiling of S3: the same objects, read without any filesystem by the `object_store` crate, which most Rust programs use
+//! for S3.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,23 +15,23 @@ use rand::seq::SliceRandom;
 use tokio::task::JoinSet;
 
 use crate::epochs::Epoch;
-use crate::systems::Source;
+use crate::systems::Corpus;
 use crate::systems::child::own_cpu_seconds;
 use crate::tree::MadeFile;
 
-fn client(source: &Source) -> anyhow::Result<Arc<AmazonS3>> {
+fn client(corpus: &Corpus) -> anyhow::Result<Arc<AmazonS3>> {
     let mut builder = AmazonS3Builder::new();
-    for (name, value) in source.aws_variables() {
+    for (name, value) in corpus.aws_variables() {
         builder = builder.with_config(name.to_ascii_lowercase().parse()?, value);
     }
-    let builder = builder.with_endpoint(&source.endpoint).with_bucket_name(&source.bucket).with_allow_http(true);
+    let builder = builder.with_endpoint(&corpus.endpoint).with_bucket_name(&corpus.bucket).with_allow_http(true);
     Ok(Arc::new(builder.build()?))
 }
 
 /// GETs the first `files` objects in the order of this seed, `readers` at a time, and checks them.
-pub(super) async fn read_all(source: &Source, files: u32, readers: u32, seed: u64) -> anyhow::Result<Epoch> {
-    let store = client(source).context("set object_store up")?;
-    let mut order: Vec<MadeFile> = source.files.clone();
+pub(super) async fn read_all(corpus: &Corpus, files: u32, readers: u32, seed: u64) -> anyhow::Result<Epoch> {
+    let store = client(corpus).context("set up object_store")?;
+    let mut order: Vec<MadeFile> = corpus.files.clone();
     order.shuffle(&mut StdRng::seed_from_u64(seed));
     order.truncate(files as usize);
     let (order, next) = (Arc::new(order), Arc::new(AtomicUsize::new(0)));
@@ -39,7 +40,7 @@ pub(super) async fn read_all(source: &Source, files: u32, readers: u32, seed: u6
     let mut tasks = JoinSet::new();
     for _ in 0..readers {
         let (store, order, next) = (Arc::clone(&store), Arc::clone(&order), Arc::clone(&next));
-        let prefix = source.prefix.clone();
+        let prefix = corpus.prefix.clone();
         tasks.spawn(async move {
             let (mut times, mut bytes) = (Vec::new(), 0);
             while let Some(file) = order.get(next.fetch_add(1, Ordering::Relaxed)) {

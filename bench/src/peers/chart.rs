@@ -1,10 +1,11 @@
-//! The figures as bars: files a second with the most readers, cold, warm and hot.
+//! The figures as bars: files a second with the largest number of readers, cold, warm and hot.
 
-use crate::peers::{Outcome, RAW, State};
+use super::outcome::{Outcome, RAW};
 use crate::plot::{Bar, Bars, Group};
+use crate::side_by_side::State;
 
 impl Outcome {
-    /// A group of bars for each state; a bar for each system that was measured in it.
+    /// A group of bars for each state, with a bar for each system that was measured in it.
     pub fn bars(&self) -> Bars {
         let most = self.most_readers();
         let systems = self.systems.iter().filter(|system| system.name != RAW);

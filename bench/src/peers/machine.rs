@@ -1,16 +1,16 @@
-//! What a run was measured on.
+//! The machine that a run was measured on.
 
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::systems::mounts;
-use crate::systems::source::total_memory;
+use crate::systems::process::total_memory;
 
-/// A machine, as far as it says something about figures.
+/// What a machine contributes to figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// What the processor calls itself.
+    /// The processor's model.
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one, with the disk of a folder.
+    /// This machine, with the disk of a folder.
     pub(super) fn of(folder: &Path) -> anyhow::Result<Self> {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Ok(Self {
@@ -37,7 +37,7 @@ impl Machine {
 }
 
 fn cpu_model(text: &str) -> Option<&str> {
-    // Named so on x86; ARM has numbers only.
+    // x86 has this line; ARM has numbers only.
     text.lines().find_map(|line| Some(line.strip_prefix("model name")?.trim_start().strip_prefix(':')?.trim()))
 }
 

@@ -1,4 +1,4 @@
-//! The reader, the same for every system: `larder bench epochs` in a process of its own, so that its CPU is its own.
+//! The reader, the same for every system: `larder bench epochs` in a separate process, so that its CPU time is known.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::epochs::Epoch;
-use crate::systems::Source;
+use crate::systems::Corpus;
 use crate::systems::child::Child;
 
-/// How long an epoch may take, and how much longer for each file. A system that needs more is stuck.
-const PATIENCE: Duration = Duration::from_secs(120);
-const PATIENCE_A_FILE: Duration = Duration::from_millis(50);
+/// How long an epoch may take, and how much longer for each file. A system that needs more time is stuck.
+const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT_A_FILE: Duration = Duration::from_millis(50);
 
 /// Starts readers.
 pub(super) struct Reader<'a> {
     pub(super) binary: &'a Path,
     pub(super) expected: &'a Path,
-    pub(super) source: &'a Source,
+    pub(super) corpus: &'a Corpus,
 }
 
 impl Reader<'_> {
-    /// Reads the first `files` in the order of this seed, and checks them.
+    /// Reads the first `files` in the order of this seed and checks them.
     pub(super) fn read(&self, folder: &Path, readers: u32, files: u32, seed: u64) -> anyhow::Result<Epoch> {
-        let work = self.source.folder_of("reader")?;
+        let work = self.corpus.folder_of("reader")?;
         let json = work.join("epochs.json");
         let mut command = Command::new(self.binary);
         command
@@ -38,15 +38,15 @@ impl Reader<'_> {
             .arg(self.expected)
             .arg("--json")
             .arg(&json)
-            // Its error is shown in a table.
+            // A table shows its error.
             .env("RUST_BACKTRACE", "0");
         let mut reader = Child::spawn("reader", &mut command, &work.join("log"))?;
-        let (started, limit) = (Instant::now(), PATIENCE + PATIENCE_A_FILE * files);
+        let (started, limit) = (Instant::now(), TIMEOUT + TIMEOUT_A_FILE * files);
         let status = loop {
             if let Some(status) = reader.ended()? {
                 break status;
             }
-            self.source.stop.check()?;
+            self.corpus.stop.check()?;
             if started.elapsed() > limit {
                 bail!("the reader has not ended after {} s", limit.as_secs());
             }
@@ -56,7 +56,7 @@ impl Reader<'_> {
             bail!("the reader ended with {status}: {}", reader.last_words());
         }
         let text = std::fs::read(&json).with_context(|| format!("read {}", json.display()))?;
-        let epochs: Vec<Epoch> = serde_json::from_slice(&text).context("understand what the reader wrote")?;
+        let epochs: Vec<Epoch> = serde_json::from_slice(&text).context("parse the reader's output")?;
         let epoch = epochs.into_iter().next().context("the reader measured nothing")?;
         if epoch.files != u64::from(files) {
             bail!("the reader read {} of {files} files", epoch.files);

@@ -1,30 +1,12 @@
-//! The figures as text: a table for each state, then what they were made with.
+//! The figures as text: a table for each state, then the systems and the method.
 
 use std::fmt::Write;
 
-use crate::peers::{FILES_OF_FEWER_READERS, Measurement, Outcome, RAW, State};
-use crate::side_by_side::columns;
+use super::outcome::{FILES_OF_FEWER_READERS, Measurement, Outcome, RAW};
+use crate::figures::{Spread, columns, median};
+use crate::fuse_requests::show_rates;
+use crate::side_by_side::State;
 use crate::systems::Kind;
-
-/// The middle of some values, and their ends.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) min: f64,
-    pub(super) max: f64,
-}
-
-impl Spread {
-    /// None of no values. The median of an even number of them is the mean of the middle two.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (&min, &max) = (values.first()?, values.last()?);
-        let upper = values.len() / 2;
-        let lower = (values.len() - 1) / 2;
-        Some(Self { median: f64::midpoint(values[lower], values[upper]), min, max })
-    }
-}
 
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
@@ -43,35 +25,7 @@ fn ratio(value: f64, base: Option<f64>) -> String {
 }
 
 impl Outcome {
-    fn of<'a>(&'a self, system: &'a str, state: State, readers: u32) -> impl Iterator<Item = &'a Measurement> {
-        self.measurements.iter().filter(move |one| one.system == system && one.state == state && one.readers == readers)
-    }
-
-    /// A figure of one system over the rounds.
-    pub(super) fn spread(
-        &self,
-        system: &str,
-        state: State,
-        readers: u32,
-        figure: impl Fn(&Measurement) -> f64,
-    ) -> Option<Spread> {
-        Spread::of(self.of(system, state, readers).map(figure))
-    }
-
-    /// The most readers, who read all files.
-    pub(super) fn most_readers(&self) -> u32 {
-        self.config.readers.last().copied().unwrap_or_default()
-    }
-
-    /// Files a second of the fastest of a kind, with the most readers.
-    fn best(&self, kinds: &[Kind], state: State) -> Option<f64> {
-        let rate = |one: &Measurement| one.epoch.files_per_second;
-        let systems = self.systems.iter().filter(|system| kinds.contains(&system.kind));
-        let rates = systems.filter_map(|system| self.spread(&system.name, state, self.most_readers(), rate));
-        rates.map(|spread| spread.median).max_by(f64::total_cmp)
-    }
-
-    /// A table of each state, what was counted by kind, and what it was all made with.
+    /// A table for each state, FUSE requests by kind, the systems and the method.
     pub fn table(&self) -> String {
         let mut text = String::new();
         for state in State::ALL {
@@ -86,8 +40,8 @@ impl Outcome {
     fn heading(&self, state: State) -> String {
         let what = match state {
             State::Cold => "a new mount, an empty local cache, the kernel's caches dropped",
-            State::Warm => "all in the local cache, the kernel's caches dropped",
-            State::Hot => "all was read through this mount just before",
+            State::Warm => "everything in the local cache, the kernel's caches dropped",
+            State::Hot => "everything was read through this mount just before",
         };
         format!("{}: {what}", state.name().to_uppercase())
     }
@@ -172,22 +126,11 @@ impl Outcome {
             let counted: Vec<_> =
                 self.of(&system.name, state, most).filter_map(|one| Some((one, one.fuse.as_ref()?))).collect();
             let Some((_, first)) = counted.first() else { continue };
-            let mut kinds = String::new();
-            for &kind in first.kinds.keys() {
+            let rates = first.kinds.keys().filter_map(|&kind| {
                 let each = counted.iter().map(|(one, fuse)| fuse.kinds[kind] as f64 / one.epoch.files as f64);
-                match Spread::of(each) {
-                    Some(Spread { median, .. }) if median >= 0.005 => {
-                        let _ = write!(kinds, " {kind} {median:.2}");
-                    }
-                    _ => {}
-                }
-            }
-            rows.push(format!(
-                "{:<5} {:<14}{}",
-                state.name(),
-                system.name,
-                if kinds.is_empty() { " none" } else { &kinds }
-            ));
+                Some((kind, median(each)?))
+            });
+            rows.push(format!("{:<5} {:<14}{}", state.name(), system.name, show_rates(rates)));
         }
         if !rows.is_empty() {
             let _ =
@@ -218,18 +161,18 @@ impl Outcome {
             machine.filesystem
         );
         let most = self.most_readers();
-        let place = if self.objects_in_memory { "in memory" } else { "in files" };
+        let place = if self.objects_in_memory { "memory" } else { "files" };
         let _ = writeln!(
             text,
-            "Method: {} files, {:.1} MB, log-normal sizes; an S3 server on loopback has them {place}, without TLS, \
-             and without a look at the signatures of plain GETs. {} round(s), \
-             all systems in turns, each round starting with another one. {most} readers read all files, fewer read {}. A \
-             reader opens the next file of a shuffled order, reads it with a 1 MiB buffer to its end, closes it, and checks \
-             its length and CRC32C (the latency is of open, read, sum and close). Warm comes after a cold epoch and an \
-             untimed one; hot after another untimed one. Files/s: median (least..most) of the rounds; all other columns: \
-             median, {most} readers. x: files/s against ext4, the fastest peer as shipped, the fastest tuned one. CPU: \
-             seconds for 1,000 files; that of a daemon with its metadata engine. FUSE: all requests but FORGET and \
-             INTERRUPT, counted by the kernel for this mount. RSS: of all its processes; peak since the mount.",
+            "Method: {} files, {:.1} MB, log-normal sizes; an S3 server on loopback serves them from {place}, without TLS \
+             and without verifying the signatures of plain GETs. {} round(s); the systems take turns, and each round starts \
+             with another one. {most} readers read all files, fewer readers read {}. A reader opens the next file of a \
+             shuffled order, reads it to its end with a 1 MiB buffer, closes it, and checks its length and CRC32C (the \
+             latency covers open, read, checksum and close). Warm follows a cold epoch and an untimed one; hot follows \
+             another untimed one. Files/s: median (least..greatest) of the rounds; all other columns: median, {most} \
+             readers. x: files/s against ext4, the fastest peer as shipped, the fastest tuned one. CPU: seconds for 1,000 \
+             files; the daemon's includes its metadata engine. FUSE: all requests but FORGET and INTERRUPT, counted by the \
+             kernel for this mount. RSS: sum over the daemon's processes; peak since the mount.",
             self.config.files,
             self.bytes as f64 / 1e6,
             self.config.rounds,
@@ -245,7 +188,9 @@ pub(super) mod tests {
     use super::*;
     use crate::epochs::Epoch;
     use crate::fuse_requests::Requests;
-    use crate::peers::{LeftOut, Machine, PeersConfig, SystemInfo};
+    use crate::peers::machine::Machine;
+    use crate::peers::outcome::PeersConfig;
+    use crate::side_by_side::{LeftOut, SystemInfo};
 
     pub(in crate::peers) fn outcome() -> Outcome {
         let system = |name: &str, kind| SystemInfo {
@@ -307,13 +252,6 @@ pub(super) mod tests {
             no_fuse_requests: None,
             measurements,
         }
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
-        assert_eq!(Spread::of([4.0, 1.0, 2.0, 9.0]).unwrap().median, 3.0);
-        assert_eq!(Spread::of([]), None);
     }
 
     #[test]

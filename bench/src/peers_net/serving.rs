@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +12,24 @@ use larder_peers::{Ask, Blocks, Buffers, DatasetStats, Given, ReadError, Server}
 use larder_dataset::{BlockIndex, crc32c};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, PolicyKind, Store, StoreConfig, StoreCounters};
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::{BUCKET, Kind, RECORDS, SECRET, SNAPSHOT, ServeConfig, security};
+use super::certificates::security;
+use super::kind::Kind;
+use super::records::{BUCKET, RECORDS, SECRET, SNAPSHOT, content};
 
-/// Serves until standard input ends; says where on standard output.
-pub fn serve(told: &str) -> anyhow::Result<()> {
-    let config: ServeConfig = serde_json::from_str(told).context("understand --serve")?;
+/// The settings of a serving process; JSON on its command line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServeConfig {
+    pub(super) kind: Kind,
+    pub(super) record_bytes: u32,
+    pub(super) folder: PathBuf,
+}
+
+/// Serves until standard input ends. Prints its address on standard output.
+pub fn serve(config: &str) -> anyhow::Result<()> {
+    let config: ServeConfig = serde_json::from_str(config).context("parse --serve")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let _in_runtime = runtime.enter();
     let (address, _served): (SocketAddr, Box<dyn std::any::Any>) = match config.kind {
@@ -55,7 +67,7 @@ pub fn serve(told: &str) -> anyhow::Result<()> {
         }
     };
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{address}").and_then(|()| out.flush()).context("say where")?;
+    writeln!(out, "{address}").and_then(|()| out.flush()).context("print the address")?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     Ok(())
 }
@@ -94,12 +106,7 @@ fn write_all(stream: &mut TcpStream, mut slices: &mut [IoSlice<'_>]) -> std::io:
     Ok(())
 }
 
-/// What a record holds.
-fn content(record: u32, bytes: u32) -> Bytes {
-    (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(record) >> 13) as u8).collect::<Vec<_>>().into()
-}
-
-/// Whole records with their checksums, as a store has them on disk.
+/// Whole records with the checksums that a store keeps beside them.
 struct Memory(Vec<(Bytes, u32)>);
 
 impl Memory {
@@ -126,7 +133,7 @@ impl Blocks for Memory {
     }
 }
 
-/// Blocks in a store, read as larderd reads them for its peers.
+/// Blocks in a store, read the way larderd reads them for its peers.
 struct Stored {
     cache: Arc<DatasetCache>,
     buffers: Arc<Buffers>,
@@ -149,7 +156,7 @@ impl Stored {
             lens: Arc::new(move |_| record_bytes),
         })?;
         if !cache.wait_rebuilt(Duration::from_secs(60)) {
-            bail!("the store does not open");
+            bail!("the store was not ready within 60 s");
         }
         for record in 0..RECORDS {
             if let Some(reservation) = cache.reserve(BlockIndex(record), record_bytes) {

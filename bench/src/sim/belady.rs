@@ -1,22 +1,22 @@
-//! Bélády: keeps what will be used soonest, knowing the order of this epoch and of the next one. No policy that knows no
-//! more can hit more often (with files of one size; with others it comes close).
+//! Bélády: keeps the files that are used soonest, knowing the order of this epoch and of the next one. With files of one
+//! size, no policy with the same knowledge can hit more often; with files of several sizes Bélády comes close to the best.
 //!
-//! A file that was missed is kept if its next use is sooner than that of all that would have to leave for it.
+//! A missed file is kept if it is used sooner than every file that would have to leave for it.
 //!
-//! What comes out is that on one node, or with an owner for each block, a plan gains nothing over NR: a shuffled epoch
-//! reads each file once, so a file that is hit has lain in the cache since before the epoch began, and there was room for
-//! no more than cache / dataset of them. NR reaches that bound; no cache that is filled by reads can pass it, whatever it
-//! knows. (A plan can still bring files in before they are read. That hides the origin's latency, but asks it for as
-//! much.) Where each node reads a shard of its own, another one each epoch, knowing which files the next shard has does
-//! gain: four nodes with 6.25 % each hit 24.9 %. A file of which no use is known only fills room that nobody else wants.
+//! On one node, or with an owner for each block, knowing the order gains nothing over NR. A shuffled epoch reads each file
+//! once, so a file that is hit was in the cache before the epoch began, and the cache held at most cache / dataset of them.
+//! NR reaches that bound, and no cache that is filled by reads can exceed it, whatever it knows. (Prefetching in that order
+//! hides the origin's latency, but requests just as much.) Where each node reads its own shard, another one each epoch,
+//! knowing the next shard does gain: four nodes with 6.25 % each hit 24.9 %. A file with no known use only fills room that
+//! no other file needs.
 //!
-//! Invariant: a cached file is in exactly one of `now` (still to be read in this epoch), `next` (in the next one) and
+//! Invariant: a cached file is in exactly one of `now` (still to be read in this epoch), `next` (read in the next epoch) and
 //! `unknown`.
 
 use super::bits::{Bits, MaxSet};
 use super::files::Files;
 
-/// The orders of this epoch and the next, with each file's place in the next.
+/// The orders of this epoch and the next, and each file's place in the next.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) now: Vec<u32>,
@@ -25,7 +25,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Goes on to the next epoch: `fill` is given the buffer for the order of the one after it.
+    /// Advances to the next epoch. `fill` writes the order of the epoch after it.
     pub(super) fn advance(&mut self, fill: impl FnOnce(&mut Vec<u32>)) {
         std::mem::swap(&mut self.now, &mut self.next);
         fill(&mut self.next);
@@ -40,7 +40,7 @@ impl Plan {
     }
 }
 
-/// When a file is used next, in an order of its own: this epoch, the next, later than anybody knows.
+/// A file's next use, from the soonest to the latest: in this epoch, in the next, at an unknown time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
     Now(u32),
@@ -48,7 +48,7 @@ enum Use {
     Unknown,
 }
 
-/// One node's cache. It looks at whole files.
+/// One node's cache. It holds whole files.
 #[derive(Debug)]
 pub(super) struct Belady {
     capacity_bytes: u64,
@@ -73,8 +73,8 @@ impl Belady {
         }
     }
 
-    /// A new epoch begins: what was next is now, and `plan` says what is next. `is_mine` tells whether the file at a place
-    /// of the next epoch will be asked of this node.
+    /// Starts an epoch: the next files become the current ones, and `plan` gives the new next ones. `is_mine` tells whether
+    /// the file at a place of the next epoch is read from this node.
     pub(super) fn start_epoch(&mut self, plan: &Plan, is_mine: impl Fn(u32) -> bool) {
         // All of this epoch's files were read, so `now` is empty and can become the new `next`.
         std::mem::swap(&mut self.now, &mut self.next);
@@ -89,7 +89,7 @@ impl Belady {
         });
     }
 
-    /// Reads the file at `place` of this epoch; true if it was cached. `is_mine` as above.
+    /// Reads the file at `place` of this epoch; true if it was cached. `is_mine` is as for [`start_epoch`](Self::start_epoch).
     pub(super) fn read(&mut self, place: u32, plan: &Plan, files: &Files, is_mine: impl Fn(u32) -> bool) -> bool {
         let file = plan.now[place as usize];
         let again = plan.place_in_next(file);
@@ -114,7 +114,7 @@ impl Belady {
         }
     }
 
-    /// What is used latest, taken out of its set.
+    /// Removes the file that is used latest from its set.
     fn pop_latest(&mut self, plan: &Plan) -> Option<(u32, Use)> {
         if let Some(file) = self.unknown.pop() {
             return Some((file, Use::Unknown));
@@ -128,7 +128,7 @@ impl Belady {
         Some((plan.now[place as usize], Use::Now(place)))
     }
 
-    /// Evicts files that are used later, if that makes room enough; else nothing.
+    /// Evicts files that are used later, if that makes enough room; otherwise evicts nothing.
     fn make_room(&mut self, size: u64, next_use: Use, plan: &Plan, files: &Files) -> bool {
         let mut victims = std::mem::take(&mut self.victims);
         let mut used_bytes = self.used_bytes;
@@ -166,7 +166,7 @@ mod tests {
     use crate::order::shuffled;
     use crate::sim::files::Sizes;
 
-    /// The most hits that any cache of `slots` files can have, tried out: after each read, each set that can be reached.
+    /// The most hits that any cache of `slots` files can have, by exhaustion: after each read, every set that can be reached.
     fn most_hits(reads: &[u32], slots: u32) -> u32 {
         let mut best = HashMap::from([(0_u32, 0_u32)]);
         for &file in reads {

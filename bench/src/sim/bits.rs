@@ -1,6 +1,6 @@
-//! Sets of small numbers, a bit each.
+//! Sets of small numbers, with one bit for each.
 
-/// A set that is only asked whether it holds a number.
+/// A set that answers only whether it contains a number.
 #[derive(Debug)]
 pub(super) struct Bits {
     words: Vec<u64>,
@@ -34,7 +34,7 @@ pub(super) struct MaxSet {
 }
 
 impl MaxSet {
-    /// An empty set of numbers below `count`: 1/62 byte more than a bit for each.
+    /// An empty set of numbers below `count`. It takes 1/62 byte more than one bit for each.
     pub(super) fn new(count: u32) -> Self {
         let mut levels = Vec::new();
         let mut words = (count as usize).div_ceil(64).max(1);
@@ -72,7 +72,7 @@ impl MaxSet {
         let mut at = 0;
         for level in self.levels.iter().rev() {
             let word = level[at];
-            // Only the top word can be 0: below it, the way goes where something is.
+            // Only the top word can be 0: the search descends only into words that contain a number.
             at = at * 64 + word.checked_ilog2()? as usize;
         }
         u32::try_from(at).ok()

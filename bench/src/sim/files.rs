@@ -1,14 +1,14 @@
-//! The made-up dataset: sizes of files, and their blocks, without anything kept for each file.
+//! The simulated dataset: sizes of files and their blocks, without memory for each file.
 
 use anyhow::{Context, ensure};
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
 
 use crate::tree;
 
-/// Beyond so many files the sizes repeat.
+/// The sizes repeat after this many files.
 const PERIOD: u32 = 1_000_000;
 
-/// Where sizes come from.
+/// The sizes of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     /// Log-normal with this mean, as [`tree::sizes`] makes them. Beyond a million files the first million sizes repeat.
@@ -17,20 +17,21 @@ pub enum Sizes {
     Equal(u64),
 }
 
-/// A dataset's files, numbered from 0, and blocks, numbered as a manifest does. 12 bytes for each of the first million.
+/// A dataset's files, numbered from 0, and blocks, numbered as in a manifest. Takes 12 bytes for each of the first million
+/// files.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) count: u32,
     pub(super) blocks: u32,
     pub(super) bytes: u64,
     sizes: Vec<u64>,
-    /// Blocks of the period's files before each.
+    /// For each file of the period, the number of blocks before it.
     blocks_before: Vec<u32>,
     blocks_in_period: u32,
 }
 
 impl Files {
-    /// Errors: more blocks than there are numbers for.
+    /// Errors: more blocks than block numbers.
     pub(super) fn new(count: u32, sizes: Sizes, seed: u64) -> anyhow::Result<Self> {
         let sizes = match sizes {
             Sizes::Mean(mean) => tree::sizes(count.min(PERIOD), mean, seed),
@@ -39,7 +40,7 @@ impl Files {
         Self::of(count, sizes)
     }
 
-    /// Files of just these sizes.
+    /// Files of exactly these sizes.
     #[cfg(test)]
     pub(super) fn of_sizes(sizes: Vec<u64>) -> Self {
         Self::of(sizes.len() as u32, sizes).expect("few files")
@@ -60,7 +61,7 @@ impl Files {
         Ok(Self {
             count,
             blocks: u32::try_from(all_blocks)
-                .with_context(|| format!("a dataset has at most {} blocks; {all_blocks} are too many", u32::MAX))?,
+                .with_context(|| format!("a dataset has at most {} blocks; this one would have {all_blocks}: simulate fewer or smaller files", u32::MAX))?,
             bytes,
             blocks_in_period: u32::try_from(blocks).context("number the blocks of the first files")?,
             sizes,

@@ -1,9 +1,9 @@
 //! One cell of the simulation: a policy, a cache size and a number of nodes, read for epochs.
 //!
-//! The cast: [`Cell`] says what is simulated; [`replay`] does it; `PolicyNode` is a node's cache under one of the store's
-//! policies, doing to it what the store does.
+//! The cast: [`Cell`] is the setting; [`replay`] simulates it; `PolicyNode` is a node's cache under one of the store's
+//! policies, and treats it as the store does.
 //!
-//! Invariant: nothing here reads a clock or a disk, or keeps an object for each file.
+//! Invariant: nothing here reads a clock or a disk, or allocates per file.
 
 use anyhow::ensure;
 use larder_dataset::BlockIndex;
@@ -12,41 +12,41 @@ use serde::Serialize;
 
 use super::belady::{Belady, Plan};
 use super::bits::Bits;
+use super::config::{SimPlacement, SimPolicy};
 use super::files::Files;
-use super::{Placement, SimPolicy};
 use crate::order::{epoch_seed, shuffle_into};
 
-/// How often the progress is told.
-const TELL_EVERY: u32 = 1 << 16;
+/// Files between two reports of progress.
+const PROGRESS_EVERY: u32 = 1 << 16;
 
-/// What is simulated.
+/// One policy with one cache size and number of nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) policy: SimPolicy,
     pub(super) nodes: u32,
-    pub(super) placement: Placement,
-    /// Of each node.
+    pub(super) placement: SimPlacement,
+    /// Bytes of each node's cache.
     pub(super) capacity_bytes: u64,
     pub(super) epochs: u32,
     pub(super) seed: u64,
 }
 
-/// What one epoch came to, over all nodes.
+/// The result of one epoch, over all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct EpochHits {
-    /// Files that were wholly in the cache, as a share of those read.
+    /// Share of the files read that were entirely in the cache.
     pub hit_ratio_files: f64,
-    /// Bytes of blocks that were in the cache, as a share of those read.
+    /// Share of the bytes read whose blocks were in the cache.
     pub hit_ratio_bytes: f64,
-    /// Blocks that had to be fetched.
+    /// Blocks that missed.
     pub missed_blocks: u64,
     /// Their bytes.
     pub missed_bytes: u64,
-    /// Files of which a block had to be fetched.
+    /// Files with a block that missed.
     pub missed_files: u64,
 }
 
-/// What reading one file came to.
+/// The misses of one file.
 #[derive(Default)]
 struct Missed {
     blocks: u64,
@@ -54,7 +54,7 @@ struct Missed {
 }
 
 impl Cell {
-    /// Bytes of memory that the simulation takes.
+    /// Bytes of memory that the simulation uses.
     pub(super) fn memory_bytes(&self, files: &Files) -> u64 {
         let (file, block, nodes) = (u64::from(files.count), u64::from(files.blocks), u64::from(self.nodes));
         match self.policy {
@@ -66,9 +66,9 @@ impl Cell {
         }
     }
 
-    /// Which node has a file or block, if each has just one owner.
+    /// The owner of a file or block.
     fn owner(&self, number: u32) -> usize {
-        // SplitMix64's mixing: neighbours go anywhere.
+        // SplitMix64's mixing, which scatters neighbours.
         let mut z = self.seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -81,16 +81,16 @@ impl Cell {
     }
 }
 
-/// Reads the cell's epochs; `tell` hears of files as they are read.
-pub(super) fn replay(cell: &Cell, files: &Files, tell: &dyn Fn(u64)) -> anyhow::Result<Vec<EpochHits>> {
+/// Reads the cell's epochs. Calls `progress` with the number of files read since the last call.
+pub(super) fn replay(cell: &Cell, files: &Files, progress: &dyn Fn(u64)) -> anyhow::Result<Vec<EpochHits>> {
     ensure!(cell.nodes > 0, "at least one node reads");
     Ok(match cell.policy {
-        SimPolicy::Store(kind) => replay_policy(cell, kind, files, tell),
-        SimPolicy::Belady => replay_belady(cell, files, tell),
+        SimPolicy::Store(kind) => replay_policy(cell, kind, files, progress),
+        SimPolicy::Belady => replay_belady(cell, files, progress),
     })
 }
 
-fn replay_policy(cell: &Cell, kind: PolicyKind, files: &Files, tell: &dyn Fn(u64)) -> Vec<EpochHits> {
+fn replay_policy(cell: &Cell, kind: PolicyKind, files: &Files, progress: &dyn Fn(u64)) -> Vec<EpochHits> {
     let mut nodes: Vec<PolicyNode> =
         (0..cell.nodes).map(|node| PolicyNode::new(kind, cell, files, u64::from(node))).collect();
     let mut order = Vec::new();
@@ -98,13 +98,13 @@ fn replay_policy(cell: &Cell, kind: PolicyKind, files: &Files, tell: &dyn Fn(u64
     epochs
         .map(|epoch| {
             shuffle_into(&mut order, files.count, epoch_seed(cell.seed, epoch));
-            count_epoch(files, tell, |place| {
+            count_epoch(files, progress, |place| {
                 let mut missed = Missed::default();
                 let file = order[place as usize];
                 for (block, len) in files.blocks_of(file) {
                     let node = match cell.placement {
-                        Placement::Local => cell.reader(place),
-                        Placement::Partitioned => cell.owner(block.0),
+                        SimPlacement::Local => cell.reader(place),
+                        SimPlacement::Partitioned => cell.owner(block.0),
                     };
                     if !nodes[node].read(block, len) {
                         missed.blocks += 1;
@@ -117,7 +117,7 @@ fn replay_policy(cell: &Cell, kind: PolicyKind, files: &Files, tell: &dyn Fn(u64
         .collect()
 }
 
-fn replay_belady(cell: &Cell, files: &Files, tell: &dyn Fn(u64)) -> Vec<EpochHits> {
+fn replay_belady(cell: &Cell, files: &Files, progress: &dyn Fn(u64)) -> Vec<EpochHits> {
     let mut nodes: Vec<Belady> = (0..cell.nodes).map(|_| Belady::new(cell.capacity_bytes, files.count)).collect();
     let mut plan = Plan::default();
     let order = |epoch| move |next: &mut Vec<u32>| shuffle_into(next, files.count, epoch_seed(cell.seed, epoch));
@@ -126,19 +126,19 @@ fn replay_belady(cell: &Cell, files: &Files, tell: &dyn Fn(u64)) -> Vec<EpochHit
     epochs
         .map(|epoch| {
             plan.advance(order(epoch + 1));
-            // Whose the place of the next epoch is: with owners, whoever reads it asks the owner.
+            // The node that the file at this place of the next epoch is read from: with owners, the owner.
             let node_of_next = |place: u32| match cell.placement {
-                Placement::Local => cell.reader(place),
-                Placement::Partitioned => cell.owner(plan.next[place as usize]),
+                SimPlacement::Local => cell.reader(place),
+                SimPlacement::Partitioned => cell.owner(plan.next[place as usize]),
             };
             for (number, node) in nodes.iter_mut().enumerate() {
                 node.start_epoch(&plan, |place| node_of_next(place) == number);
             }
-            count_epoch(files, tell, |place| {
+            count_epoch(files, progress, |place| {
                 let file = plan.now[place as usize];
                 let number = match cell.placement {
-                    Placement::Local => cell.reader(place),
-                    Placement::Partitioned => cell.owner(file),
+                    SimPlacement::Local => cell.reader(place),
+                    SimPlacement::Partitioned => cell.owner(file),
                 };
                 let hit = nodes[number].read(place, &plan, files, |place| node_of_next(place) == number);
                 if hit {
@@ -151,19 +151,19 @@ fn replay_belady(cell: &Cell, files: &Files, tell: &dyn Fn(u64)) -> Vec<EpochHit
         .collect()
 }
 
-/// Reads the file at each place and sums up.
-fn count_epoch(files: &Files, tell: &dyn Fn(u64), mut read: impl FnMut(u32) -> Missed) -> EpochHits {
+/// Reads the file at each place and sums the misses.
+fn count_epoch(files: &Files, progress: &dyn Fn(u64), mut read: impl FnMut(u32) -> Missed) -> EpochHits {
     let mut sum = EpochHits::default();
     for place in 0..files.count {
         let missed = read(place);
         sum.missed_blocks += missed.blocks;
         sum.missed_bytes += missed.bytes;
         sum.missed_files += u64::from(missed.blocks > 0);
-        if (place + 1).is_multiple_of(TELL_EVERY) {
-            tell(u64::from(TELL_EVERY));
+        if (place + 1).is_multiple_of(PROGRESS_EVERY) {
+            progress(u64::from(PROGRESS_EVERY));
         }
     }
-    tell(u64::from(files.count % TELL_EVERY));
+    progress(u64::from(files.count % PROGRESS_EVERY));
     sum.hit_ratio_files = 1.0 - sum.missed_files as f64 / f64::from(files.count);
     sum.hit_ratio_bytes = 1.0 - sum.missed_bytes as f64 / files.bytes as f64;
     sum
@@ -174,7 +174,7 @@ fn count_epoch(files: &Files, tell: &dyn Fn(u64), mut read: impl FnMut(u32) -> M
 struct PolicyNode {
     policy: Box<dyn Policy>,
     wants_touch: bool,
-    /// The slot table, as far as a policy is concerned.
+    /// Stands for the slot table.
     cached: Bits,
     evicted: Vec<BlockIndex>,
 }

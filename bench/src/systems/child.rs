@@ -1,4 +1,4 @@
-//! Child processes that end with this one, and the few calls for them that Rust has no safe name for.
+//! Child processes that end with this one, and the system calls for them that have no safe wrapper.
 #![expect(
     unsafe_code,
     reason = "a child's own setting before it runs, a mount namespace, the CPU time of this process"
@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use crate::systems::process;
+use super::process;
 
-/// How long a daemon may take to end once its mount is gone, and again once it is told to.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a daemon may take to end after its mount is gone, and again after SIGTERM.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a wait looks.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Interval between two looks.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Lines of a log that an error shows.
+/// Lines of a log that an error quotes.
 const LINES_IN_ERRORS: usize = 12;
 
-/// A process that is killed when this is dropped, and by the kernel when this process ends, however it ends.
+/// A process that is killed when this is dropped, and by the kernel when this process ends for any reason.
 #[derive(Debug)]
 pub struct Child {
     name: String,
@@ -33,8 +33,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts it in a process group of its own, so that Ctrl-C reaches this process only, with both outputs in `log`.
-    /// Must be called on a thread that lives as long as the child may: the kernel kills it when that thread ends.
+    /// Starts it in a separate process group, so that Ctrl-C reaches only this process. Both outputs go to `log`. The
+    /// calling thread must live as long as the child may: the kernel kills the child when that thread ends.
     pub fn spawn(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
         let output = File::create(log).with_context(|| format!("make the log {}", log.display()))?;
         let errors = output.try_clone().with_context(|| format!("open the log {}", log.display()))?;
@@ -44,7 +44,7 @@ impl Child {
         unsafe {
             command.pre_exec(move || {
                 set_parent_process_death_signal(Some(Signal::KILL))?;
-                // It may have died before that was set.
+                // The parent may have died before that was set.
                 if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::Other.into()) }
             });
         }
@@ -62,27 +62,27 @@ impl Child {
         self.process.try_wait().with_context(|| format!("look at {}", self.name))
     }
 
-    /// The end of what it said, with its name.
+    /// The end of its output, with its name.
     pub fn last_words(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
         let last = lines[lines.len().saturating_sub(LINES_IN_ERRORS)..].join("\n    ");
-        if last.is_empty() { format!("{} said nothing", self.name) } else { format!("{} said:\n    {last}", self.name) }
+        if last.is_empty() { format!("{} printed nothing", self.name) } else { format!("{} printed:\n    {last}", self.name) }
     }
 
-    /// Waits for it to end by itself, then asks it to, then kills it with all it has started.
+    /// Waits for it to end by itself, then sends SIGTERM, then kills it with all its descendants.
     pub fn end(mut self) {
-        if !self.ends_within(PATIENCE) {
+        if !self.ends_within(END_TIMEOUT) {
             self.signal(Signal::TERM);
-            self.ends_within(PATIENCE);
+            self.ends_within(END_TIMEOUT);
         }
     }
 
-    /// Asks it to end and waits, then kills it.
+    /// Sends SIGTERM and waits, then kills it.
     pub fn stop(mut self) {
         self.signal(Signal::TERM);
-        self.ends_within(PATIENCE);
+        self.ends_within(END_TIMEOUT);
     }
 
     fn ends_within(&mut self, time: Duration) -> bool {
@@ -91,7 +91,7 @@ impl Child {
             if !matches!(self.process.try_wait(), Ok(None)) {
                 return true;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         false
     }
@@ -108,33 +108,34 @@ impl Drop for Child {
         if matches!(self.process.try_wait(), Ok(Some(_))) {
             return;
         }
-        // Not reaped yet, so none of these ids can be another's.
+        // Not reaped yet, so no other process can have its id.
         for id in process::family(self.process.id()) {
             if let Some(id) = Pid::from_raw(id as i32) {
                 let _ = kill_process(id, Signal::KILL);
             }
         }
-        // Bounded: a reader of a FUSE mount that does not answer ends only once that mount is gone.
-        self.ends_within(PATIENCE);
+        // Bounded: a reader of an unresponsive FUSE mount ends only when that mount does.
+        self.ends_within(END_TIMEOUT);
     }
 }
 
-/// Gives this thread, and the processes it starts, mounts of their own: those they make are seen by nobody else, and are
-/// gone with the last of them, even if all are killed. Needs root. Call it on the main thread, before anything is mounted.
+/// Moves this thread, and the processes that it starts, to a private mount namespace: other processes do not see their
+/// mounts, which end with the last of them, even if all are killed. Needs root. Must be called on the main thread, before
+/// anything is mounted.
 pub fn own_mounts() -> anyhow::Result<()> {
     // SAFETY: no descriptor of this process depends on which mounts its threads see.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
         .context("make a mount namespace (needs root)")?;
     let private = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", private).context("keep the mounts of this run to itself")
+    rustix::mount::mount_change("/", private).context("make the mounts of this run private")
 }
 
 /// Seconds of CPU that all threads of this process have used, user and kernel.
 pub fn own_cpu_seconds() -> f64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is to writable memory of the right size, and RUSAGE_SELF exists, so this cannot fail.
+    // SAFETY: the pointer is to writable memory of the right size. RUSAGE_SELF is valid, so the call cannot fail.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-    // SAFETY: written above, and all zeros is a value of it as well.
+    // SAFETY: initialised above; all zeros would be valid as well.
     let usage = unsafe { usage.assume_init() };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
@@ -155,7 +156,7 @@ mod tests {
             if what() {
                 return true;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         false
     }
@@ -167,7 +168,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 300 & echo $!; wait"]);
         let child = Child::spawn("shell", &mut command, &log).unwrap();
-        assert!(within_seconds(10, || child.last_words().contains("said:")));
+        assert!(within_seconds(10, || child.last_words().contains("printed:")));
         let grandchild: u32 = child.last_words().rsplit_once(' ').unwrap().1.trim().parse().unwrap();
         let id = child.id();
         assert!(alive(id) && alive(grandchild));

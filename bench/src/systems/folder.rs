@@ -1,10 +1,11 @@
-//! The disk itself: the floor that a filesystem with a cache on the same disk is held against.
+//! The disk itself: the bound of every filesystem with a cache on the same disk.
 
 use std::path::PathBuf;
 
-use crate::systems::{Kind, Source, System};
+use super::corpus::Corpus;
+use super::system::{Kind, System};
 
-/// The files as they are.
+/// The plain files.
 pub(super) struct Folder;
 
 impl System for Folder {
@@ -24,12 +25,12 @@ impl System for Folder {
         "the same files in a plain folder of this disk (its filesystem is named with the machine), without S3"
     }
 
-    fn prepare(&mut self, _: &Source) -> anyhow::Result<()> {
+    fn prepare(&mut self, _: &Corpus) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn mount(&mut self, source: &Source) -> anyhow::Result<PathBuf> {
-        Ok(source.tree.clone())
+    fn mount(&mut self, corpus: &Corpus) -> anyhow::Result<PathBuf> {
+        Ok(corpus.tree.clone())
     }
 
     fn processes(&self) -> Vec<u32> {

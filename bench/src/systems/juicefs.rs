@@ -1,5 +1,5 @@
-//! JuiceFS, as shipped and with metadata that is kept for an hour. It cannot serve objects that are there: the data is
-//! copied in once, through its own mount, and both forms mount the same volume. Its metadata is in a Redis of its own.
+//! JuiceFS, as shipped and with metadata cached for an hour. It cannot serve existing objects: the data is copied in once,
+//! through its own mount, and both variants mount the same volume. Its metadata is in a Redis started for it.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -10,18 +10,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::systems::child::Child;
-use crate::systems::{AnySystem, Kind, Served, Source, System, process, version_of};
+use super::child::Child;
+use super::served::Served;
+use super::corpus::Corpus;
+use super::system::{AnySystem, Kind, System};
+use super::programs::version_of;
+use super::process;
 
 pub(super) const NAMES: [&str; 2] = ["juicefs", "juicefs tuned"];
 
 /// Threads that copy the data in.
 const COPIERS: usize = 8;
 
-/// How long Redis may take to answer.
-const REDIS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long Redis may take to start.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The volume that both forms mount.
+/// The volume that both variants mount.
 struct Volume {
     redis: Child,
     url: String,
@@ -54,9 +58,9 @@ impl JuiceFs {
         self.volume.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start_redis(&self, source: &Source) -> anyhow::Result<Volume> {
-        let folder = source.folder_of("redis")?;
-        // Free a moment ago; if somebody else takes it first, Redis says so and the system is left out.
+    fn start_redis(&self, corpus: &Corpus) -> anyhow::Result<Volume> {
+        let folder = corpus.folder_of("redis")?;
+        // Free a moment ago. If another process takes it first, Redis reports that and the system is left out.
         let port =
             TcpListener::bind(("127.0.0.1", 0)).and_then(|free| free.local_addr()).context("find a port")?.port();
         let mut command = Command::new(&self.redis);
@@ -66,22 +70,22 @@ impl JuiceFs {
         let mut redis = Child::spawn("redis-server", &mut command, &folder.join("log"))?;
         let started = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if redis.ended()?.is_some() || started.elapsed() > REDIS_PATIENCE {
+            if redis.ended()?.is_some() || started.elapsed() > REDIS_TIMEOUT {
                 bail!("start redis-server on port {port}: {}", redis.last_words());
             }
-            source.stop.check()?;
+            corpus.stop.check()?;
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(Volume { redis, url: format!("redis://127.0.0.1:{port}/1") })
     }
 
-    fn format(&self, source: &Source, url: &str) -> anyhow::Result<()> {
+    fn format(&self, corpus: &Corpus, url: &str) -> anyhow::Result<()> {
         let output = Command::new(&self.juicefs)
             .args(["format", "--storage", "s3", "--trash-days", "0", "--bucket"])
-            .arg(format!("{}/{}-juicefs", source.endpoint, source.bucket))
+            .arg(format!("{}/{}-juicefs", corpus.endpoint, corpus.bucket))
             .args([url, "peer"])
-            .env("ACCESS_KEY", &source.access_key)
-            .env("SECRET_KEY", &source.secret_key)
+            .env("ACCESS_KEY", &corpus.access_key)
+            .env("SECRET_KEY", &corpus.secret_key)
             .stdin(std::process::Stdio::null())
             .output()
             .context("start juicefs format")?;
@@ -97,7 +101,7 @@ impl JuiceFs {
         command
             .args(["mount", url])
             .arg(mountpoint)
-            // So it starts no watcher between itself and us: the kernel ends our children with us, not theirs.
+            // Without a watcher between JuiceFS and this process: the kernel ends only direct children with it.
             .env("JFS_SUPERVISOR", "larder")
             .args(["--no-usage-report", "--backup-meta", "0", "--cache-size", "1048576", "--free-space-ratio", "0.02"])
             .arg("--cache-dir")
@@ -105,21 +109,21 @@ impl JuiceFs {
         command
     }
 
-    /// Copies all files in through a writable mount whose cache is forgotten afterwards.
-    fn copy_in(&mut self, source: &Source, url: &str) -> anyhow::Result<()> {
-        let (mountpoint, cache) = self.served.folders(source, "juicefs copy")?;
+    /// Copies all files in through a writable mount, whose cache is removed afterwards.
+    fn copy_in(&mut self, corpus: &Corpus, url: &str) -> anyhow::Result<()> {
+        let (mountpoint, cache) = self.served.folders(corpus, "juicefs copy")?;
         let mut command = self.mount_command(url, &mountpoint, &cache);
-        self.served.start(source, "juicefs copy", &mut command)?;
+        self.served.start(corpus, "juicefs copy", &mut command)?;
         let next = AtomicUsize::new(0);
         let copier = || -> anyhow::Result<()> {
-            while let Some(file) = source.files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                source.stop.check()?;
+            while let Some(file) = corpus.files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                corpus.stop.check()?;
                 let target = mountpoint.join(&file.path);
                 let copy = || {
                     if let Some(folder) = target.parent() {
                         std::fs::create_dir_all(folder)?;
                     }
-                    std::fs::copy(source.tree.join(&file.path), &target)
+                    std::fs::copy(corpus.tree.join(&file.path), &target)
                 };
                 copy().with_context(|| format!("copy {} into JuiceFS", file.path.display()))?;
             }
@@ -151,7 +155,7 @@ impl System for JuiceFs {
 
     fn options(&self) -> &str {
         if self.tuned {
-            "as juicefs, and attribute, entry, directory entry and open caches of 3600 s, no limit of open files kept"
+            "as juicefs, with attribute, entry, directory entry and open caches of 3600 s and no limit on the open files kept"
         } else {
             "the data copied in through its own mount; one process without its watcher, metadata in Redis (loopback, no \
              persistence), blocks in S3, read-only, local cache without a practical limit, no backup of metadata, all \
@@ -159,22 +163,22 @@ impl System for JuiceFs {
         }
     }
 
-    fn prepare(&mut self, source: &Source) -> anyhow::Result<()> {
+    fn prepare(&mut self, corpus: &Corpus) -> anyhow::Result<()> {
         if self.volume().is_some() {
             return Ok(());
         }
-        source.room_for_a_copy()?;
-        let volume = self.start_redis(source)?;
-        self.format(source, &volume.url)?;
-        self.copy_in(source, &volume.url)?;
+        corpus.room_for_a_copy()?;
+        let volume = self.start_redis(corpus)?;
+        self.format(corpus, &volume.url)?;
+        self.copy_in(corpus, &volume.url)?;
         *self.volume() = Some(volume);
         Ok(())
     }
 
-    fn mount(&mut self, source: &Source) -> anyhow::Result<PathBuf> {
+    fn mount(&mut self, corpus: &Corpus) -> anyhow::Result<PathBuf> {
         let url = self.volume().as_ref().map(|volume| volume.url.clone()).context("prepare JuiceFS first")?;
         let name = self.name().to_owned();
-        let (mountpoint, cache) = self.served.folders(source, &name)?;
+        let (mountpoint, cache) = self.served.folders(corpus, &name)?;
         let mut command = self.mount_command(&url, &mountpoint, &cache);
         command.arg("--read-only");
         if self.tuned {
@@ -183,7 +187,7 @@ impl System for JuiceFs {
             }
             command.args(["--open-cache-limit", "0"]);
         }
-        self.served.start(source, &name, &mut command)
+        self.served.start(corpus, &name, &mut command)
     }
 
     fn processes(&self) -> Vec<u32> {

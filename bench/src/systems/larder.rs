@@ -1,13 +1,16 @@
-//! Larder, over plain objects and over packs, by the command that a user runs.
+//! Larder, over plain objects and over packs, through the command that a user runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::systems::{AnySystem, Kind, Served, Source, System, version_of};
+use super::served::Served;
+use super::corpus::Corpus;
+use super::system::{AnySystem, Kind, System};
+use super::programs::version_of;
 
-/// Larder over one form of the objects.
+/// Larder over plain objects or over packs.
 struct Larder {
     binary: PathBuf,
     packed: bool,
@@ -22,28 +25,28 @@ pub(super) fn both(binary: &Path) -> Vec<AnySystem> {
 }
 
 impl Larder {
-    fn url(&self, source: &Source) -> String {
-        let Source { bucket, prefix, .. } = source;
+    fn url(&self, corpus: &Corpus) -> String {
+        let Corpus { bucket, prefix, .. } = corpus;
         if self.packed { format!("s3://{bucket}/{prefix}-packed") } else { format!("s3://{bucket}/{prefix}") }
     }
 
-    /// The command with a home of its own, and the keys in its environment.
-    fn command(&self, source: &Source) -> anyhow::Result<Command> {
+    /// The command with a separate home folder, and the keys in its environment.
+    fn command(&self, corpus: &Corpus) -> anyhow::Result<Command> {
         let mut command = Command::new(&self.binary);
         command
-            .env("LARDER_HOME", source.folder_of(self.name())?.join("home"))
-            .envs(source.aws_variables())
-            // Its last words are shown in errors.
+            .env("LARDER_HOME", corpus.folder_of(self.name())?.join("home"))
+            .envs(corpus.aws_variables())
+            // Errors show the end of its output.
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null());
         Ok(command)
     }
 
-    fn run(&self, source: &Source, arguments: &[&str]) -> anyhow::Result<()> {
+    fn run(&self, corpus: &Corpus, arguments: &[&str]) -> anyhow::Result<()> {
         let output = self
-            .command(source)?
+            .command(corpus)?
             .args(arguments)
-            .args(["--endpoint", &source.endpoint])
+            .args(["--endpoint", &corpus.endpoint])
             .output()
             .with_context(|| format!("start {}", self.binary.display()))?;
         if !output.status.success() {
@@ -69,32 +72,32 @@ impl System for Larder {
 
     fn options(&self) -> &str {
         if self.packed {
-            "the objects packed once by `larder pack`, `larder mount` with nothing set but where the cache is"
+            "the objects packed once by `larder pack`; `larder mount` with defaults except for the cache folder"
         } else {
-            "plain objects listed once by `larder import`, `larder mount` with nothing set but where the cache is"
+            "plain objects listed once by `larder import`; `larder mount` with defaults except for the cache folder"
         }
     }
 
-    fn prepare(&mut self, source: &Source) -> anyhow::Result<()> {
-        let plain = format!("s3://{}/{}", source.bucket, source.prefix);
+    fn prepare(&mut self, corpus: &Corpus) -> anyhow::Result<()> {
+        let plain = format!("s3://{}/{}", corpus.bucket, corpus.prefix);
         if self.packed {
-            source.room_for_a_copy()?;
-            self.run(source, &["pack", &plain, &self.url(source)])
+            corpus.room_for_a_copy()?;
+            self.run(corpus, &["pack", &plain, &self.url(corpus)])
         } else {
-            self.run(source, &["import", &plain])
+            self.run(corpus, &["import", &plain])
         }
     }
 
-    fn mount(&mut self, source: &Source) -> anyhow::Result<PathBuf> {
+    fn mount(&mut self, corpus: &Corpus) -> anyhow::Result<PathBuf> {
         let name = self.name().to_owned();
-        let (mountpoint, cache) = self.served.folders(source, &name)?;
-        let mut command = self.command(source)?;
+        let (mountpoint, cache) = self.served.folders(corpus, &name)?;
+        let mut command = self.command(corpus)?;
         command
-            .args(["mount", &self.url(source)])
+            .args(["mount", &self.url(corpus)])
             .arg(mountpoint)
-            .args(["--foreground", "--endpoint", &source.endpoint, "--cache-dir"])
+            .args(["--foreground", "--endpoint", &corpus.endpoint, "--cache-dir"])
             .arg(cache);
-        self.served.start(source, &name, &mut command)
+        self.served.start(corpus, &name, &mut command)
     }
 
     fn processes(&self) -> Vec<u32> {

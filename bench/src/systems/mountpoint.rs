@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::systems::{AnySystem, Kind, Served, Source, System, version_of};
+use super::served::Served;
+use super::corpus::Corpus;
+use super::system::{AnySystem, Kind, System};
+use super::programs::version_of;
 
 pub(super) const NAME: &str = "mountpoint-s3";
 
@@ -30,27 +33,27 @@ impl System for Mountpoint {
     }
 
     fn options(&self) -> &str {
-        "read-only, disk cache, metadata kept for ever (--metadata-ttl indefinite), all else default"
+        "read-only, disk cache, metadata cached without limit (--metadata-ttl indefinite), all else default"
     }
 
-    fn prepare(&mut self, _: &Source) -> anyhow::Result<()> {
+    fn prepare(&mut self, _: &Corpus) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn mount(&mut self, source: &Source) -> anyhow::Result<PathBuf> {
-        let (mountpoint, cache) = self.served.folders(source, NAME)?;
+    fn mount(&mut self, corpus: &Corpus) -> anyhow::Result<PathBuf> {
+        let (mountpoint, cache) = self.served.folders(corpus, NAME)?;
         let mut command = Command::new(&self.program);
         command
-            .arg(&source.bucket)
+            .arg(&corpus.bucket)
             .arg(mountpoint)
             .args(["--foreground", "--read-only", "--force-path-style", "--region", "us-east-1"])
-            .args(["--endpoint-url", &source.endpoint, "--prefix", &format!("{}/", source.prefix)])
+            .args(["--endpoint-url", &corpus.endpoint, "--prefix", &format!("{}/", corpus.prefix)])
             .args(["--metadata-ttl", "indefinite", "--cache"])
             .arg(cache)
-            .envs(source.aws_variables())
-            // It looks for the kind of cloud machine it is on otherwise.
+            .envs(corpus.aws_variables())
+            // Otherwise it queries the metadata service of a cloud machine.
             .env("AWS_EC2_METADATA_DISABLED", "true");
-        self.served.start(source, NAME, &mut command)
+        self.served.start(corpus, NAME, &mut command)
     }
 
     fn processes(&self) -> Vec<u32> {

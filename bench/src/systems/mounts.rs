@@ -1,4 +1,4 @@
-//! Mounts as the kernel shows them: whether one is there, and how it goes away.
+//! Mounts as the kernel lists them: finding, awaiting and removing them.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -8,23 +8,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::mount::{UnmountFlags, unmount as unmount_now};
 
-use crate::systems::Stop;
-use crate::systems::child::Child;
+use super::child::Child;
+use super::stop::Stop;
 
-/// How long a daemon may take until it is mounted.
-const MOUNT_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a daemon may take to mount.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a mount may be busy before it is detached as it is.
-const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a mount may be busy before it is detached.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Interval between two looks.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// One line of `mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountLine {
-    /// The device number that files of it have, as `(major, minor)`.
+    /// The device number of its files, as `(major, minor)`.
     pub device: (u32, u32),
-    /// Where it is mounted.
+    /// The mount point.
     pub folder: PathBuf,
     /// The type, such as `ext4` or `fuse.juicefs`.
     pub kind: String,
@@ -36,19 +37,19 @@ pub fn all() -> anyhow::Result<Vec<MountLine>> {
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
 }
 
-/// The mount that is at exactly this folder; the upper one if there are several.
+/// The mount at exactly this folder; the topmost if there are several.
 pub fn at(folder: &Path) -> anyhow::Result<Option<MountLine>> {
     Ok(all()?.into_iter().rev().find(|mount| mount.folder == folder))
 }
 
-/// The mount that holds a file.
+/// The mount that contains a file.
 pub fn holding(path: &Path) -> anyhow::Result<Option<MountLine>> {
     let path = path.canonicalize().with_context(|| format!("find {}", path.display()))?;
     let holders = all()?.into_iter().filter(|mount| path.starts_with(&mount.folder));
     Ok(holders.max_by_key(|mount| mount.folder.as_os_str().len()))
 }
 
-/// Waits until something is mounted at `folder`. Fails with the daemon's own words if it ends before, or takes too long.
+/// Waits until something is mounted at `folder`. If the daemon ends first or takes too long, the error quotes its output.
 pub fn wait_for(folder: &Path, daemon: &mut Child, stop: &Stop) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {
@@ -57,30 +58,30 @@ pub fn wait_for(folder: &Path, daemon: &mut Child, stop: &Stop) -> anyhow::Resul
         }
         stop.check()?;
         if let Some(status) = daemon.ended()? {
-            bail!("mount: ended with {status}; {}", daemon.last_words());
+            bail!("mount: the daemon ended with {status}; {}", daemon.last_words());
         }
-        if started.elapsed() > MOUNT_PATIENCE {
-            bail!("mount: not there after {} s; {}", MOUNT_PATIENCE.as_secs(), daemon.last_words());
+        if started.elapsed() > MOUNT_TIMEOUT {
+            bail!("mount: no mount after {} s; {}", MOUNT_TIMEOUT.as_secs(), daemon.last_words());
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Unmounts whatever is at `folder`; what stays busy is detached, and goes with its last user.
+/// Unmounts everything at `folder`. A mount that stays busy is detached and ends with its last user.
 pub fn unmount(folder: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
     while at(folder)?.is_some() {
-        let flags = if started.elapsed() < BUSY_PATIENCE { UnmountFlags::empty() } else { UnmountFlags::DETACH };
+        let flags = if started.elapsed() < BUSY_TIMEOUT { UnmountFlags::empty() } else { UnmountFlags::DETACH };
         match unmount_now(folder, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
-            Err(rustix::io::Errno::BUSY) => std::thread::sleep(LOOK_EVERY),
+            Err(rustix::io::Errno::BUSY) => std::thread::sleep(POLL_INTERVAL),
             Err(error) => return Err(error).with_context(|| format!("unmount {}", folder.display())),
         }
     }
     Ok(())
 }
 
-/// Detaches all mounts below `folder`, the last made first.
+/// Detaches all mounts below `folder`, the newest first.
 pub fn detach_below(folder: &Path) -> anyhow::Result<()> {
     for mount in all()?.into_iter().rev().filter(|mount| mount.folder.starts_with(folder)) {
         unmount_now(&mount.folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)

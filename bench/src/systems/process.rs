@@ -1,23 +1,26 @@
-//! What processes use, read from `/proc`. Only `stat` and `status` are read: they answer even if the process is stuck.
+//! Resources of processes and of the machine, read from `/proc`. Of a process only `stat` and `status` are read: they answer
+//! even if it is stuck.
 
 use std::collections::HashMap;
+
+use anyhow::Context;
 
 /// Ticks in a second of the CPU times in `/proc/PID/stat`; the kernel shows 100 to every program.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// What a group of processes has used.
+/// The resources that a group of processes has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Usage {
     /// Seconds of CPU, user and kernel.
     pub cpu_seconds: f64,
     /// Resident bytes now.
     pub rss_bytes: u64,
-    /// The most that was resident at once, of each process.
+    /// Sum of the peaks of each process.
     pub peak_rss_bytes: u64,
 }
 
 impl Usage {
-    /// The sum over `processes`; one that has ended counts nothing.
+    /// The sum over `processes`. A process that has ended adds nothing.
     pub fn of(processes: &[u32]) -> Self {
         processes.iter().fold(Self::default(), |sum, &id| {
             let (stat, status) = (read(id, "stat"), read(id, "status"));
@@ -30,7 +33,7 @@ impl Usage {
     }
 }
 
-/// A process and all below it, as they are now.
+/// A process and all its descendants, as they are now.
 pub fn family(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -58,7 +61,7 @@ struct Stat {
 }
 
 fn parse_stat(text: &str) -> Option<Stat> {
-    // The name is in brackets and may hold blanks and brackets itself.
+    // The name is in brackets, and may itself contain blanks and brackets.
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks = |nth: usize| fields.get(nth)?.parse::<u64>().ok();
@@ -68,6 +71,14 @@ fn parse_stat(text: &str) -> Option<Stat> {
 fn status_bytes(text: &str, field: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix("kB")?.trim().parse().ok());
     value.map_or(0, |kib: u64| kib << 10)
+}
+
+/// Bytes of memory of this machine.
+pub(crate) fn total_memory() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    Ok(kib.context("find MemTotal in /proc/meminfo")? << 10)
 }
 
 #[cfg(test)]

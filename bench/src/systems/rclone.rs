@@ -1,9 +1,12 @@
-//! rclone mount, as its documents have one start it for reading, and with what they advise for S3.
+//! `rclone mount`, with the options that its documentation gives for reading, and with those that it recommends for S3.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::systems::{AnySystem, Kind, Served, Source, System, version_of};
+use super::served::Served;
+use super::corpus::Corpus;
+use super::system::{AnySystem, Kind, System};
+use super::programs::version_of;
 
 pub(super) const NAMES: [&str; 2] = ["rclone", "rclone tuned"];
 
@@ -34,38 +37,38 @@ impl System for Rclone {
 
     fn options(&self) -> &str {
         if self.tuned {
-            "as rclone, and --no-modtime --no-checksum --vfs-fast-fingerprint (its documents: S3 benefits hugely)"
+            "as rclone, with --no-modtime --no-checksum --vfs-fast-fingerprint (its documentation: S3 benefits hugely)"
         } else {
             "read-only, VFS cache mode full, directory cache 24 h, attributes 1 h, cache age 24 h, all else default"
         }
     }
 
-    fn prepare(&mut self, _: &Source) -> anyhow::Result<()> {
+    fn prepare(&mut self, _: &Corpus) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn mount(&mut self, source: &Source) -> anyhow::Result<PathBuf> {
+    fn mount(&mut self, corpus: &Corpus) -> anyhow::Result<PathBuf> {
         let name = self.name().to_owned();
-        let (mountpoint, cache) = self.served.folders(source, &name)?;
+        let (mountpoint, cache) = self.served.folders(corpus, &name)?;
         let mut command = Command::new(&self.program);
         command
             .arg("mount")
-            .arg(format!("peer:{}/{}", source.bucket, source.prefix))
+            .arg(format!("peer:{}/{}", corpus.bucket, corpus.prefix))
             .arg(mountpoint)
             .args(["--read-only", "--vfs-cache-mode", "full", "--dir-cache-time", "24h", "--attr-timeout", "1h"])
             .args(["--vfs-cache-max-age", "24h", "--cache-dir"])
             .arg(cache)
-            // No file: what the remote is comes from the environment.
+            // No file: the environment defines the remote.
             .env("RCLONE_CONFIG", "")
             .env("RCLONE_CONFIG_PEER_TYPE", "s3")
             .env("RCLONE_CONFIG_PEER_PROVIDER", "Other")
-            .env("RCLONE_CONFIG_PEER_ENDPOINT", &source.endpoint)
-            .env("RCLONE_CONFIG_PEER_ACCESS_KEY_ID", &source.access_key)
-            .env("RCLONE_CONFIG_PEER_SECRET_ACCESS_KEY", &source.secret_key);
+            .env("RCLONE_CONFIG_PEER_ENDPOINT", &corpus.endpoint)
+            .env("RCLONE_CONFIG_PEER_ACCESS_KEY_ID", &corpus.access_key)
+            .env("RCLONE_CONFIG_PEER_SECRET_ACCESS_KEY", &corpus.secret_key);
         if self.tuned {
             command.args(["--no-modtime", "--no-checksum", "--vfs-fast-fingerprint"]);
         }
-        self.served.start(source, &name, &mut command)
+        self.served.start(corpus, &name, &mut command)
     }
 
     fn processes(&self) -> Vec<u32> {

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::systems::source::write_private;
-use crate::systems::{AnySystem, Kind, Served, Source, System, version_of};
+use super::served::Served;
+use super::corpus::{Corpus, write_private};
+use super::system::{AnySystem, Kind, System};
+use super::programs::version_of;
 
 pub(super) const NAME: &str = "s3fs";
 
@@ -34,29 +36,29 @@ impl System for S3fs {
         "read-only, local cache folder, stat cache of 400,000 entries for 24 h, kernel_cache, all else default"
     }
 
-    fn prepare(&mut self, source: &Source) -> anyhow::Result<()> {
-        let keys = format!("{}:{}\n", source.access_key, source.secret_key);
-        write_private(&source.folder_of(NAME)?.join("passwd"), &keys)
+    fn prepare(&mut self, corpus: &Corpus) -> anyhow::Result<()> {
+        let keys = format!("{}:{}\n", corpus.access_key, corpus.secret_key);
+        write_private(&corpus.folder_of(NAME)?.join("passwd"), &keys)
     }
 
-    fn mount(&mut self, source: &Source) -> anyhow::Result<PathBuf> {
-        let (mountpoint, cache) = self.served.folders(source, NAME)?;
-        let passwd = source.folder_of(NAME)?.join("passwd");
+    fn mount(&mut self, corpus: &Corpus) -> anyhow::Result<PathBuf> {
+        let (mountpoint, cache) = self.served.folders(corpus, NAME)?;
+        let passwd = corpus.folder_of(NAME)?.join("passwd");
         let mut command = Command::new(&self.program);
-        command.arg(format!("{}:/{}", source.bucket, source.prefix)).arg(mountpoint).arg("-f");
+        command.arg(format!("{}:/{}", corpus.bucket, corpus.prefix)).arg(mountpoint).arg("-f");
         for option in [
             "ro".to_owned(),
             "kernel_cache".to_owned(),
             "use_path_request_style".to_owned(),
             "max_stat_cache_size=400000".to_owned(),
             "stat_cache_expire=86400".to_owned(),
-            format!("url={}", source.endpoint),
+            format!("url={}", corpus.endpoint),
             format!("passwd_file={}", passwd.display()),
             format!("use_cache={}", cache.display()),
         ] {
             command.args(["-o", &option]);
         }
-        self.served.start(source, NAME, &mut command)
+        self.served.start(corpus, NAME, &mut command)
     }
 
     fn processes(&self) -> Vec<u32> {

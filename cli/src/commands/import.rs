@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let to = match &args.to {
         Some(to) if is_url(to) => {
             let (folder, key) = manifest_url(to).with_context(|| {
-                format!("--to {to}: a manifest's URL ends in .manifest, or is the dataset's and /.larder/manifest")
+                format!("--to {to}: give a URL that ends in .manifest, or the dataset's URL followed by /.larder/manifest")
             })?;
             let target = args.origin.open(&folder.parse()?)?;
             runtime.block_on(put_manifest(&*target, key.as_bytes(), &imported.built)).context("--to")?;
@@ -75,6 +75,6 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn per_file(bytes: u64, files: u32) -> f64 {
+fn per_file(bytes: u64, files: u32) -> f64 {
     bytes as f64 / f64::from(files.max(1))
 }

@@ -1,5 +1,5 @@
-//! `larder mount`: resolves the dataset in the foreground, where its progress shows, then lets the daemon that owns the cache
-//! serve it. If none runs, one is started, which ends with its last mount.
+//! `larder mount`: resolves the dataset in the foreground, where the progress is visible, then has the daemon that owns the
+//! cache serve it. If no daemon runs, one is started; it ends with its last mount.
 
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,14 +21,14 @@ use tracing::warn;
 use crate::args::MountArgs;
 use crate::{daemon, home, source};
 
-/// What a background process says once it is ready.
+/// The line that a background process prints when it is ready.
 const READY: &str = "ready";
 
-/// What it says before its error if another process has the cache.
+/// Prefix of its error line if another process owns the cache.
 const BUSY: &str = "busy: ";
 
-/// How long a cache may be busy with a process that does not answer.
-const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the process that owns the cache may fail to answer.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
     if args.foreground { foreground(args) } else { background(args) }
@@ -53,8 +53,8 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
         }
         match start_daemon(args, &dataset.path, &cache_dir)? {
             Started::Ready => break,
-            // Another `larder mount` was faster, or the last one is just leaving.
-            Started::Busy(_) if started.elapsed() < BUSY_PATIENCE => {}
+            // Another `larder mount` started its daemon first, or the last daemon is stopping.
+            Started::Busy(_) if started.elapsed() < BUSY_TIMEOUT => {}
             Started::Busy(error) => bail!("{error}"),
         }
     }
@@ -62,11 +62,11 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How the start of a daemon came out.
+/// The outcome of starting a daemon.
 enum Started {
-    /// It serves, and has made the mount.
+    /// The daemon serves the mount.
     Ready,
-    /// Somebody else has the cache.
+    /// Another process owns the cache.
     Busy(String),
 }
 
@@ -86,15 +86,15 @@ fn start_daemon(args: &MountArgs, manifest: &Path, cache_dir: &Path) -> anyhow::
         .spawn()
         .context("start the background process")?;
     let mut said = String::new();
-    let stdout = child.stdout.take().context("listen to the background process")?;
-    BufReader::new(stdout).read_line(&mut said).context("listen to the background process")?;
+    let stdout = child.stdout.take().context("read the output of the background process")?;
+    BufReader::new(stdout).read_line(&mut said).context("read the output of the background process")?;
     if said.trim() == READY {
         return Ok(Started::Ready);
     }
     let _ = child.wait();
     match (said.trim(), said.trim().strip_prefix(BUSY)) {
         (_, Some(error)) => Ok(Started::Busy(error.trim().to_owned())),
-        ("", _) => bail!("the background process ended early; its log is {}", log_path.display()),
+        ("", _) => bail!("the background process ended without a result: see its log {}", log_path.display()),
         (error, _) => bail!("{error}"),
     }
 }
@@ -109,7 +109,7 @@ fn log_name(cache_dir: &Path) -> String {
 
 fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
     match &args.cache_dir {
-        // The daemon may run in another folder.
+        // The daemon may have another working directory.
         Some(dir) => std::path::absolute(dir).with_context(|| format!("--cache-dir {}", dir.display())),
         None => Ok(home::home()?.dir().join("store")),
     }
@@ -121,7 +121,7 @@ fn request(
     credentials: Option<v1::Credentials>,
 ) -> anyhow::Result<v1::MountRequest> {
     let text = |path: PathBuf| {
-        path.into_os_string().into_string().map_err(|path| anyhow!("{}: is not UTF-8", path.to_string_lossy()))
+        path.into_os_string().into_string().map_err(|path| anyhow!("{} is not UTF-8: use another path", path.to_string_lossy()))
     };
     let absolute =
         |path: &Path| std::path::absolute(path).with_context(|| format!("find {}", path.display())).and_then(text);
@@ -148,7 +148,7 @@ fn request(
     })
 }
 
-/// The flags of the process that serves: those given, with the dataset already found.
+/// The flags of the serving process: those of this command, with the dataset already resolved.
 fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<std::ffi::OsString> {
     let mut flags: Vec<std::ffi::OsString> =
         vec!["mount".into(), "--verbose".into(), "--foreground".into(), "--announce".into()];
@@ -196,7 +196,7 @@ fn foreground(args: &MountArgs) -> anyhow::Result<ExitCode> {
         Ok(daemon) => daemon,
         Err(error) => {
             if args.announce {
-                // One line, for the command that waits; the log has it as well.
+                // One line for the waiting command; the log has it too.
                 let busy = matches!(error.downcast_ref(), Some(StoreError::InUse { .. }));
                 let prefix = if busy { BUSY } else { "" };
                 println!("{prefix}{}", format!("{error:#}").replace('\n', " "));
@@ -220,7 +220,7 @@ fn foreground(args: &MountArgs) -> anyhow::Result<ExitCode> {
 async fn stop_on_signal(daemon: Arc<Daemon>) {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        warn!("cannot listen for signals: end the mount with `larder umount`");
+        warn!("cannot listen for signals; end the mount with `larder umount`");
         return;
     };
     tokio::select! {
@@ -230,7 +230,7 @@ async fn stop_on_signal(daemon: Arc<Daemon>) {
     daemon.stopping().cancel();
 }
 
-/// A daemon with its first mount.
+/// Starts a daemon with its first mount.
 fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
     let found = source::resolve(&args.src, &args.origin, runtime)?;
     let cache_dir = cache_dir(args)?;

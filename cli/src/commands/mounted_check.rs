@@ -1,4 +1,4 @@
-//! `larder verify` of a mount: reads every file as a user would, and compares its length and checksum with the manifest.
+//! `larder verify` of a mount: reads every file as a user would and compares its length and checksum with the manifest.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,15 +11,15 @@ use anyhow::Context;
 use larder_bench::epochs::walk;
 use serde_json::json;
 
-use crate::commands::stats;
-use crate::output;
+use crate::{mount_stats, output};
 use larder_daemon_api::size::show_bytes;
 
 const READERS: usize = 16;
+/// Problems that are printed; the count covers all.
 const NAMES_MAX: usize = 100;
 
 pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
-    let before = stats::read(dir)?;
+    let before = mount_stats::read(dir)?;
     let targets = walk(dir)?;
     let bar =
         output::bar(targets.len() as u64, "checking {bar:30} {pos}/{len} files {per_sec} [{elapsed}, {eta} left]");
@@ -50,7 +50,7 @@ pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     problems.sort();
     if targets.len() as u64 != u64::from(before.dataset.files) {
-        problems.push(format!("{} files are listed, the manifest has {}", targets.len(), before.dataset.files));
+        problems.push(format!("the mount lists {} files, the manifest has {}", targets.len(), before.dataset.files));
     }
     let (bytes, summed) = (bytes.into_inner(), summed.into_inner());
     if as_json {
@@ -65,7 +65,7 @@ pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
             println!("{problem}");
         }
         println!(
-            "{} files read ({}), {summed} against a checksum of the manifest; {} problems",
+            "{} files read ({}), {summed} compared with a checksum of the manifest; {} problems",
             targets.len(),
             show_bytes(bytes),
             problems.len()

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let from = source::resolve(&args.src, &args.origin, &runtime)?;
     let (_, origin) = from.manifest.name_and_origin()?;
     if origin == url.to_string() {
-        bail!("DST {url} is where the files themselves are: name another prefix");
+        bail!("DST {url} is the prefix of the files themselves: name another prefix");
     }
     let to = args.origin.open(&url)?;
     let mut options = PackOptions::new(home::sub_folder("packings")?);
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
         }))?;
     } else {
         println!("files      {} ({})", totals.files, show_bytes(totals.bytes));
-        println!("packs      {} ({} were there from an unfinished run)", totals.packs, packed.packs_resumed);
+        println!("packs      {} ({} from an unfinished run)", totals.packs, packed.packs_resumed);
         println!("snapshot   {}", packed.built.snapshot);
         println!("mount it   larder mount {url} DIR");
     }

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &QuickstartArgs) -> anyhow::Result<ExitCode> {
     let outcome = run_quickstart(&config, &bar);
     bar.finish_and_clear();
     if temporary {
-        // A mount that did not go away must not take the data of others with it: remove what is ours, not across mounts.
+        // Unmount first, so that removing the folder never reaches through a mount.
         let _ = larder_fs::mount::unmount(&folder.join("mnt"), true);
         std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }

@@ -7,20 +7,19 @@ use anyhow::bail;
 use larder_fs::mount::{mounts, unmount};
 
 use crate::args::UmountArgs;
-use crate::commands::stats;
-use crate::{daemon, source};
+use crate::{daemon, mount_stats, source};
 
 pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
-    // A dead mount cannot be resolved by itself, but its folder can.
+    // A dead mount cannot be resolved, but its parent folder can.
     let resolved = args.dir.canonicalize().or_else(|_| {
         let parent = args.dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(".".as_ref());
         Ok::<_, std::io::Error>(parent.canonicalize()?.join(args.dir.file_name().unwrap_or_default()))
     })?;
     if !mounts().iter().any(|mount| mount.path == resolved) {
-        bail!("{} is not a Larder mount (`larder stats` lists them)", args.dir.display());
+        bail!("{} is not a Larder mount: `larder stats` lists the mounts of this machine", args.dir.display());
     }
-    // A dead mount cannot tell who served it.
-    let server = stats::read(&resolved).ok().map(|stats| stats.process);
+    // A dead mount has no stats that would name its process.
+    let server = mount_stats::read(&resolved).ok().map(|stats| stats.process);
     let asked = match server.as_ref().and_then(|process| process.socket.as_deref()) {
         Some(socket) => {
             let runtime = source::runtime()?;
@@ -35,9 +34,9 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     };
     let ended = match asked {
         Ok(Some(leaving)) => Ok(leaving),
-        // Nobody to ask, or it knows nothing of this mount: the kernel does.
+        // No daemon, or one that does not know this mount: let the kernel unmount it.
         Ok(None) => unmount(&resolved, args.lazy).map(|()| true).map_err(Into::into),
-        // The last mount takes its process along, which may be too quick to answer.
+        // A process ends with its last mount, possibly before it answers.
         Err(_) if !mounts().iter().any(|mount| mount.path == resolved) => Ok(true),
         Err(error) => Err(error),
     };
@@ -58,16 +57,16 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Waits, for a while, until the process that served the mount has closed its cache, so that the next mount can have it.
+/// Waits, within a timeout, until the process that served the mount has closed its cache, so that the next mount can use it.
 fn wait_for_end(pid: u32) {
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
     let started = Instant::now();
-    // In another process namespace the number is somebody else's, or nobody's.
+    // In another PID namespace this id may belong to another process, or to none.
     let serves = || {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .is_ok_and(|stat| stat.contains("(larder) ") && !stat.contains(") Z "))
     };
-    while serves() && started.elapsed() < PATIENCE {
+    while serves() && started.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(10));
     }
 }

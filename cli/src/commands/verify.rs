@@ -58,13 +58,13 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             }
         }
         println!(
-            "{} of {} files are as the manifest says; {} read",
+            "{} of {} files match the manifest; {} read",
             report.files_ok,
             totals.files,
             show_bytes(report.bytes_read)
         );
         if report.without_checksum > 0 {
-            println!("{} of them have no checksum: only size and version were compared", report.without_checksum);
+            println!("{} of them have no checksum: only their size and version were compared", report.without_checksum);
         }
     }
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

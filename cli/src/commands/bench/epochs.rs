@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Context, bail};
-use larder_bench::epochs::{ReadOptions, drop_kernel_caches, read_expected, read_first, walk};
+use larder_bench::epochs::{ReadOptions, read_expected, read_first, walk};
+use larder_bench::kernel_caches::drop_kernel_caches;
 use larder_bench::plot::{Line, Plot};
 
+use super::files::write_json;
 use crate::args::bench::{Drop, EpochsArgs};
 use crate::output;
 
@@ -17,7 +19,7 @@ pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
         None => walk(&args.dir)?,
     };
     if targets.is_empty() {
-        bail!("{} holds no files", args.dir.display());
+        bail!("{} contains no files: name a folder with files", args.dir.display());
     }
     let files = args.files.map_or(targets.len(), |files| targets.len().min(files as usize));
     let bar = output::bar(u64::from(args.epochs) * files as u64, "{msg} {bar:30} {pos}/{len} files {per_sec} {eta}");
@@ -44,10 +46,7 @@ pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
         epochs.push(epoch);
     }
     bar.finish_and_clear();
-    if let Some(path) = &args.json {
-        std::fs::write(path, serde_json::to_vec_pretty(&epochs)?)
-            .with_context(|| format!("write {} (--json)", path.display()))?;
-    }
+    write_json(args.json.as_deref(), &epochs)?;
     if let Some(path) = &args.plot {
         let points = epochs.iter().zip(1_u32..).map(|(epoch, number)| (f64::from(number), epoch.files_per_second));
         let line = Line { name: args.dir.display().to_string(), points: points.collect(), is_reference: false };

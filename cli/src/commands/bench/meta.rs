@@ -2,17 +2,16 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use larder_bench::meta::{MetaConfig, run as run_meta};
 use larder_fs::daemon::raise_file_limit;
 
 use crate::args::bench::MetaArgs;
-use crate::commands::bench::{Steps, check_folder, scratch_folder, write_json};
+use super::files::{check_folder, require_root, scratch_folder, write_json};
+use super::steps::Steps;
 
 pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
-    if !rustix::process::geteuid().is_root() {
-        bail!("larder bench meta mounts filesystems and drops the kernel's caches: run it as root");
-    }
+    require_root("meta")?;
     check_folder("--json", args.json.as_deref())?;
     raise_file_limit();
     let config = MetaConfig {

@@ -2,18 +2,17 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use larder_bench::peers::{PeersConfig, run as run_peers};
 use larder_fs::daemon::raise_file_limit;
 
 use crate::args::bench::PeersArgs;
-use crate::commands::bench::{Steps, check_folder, scratch_folder, write_json};
+use super::files::{check_folder, require_root, scratch_folder, write_json};
+use super::steps::Steps;
 
 pub(crate) fn run(args: &PeersArgs) -> anyhow::Result<ExitCode> {
-    if !rustix::process::geteuid().is_root() {
-        bail!("larder bench peers mounts filesystems and drops the kernel's caches: run it as root");
-    }
-    // A counter for each kind of request and each processor.
+    require_root("peers")?;
+    // The run opens a counter for each kind of request and each processor.
     raise_file_limit();
     let folder = scratch_folder(args.folder.as_deref(), "peers")?;
     check_folder("--json", args.json.as_deref())?;

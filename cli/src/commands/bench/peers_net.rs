@@ -8,12 +8,12 @@ use larder_bench::peers_net::{Kind, PeersNetConfig, run as run_peers_net, serve}
 use larder_fs::daemon::raise_file_limit;
 
 use crate::args::bench::PeersNetArgs;
-use crate::commands::bench::{check_folder, scratch_folder, write_json};
+use super::files::{check_folder, scratch_folder, write_json};
 
 pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<ExitCode> {
     raise_file_limit();
-    if let Some(told) = &args.serve {
-        serve(told)?;
+    if let Some(config) = &args.serve {
+        serve(config)?;
         return Ok(ExitCode::SUCCESS);
     }
     check_folder("--json", args.json.as_deref())?;

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use larder_bench::sim::{self, Placement, SimConfig, Sizes};
+use larder_bench::sim::{self, SimConfig, SimPlacement, Sizes};
 
-use crate::args::bench::{SimArgs, SimPlacement};
+use super::files::write_json;
+use crate::args::bench::{PlacementFlag, SimArgs};
 use crate::output;
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
@@ -16,8 +17,8 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
         epochs: args.epochs,
         nodes: args.nodes.clone(),
         placement: match args.placement {
-            SimPlacement::Local => Placement::Local,
-            SimPlacement::Partitioned => Placement::Partitioned,
+            PlacementFlag::Local => SimPlacement::Local,
+            PlacementFlag::Partitioned => SimPlacement::Partitioned,
         },
         policies: args.policies.clone(),
         seed: args.seed,
@@ -29,9 +30,6 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.plot {
         outcome.plot().write(path).context("--plot")?;
     }
-    if let Some(path) = &args.json {
-        let json = serde_json::to_vec_pretty(&outcome)?;
-        std::fs::write(path, json).with_context(|| format!("write {} (--json)", path.display()))?;
-    }
+    write_json(args.json.as_deref(), &outcome)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,15 @@
-//! What a Kubernetes node needs so that larder-csi and larderd can run on it. Each check judges text that the kernel gives,
-//! so that each can be shown a machine that is not right.
+//! What larder-csi and larderd need of a Kubernetes node. Each check takes the kernel's text as an argument, so that tests can
+//! show it a machine with a fault.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use larder_daemon_api::size::show_bytes;
 
-use super::{Finding, Verdict, finding};
+use super::finding::{Finding, Verdict, finding};
+use super::mountinfo::mount_of;
+use super::release::version;
+use super::{cache_folder, host};
 
 pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path) -> Vec<Finding> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -14,15 +17,15 @@ pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path) -> Vec<Finding> {
     vec![
         kernel(&release),
         fuse_module(&text("/proc/filesystems"), &kernel_config(&release)),
-        super::fuse_device(),
-        super::read_size(),
+        host::fuse_device(),
+        host::read_size(),
         background(&text("/sys/module/fuse/parameters/max_user_bgreq")),
         request_timeout(
             &text("/proc/sys/fs/fuse/default_request_timeout"),
             &text("/proc/sys/fs/fuse/max_request_timeout"),
         ),
         propagation(&mounts, kubelet_dir),
-        super::open_files(),
+        host::open_files(),
         threads(&[
             ("kernel.pid_max", text("/proc/sys/kernel/pid_max")),
             ("kernel.threads-max", text("/proc/sys/kernel/threads-max")),
@@ -31,13 +34,13 @@ pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path) -> Vec<Finding> {
         memory(&text("/proc/meminfo")),
         cgroups(Path::new("/sys/fs/cgroup/cgroup.controllers").exists()),
         selinux(&text("/sys/fs/selinux/enforce")),
-        file_system(&mounts, &super::existing(cache_dir)),
-        super::direct_io(cache_dir),
-        super::disk(cache_dir),
+        file_system(&mounts, &cache_folder::existing(cache_dir)),
+        cache_folder::direct_io(cache_dir),
+        cache_folder::disk(cache_dir),
     ]
 }
 
-/// What a file says; nothing if it cannot be read.
+/// The text of a file; empty if it cannot be read.
 fn text(path: impl AsRef<Path>) -> String {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
@@ -47,19 +50,19 @@ fn number(text: &str) -> Option<u64> {
 }
 
 fn kernel(release: &str) -> Finding {
-    let (verdict, note) = match super::version(release) {
+    let (verdict, note) = match version(release) {
         Some(found) if found >= (6, 9) => (Verdict::Ok, ""),
         Some(found) if found >= (5, 10) => {
-            (Verdict::Warn, ": when larderd is killed, who was just reading hangs until it is killed")
+            (Verdict::Warn, ": when larderd is killed, its current readers hang until they are killed")
         }
         Some(_) | None => (Verdict::Fail, ""),
     };
     let remedy =
-        "update the kernel: 5.10 is the oldest that works, and from 6.9 on a killed larderd costs readers a pause";
+        "update the kernel: 5.10 is the oldest that works; from 6.9 on a killed larderd costs readers only a pause";
     finding("kernel", verdict, format!("{release}{note}"), remedy)
 }
 
-/// The options that the kernel was built with, if it tells.
+/// The options that the kernel was built with; empty if it does not publish them.
 fn kernel_config(release: &str) -> String {
     let plain = text(format!("/boot/config-{release}"));
     if !plain.is_empty() {
@@ -73,80 +76,55 @@ fn fuse_module(filesystems: &str, config: &str) -> Finding {
     let loaded = filesystems.lines().any(|line| line.split_whitespace().last() == Some("fuse"));
     let option = config.lines().find_map(|line| line.strip_prefix("CONFIG_FUSE_FS="));
     let (verdict, found, remedy) = match (loaded, option) {
-        (true, _) => (Verdict::Ok, "the kernel has it", ""),
+        (true, _) => (Verdict::Ok, "loaded", ""),
         (false, Some(_)) => (
             Verdict::Fail,
             "not loaded",
-            "modprobe fuse, and a file in /etc/modules-load.d with the line fuse for the next boot",
+            "modprobe fuse, and for the next boot add a file with the line fuse to /etc/modules-load.d",
         ),
         (false, None) if config.is_empty() => (
             Verdict::Fail,
-            "not loaded, and the kernel does not tell its options",
-            "modprobe fuse; if there is no such module, take a kernel with CONFIG_FUSE_FS",
+            "not loaded, and the kernel does not publish its options",
+            "modprobe fuse; if there is no such module, use a kernel with CONFIG_FUSE_FS",
         ),
         (false, None) => {
-            (Verdict::Fail, "the kernel was built without CONFIG_FUSE_FS", "take a kernel with CONFIG_FUSE_FS")
+            (Verdict::Fail, "the kernel was built without CONFIG_FUSE_FS", "use a kernel with CONFIG_FUSE_FS")
         }
     };
     finding("fuse module", verdict, found.to_owned(), remedy)
 }
 
-/// larderd has no rights of root, so the kernel cuts what it asks for to this.
+/// larderd is not root, so the kernel caps its background requests at this limit.
 fn background(max_user_bgreq: &str) -> Finding {
     const WANTED: u64 = 1024;
     let (verdict, found) = match number(max_user_bgreq) {
-        Some(limit) if limit < WANTED => (Verdict::Warn, format!("at most {limit} reads ahead at once on a mount")),
+        Some(limit) if limit < WANTED => (Verdict::Warn, format!("at most {limit} concurrent read-aheads on a mount")),
         Some(limit) => (Verdict::Ok, format!("up to {limit} on a mount")),
-        None => (Verdict::Ok, "the kernel tells no limit".to_owned()),
+        None => (Verdict::Ok, "the kernel reports no limit".to_owned()),
     };
     finding("reads ahead", verdict, found, "echo 1024 > /sys/module/fuse/parameters/max_user_bgreq")
 }
 
-/// The kernel ends a connection whose daemon has not answered in this time, be it away or waiting for the origin.
+/// The kernel aborts a connection whose daemon does not answer within this time, whether it restarts or waits for the origin.
 fn request_timeout(default: &str, most: &str) -> Finding {
     let seconds = [default, most].into_iter().filter_map(number).filter(|seconds| *seconds > 0).min();
     let (verdict, found) = match seconds {
-        Some(seconds) => (Verdict::Warn, format!("a mount dies if a read is not answered in {seconds} s")),
-        None => (Verdict::Ok, "none: readers wait while larderd is away".to_owned()),
+        Some(seconds) => (Verdict::Warn, format!("a mount dies if a read is not answered within {seconds} s")),
+        None => (Verdict::Ok, "none: readers wait while larderd restarts".to_owned()),
     };
     let remedy = "sysctl fs.fuse.default_request_timeout=0 fs.fuse.max_request_timeout=0";
     finding("request timeout", verdict, found, remedy)
 }
 
-/// A mount as `/proc/self/mountinfo` tells it.
-struct Mount {
-    point: PathBuf,
-    /// What is mounted below it is seen by other mount namespaces.
-    shared: bool,
-    fs_type: String,
-}
-
-fn parse_mount(line: &str) -> Option<Mount> {
-    let (mount, source) = line.split_once(" - ")?;
-    let mut fields = mount.split(' ').skip(4);
-    let point = fields.next()?.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
-    Some(Mount {
-        point: point.replace("\\134", "\\").into(),
-        shared: fields.skip(1).any(|field| field.starts_with("shared:")),
-        fs_type: source.split(' ').next()?.to_owned(),
-    })
-}
-
-/// The mount that a folder lies in: the deepest, and of two at one point the later, which covers the other.
-fn mount_of(mountinfo: &str, folder: &Path) -> Option<Mount> {
-    let mounts = mountinfo.lines().filter_map(parse_mount);
-    mounts.filter(|mount| folder.starts_with(&mount.point)).max_by_key(|mount| mount.point.as_os_str().len())
-}
-
 fn propagation(mountinfo: &str, kubelet_dir: &Path) -> Finding {
     const WHAT: &str = "mount propagation";
     let Ok(folder) = kubelet_dir.canonicalize() else {
-        let found = format!("there is no {}", kubelet_dir.display());
+        let found = format!("{} does not exist", kubelet_dir.display());
         return finding(
             WHAT,
             Verdict::Fail,
             found,
-            "run this on a node, and name the kubelet's folder (--kubelet-dir)",
+            "run this on a Kubernetes node, and name the kubelet's folder (--kubelet-dir)",
         );
     };
     let (verdict, found) = match mount_of(mountinfo, &folder) {
@@ -154,12 +132,12 @@ fn propagation(mountinfo: &str, kubelet_dir: &Path) -> Finding {
             (Verdict::Ok, format!("{} is shared (mount {})", folder.display(), mount.point.display()))
         }
         Some(mount) => (Verdict::Fail, format!("{} is not shared (mount {})", folder.display(), mount.point.display())),
-        None => (Verdict::Fail, format!("{} is in no mount that can be seen", folder.display())),
+        None => (Verdict::Fail, format!("{} is in no visible mount", folder.display())),
     };
-    finding(WHAT, verdict, found, "mount --make-rshared / (or the mount that is named), then restart the kubelet")
+    finding(WHAT, verdict, found, "mount --make-rshared / (or the named mount), then restart the kubelet")
 }
 
-/// The file with the limit of this process's cgroup. A line is number:controllers:path; version 2 names no controllers.
+/// The file with the limit of this process's cgroup. A line is number:controllers:path; version 2 has no controllers.
 fn pids_max_file(cgroup: &str) -> Option<PathBuf> {
     let path_of = |controllers| {
         cgroup.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(controllers)?.strip_prefix(":/"))
@@ -179,7 +157,7 @@ fn threads(limits: &[(&str, String)]) -> Finding {
         Some((limit, name)) => (Verdict::Ok, format!("up to {limit} ({name})")),
         None => (Verdict::Ok, "no limit".to_owned()),
     };
-    let remedy = "let pods have 4096 (podPidsLimit of the kubelet): each mounted dataset takes 16 threads";
+    let remedy = "allow pods 4096 threads (podPidsLimit of the kubelet): each mounted dataset takes 16";
     finding("threads", verdict, found, remedy)
 }
 
@@ -194,23 +172,23 @@ fn memory(meminfo: &str) -> Finding {
         Some(bytes) => (Verdict::Ok, format!("{} available", show_bytes(bytes))),
         None => (Verdict::Warn, "unknown".to_owned()),
     };
-    let remedy = "leave 2 GiB to larderd and to the pages of what is read; these count for the pod that reads";
+    let remedy = "leave 2 GiB for larderd and for the pages of the files being read, which count towards the reading pod";
     finding("memory", verdict, found, remedy)
 }
 
 fn cgroups(unified: bool) -> Finding {
     let (verdict, found) = if unified { (Verdict::Ok, "version 2") } else { (Verdict::Warn, "version 1") };
-    let remedy = "boot with systemd.unified_cgroup_hierarchy=1: kubelets from 1.35 on refuse version 1 unless told";
+    let remedy = "boot with systemd.unified_cgroup_hierarchy=1: from 1.35 on, kubelets refuse version 1 by default";
     finding("cgroups", verdict, found.to_owned(), remedy)
 }
 
 fn selinux(enforce: &str) -> Finding {
     let (verdict, found) = match number(enforce) {
-        Some(1) => (Verdict::Warn, "enforcing, with which Larder was not tried"),
+        Some(1) => (Verdict::Warn, "enforcing; Larder has not been tested with it"),
         Some(_) => (Verdict::Ok, "permissive"),
         None => (Verdict::Ok, "none"),
     };
-    let remedy = "if pods get EACCES, look for `avc: denied` in the kernel's log, and allow what it names";
+    let remedy = "if pods get EACCES, look for `avc: denied` in the kernel's log and allow the operations that it names";
     finding("SELinux", verdict, found.to_owned(), remedy)
 }
 
@@ -218,36 +196,13 @@ fn file_system(mountinfo: &str, folder: &Path) -> Finding {
     let folder: Cow<'_, Path> = folder.canonicalize().map_or(Cow::Borrowed(folder), Cow::Owned);
     let kind = mount_of(mountinfo, &folder).map_or("unknown".to_owned(), |mount| mount.fs_type);
     let verdict = if ["ext4", "xfs", "btrfs"].contains(&kind.as_str()) { Verdict::Ok } else { Verdict::Warn };
-    let remedy = "mount an ext4 or XFS file system of a local disk at /var/lib/larder";
+    let remedy = "mount an ext4 or XFS file system on a local disk at /var/lib/larder";
     finding("file system", verdict, format!("{kind} in {}", folder.display()), remedy)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MOUNTS: &str = "\
-27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-60 27 0:50 / /var/lib rw - overlay overlay rw
-61 60 0:51 / /var/lib/kube\\040let rw,relatime master:7 shared:9 - xfs /dev/vdb rw
-62 60 0:52 / /srv rw shared:3 - tmpfs tmpfs rw
-63 60 0:53 / /srv rw - nfs4 far:/ rw
-a line that is none";
-
-    fn kind_and_sharing(folder: &str) -> (String, bool) {
-        let mount = mount_of(MOUNTS, Path::new(folder)).unwrap();
-        (mount.fs_type, mount.shared)
-    }
-
-    #[test]
-    fn a_folder_belongs_to_the_deepest_and_last_mount_above_it() {
-        assert_eq!(kind_and_sharing("/home"), ("ext4".to_owned(), true));
-        assert_eq!(kind_and_sharing("/var/lib/larder"), ("overlay".to_owned(), false));
-        assert_eq!(kind_and_sharing("/var/lib/kube let/pods"), ("xfs".to_owned(), true));
-        assert_eq!(kind_and_sharing("/srv"), ("nfs4".to_owned(), false), "the later covers the earlier");
-        assert_eq!(kind_and_sharing("/srvx"), ("ext4".to_owned(), true), "a name that begins alike is another folder");
-        assert!(mount_of("", Path::new("/")).is_none());
-    }
 
     #[test]
     fn a_kubelet_folder_that_is_not_shared_fails() {
@@ -259,7 +214,7 @@ a line that is none";
             assert_eq!(found.verdict, Verdict::Fail, "{private}");
             assert!(found.remedy.contains("--make-rshared"));
         }
-        assert_eq!(propagation(MOUNTS, Path::new("/no/such/folder")).verdict, Verdict::Fail);
+        assert_eq!(propagation("", Path::new("/no/such/folder")).verdict, Verdict::Fail);
     }
 
     #[test]
@@ -284,7 +239,7 @@ a line that is none";
         let without = "\tfuseblk\nnodev\tfusectl\n";
         for (config, remedy) in [
             ("CONFIG_EXT4_FS=y\nCONFIG_FUSE_FS=m\n", "modprobe fuse, and"),
-            ("# CONFIG_FUSE_FS is not set\n", "take a kernel"),
+            ("# CONFIG_FUSE_FS is not set\n", "use a kernel"),
             ("", "modprobe fuse; if"),
         ] {
             let found = fuse_module(without, config);

@@ -1,72 +1,26 @@
 //! The data that all systems serve, made once: files on a disk, and the same bytes as objects in an embedded S3 server.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
 
+use super::process::total_memory;
+use super::stop::Stop;
 use crate::tree::{self, MadeFile};
 
 const BUCKET: &str = "bench";
 const PREFIX: &str = "train";
 const ACCESS_KEY: &str = "larder-bench";
 
-/// Objects stay in memory up to this part of it. Larder's packs and JuiceFS's blocks are as much again, each, and the
-/// page cache needs room for the files of the disk, of a cache and of a mount.
+/// The objects are held in memory if they take at most this part of it. Larder's packs and JuiceFS's blocks take as much
+/// again each, and the page cache needs room for the files of the disk, of a cache and of a mount.
 const PART_OF_MEMORY: u64 = 6;
-
-/// Asked of a running benchmark: to end soon, with everything taken down.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// One that SIGINT and SIGTERM ask for; the second signal ends the process at once. `runtime` listens for them.
-    pub fn on_signals(runtime: &Handle) -> anyhow::Result<Self> {
-        let stop = Self::default();
-        let asked = stop.clone();
-        let _in_runtime = runtime.enter();
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-        runtime.spawn(async move {
-            loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                if asked.0.swap(true, Ordering::Relaxed) {
-                    std::process::exit(130);
-                }
-            }
-        });
-        Ok(stop)
-    }
-
-    /// Asks.
-    pub fn ask(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether somebody asked.
-    pub fn asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Fails if somebody asked.
-    pub fn check(&self) -> anyhow::Result<()> {
-        if self.asked() {
-            bail!("stopped by a signal");
-        }
-        Ok(())
-    }
-}
 
 /// What to make.
 #[derive(Clone, Debug)]
-pub struct SourceOptions {
+pub struct CorpusOptions {
     /// Sizes of the files.
     pub sizes: Vec<u64>,
     /// Seed of their bytes.
@@ -75,10 +29,10 @@ pub struct SourceOptions {
     pub folder: PathBuf,
 }
 
-/// The data that every system serves: files on the disk, and the same as objects in the S3 server.
+/// The data that every system serves: files on the disk, and the same files as objects in the S3 server.
 #[derive(Clone, Debug)]
-pub struct Source {
-    /// The folder on the disk; reading it is the floor that no filesystem over it can beat.
+pub struct Corpus {
+    /// The folder on the disk. Reading it directly bounds every filesystem on top of it.
     pub tree: PathBuf,
     /// Its files, with paths below [`tree`](Self::tree) that are also the keys below [`prefix`](Self::prefix).
     pub files: Vec<MadeFile>,
@@ -94,18 +48,18 @@ pub struct Source {
     pub access_key: String,
     /// The secret of that key.
     pub secret_key: String,
-    /// Scratch on the same disk; each system has a folder there.
+    /// Scratch space on the same disk, with a folder for each system.
     pub work: PathBuf,
-    /// Whether the objects are in memory, so that no disk is read when they are asked for.
+    /// Whether the objects are in memory, so that a GET reads no disk.
     pub in_memory: bool,
     /// Ends every wait.
     pub stop: Stop,
 }
 
-impl Source {
-    /// Makes the files, starts an S3 server on `runtime` and fills it. `made` hears of each file.
+impl Corpus {
+    /// Makes the files, starts an S3 server on `runtime` and fills it. Calls `made` for each file.
     pub fn make(
-        options: &SourceOptions,
+        options: &CorpusOptions,
         runtime: &Handle,
         stop: &Stop,
         mut made: impl FnMut(&MadeFile),
@@ -138,7 +92,7 @@ impl Source {
                 runtime.block_on(put).with_context(|| format!("put {key}"))?;
             }
         }
-        let source = Self {
+        let corpus = Self {
             tree,
             files,
             bytes,
@@ -151,17 +105,17 @@ impl Source {
             in_memory,
             stop: stop.clone(),
         };
-        Ok((source, server))
+        Ok((corpus, server))
     }
 
-    /// The folder of one system, made if need be.
+    /// The folder of one system, created if missing.
     pub fn folder_of(&self, system: &str) -> anyhow::Result<PathBuf> {
         let folder = self.work.join(system.replace(' ', "-"));
         std::fs::create_dir_all(&folder).with_context(|| format!("make the folder {}", folder.display()))?;
         Ok(folder)
     }
 
-    /// The variables by which most S3 clients are given their keys.
+    /// The variables in which most S3 clients take their keys.
     pub fn aws_variables(&self) -> [(&'static str, &str); 3] {
         [
             ("AWS_ACCESS_KEY_ID", &self.access_key),
@@ -170,10 +124,10 @@ impl Source {
         ]
     }
 
-    /// Fails if the data is too large for one more copy of it in the S3 server, which keeps what is put in memory.
+    /// Fails if the data is too large for one more copy in the S3 server, which holds uploaded objects in memory.
     pub(super) fn room_for_a_copy(&self) -> anyhow::Result<()> {
         if !self.in_memory {
-            bail!("the S3 server keeps what is put in memory, and the data is more than 1/{PART_OF_MEMORY} of it");
+            bail!("the S3 server holds uploaded objects in memory, and the dataset exceeds 1/{PART_OF_MEMORY} of it");
         }
         Ok(())
     }
@@ -187,12 +141,4 @@ pub(super) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     options.write(true).create(true).truncate(true).mode(0o600);
     let write = || options.open(path)?.write_all(text.as_bytes());
     write().with_context(|| format!("write {}", path.display()))
-}
-
-/// Bytes of memory of this machine.
-pub(crate) fn total_memory() -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    Ok(kib.context("find MemTotal in /proc/meminfo")? << 10)
 }

@@ -1,0 +1,78 @@
+//! Statistics over measured values, and the text tables that show them.
+
+/// The median of some values, with the least and the greatest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Returns `None` for no values. The median of an even number of values is the mean of the middle two.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (&min, &max) = (values.first()?, values.last()?);
+        let upper = values.len() / 2;
+        let lower = (values.len() - 1) / 2;
+        Some(Self { median: f64::midpoint(values[lower], values[upper]), min, max })
+    }
+}
+
+/// The median alone.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    Spread::of(values).map(|spread| spread.median)
+}
+
+/// The value that this share of the sorted values does not exceed; `None` for no values.
+pub(crate) fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
+    let at = ((sorted.len() as f64 * share) as usize).min(sorted.len().saturating_sub(1));
+    sorted.get(at).copied()
+}
+
+/// Aligned columns: the first to the left, the others to the right.
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |nth: usize| rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..count).map(|nth| width(nth).unwrap_or_default()).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(nth, (cell, &width))| {
+            if nth == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
+        });
+        text.push_str(cells.collect::<String>().trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_percentiles_are_those_of_sorted_values() {
+        assert_eq!(median([]), None);
+        assert_eq!(median([3.0]), Some(3.0));
+        assert_eq!(median([9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([9.0, 1.0, 2.0, 4.0]), Some(3.0));
+        let sorted: Vec<u32> = (0..100).collect();
+        let found = [percentile(&sorted, 0.5), percentile(&sorted, 0.99), percentile(&[], 0.5)];
+        assert_eq!(found, [Some(50), Some(99), None]);
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 9.0]).unwrap().median, 3.0);
+        assert_eq!(Spread::of([]), None);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
+        let text = columns(&[row(&["system", "a"]), row(&["x", "123"]), row(&["y"])]);
+        assert_eq!(text, "system    a\nx       123\ny\n");
+    }
+}

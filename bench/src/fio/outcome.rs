@@ -1,0 +1,155 @@
+//! The settings of a run, everything that it measured, and the table.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::jobs::{LARGE, SMALL, SMALL_MEAN};
+use super::output::FioResult;
+use crate::figures::{columns, median};
+use crate::side_by_side::{LeftOut, State, SystemInfo, footer};
+
+/// The system that the others are compared with.
+const BASE: &str = "ext4";
+
+/// What to measure.
+#[derive(Clone, Debug, Serialize)]
+pub struct FioConfig {
+    /// Bytes of the large file; at least 4 MiB.
+    pub size: u64,
+    /// Number of small files; 0 skips them.
+    pub files: u32,
+    /// Seconds that one run may read, at most.
+    pub seconds: u32,
+    /// How often everything is measured.
+    pub rounds: u32,
+    /// The names of the systems to measure; all if empty.
+    pub only: Vec<String>,
+    /// Seed of files, offsets and orders.
+    pub seed: u64,
+    /// An existing folder on the disk to measure. Everything made in it is removed in the end.
+    #[serde(skip)]
+    pub folder: PathBuf,
+    /// The command `larder`.
+    #[serde(skip)]
+    pub binary: PathBuf,
+}
+
+/// One run of fio.
+#[derive(Clone, Debug, Serialize)]
+pub struct FioRow {
+    /// The system.
+    pub system: String,
+    /// The section of the job file.
+    pub pattern: String,
+    /// The caches at its start.
+    pub state: State,
+    /// The round, from 0.
+    pub round: u32,
+    /// The figures that fio reports.
+    pub said: FioResult,
+    /// Seconds of CPU of the daemon and of the metadata engine.
+    pub daemon_cpu_seconds: f64,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct FioOutcome {
+    /// The settings.
+    pub config: FioConfig,
+    /// The version that fio reports.
+    pub fio: String,
+    /// The systems, in order.
+    pub systems: Vec<SystemInfo>,
+    /// The systems that were not measured, or not in every round.
+    pub left_out: Vec<LeftOut>,
+    /// Every run.
+    pub rows: Vec<FioRow>,
+}
+
+impl FioOutcome {
+    fn median_of(&self, system: &str, pattern: &str, state: State, figure: impl Fn(&FioRow) -> f64) -> Option<f64> {
+        let rows = self.rows.iter();
+        median(rows.filter(|row| row.system == system && row.pattern == pattern && row.state == state).map(figure))
+    }
+
+    /// Medians over the rounds, with ratios to the disk itself.
+    pub fn table(&self) -> String {
+        let heads = ["", "MB/s", "x", "IOPS", "p50 us", "p99 us", "CPU s/GB"];
+        let mut table = vec![heads.map(str::to_owned).to_vec()];
+        for pattern in LARGE.patterns.iter().chain(SMALL.patterns) {
+            for state in [State::Cold, State::Warm] {
+                for system in self.systems.iter().map(|system| system.name.as_str()) {
+                    let of = |name: &str, figure: &dyn Fn(&FioRow) -> f64| self.median_of(name, pattern, state, figure);
+                    let show = |digits: usize, figure: &dyn Fn(&FioRow) -> f64| {
+                        of(system, figure).map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+                    };
+                    let speed: &dyn Fn(&FioRow) -> f64 = &|row| row.said.mb_per_second;
+                    let Some(own) = of(system, speed) else { continue };
+                    table.push(vec![
+                        format!("{pattern:<20}  {}  {system}", state.name()),
+                        show(1, speed),
+                        of(BASE, speed).map_or_else(|| "-".to_owned(), |base| format!("{:.2}", own / base)),
+                        show(0, &|row| row.said.iops),
+                        show(0, &|row| row.said.p50_us),
+                        show(0, &|row| row.said.p99_us),
+                        show(2, &|row| row.daemon_cpu_seconds * 1e9 / row.said.bytes as f64),
+                    ]);
+                }
+            }
+        }
+        format!(
+            "{}: one file of {:.0} MB and {} small files of {} KB; medians of {} rounds; x: ratio to {BASE}\n\n{}\n{}",
+            self.fio,
+            self.config.size as f64 / 1e6,
+            self.config.files,
+            SMALL_MEAN / 1000,
+            self.config.rounds,
+            columns(&table),
+            footer(&self.systems, &self.left_out)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_medians_and_how_they_compare_with_the_disk() {
+        let row = |system: &str, round, mb_per_second| FioRow {
+            system: system.to_owned(),
+            pattern: "randread-4k".to_owned(),
+            state: State::Warm,
+            round,
+            said: FioResult { bytes: 1_000_000_000, mb_per_second, iops: 100.0, p50_us: 9.0, p99_us: 99.0 },
+            daemon_cpu_seconds: 0.5,
+        };
+        let system = |name: &str| SystemInfo {
+            name: name.to_owned(),
+            kind: crate::systems::Kind::Floor,
+            version: String::new(),
+            options: "as it is".to_owned(),
+        };
+        let outcome = FioOutcome {
+            config: FioConfig {
+                size: 1 << 30,
+                files: 10,
+                seconds: 60,
+                rounds: 3,
+                only: Vec::new(),
+                seed: 1,
+                folder: PathBuf::new(),
+                binary: PathBuf::new(),
+            },
+            fio: "fio-3.33".to_owned(),
+            systems: vec![system("ext4"), system("larder")],
+            left_out: Vec::new(),
+            rows: vec![row("ext4", 0, 80.0), row("larder", 0, 10.0), row("larder", 1, 60.0), row("larder", 2, 70.0)],
+        };
+        let table = outcome.table();
+        let line = table.lines().find(|line| line.starts_with("randread-4k") && line.contains("larder")).unwrap();
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(cells[1..], ["warm", "larder", "60.0", "0.75", "100", "9", "99", "0.50"]);
+    }
+}

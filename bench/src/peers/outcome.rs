@@ -1,0 +1,126 @@
+//! The settings of a run, and everything that it measured.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::machine::Machine;
+use crate::epochs::Epoch;
+use crate::figures::Spread;
+use crate::fuse_requests::Requests;
+use crate::side_by_side::{LeftOut, State, SystemInfo};
+use crate::systems::Kind;
+
+/// The name of the row that reads objects without a filesystem.
+pub const RAW: &str = "object_store";
+
+/// How many files are read, except by the largest number of readers. Fewer readers are slow, and a rate needs no more files.
+pub(super) const FILES_OF_FEWER_READERS: u32 = 4000;
+
+/// What to measure.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeersConfig {
+    /// Files.
+    pub files: u32,
+    /// Their mean size in bytes.
+    pub mean_size: u64,
+    /// Numbers of reader threads, ascending. The largest number reads all files, the others 4000 of them.
+    pub readers: Vec<u32>,
+    /// How often everything is measured.
+    pub rounds: u32,
+    /// The names of the systems to measure; all if empty.
+    pub only: Vec<String>,
+    /// Seed of files and shuffles.
+    pub seed: u64,
+    /// An existing folder on the disk to measure. Everything made in it is removed in the end.
+    #[serde(skip)]
+    pub folder: PathBuf,
+    /// The command `larder`.
+    #[serde(skip)]
+    pub binary: PathBuf,
+}
+
+/// One epoch of one system, and its cost.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement {
+    /// The system.
+    pub system: String,
+    /// The caches at its start.
+    pub state: State,
+    /// Reader threads.
+    pub readers: u32,
+    /// The round, from 0.
+    pub round: u32,
+    /// The result that the reader measured, with its own CPU time.
+    pub epoch: Epoch,
+    /// Seconds of CPU of the daemon and of the metadata engine.
+    pub daemon_cpu_seconds: f64,
+    /// Seconds of CPU of the S3 server; `None` where its client is in the same process.
+    pub s3_cpu_seconds: Option<f64>,
+    /// Resident memory of daemon and metadata engine afterwards.
+    pub rss_bytes: u64,
+    /// Its peak since they started.
+    pub peak_rss_bytes: u64,
+    /// Requests of the kernel to the daemon; `None` where they cannot be counted.
+    pub fuse: Option<Requests>,
+    /// GETs that the S3 server received.
+    pub gets: u64,
+    /// Bytes that it sent in reply.
+    pub get_bytes: u64,
+    /// HEADs.
+    pub heads: u64,
+    /// Pages of listings.
+    pub lists: u64,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The settings.
+    pub config: PeersConfig,
+    /// The machine.
+    pub machine: Machine,
+    /// Bytes of the dataset.
+    pub bytes: u64,
+    /// Whether the S3 server had the objects in memory.
+    pub objects_in_memory: bool,
+    /// The systems, in the order of the rows.
+    pub systems: Vec<SystemInfo>,
+    /// The systems that were not measured, or not in every round.
+    pub left_out: Vec<LeftOut>,
+    /// Why FUSE requests were not counted; `None` if they were.
+    pub no_fuse_requests: Option<String>,
+    /// Every epoch of every round.
+    pub measurements: Vec<Measurement>,
+}
+
+impl Outcome {
+    /// The measurements of one system, over the rounds.
+    pub(super) fn of<'a>(&'a self, system: &'a str, state: State, readers: u32) -> impl Iterator<Item = &'a Measurement> {
+        self.measurements.iter().filter(move |one| one.system == system && one.state == state && one.readers == readers)
+    }
+
+    /// A figure of one system over the rounds.
+    pub(super) fn spread(
+        &self,
+        system: &str,
+        state: State,
+        readers: u32,
+        figure: impl Fn(&Measurement) -> f64,
+    ) -> Option<Spread> {
+        Spread::of(self.of(system, state, readers).map(figure))
+    }
+
+    /// The largest number of readers; they read all files.
+    pub(super) fn most_readers(&self) -> u32 {
+        self.config.readers.last().copied().unwrap_or_default()
+    }
+
+    /// Files a second of the fastest system of these kinds, with the largest number of readers.
+    pub(super) fn best(&self, kinds: &[Kind], state: State) -> Option<f64> {
+        let rate = |one: &Measurement| one.epoch.files_per_second;
+        let systems = self.systems.iter().filter(|system| kinds.contains(&system.kind));
+        let rates = systems.filter_map(|system| self.spread(&system.name, state, self.most_readers(), rate));
+        rates.map(|spread| spread.median).max_by(f64::total_cmp)
+    }
+}

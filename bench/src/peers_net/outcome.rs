@@ -1,0 +1,116 @@
+//! Everything that was measured, and its table.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::kind::Kind;
+use crate::epochs::Epoch;
+use crate::figures::Spread;
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeersNetRow {
+    /// The server.
+    pub kind: Kind,
+    /// Size of a record.
+    pub record_bytes: u32,
+    /// Reads at a time.
+    pub readers: u32,
+    /// The round, from 1.
+    pub round: u32,
+    /// The result; each record counts as a file.
+    pub epoch: Epoch,
+    /// Seconds of CPU of the serving process per GB (10^9 bytes).
+    pub server_cpu_seconds_per_gb: f64,
+    /// Seconds of CPU of the reading process per GB.
+    pub reader_cpu_seconds_per_gb: f64,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeersNetOutcome {
+    /// One for each kind, size, number of readers and round.
+    pub rows: Vec<PeersNetRow>,
+}
+
+impl PeersNetOutcome {
+    fn spread(
+        &self,
+        kind: Kind,
+        record_bytes: u32,
+        readers: u32,
+        figure: impl Fn(&PeersNetRow) -> f64,
+    ) -> Option<Spread> {
+        let wanted = |row: &&PeersNetRow| (row.kind, row.record_bytes, row.readers) == (kind, record_bytes, readers);
+        Spread::of(self.rows.iter().filter(wanted).map(figure))
+    }
+
+    /// Medians over the rounds, with the least and the greatest throughput, and the ratio to raw TCP.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let mut cells: Vec<(u32, u32)> = self.rows.iter().map(|row| (row.record_bytes, row.readers)).collect();
+        cells.sort_unstable();
+        cells.dedup();
+        for (record_bytes, readers) in cells {
+            let median = |kind, figure: &dyn Fn(&PeersNetRow) -> f64| {
+                self.spread(kind, record_bytes, readers, figure).map_or(f64::NAN, |spread| spread.median)
+            };
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{record_bytes} B, {readers} at a time\n{:<20} {:>22} {:>7} {:>9} {:>9} {:>13} {:>13}",
+                "", "MB/s", "x TCP", "p50 ms", "p99 ms", "server s/GB", "reader s/GB"
+            );
+            let raw = median(Kind::RawTcp, &|row| row.epoch.mb_per_second);
+            for kind in Kind::ALL {
+                let speeds = self.spread(kind, record_bytes, readers, |row| row.epoch.mb_per_second);
+                let Some(Spread { median: speed, min, max }) = speeds else { continue };
+                let _ = writeln!(
+                    text,
+                    "{:<20} {:>22} {:>7.2} {:>9.2} {:>9.2} {:>13.3} {:>13.3}",
+                    kind.name(),
+                    format!("{speed:.0} ({min:.0}..{max:.0})"),
+                    speed / raw,
+                    median(kind, &|row| row.epoch.p50_ms),
+                    median(kind, &|row| row.epoch.p99_ms),
+                    median(kind, &|row| row.server_cpu_seconds_per_gb),
+                    median(kind, &|row| row.reader_cpu_seconds_per_gb),
+                );
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_table_has_medians_and_how_they_compare_with_raw_tcp() {
+        let row = |kind, round, seconds| PeersNetRow {
+            kind,
+            record_bytes: 1000,
+            readers: 1,
+            round,
+            epoch: Epoch::new(vec![Duration::from_millis(2); 10], 1_000_000_000, seconds, 0.5),
+            server_cpu_seconds_per_gb: 0.25,
+            reader_cpu_seconds_per_gb: 0.5,
+        };
+        let rows = vec![
+            row(Kind::RawTcp, 1, 1.0),
+            row(Kind::Peer, 1, 2.0),
+            row(Kind::Peer, 2, 4.0),
+            row(Kind::Peer, 3, 1.0),
+        ];
+        let table = PeersNetOutcome { rows }.table();
+        let line = table.lines().find(|line| line.starts_with("peer, memory")).unwrap();
+        let cells: Vec<&str> = line.split_whitespace().skip(2).collect();
+        assert_eq!(cells, ["500", "(250..1000)", "0.50", "2.00", "2.00", "0.250", "0.500"]);
+        assert!(!table.contains("mTLS"), "{table}");
+    }
+}

@@ -1,0 +1,146 @@
+//! The readers: the same loop for every server.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use larder_dataset::{BlockIndex, crc32c};
+use larder_origin::{Origin, OriginConfig};
+use larder_peers::{Node, PeerCounters, Peers, PeersConfig, Want};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::certificates::security;
+use super::kind::Kind;
+use super::records::{BUCKET, RECORDS, SECRET, SNAPSHOT};
+use super::serving::ServeConfig;
+use crate::epochs::Epoch;
+use crate::systems::child::own_cpu_seconds;
+
+/// Reads records for this long, this many at a time.
+pub(super) fn read_for(
+    runtime: &Runtime,
+    server: &ServeConfig,
+    address: SocketAddr,
+    readers: u32,
+    time: Duration,
+) -> anyhow::Result<Epoch> {
+    match server.kind {
+        Kind::RawTcp | Kind::RawSummed => {
+            read_raw(server.record_bytes, server.kind == Kind::RawSummed, address, readers, time)
+        }
+        Kind::Origin => {
+            let env = [("AWS_ACCESS_KEY_ID", "larder"), ("AWS_SECRET_ACCESS_KEY", SECRET)];
+            let config = OriginConfig {
+                endpoint: Some(format!("http://{address}")),
+                env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect(),
+                ..OriginConfig::default()
+            };
+            let origin: Arc<dyn Origin> = larder_origin::open(&format!("s3://{BUCKET}").parse()?, &config)?;
+            let len = u64::from(server.record_bytes);
+            runtime.block_on(in_tasks(readers, time, move |record| {
+                let origin = Arc::clone(&origin);
+                async move { Ok(origin.read(record.to_string().as_bytes(), 0..len, None).await?.len()) }
+            }))
+        }
+        Kind::Peer | Kind::PeerTls | Kind::PeerStore | Kind::PeerStoreTls => {
+            let node = Node { name: "server".to_owned(), address, weight: 1, zone: String::new() };
+            let (_members, membership) = watch::channel(Arc::new(vec![node]));
+            let security = security(server.kind, &server.folder)?;
+            let peers =
+                Peers::new(PeersConfig::default(), "reader", security, membership, Arc::new(PeerCounters::default()));
+            let len = server.record_bytes;
+            let stop = CancellationToken::new();
+            let running = runtime.spawn(Arc::clone(&peers).run(stop.clone()));
+            let epoch = runtime.block_on(in_tasks(readers, time, move |record| {
+                let peers = Arc::clone(&peers);
+                async move {
+                    let want = Want { block: BlockIndex(record), start: 0, len };
+                    Ok(peers.read("server", SNAPSHOT, None, want, true).await?.len())
+                }
+            }));
+            stop.cancel();
+            runtime.block_on(running)?;
+            epoch
+        }
+    }
+}
+
+/// The reading loop. `read` takes a record's number and returns its length.
+async fn in_tasks<F: Future<Output = anyhow::Result<usize>> + Send + 'static>(
+    readers: u32,
+    time: Duration,
+    read: impl Fn(u32) -> F + Send + Sync + 'static,
+) -> anyhow::Result<Epoch> {
+    let read = Arc::new(read);
+    // The first read opens connections.
+    read(0).await?;
+    let (started, cpu_before) = (Instant::now(), own_cpu_seconds());
+    let tasks: Vec<_> = (0..readers)
+        .map(|reader| {
+            let read = Arc::clone(&read);
+            tokio::spawn(async move {
+                let (mut times, mut bytes) = (Vec::new(), 0);
+                for record in (reader..).map(|number| number % RECORDS) {
+                    let began = Instant::now();
+                    bytes += read(record).await? as u64;
+                    times.push(began.elapsed());
+                    if started.elapsed() >= time {
+                        break;
+                    }
+                }
+                anyhow::Ok((times, bytes))
+            })
+        })
+        .collect();
+    let mut all = (Vec::new(), 0);
+    for task in tasks {
+        let (times, bytes) = task.await??;
+        all.0.extend(times);
+        all.1 += bytes;
+    }
+    let (seconds, cpu) = (started.elapsed().as_secs_f64(), own_cpu_seconds() - cpu_before);
+    Ok(Epoch::new(all.0, all.1, seconds, cpu))
+}
+
+fn read_raw(
+    record_bytes: u32,
+    summed: bool,
+    address: SocketAddr,
+    readers: u32,
+    time: Duration,
+) -> anyhow::Result<Epoch> {
+    let (started, cpu_before) = (Instant::now(), own_cpu_seconds());
+    let threads: Vec<_> = (0..readers)
+        .map(|reader| {
+            std::thread::spawn(move || {
+                let mut stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                let (mut bytes, mut times) = (vec![0; record_bytes as usize + if summed { 4 } else { 0 }], Vec::new());
+                for record in (reader..).map(|number| number % RECORDS) {
+                    let began = Instant::now();
+                    stream.write_all(&record.to_le_bytes())?;
+                    stream.read_exact(&mut bytes)?;
+                    let (range, sum) = bytes.split_at(record_bytes as usize);
+                    if summed && crc32c(range).to_le_bytes() != sum {
+                        return Err(std::io::Error::other("the checksum is wrong"));
+                    }
+                    times.push(began.elapsed());
+                    if started.elapsed() >= time {
+                        break;
+                    }
+                }
+                std::io::Result::Ok(times)
+            })
+        })
+        .collect();
+    let mut times = Vec::new();
+    for thread in threads {
+        times.extend(thread.join().map_err(|_| anyhow::anyhow!("a reader panicked"))??);
+    }
+    let (seconds, cpu) = (started.elapsed().as_secs_f64(), own_cpu_seconds() - cpu_before);
+    let bytes = times.len() as u64 * u64::from(record_bytes);
+    Ok(Epoch::new(times, bytes, seconds, cpu))
+}

@@ -1,0 +1,18 @@
+//! The records that every server has.
+
+use bytes::Bytes;
+use larder_dataset::SnapshotId;
+
+/// The dataset that is read.
+pub(super) const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
+/// Number of records; each is read in turn.
+pub(super) const RECORDS: u32 = 64;
+/// The bucket of the origin.
+pub(super) const BUCKET: &str = "bench";
+/// The secret key of the origin.
+pub(super) const SECRET: &str = "larder-secret";
+
+/// The bytes of a record.
+pub(super) fn content(record: u32, bytes: u32) -> Bytes {
+    (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(record) >> 13) as u8).collect::<Vec<_>>().into()
+}

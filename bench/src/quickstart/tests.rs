@@ -1,0 +1,74 @@
+//! Whole runs over real mounts.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+
+use super::*;
+
+/// How long the slow disk writes nothing: many times as long as an epoch takes.
+const PAUSE: Duration = Duration::from_millis(250);
+
+fn config(folder: &std::path::Path) -> QuickstartConfig {
+    // One reader, so that the order of the reads is the same in every run.
+    QuickstartConfig { files: 48, mean_size: 20_000, epochs: 3, readers: 1, seed: 42, folder: folder.to_owned() }
+}
+
+#[test]
+fn a_slow_cache_disk_does_not_change_the_hit_ratios() {
+    let parent = tempfile::tempdir().unwrap();
+    let [fast, slow] = ["fast", "slow"].map(|name| parent.path().join(name));
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    let bar = ProgressBar::hidden();
+    std::fs::create_dir(&fast).unwrap();
+    let fast = run_on(&config(&fast), runtime.handle(), runtime.handle(), &bar).unwrap();
+
+    // The store's writes have one thread, which is busy with something else nearly all the time.
+    let fetches = Builder::new_multi_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    let done = AtomicBool::new(false);
+    std::fs::create_dir(&slow).unwrap();
+    let slow = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fetches.block_on(fetches.spawn_blocking(|| std::thread::sleep(PAUSE))).unwrap();
+            }
+        });
+        let slow = run_on(&config(&slow), runtime.handle(), fetches.handle(), &bar);
+        done.store(true, Ordering::Relaxed);
+        slow.unwrap()
+    });
+
+    let waited: f64 = slow.cells.iter().flat_map(|cell| &cell.epochs).map(|counted| counted.settle_seconds).sum();
+    assert!(waited > 1.0, "writes were queued when epochs ended: {waited} s");
+    for (fast, slow) in fast.cells.iter().zip(&slow.cells) {
+        for (fast_epoch, slow_epoch) in fast.epochs.iter().zip(&slow.epochs) {
+            assert!(slow_epoch.settled);
+            let (expected, found) = (fast_epoch.hit_ratio_files, slow_epoch.hit_ratio_files);
+            // Read-ahead may bring one file more or less into the cache.
+            assert!(
+                (expected - found).abs() <= 1.5 / 48.0,
+                "{} at {}: {found} instead of {expected}",
+                fast.policy,
+                fast.share
+            );
+        }
+    }
+    assert!(!slow.table().contains("WARNING"), "{}", slow.table());
+}
+
+#[test]
+fn a_warm_file_costs_a_lookup_and_a_read_and_a_hot_one_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = QuickstartConfig { files: 300, epochs: 2, ..config(folder.path()) };
+    let outcome = run(&config, &ProgressBar::hidden()).unwrap();
+    assert_eq!(outcome.requests_not_counted, None);
+    let warm = outcome.warm_requests.as_ref().unwrap();
+    // The folders of the files are looked up once each, too.
+    assert!((300..=305).contains(&warm.kinds["lookup"]), "{warm:?}");
+    assert!((300..=303).contains(&warm.kinds["read"]), "{warm:?}");
+    assert_eq!(warm.kinds["open"] + warm.kinds["getattr"] + warm.kinds["release"], 0, "{warm:?}");
+    assert_eq!(outcome.hot_requests.as_ref().unwrap().total, 0);
+    assert!(outcome.table().contains("FUSE requests a file: warm lookup 1.0"), "{}", outcome.table());
+}

@@ -1,0 +1,73 @@
+//! The words that every comparison uses: the systems, their state, and those that were left out.
+
+use serde::Serialize;
+
+use crate::systems::{Kind, System};
+
+/// The caches at the start of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// A new mount, an empty local cache, nothing in the kernel's caches.
+    Cold,
+    /// Everything in the local cache, nothing in the kernel's caches.
+    Warm,
+    /// Everything was read through this mount just before.
+    Hot,
+}
+
+impl State {
+    /// All of them, in the order in which they are measured.
+    pub const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Hot];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+            Self::Hot => "hot",
+        }
+    }
+}
+
+/// A system that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct SystemInfo {
+    /// Its name.
+    pub name: String,
+    /// Its role in the comparison.
+    pub kind: Kind,
+    /// The version that its program reports.
+    pub version: String,
+    /// How it was set up.
+    pub options: String,
+}
+
+impl SystemInfo {
+    pub(crate) fn of(system: &dyn System) -> Self {
+        Self {
+            name: system.name().to_owned(),
+            kind: system.kind(),
+            version: system.version(),
+            options: system.options().to_owned(),
+        }
+    }
+}
+
+/// A system that is missing in some or all rows, and why.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub name: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// Lists how each system was set up, then those left out.
+pub(crate) fn footer(systems: &[SystemInfo], left_out: &[LeftOut]) -> String {
+    let measured = systems.iter().map(|system| match system.version.as_str() {
+        "" => format!("{}: {}\n", system.name, system.options),
+        version => format!("{} ({version}): {}\n", system.name, system.options),
+    });
+    measured.chain(left_out.iter().map(|one| format!("{}: left out: {}\n", one.name, one.why))).collect()
+}

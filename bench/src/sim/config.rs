@@ -1,0 +1,106 @@
+//! What can be simulated.
+
+use std::str::FromStr;
+
+use larder_store::PolicyKind;
+use serde::Serialize;
+
+use super::files::Sizes;
+
+/// A policy that can be simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimPolicy {
+    /// One of the store's.
+    Store(PolicyKind),
+    /// Bélády: keeps the files that are used soonest, by the order of this epoch and the next.
+    Belady,
+}
+
+impl SimPolicy {
+    /// All of them, in the order in which they are shown.
+    pub fn all() -> impl Iterator<Item = Self> {
+        PolicyKind::ALL.into_iter().map(Self::Store).chain([Self::Belady])
+    }
+}
+
+impl std::fmt::Display for SimPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Store(kind) => kind.fmt(f),
+            Self::Belady => f.pad("belady"),
+        }
+    }
+}
+
+impl FromStr for SimPolicy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::all()
+            .find(|policy| policy.to_string() == name)
+            .ok_or_else(|| format!("unknown policy {name:?}: use nr, lru, fifo, random or belady"))
+    }
+}
+
+/// The size of a node's cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CacheSize {
+    /// A share of the dataset; 1 is all of it.
+    Share(f64),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl CacheSize {
+    /// Bytes of a cache for a dataset of `dataset_bytes`, rounded as a mount rounds its reservation.
+    pub fn bytes(self, dataset_bytes: u64) -> u64 {
+        match self {
+            Self::Share(share) => (dataset_bytes as f64 * share).ceil() as u64,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// How the dataset is spread over the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SimPlacement {
+    /// Each node caches what it reads: a share of the shuffle, dealt out anew each epoch.
+    Local,
+    /// Each block has one owner; all nodes read it through the owner's cache.
+    Partitioned,
+}
+
+/// What to simulate.
+#[derive(Clone, Debug)]
+pub struct SimConfig {
+    /// Files of the dataset.
+    pub files: u32,
+    /// Their sizes.
+    pub sizes: Sizes,
+    /// Cache sizes; each applies to every node.
+    pub caches: Vec<CacheSize>,
+    /// Epochs; at least 2.
+    pub epochs: u32,
+    /// Numbers of nodes.
+    pub nodes: Vec<u32>,
+    /// How the dataset is spread over the caches.
+    pub placement: SimPlacement,
+    /// The policies.
+    pub policies: Vec<SimPolicy>,
+    /// Seed of sizes, shuffles and the random policy.
+    pub seed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_have_names() {
+        for policy in SimPolicy::all() {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        assert!("mru".parse::<SimPolicy>().unwrap_err().contains("belady"));
+    }
+}

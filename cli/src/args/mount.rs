@@ -1,0 +1,80 @@
+//! The flags of the commands that make, fill and end mounts.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use larder_daemon_api::size::parse_bytes;
+use larder_dataset::Placement;
+use larder_store::PolicyKind;
+
+use super::origin::OriginArgs;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder mount s3://bucket/imagenet /data/train --cache-size 100GiB
+  larder mount imagenet.manifest /data/train --cache-dir /nvme/larder
+  larder mount file:///datasets/coco /data/coco --foreground --verbose
+
+The mount stays in the background until `larder umount DIR`. Its log is in ~/.cache/larder/logs.")]
+pub(crate) struct MountArgs {
+    /// The dataset: a URL or a manifest file. A URL that has not been imported yet is imported first.
+    pub(crate) src: String,
+    /// The mount point: an empty folder.
+    pub(crate) dir: PathBuf,
+    /// The cache folder. Default: ~/.cache/larder/store. One process serves all mounts that use the same cache.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// Bytes of the dataset to cache. Default: all of it, if that leaves a fifth of the disk's free space.
+    /// On disk each file takes up to 5 KiB more.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) cache_size: Option<u64>,
+    /// What to do when the cache is full. The default, nr, replaces nothing, so every epoch hits cache/dataset.
+    #[arg(long, value_name = "nr|lru|fifo|random")]
+    pub(crate) policy: Option<PolicyKind>,
+    /// How the nodes that share the dataset divide it: each node caches for itself (local), each file has one owner
+    /// (partitioned), or N owners (replicated:N). The last two need a larderd with --peers on this cache, and
+    /// LARDER_PEER_TOKEN if the other nodes have one.
+    #[arg(long, value_name = "local|partitioned|replicated:N")]
+    pub(crate) placement: Option<Placement>,
+    /// Give other users access. Mounts by root always do; mounts by others need user_allow_other in /etc/fuse.conf.
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+    /// Threads that serve the kernel's requests.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) threads: u32,
+    /// Bytes that the kernel reads ahead in a file (root only).
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_bytes)]
+    pub(crate) read_ahead: u64,
+    /// Stay in the foreground and log to standard error.
+    #[arg(long, short)]
+    pub(crate) foreground: bool,
+    /// Report the outcome to the command that started this background process.
+    #[arg(long, hide = true)]
+    pub(crate) announce: bool,
+    #[command(flatten)]
+    pub(crate) origin: OriginArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  larder umount /data/train")]
+pub(crate) struct UmountArgs {
+    /// The mount point.
+    pub(crate) dir: PathBuf,
+    /// Detach the mount even if files are in use. It ends when the last of them is closed.
+    #[arg(long)]
+    pub(crate) lazy: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  larder warm /data/train --wait && python train.py")]
+pub(crate) struct WarmArgs {
+    /// The mount point of the dataset.
+    pub(crate) dir: PathBuf,
+    /// Wait until the cache is filled.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

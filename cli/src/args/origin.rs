@@ -1,0 +1,30 @@
+//! The flags that say how to reach the origin.
+
+use std::time::Duration;
+
+use clap::Args;
+use larder_daemon_api::size::parse_duration;
+
+/// How to reach the origin.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Origin")]
+pub(crate) struct OriginArgs {
+    /// The S3 server if it is not AWS (Ceph, MinIO): http://host:port.
+    #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
+    pub(crate) endpoint: Option<String>,
+    /// The S3 region.
+    #[arg(long)]
+    pub(crate) region: Option<String>,
+    /// Send no credentials (for public buckets).
+    #[arg(long)]
+    pub(crate) anonymous: bool,
+    /// Retry after this long without progress.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    pub(crate) attempt_timeout: Duration,
+    /// Fail a read with ETIMEDOUT after this long at the origin, all attempts together.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) read_deadline: Duration,
+    /// Concurrent requests to the origin, at most. Larder sends fewer while the origin refuses requests or slows down.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) origin_concurrency: u32,
+}

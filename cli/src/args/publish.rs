@@ -1,0 +1,56 @@
+//! The flags of `larder import` and `larder pack`, which make snapshots.
+
+use clap::Args;
+use larder_daemon_api::size::parse_bytes;
+
+use super::origin::OriginArgs;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder import s3://bucket/imagenet
+  larder import s3://bucket/imagenet --to s3://bucket/imagenet/.larder/manifest    where every node finds it
+  larder import file:///datasets/coco --to coco.manifest
+
+An interrupted import, even one ended by kill -9, resumes where it stopped when you run it again.")]
+pub(crate) struct ImportArgs {
+    /// s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder.
+    pub(crate) src: String,
+    /// Name of the dataset. Default: the last part of SRC.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Write the manifest to this file or URL. Default: the place where `larder mount SRC` finds it on this machine.
+    #[arg(long, value_name = "FILE|URL")]
+    pub(crate) to: Option<String>,
+    /// Start over, even if an unfinished import has listed files already.
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) origin: OriginArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder pack s3://bucket/imagenet s3://bucket/imagenet-packed
+  larder mount s3://bucket/imagenet-packed /data/train")]
+pub(crate) struct PackArgs {
+    /// The dataset to pack: a URL or a manifest file.
+    pub(crate) src: String,
+    /// URL to write the packs and their manifest to.
+    pub(crate) dst: String,
+    /// Approximate size of a pack.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_bytes)]
+    pub(crate) pack_size: u64,
+    /// Start over, even if an unfinished run has packed files already.
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) origin: OriginArgs,
+}

@@ -1,0 +1,42 @@
+//! What the benchmarks need before they run, and where their figures go.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+
+use crate::home;
+
+/// The folder of `--folder`, created if missing; by default the folder of this name in Larder's home.
+pub(super) fn scratch_folder(given: Option<&Path>, name: &str) -> anyhow::Result<PathBuf> {
+    let folder = match given {
+        Some(folder) => folder.to_owned(),
+        None => home::sub_folder(name)?,
+    };
+    std::fs::create_dir_all(&folder).with_context(|| format!("make the folder {} (--folder)", folder.display()))?;
+    Ok(folder)
+}
+
+/// Checks before a long run that the folder of this flag's file exists.
+pub(super) fn check_folder(flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
+    let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    match folder {
+        Some(folder) if !folder.is_dir() => bail!("{flag}: the folder {} does not exist: create it first", folder.display()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes the figures to the file of `--json`, if there is one.
+pub(super) fn write_json(path: Option<&Path>, value: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, serde_json::to_vec_pretty(value)?)
+        .with_context(|| format!("write {} (--json)", path.display()))
+}
+
+/// Fails unless this process is root.
+pub(super) fn require_root(benchmark: &str) -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("larder bench {benchmark} mounts filesystems and drops the kernel's caches: run it as root");
+    }
+    Ok(())
+}

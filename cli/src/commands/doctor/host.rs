@@ -1,0 +1,85 @@
+//! What every mount needs of the machine.
+
+use std::path::Path;
+
+use super::finding::{Finding, Verdict, finding};
+use super::release::version;
+
+pub(super) fn kernel() -> Finding {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let verdict = match version(&release) {
+        Some(found) if found >= (6, 1) => Verdict::Ok,
+        Some(found) if found >= (5, 10) => Verdict::Warn,
+        Some(_) | None => Verdict::Fail,
+    };
+    finding("kernel", verdict, release, "update the kernel: Larder needs Linux 5.10 or newer and is tested on 6.1 or newer")
+}
+
+pub(super) fn fuse_device() -> Finding {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let (verdict, found) = match opened {
+        Ok(_) => (Verdict::Ok, "/dev/fuse can be opened".to_owned()),
+        Err(error) => (Verdict::Fail, format!("/dev/fuse: {error}")),
+    };
+    finding(
+        "fuse",
+        verdict,
+        found,
+        "load the module (modprobe fuse); in a container, pass the device (--device /dev/fuse)",
+    )
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+pub(super) fn fusermount() -> Finding {
+    let path = ["/usr/bin/fusermount3", "/bin/fusermount3", "/usr/local/bin/fusermount3"]
+        .into_iter()
+        .find(|path| Path::new(path).exists());
+    match path {
+        Some(path) => finding("fusermount3", Verdict::Ok, path.to_owned(), ""),
+        None if is_root() => finding("fusermount3", Verdict::Ok, "missing; root does not need it".to_owned(), ""),
+        None => {
+            finding("fusermount3", Verdict::Fail, "missing".to_owned(), "install the package fuse3, or mount as root")
+        }
+    }
+}
+
+pub(super) fn allow_other() -> Finding {
+    let conf = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    let allowed = conf.lines().any(|line| line.trim() == "user_allow_other");
+    let (verdict, found) = match (is_root(), allowed) {
+        (true, _) => (Verdict::Ok, "root's mounts are open to all users"),
+        (false, true) => (Verdict::Ok, "user_allow_other is set"),
+        (false, false) => (Verdict::Warn, "user_allow_other is not set: other users cannot read your mounts"),
+    };
+    finding(
+        "other users",
+        verdict,
+        found.to_owned(),
+        "for --allow-other, add the line user_allow_other to /etc/fuse.conf",
+    )
+}
+
+pub(super) fn read_size() -> Finding {
+    const WANTED: u32 = 256;
+    let limit =
+        std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok().and_then(|text| text.trim().parse().ok());
+    let root = if is_root() { "" } else { "; only root can raise a mount's read-ahead above 128 KiB" };
+    let verdict = if is_root() && limit.is_none_or(|limit: u32| limit >= WANTED) { Verdict::Ok } else { Verdict::Warn };
+    let found = format!("the kernel reads up to {} KiB at a time{root}", limit.unwrap_or(WANTED) * 4);
+    finding("read size", verdict, found, "sysctl fs.fuse.max_pages_limit=256, and mount as root")
+}
+
+pub(super) fn open_files() -> Finding {
+    const WANTED: u64 = 65_536;
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let verdict = if most >= WANTED { Verdict::Ok } else { Verdict::Warn };
+    finding(
+        "open files",
+        verdict,
+        format!("at most {most}"),
+        "raise the hard limit of open files to 65536 (LimitNOFILE=65536)",
+    )
+}

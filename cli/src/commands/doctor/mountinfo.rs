@@ -1,0 +1,56 @@
+//! Mounts as the kernel lists them.
+
+use std::path::{Path, PathBuf};
+
+/// A line of `/proc/self/mountinfo`.
+pub(super) struct MountLine {
+    pub(super) point: PathBuf,
+    /// Other mount namespaces see what is mounted below it.
+    pub(super) shared: bool,
+    pub(super) fs_type: String,
+}
+
+fn parse_mount(line: &str) -> Option<MountLine> {
+    let (mount, source) = line.split_once(" - ")?;
+    let mut fields = mount.split(' ').skip(4);
+    let point = fields.next()?.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
+    Some(MountLine {
+        pub(super) point: point.replace("\\134", "\\").into(),
+        shared: fields.skip(1).any(|field| field.starts_with("shared:")),
+        fs_type: source.split(' ').next()?.to_owned(),
+    })
+}
+
+/// The mount that contains a folder: the deepest, and of two at one point the later, which covers the other.
+pub(super) fn mount_of(mountinfo: &str, folder: &Path) -> Option<MountLine> {
+    let mounts = mountinfo.lines().filter_map(parse_mount);
+    mounts.filter(|mount| folder.starts_with(&mount.point)).max_by_key(|mount| mount.point.as_os_str().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+60 27 0:50 / /var/lib rw - overlay overlay rw
+61 60 0:51 / /var/lib/kube\\040let rw,relatime master:7 shared:9 - xfs /dev/vdb rw
+62 60 0:52 / /srv rw shared:3 - tmpfs tmpfs rw
+63 60 0:53 / /srv rw - nfs4 far:/ rw
+a line that is none";
+
+    fn kind_and_sharing(folder: &str) -> (String, bool) {
+        let mount = mount_of(MOUNTS, Path::new(folder)).unwrap();
+        (mount.fs_type, mount.shared)
+    }
+
+    #[test]
+    fn a_folder_belongs_to_the_deepest_and_last_mount_above_it() {
+        assert_eq!(kind_and_sharing("/home"), ("ext4".to_owned(), true));
+        assert_eq!(kind_and_sharing("/var/lib/larder"), ("overlay".to_owned(), false));
+        assert_eq!(kind_and_sharing("/var/lib/kube let/pods"), ("xfs".to_owned(), true));
+        assert_eq!(kind_and_sharing("/srv"), ("nfs4".to_owned(), false), "the later covers the earlier");
+        assert_eq!(kind_and_sharing("/srvx"), ("ext4".to_owned(), true), "a name that begins alike is another folder");
+        assert!(mount_of("", Path::new("/")).is_none());
+    }
+}

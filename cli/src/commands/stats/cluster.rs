@@ -1,0 +1,88 @@
+//! `larder stats --cluster`
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use larder_daemon_api::size::show_bytes;
+use larder_daemon_api::v1;
+use larder_fs::Stats;
+
+use crate::mount_stats::read;
+use crate::{daemon, output, source};
+
+/// Shows how much each node has cached of the datasets mounted at `dirs`, as their daemons report it.
+pub(super) fn run(dirs: &[PathBuf], as_json: bool) -> anyhow::Result<ExitCode> {
+    let runtime = source::runtime()?;
+    for dir in dirs {
+        let stats = read(dir)?;
+        let socket = stats.process.socket.as_ref().with_context(|| {
+            format!("the process that serves {} has no socket: it shares its cache with no node", dir.display())
+        })?;
+        let mut nodes = runtime.block_on(daemon::nodes(socket))?;
+        for node in &mut nodes {
+            node.datasets.retain(|dataset| dataset.snapshot == stats.dataset.snapshot);
+        }
+        if as_json {
+            output::json(&json(dir, &stats, &nodes))?;
+        } else {
+            print!("{}", table(dir, &stats, &nodes));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json(dir: &Path, stats: &Stats, nodes: &[v1::NodeInfo]) -> serde_json::Value {
+    let node = |node: &v1::NodeInfo| {
+        let cached = node.datasets.first();
+        serde_json::json!({
+            "name": node.name,
+            "address": node.address,
+            "weight": node.weight,
+            "zone": node.zone,
+            "error": (!node.error.is_empty()).then_some(&node.error),
+            "blocks": cached.map(|cached| cached.blocks),
+            "bytes": cached.map(|cached| cached.bytes),
+            "capacity_bytes": cached.map(|cached| cached.capacity_bytes),
+            "counters": node.counters,
+        })
+    };
+    let nodes: Vec<_> = nodes.iter().map(node).collect();
+    serde_json::json!({"mount": dir, "snapshot": stats.dataset.snapshot, "bytes": stats.dataset.bytes, "nodes": nodes})
+}
+
+fn table(dir: &Path, stats: &Stats, nodes: &[v1::NodeInfo]) -> String {
+    let percent = |bytes: u64| 100.0 * bytes as f64 / stats.dataset.bytes.max(1) as f64;
+    let mut text = format!(
+        "{} ({}, {}) at {}\n{:<24} {:<22} {:<10} {:>12} {:>7} {:>12} {:>12}\n",
+        stats.dataset.name,
+        stats.dataset.origin,
+        show_bytes(stats.dataset.bytes),
+        dir.display(),
+        "node",
+        "address",
+        "zone",
+        "cached",
+        "%",
+        "read",
+        "served"
+    );
+    let mut total = 0;
+    for node in nodes {
+        let count = |name: &str| show_bytes(node.counters.get(name).copied().unwrap_or(0));
+        let (cached, share) = match node.datasets.first() {
+            Some(cached) => (show_bytes(cached.bytes), format!("{:.1}", percent(cached.bytes))),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        total += node.datasets.first().map_or(0, |cached| cached.bytes);
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{:<24} {:<22} {:<10} {cached:>12} {share:>7}", node.name, node.address, node.zone);
+        let _ = match node.error.as_str() {
+            "" => writeln!(text, " {:>12} {:>12}", count("read_bytes"), count("served_bytes")),
+            error => writeln!(text, " {error}"),
+        };
+    }
+    let _ = writeln!(text, "{:<58} {:>12} {:>7.1}\n", "all", show_bytes(total), percent(total));
+    text
+}

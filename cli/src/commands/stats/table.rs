@@ -1,0 +1,94 @@
+//! A mount's stats as text.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use larder_daemon_api::size::show_bytes;
+use larder_fs::Stats;
+
+fn metric(stats: &Stats, name: &str) -> u64 {
+    stats.metrics.get(name).copied().unwrap_or(0)
+}
+
+/// Percentage of the bytes read that came from the local store.
+fn hit_percent(stats: &Stats, before: Option<&Stats>) -> Option<f64> {
+    let grown = |name| metric(stats, name).saturating_sub(before.map_or(0, |before| metric(before, name)));
+    let local = grown("fs_read_bytes_store_total");
+    let others = ["fs_read_bytes_origin_total", "fs_read_bytes_window_total", "fs_read_bytes_peer_total"].map(grown);
+    let all = local + others.iter().sum::<u64>();
+    (all > 0).then(|| 100.0 * local as f64 / all as f64)
+}
+
+/// The state of a mount. The hit ratio covers the time since `before`, or since the mount began.
+pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String {
+    let mut text = String::new();
+    let cache = &stats.cache;
+    let hits = hit_percent(stats, before).map_or("-".to_owned(), |percent| format!("{percent:.1} %"));
+    let mut row = |name: &str, value: std::fmt::Arguments<'_>| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name:<10}{value}");
+    };
+    row("mount", format_args!("{}", dir.display()));
+    row("dataset", format_args!("{} ({})", stats.dataset.name, stats.dataset.origin));
+    row("files", format_args!("{} ({})", stats.dataset.files, show_bytes(stats.dataset.bytes)));
+    let share = 100.0 * cache.used_bytes as f64 / cache.capacity_bytes.max(1) as f64;
+    row(
+        "cache",
+        format_args!(
+            "{} of {} ({share:.1} %), policy {}{}",
+            show_bytes(cache.used_bytes),
+            show_bytes(cache.capacity_bytes),
+            cache.policy,
+            cache.degraded.as_deref().map(|why| format!(", DEGRADED: {why}")).unwrap_or_default()
+        ),
+    );
+    row(
+        "hits",
+        format_args!(
+            "{hits} of the bytes that the kernel requested{}",
+            if before.is_some() { " since the last time" } else { "" }
+        ),
+    );
+    row(
+        "origin",
+        format_args!(
+            "{} GETs, {}, {} errors",
+            metric(stats, "fs_origin_gets_total"),
+            show_bytes(metric(stats, "fs_origin_bytes_total")),
+            metric(stats, "fs_origin_errors_total")
+        ),
+    );
+    let (read, given) = (metric(stats, "fs_read_bytes_peer_total"), metric(stats, "fs_peer_served_bytes_total"));
+    if read + given > 0 {
+        let failures = metric(stats, "fs_peer_errors_total");
+        let (read, given) = (show_bytes(read), show_bytes(given));
+        row("peers", format_args!("{read} read from other nodes, {given} served to them, {failures} failures"));
+    }
+    if let Some(warm) = stats.warm {
+        let state = if warm.running {
+            "running"
+        } else if warm.full {
+            "ended, cache full"
+        } else {
+            "ended"
+        };
+        row(
+            "warm",
+            format_args!(
+                "{state}: {} of {} blocks, {} failed",
+                warm.blocks_kept, warm.blocks_total, warm.blocks_failed
+            ),
+        );
+    }
+    row(
+        "process",
+        format_args!(
+            "{}, {} resident, up {} s",
+            stats.process.pid,
+            show_bytes(stats.process.rss_bytes),
+            stats.process.uptime_seconds
+        ),
+    );
+    text.push('\n');
+    text
+}

@@ -1,0 +1,25 @@
+//! The text of `docs/COMMANDS.md`.
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+
+/// The help of every command.
+pub(crate) fn help_page() -> String {
+    fn section(command: &mut clap::Command, path: &str, page: &mut String) {
+        page.push_str(&format!("## {path}\n```\n{}```\n\n", command.render_long_help()));
+        for command in
+            command.get_subcommands_mut().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+        {
+            let path = format!("{path} {}", command.get_name());
+            section(command, &path, page);
+        }
+    }
+    let mut page =
+        String::from("# Commands and flags\n\nGenerated from `larder --help` and the help of every command; a test keeps it current.\n\n");
+    let mut command = Cli::command();
+    command.build();
+    section(&mut command, "larder", &mut page);
+    // clap pads some lines with blanks.
+    page.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
