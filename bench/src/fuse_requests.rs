@@ -81,11 +81,8 @@ impl Requests {
 
 /// The rates of at least 0.01, rounded: " lookup 1.00 read 1.00", or " none".
 pub(crate) fn show_rates(rates: impl IntoIterator<Item = (&'static str, f64)>) -> String {
-    let shown: String = rates
-        .into_iter()
-        .filter(|(_, rate)| *rate >= 0.005)
-        .map(|(kind, rate)| format!(" {kind} {rate:.2}"))
-        .collect();
+    let shown: String =
+        rates.into_iter().filter(|(_, rate)| *rate >= 0.005).map(|(kind, rate)| format!(" {kind} {rate:.2}")).collect();
     if shown.is_empty() { " none".to_owned() } else { shown }
 }
 

@@ -23,7 +23,7 @@ use crate::fuse_requests::Counting;
 use crate::kernel_caches::drop_kernel_caches;
 use crate::side_by_side::{Progress, Rounds, Scratch, State, SystemInfo, chosen};
 use crate::systems::process::Usage;
-use crate::systems::{AnySystem, Kind, Corpus, CorpusOptions, Stop, System, child};
+use crate::systems::{AnySystem, Corpus, CorpusOptions, Kind, Stop, System, child};
 use crate::tree;
 pub use machine::Machine;
 use outcome::FILES_OF_FEWER_READERS;
@@ -181,9 +181,7 @@ impl Lab<'_> {
     }
 
     fn counting(&mut self, folder: &Path) -> Option<Counting> {
-        Counting::of_mount(folder)
-            .inspect_err(|error| self.outcome.no_fuse_requests = Some(format!("{error:#}")))
-            .ok()
+        Counting::of_mount(folder).inspect_err(|error| self.outcome.no_fuse_requests = Some(format!("{error:#}"))).ok()
     }
 
     #[expect(clippy::too_many_arguments, reason = "the one place where everything about an epoch comes together")]

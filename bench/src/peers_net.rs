@@ -101,8 +101,10 @@ impl Process {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start the server")?;
         let mut line = String::new();
         let said = child.stdout.take().context("take the server's output")?;
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line).context("read the server's address")?;
-        let address = line.trim().parse().with_context(|| format!("the server printed {line:?} instead of its address"))?;
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line)
+            .context("read the server's address")?;
+        let address =
+            line.trim().parse().with_context(|| format!("the server printed {line:?} instead of its address"))?;
         Ok(Self { child, address })
     }
 }

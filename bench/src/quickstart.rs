@@ -13,7 +13,6 @@ mod tests;
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use larder_store::PolicyKind;
 use tokio::runtime::Handle;
 
 pub use config::QuickstartConfig;
@@ -27,12 +26,7 @@ pub fn run(config: &QuickstartConfig, bar: &ProgressBar) -> anyhow::Result<Outco
 }
 
 /// Runs everything: the S3 server on `runtime`, the fetches of the mounts on `fetches`.
-fn run_on(
-    config: &QuickstartConfig,
-    runtime: &Handle,
-    fetches: &Handle,
-    bar: &ProgressBar,
-) -> anyhow::Result<Outcome> {
+fn run_on(config: &QuickstartConfig, runtime: &Handle, fetches: &Handle, bar: &ProgressBar) -> anyhow::Result<Outcome> {
     let lab = Lab::set_up(config, runtime.clone(), fetches.clone(), bar)?;
     let combinations = (SHARES.len() * POLICIES.len()) as u64;
     let epochs = combinations * u64::from(config.epochs) + 4;

@@ -27,8 +27,8 @@ use indicatif::ProgressBar;
 pub use config::{CacheSize, SimConfig, SimPlacement, SimPolicy};
 use files::Files;
 pub use files::Sizes;
-pub use outcome::{SimCell, SimOutcome};
 use outcome::count;
+pub use outcome::{SimCell, SimOutcome};
 pub use replay::EpochHits;
 use replay::{Cell, replay};
 
@@ -154,7 +154,9 @@ mod tests {
     #[test]
     fn a_plan_gains_where_shards_change_and_nowhere_else() {
         let shares = [0.0625, 0.2];
-        for (nodes, placement) in [(1, SimPlacement::Local), (1, SimPlacement::Partitioned), (4, SimPlacement::Partitioned)] {
+        for (nodes, placement) in
+            [(1, SimPlacement::Local), (1, SimPlacement::Partitioned), (4, SimPlacement::Partitioned)]
+        {
             let outcome = simulate(nodes, placement, &shares, Sizes::Equal(1000));
             close(&steady(&outcome, "belady"), &steady(&outcome, "nr"), 1e-9);
         }

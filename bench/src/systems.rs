@@ -11,6 +11,7 @@ pub mod child;
 pub mod mounts;
 pub mod process;
 
+mod corpus;
 mod folder;
 mod juicefs;
 mod larder;
@@ -19,14 +20,13 @@ mod programs;
 mod rclone;
 mod s3fs;
 mod served;
-mod corpus;
 mod stop;
 mod system;
 
 use std::path::{Path, PathBuf};
 
-pub use programs::find_program;
 pub use corpus::{Corpus, CorpusOptions};
+pub use programs::find_program;
 pub use stop::Stop;
 pub use system::{AnySystem, Kind, System};
 
@@ -58,7 +58,9 @@ pub fn all(binary: &Path) -> Found {
         match programs {
             Ok(programs) => found.systems.extend(make(&programs)),
             Err(program) => {
-                let why = format!("no {program} on PATH (bench/install-peers installs the peers that package registries have)");
+                let why = format!(
+                    "no {program} on PATH (bench/install-peers installs the peers that package registries have)"
+                );
                 found.missing.extend(names.iter().map(|&name| (name.to_owned(), why.clone())));
             }
         }

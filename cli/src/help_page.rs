@@ -15,8 +15,9 @@ pub(crate) fn help_page() -> String {
             section(command, &path, page);
         }
     }
-    let mut page =
-        String::from("# Commands and flags\n\nGenerated from `larder --help` and the help of every command; a test keeps it current.\n\n");
+    let mut page = String::from(
+        "# Commands and flags\n\nGenerated from `larder --help` and the help of every command; a test keeps it current.\n\n",
+    );
     let mut command = Cli::command();
     command.build();
     section(&mut command, "larder", &mut page);

@@ -370,7 +370,7 @@ impl Dataset {
 
     /// Waits until no fetch is in flight and the store has written every block that it keeps. Cancel-safe.
     pub async fn settle(&self) {
-        self.fetcher.settle().await;
+        self.fetcher.wait_idle().await;
     }
 
     /// Waits for what is still on its way into the store, once the mount is over, so that the store can be closed clean.

@@ -207,7 +207,7 @@ impl Fetcher {
 
     /// Waits until no fetch is in flight and every block that was fetched is in the store or in the window. A fetch that
     /// starts meanwhile is waited for, too. Cancel-safe.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn wait_idle(&self) {
         while !self.tasks.is_empty() {
             tokio::time::sleep(SETTLE_POLL).await;
         }

@@ -94,7 +94,9 @@ impl MetaOutcome {
             text.push_str(&footer(&self.systems, &self.left_out));
         }
         if !self.synthetic.is_empty() {
-            text.push_str("\nSynthetic manifests, whose files do not exist, mounted by larder; medians of the rounds\n\n");
+            text.push_str(
+                "\nSynthetic manifests, whose files do not exist, mounted by larder; medians of the rounds\n\n",
+            );
             text.push_str(&columns(&self.synthetic_rows()));
         }
         text

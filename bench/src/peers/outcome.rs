@@ -96,7 +96,12 @@ pub struct Outcome {
 
 impl Outcome {
     /// The measurements of one system, over the rounds.
-    pub(super) fn of<'a>(&'a self, system: &'a str, state: State, readers: u32) -> impl Iterator<Item = &'a Measurement> {
+    pub(super) fn of<'a>(
+        &'a self,
+        system: &'a str,
+        state: State,
+        readers: u32,
+    ) -> impl Iterator<Item = &'a Measurement> {
         self.measurements.iter().filter(move |one| one.system == system && one.state == state && one.readers == readers)
     }
 

@@ -101,12 +101,8 @@ mod tests {
             server_cpu_seconds_per_gb: 0.25,
             reader_cpu_seconds_per_gb: 0.5,
         };
-        let rows = vec![
-            row(Kind::RawTcp, 1, 1.0),
-            row(Kind::Peer, 1, 2.0),
-            row(Kind::Peer, 2, 4.0),
-            row(Kind::Peer, 3, 1.0),
-        ];
+        let rows =
+            vec![row(Kind::RawTcp, 1, 1.0), row(Kind::Peer, 1, 2.0), row(Kind::Peer, 2, 4.0), row(Kind::Peer, 3, 1.0)];
         let table = PeersNetOutcome { rows }.table();
         let line = table.lines().find(|line| line.starts_with("peer, memory")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().skip(2).collect();

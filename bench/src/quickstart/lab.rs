@@ -194,11 +194,7 @@ impl Lab {
     }
 
     /// Reads an epoch, waits until it has settled, and counts the requests that it sent to the origin.
-    fn counted(
-        &self,
-        dataset: &Dataset,
-        read: impl FnOnce() -> anyhow::Result<Epoch>,
-    ) -> anyhow::Result<Counted> {
+    fn counted(&self, dataset: &Dataset, read: impl FnOnce() -> anyhow::Result<Epoch>) -> anyhow::Result<Counted> {
         self.server.reset_counters();
         let epoch = read()?;
         let started = Instant::now();

@@ -1,5 +1,4 @@
 //! Whole runs over real mounts.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, like the tests")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

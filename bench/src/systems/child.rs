@@ -68,7 +68,11 @@ impl Child {
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
         let last = lines[lines.len().saturating_sub(LINES_IN_ERRORS)..].join("\n    ");
-        if last.is_empty() { format!("{} printed nothing", self.name) } else { format!("{} printed:\n    {last}", self.name) }
+        if last.is_empty() {
+            format!("{} printed nothing", self.name)
+        } else {
+            format!("{} printed:\n    {last}", self.name)
+        }
     }
 
     /// Waits for it to end by itself, then sends SIGTERM, then kills it with all its descendants.

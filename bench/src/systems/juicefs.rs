@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::child::Child;
-use super::served::Served;
 use super::corpus::Corpus;
-use super::system::{AnySystem, Kind, System};
-use super::programs::version_of;
 use super::process;
+use super::programs::version_of;
+use super::served::Served;
+use super::system::{AnySystem, Kind, System};
 
 pub(super) const NAMES: [&str; 2] = ["juicefs", "juicefs tuned"];
 

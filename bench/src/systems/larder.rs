@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::served::Served;
 use super::corpus::Corpus;
-use super::system::{AnySystem, Kind, System};
 use super::programs::version_of;
+use super::served::Served;
+use super::system::{AnySystem, Kind, System};
 
 /// Larder over plain objects or over packs.
 struct Larder {

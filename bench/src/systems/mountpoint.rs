@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::served::Served;
 use super::corpus::Corpus;
-use super::system::{AnySystem, Kind, System};
 use super::programs::version_of;
+use super::served::Served;
+use super::system::{AnySystem, Kind, System};
 
 pub(super) const NAME: &str = "mountpoint-s3";
 

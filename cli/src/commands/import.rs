@@ -23,7 +23,9 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let to = match &args.to {
         Some(to) if is_url(to) => {
             let (folder, key) = manifest_url(to).with_context(|| {
-                format!("--to {to}: give a URL that ends in .manifest, or the dataset's URL followed by /.larder/manifest")
+                format!(
+                    "--to {to}: give a URL that ends in .manifest, or the dataset's URL followed by /.larder/manifest"
+                )
             })?;
             let target = args.origin.open(&folder.parse()?)?;
             runtime.block_on(put_manifest(&*target, key.as_bytes(), &imported.built)).context("--to")?;

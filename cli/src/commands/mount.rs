@@ -121,7 +121,9 @@ fn request(
     credentials: Option<v1::Credentials>,
 ) -> anyhow::Result<v1::MountRequest> {
     let text = |path: PathBuf| {
-        path.into_os_string().into_string().map_err(|path| anyhow!("{} is not UTF-8: use another path", path.to_string_lossy()))
+        path.into_os_string()
+            .into_string()
+            .map_err(|path| anyhow!("{} is not UTF-8: use another path", path.to_string_lossy()))
     };
     let absolute =
         |path: &Path| std::path::absolute(path).with_context(|| format!("find {}", path.display())).and_then(text);

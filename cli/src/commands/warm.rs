@@ -20,7 +20,9 @@ pub(crate) fn run(args: &WarmArgs) -> anyhow::Result<ExitCode> {
     }
     let bar = output::bar(1, "warming {bar:30} {percent} % {pos}/{len} blocks {per_sec} [{elapsed}, {eta} left]");
     let state = loop {
-        let state = mount_stats::read(&args.dir)?.warm.context("the mount reports no warming: it was probably restarted, so run this command again")?;
+        let state = mount_stats::read(&args.dir)?
+            .warm
+            .context("the mount reports no warming: it was probably restarted, so run this command again")?;
         bar.set_length(state.blocks_total);
         bar.set_position(state.blocks_done);
         if !state.running {

@@ -80,9 +80,7 @@ fn parse_cache_size(text: &str) -> Result<CacheSize, String> {
     let Some(percent) = text.strip_suffix('%') else { return parse_bytes(text).map(CacheSize::Bytes) };
     match percent.trim().parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(CacheSize::Share(percent / 100.0)),
-        _ => {
-            Err("give a share above 0 % and up to 100 %, such as 31.25%, or bytes, such as 100GiB".to_owned())
-        }
+        _ => Err("give a share above 0 % and up to 100 %, such as 31.25%, or bytes, such as 100GiB".to_owned()),
     }
 }
 

@@ -21,7 +21,9 @@ pub(super) fn scratch_folder(given: Option<&Path>, name: &str) -> anyhow::Result
 pub(super) fn check_folder(flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
     let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     match folder {
-        Some(folder) if !folder.is_dir() => bail!("{flag}: the folder {} does not exist: create it first", folder.display()),
+        Some(folder) if !folder.is_dir() => {
+            bail!("{flag}: the folder {} does not exist: create it first", folder.display())
+        }
         _ => Ok(()),
     }
 }

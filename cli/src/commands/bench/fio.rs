@@ -6,9 +6,9 @@ use anyhow::Context;
 use larder_bench::fio::{FioConfig, run as run_fio};
 use larder_fs::daemon::raise_file_limit;
 
-use crate::args::bench::FioArgs;
 use super::files::{check_folder, require_root, scratch_folder, write_json};
 use super::steps::Steps;
+use crate::args::bench::FioArgs;
 
 pub(crate) fn run(args: &FioArgs) -> anyhow::Result<ExitCode> {
     require_root("fio")?;

@@ -6,9 +6,9 @@ use anyhow::Context;
 use larder_bench::meta::{MetaConfig, run as run_meta};
 use larder_fs::daemon::raise_file_limit;
 
-use crate::args::bench::MetaArgs;
 use super::files::{check_folder, require_root, scratch_folder, write_json};
 use super::steps::Steps;
+use crate::args::bench::MetaArgs;
 
 pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
     require_root("meta")?;

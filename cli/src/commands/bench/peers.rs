@@ -6,9 +6,9 @@ use anyhow::Context;
 use larder_bench::peers::{PeersConfig, run as run_peers};
 use larder_fs::daemon::raise_file_limit;
 
-use crate::args::bench::PeersArgs;
 use super::files::{check_folder, require_root, scratch_folder, write_json};
 use super::steps::Steps;
+use crate::args::bench::PeersArgs;
 
 pub(crate) fn run(args: &PeersArgs) -> anyhow::Result<ExitCode> {
     require_root("peers")?;

@@ -7,8 +7,8 @@ use anyhow::Context;
 use larder_bench::peers_net::{Kind, PeersNetConfig, run as run_peers_net, serve};
 use larder_fs::daemon::raise_file_limit;
 
-use crate::args::bench::PeersNetArgs;
 use super::files::{check_folder, scratch_folder, write_json};
+use crate::args::bench::PeersNetArgs;
 
 pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<ExitCode> {
     raise_file_limit();

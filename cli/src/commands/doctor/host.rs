@@ -12,7 +12,12 @@ pub(super) fn kernel() -> Finding {
         Some(found) if found >= (5, 10) => Verdict::Warn,
         Some(_) | None => Verdict::Fail,
     };
-    finding("kernel", verdict, release, "update the kernel: Larder needs Linux 5.10 or newer and is tested on 6.1 or newer")
+    finding(
+        "kernel",
+        verdict,
+        release,
+        "update the kernel: Larder needs Linux 5.10 or newer and is tested on 6.1 or newer",
+    )
 }
 
 pub(super) fn fuse_device() -> Finding {

@@ -15,7 +15,7 @@ fn parse_mount(line: &str) -> Option<MountLine> {
     let mut fields = mount.split(' ').skip(4);
     let point = fields.next()?.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
     Some(MountLine {
-        pub(super) point: point.replace("\\134", "\\").into(),
+        point: point.replace("\\134", "\\").into(),
         shared: fields.skip(1).any(|field| field.starts_with("shared:")),
         fs_type: source.split(' ').next()?.to_owned(),
     })

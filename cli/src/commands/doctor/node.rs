@@ -172,7 +172,8 @@ fn memory(meminfo: &str) -> Finding {
         Some(bytes) => (Verdict::Ok, format!("{} available", show_bytes(bytes))),
         None => (Verdict::Warn, "unknown".to_owned()),
     };
-    let remedy = "leave 2 GiB for larderd and for the pages of the files being read, which count towards the reading pod";
+    let remedy =
+        "leave 2 GiB for larderd and for the pages of the files being read, which count towards the reading pod";
     finding("memory", verdict, found, remedy)
 }
 
@@ -188,7 +189,8 @@ fn selinux(enforce: &str) -> Finding {
         Some(_) => (Verdict::Ok, "permissive"),
         None => (Verdict::Ok, "none"),
     };
-    let remedy = "if pods get EACCES, look for `avc: denied` in the kernel's log and allow the operations that it names";
+    let remedy =
+        "if pods get EACCES, look for `avc: denied` in the kernel's log and allow the operations that it names";
     finding("SELinux", verdict, found.to_owned(), remedy)
 }
 
