@@ -2,7 +2,7 @@
 //! number of nodes, in seconds and without a disk.
 //!
 //! The cast: `config` is what can be simulated; `files` makes up sizes; `replay` runs the store's own policy code
-//! ([`larder_store::PolicyKind::build`]) over the orders of [`crate::order`], which the readers of `larder quickstart` follow
+//! ([`larder_store::build_policy`]) over the orders of [`crate::order`], which the readers of `larder quickstart` follow
 //! too; `belady` is the policy that knows the order; `bits` are the sets that they need; `outcome` shows the result.
 //!
 //! Invariant: the simulation does what a mount with one reader does, block for block. It has no notion of time: several
@@ -97,7 +97,7 @@ fn replay_all(cells: &[Cell], files: &Files, threads: usize, bar: &ProgressBar) 
 
 #[cfg(test)]
 mod tests {
-    use larder_store::PolicyKind;
+    use larder_dataset::PolicyKind;
 
     use super::*;
 

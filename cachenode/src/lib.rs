@@ -1,1 +1,34 @@
-//! The engine of a node's cache.
+//! The engine of a node's cache: serves reads of a snapshot from the store, from peers, then from the origin.
+//!
+//! The cast, from the reader outwards: [`Dataset`] answers reads; `fetch` fetches what the store lacks, once per block
+//! however many readers wait for it; `window` holds blocks that the store does not keep while they are being read; `ahead`
+//! detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which peer owns a block.
+//! Around them: [`node`] has the store, all open datasets and the peers; [`process`] is what the programs `larderd` and
+//! `cachenode` have in common. [`source`] turns a URL or a path into a mapped manifest and its origin; [`stats`] counts.
+//!
+//! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
+//! gets an error. Nothing here knows of FUSE or mounts.
+
+mod ahead;
+pub mod dataset;
+pub mod fetch;
+pub mod home;
+pub mod manifest_file;
+pub mod node;
+pub mod process;
+pub mod request;
+pub mod sharing;
+pub mod source;
+pub mod stats;
+pub mod warm;
+mod window;
+
+pub use dataset::{CacheSpec, Dataset, DatasetConfig, OpenError};
+pub use fetch::FetchError;
+pub use home::Home;
+pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest};
+pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
+pub use request::{Credentials, DatasetRequest, OriginLimits};
+pub use sharing::Sharing;
+pub use stats::{CacheStats, DatasetStats, ProcessStats, Stats, StatsCounters};
+pub use warm::{WARM_IOCTL, WarmState};

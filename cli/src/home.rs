@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use larder_fs::Home;
+use larder_cachenode::Home;
 
 /// `$LARDER_HOME`, else `$XDG_CACHE_HOME/larder`, else `~/.cache/larder`.
 pub(crate) fn home() -> anyhow::Result<Home> {

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 
-use larder_fs::WARM_IOCTL;
+use larder_cachenode::WARM_IOCTL;
 
 /// Starts warming the mount whose `.larder/stats.json` is open as `stats`.
 pub(crate) fn start_warming(stats: &File) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use larder_fs::Stats;
+use larder_cachenode::Stats;
 
 /// Reads the stats of the mount at `dir`.
 pub(crate) fn read(dir: &Path) -> anyhow::Result<Stats> {

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use larder_import::Progress;
 use serde::Serialize;
 
-use larder_daemon_api::size::show_bytes;
+use larder_dataset::size::show_bytes;
 
 /// Minimum interval between two lines in a pipe.
 const LINE_EVERY: Duration = Duration::from_secs(5);

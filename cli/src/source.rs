@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_fs::source::{self, Source};
+use larder_cachenode::source::{self, ResolvedSource};
 use larder_import::{Imported, SkippedKey};
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl};
 use tokio::runtime::Runtime;
@@ -39,7 +39,7 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
 }
 
 /// Finds the dataset that `text` names, and imports it if necessary.
-pub(crate) fn resolve(text: &str, origin: &OriginArgs, runtime: &Runtime) -> anyhow::Result<Source> {
+pub(crate) fn resolve(text: &str, origin: &OriginArgs, runtime: &Runtime) -> anyhow::Result<ResolvedSource> {
     let _in_runtime = runtime.enter();
     let progress = ProgressView::new(0, "listing");
     let found = runtime.block_on(source::resolve(text, &origin.config(), &home::home()?, &progress));

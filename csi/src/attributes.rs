@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use larder_csi_api::csi;
 use larder_csi_api::csi::volume_capability::AccessType;
 use larder_csi_api::csi::volume_capability::access_mode::Mode;
-use larder_daemon_api::size::parse_bytes;
 use larder_dataset::Placement;
+use larder_dataset::size::parse_bytes;
 
 use crate::json_dir::hex_hash;
 

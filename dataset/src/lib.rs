@@ -2,22 +2,31 @@
 //!
 //! The cast: [`name`] decides which origin keys can be file names; [`block`] cuts files into the units of caching;
 //! [`manifest`] is the immutable index of a snapshot, and at the same time the inode table of a mount; [`placement`] says
-//! which nodes own what.
+//! which nodes own what; [`spec`] is a dataset as users describe it, and [`size`] and [`policy`] are its vocabulary.
 //!
 //! Invariant: everything here is pure. No I/O, no clock, no logging, no async: the same input gives the same answer on
 //! every node, so that readers, schedulers and controllers cannot disagree.
 
 pub mod block;
+mod chain;
 mod checksum;
+pub mod environment;
 pub mod manifest;
 pub mod name;
 pub mod placement;
+pub mod policy;
+pub mod size;
+pub mod snapshot;
+pub mod spec;
 
 pub use block::{BLOCK_BYTES, BlockIndex, BlockPart};
+pub use chain::Chain;
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use manifest::{
-    Dir, DirIndex, Entry, File, FileIndex, Location, Manifest, ManifestBuilder, ManifestError, SnapshotId, Totals,
-    VersionTag,
+    Dir, DirIndex, Entry, File, FileIndex, Location, Manifest, ManifestBuilder, ManifestError, Totals, VersionTag,
 };
 pub use name::{NameRules, Rejection};
 pub use placement::{Member, Members, Owners, PlaceKey, Placement, PlacementError};
+pub use policy::{PolicyKind, UnknownPolicy};
+pub use snapshot::{InvalidSnapshotId, SnapshotId};
+pub use spec::DatasetSpec;

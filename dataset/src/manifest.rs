@@ -23,22 +23,7 @@ use layout::{
 use layout::{u32_at, u64_at};
 
 use crate::block::{self, BlockIndex, BlockPart};
-
-/// Identifies a snapshot: SHA-256 over what it holds and where from. Two snapshots of the same listing are one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SnapshotId(pub [u8; 32]);
-
-impl std::fmt::Display for SnapshotId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl std::fmt::Debug for SnapshotId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
+use crate::snapshot::SnapshotId;
 
 /// The row number of a folder; 0 is the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

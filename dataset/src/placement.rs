@@ -20,15 +20,18 @@ use std::num::NonZeroU8;
 use std::ops::Deref;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{BlockIndex, SnapshotId};
+use crate::block::BlockIndex;
+use crate::snapshot::SnapshotId;
 
 /// Up to this many owners are found without allocating.
 const FEW: usize = 8;
 
 /// How a dataset's blocks are spread over the nodes that cache it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Placement {
     /// Each node caches what it reads; nobody owns anything.
     #[default]
@@ -65,6 +68,20 @@ impl fmt::Display for Placement {
             Self::Partitioned => f.write_str("partitioned"),
             Self::Replicated(copies) => write!(f, "replicated:{copies}"),
         }
+    }
+}
+
+impl From<Placement> for String {
+    fn from(placement: Placement) -> Self {
+        placement.to_string()
+    }
+}
+
+impl TryFrom<String> for Placement {
+    type Error = PlacementError;
+
+    fn try_from(text: String) -> Result<Self, PlacementError> {
+        text.parse()
     }
 }
 

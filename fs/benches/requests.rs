@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use larder_cachenode::{CacheSpec, Dataset, DatasetConfig, open_manifest};
 use larder_dataset::manifest::FileSource;
-use larder_dataset::{ManifestBuilder, NameRules, VersionTag};
+use larder_dataset::{ManifestBuilder, NameRules, PolicyKind, VersionTag};
 use larder_fs::connection::{ServeConfig, serve};
-use larder_fs::{CacheSpec, Dataset, DatasetConfig, open_manifest};
 use larder_import::write_manifest;
 use larder_origin::OriginConfig;
-use larder_store::{PolicyKind, Store, StoreConfig, StoreCounters};
+use larder_store::{Store, StoreConfig, StoreCounters};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// Files in the one folder.

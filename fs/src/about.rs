@@ -4,8 +4,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::dataset::Dataset;
 use crate::inode::About;
+use larder_cachenode::dataset::Dataset;
 
 /// The text is padded with spaces to a multiple of this, so that its size seldom changes between a stat and a read.
 const PAD_BYTES: usize = 4096;

@@ -18,9 +18,9 @@ use fuser::{BackgroundSession, Session, SessionACL};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use tracing::{info, warn};
 
-use crate::dataset::Dataset;
 use crate::filesystem::Filesystem;
 use crate::fuse::{Front, KernelLimits};
+use larder_cachenode::dataset::Dataset;
 
 /// The answer to INIT is about 80 bytes.
 const INIT_ANSWER_BYTES: usize = 4096;

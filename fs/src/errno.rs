@@ -2,8 +2,8 @@
 
 use larder_dataset::ManifestError;
 
-use crate::fetch::FetchError;
 use crate::filesystem::FsError;
+use larder_cachenode::fetch::FetchError;
 
 /// An errno as the kernel wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

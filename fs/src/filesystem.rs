@@ -9,8 +9,8 @@ use std::sync::Arc;
 use larder_dataset::{DirIndex, Entry, FileIndex, ManifestError, VersionTag};
 
 use crate::about::AboutFiles;
-use crate::dataset::Dataset;
 use crate::inode::{About, Inodes, Node};
+use larder_cachenode::dataset::Dataset;
 
 /// What a request about a node can end in, beside success.
 #[derive(Debug, thiserror::Error)]

@@ -22,10 +22,10 @@ use fuser::{
 use tracing::{debug, info};
 
 use crate::errno::Errno;
-use crate::fetch::FetchError;
 use crate::filesystem::{Attr, Filesystem, FsError, Readable};
-use crate::stats::{StatsCounters, add};
-use crate::warm::WARM_IOCTL;
+use larder_cachenode::fetch::FetchError;
+use larder_cachenode::stats::{StatsCounters, add};
+use larder_cachenode::warm::WARM_IOCTL;
 
 /// How long the kernel may keep what never changes.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use larder_fs::process::{NodeFlags, serve};
+use larder_fs::process::{DaemonFlags, serve};
 
 /// Serves datasets to a node: one cache, many mounts.
 ///
@@ -20,14 +20,14 @@ Examples:
   larderd --cache-dir /nvme/larder --cache-size 2TiB
   larderd --cache-dir /nvme/larder --run-dir /run/larder --admin-address 0.0.0.0:9464
   larder mount s3://bucket/imagenet /data/train --cache-dir /nvme/larder      talks to the first
-  larderd --cache-dir /nvme/larder --peers kubernetes:larder/larderd --peer-listen 0.0.0.0:9465
+  larderd --cache-dir /nvme/larder --peers kubernetes:larder/larderd --peer-listen 0.0.0.0:9466
     --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key                   shares with all others
 
 Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, unless a mount brings its own. LARDER_LOG sets what is logged."
 )]
 struct Flags {
     #[command(flatten)]
-    node: NodeFlags,
+    daemon: DaemonFlags,
 }
 
 fn main() -> ExitCode {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         eprintln!("error: {error}");
         return ExitCode::from(2);
     }
-    match serve(flags.node, Vec::new()) {
+    match serve(flags.daemon) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

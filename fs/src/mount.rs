@@ -7,9 +7,9 @@ use std::sync::Arc;
 use fuser::{BackgroundSession, MountOption, Session, SessionACL};
 use tracing::{info, warn};
 
-use crate::dataset::Dataset;
 use crate::filesystem::Filesystem;
 use crate::fuse::{Front, KernelLimits};
+use larder_cachenode::dataset::Dataset;
 
 /// What the source of our mounts begins with, as /proc/self/mounts shows it. The type does not tell them: it is `fuse` when
 /// root mounts, and `fuse.larder` when fusermount3 does.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use larder_dataset::PolicyKind;
 use larder_dataset::{BlockIndex, crc32c};
 use larder_peers::{Ask, Blocks, Buffers, DatasetStats, Given, ReadError, Server};
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, PolicyKind, Store, StoreConfig, StoreCounters};
+use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, Store, StoreConfig, StoreCounters};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 

@@ -6,11 +6,13 @@ use std::time::Instant;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_fs::{CacheSpec, Dataset, DatasetConfig, MountConfig, Mounted, open_manifest};
+use larder_cachenode::{CacheSpec, Dataset, DatasetConfig, open_manifest};
+use larder_dataset::PolicyKind;
+use larder_fs::{MountConfig, Mounted};
 use larder_import::{ImportOptions, Silent, write_manifest};
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl};
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_store::{PolicyKind, Store, StoreConfig, StoreCounters};
+use larder_store::{Store, StoreConfig, StoreCounters};
 use tokio::runtime::Handle;
 
 use super::config::QuickstartConfig;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use larder_store::PolicyKind;
+use larder_dataset::PolicyKind;
 use serde::Serialize;
 
 use crate::epochs::Epoch;

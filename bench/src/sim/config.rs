@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use larder_store::PolicyKind;
+use larder_dataset::PolicyKind;
 use serde::Serialize;
 
 use super::files::Sizes;

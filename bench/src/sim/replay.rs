@@ -7,7 +7,8 @@
 
 use anyhow::ensure;
 use larder_dataset::BlockIndex;
-use larder_store::{Policy, PolicyKind};
+use larder_dataset::PolicyKind;
+use larder_store::{Policy, build_policy};
 use serde::Serialize;
 
 use super::belady::{Belady, Plan};
@@ -181,7 +182,7 @@ struct PolicyNode {
 
 impl PolicyNode {
     fn new(kind: PolicyKind, cell: &Cell, files: &Files, node: u64) -> Self {
-        let policy = kind.build(cell.capacity_bytes, files.blocks, cell.seed.wrapping_add(node));
+        let policy = build_policy(kind, cell.capacity_bytes, files.blocks, cell.seed.wrapping_add(node));
         let wants_touch = policy.wants_touch();
         Self { policy, wants_touch, cached: Bits::new(files.blocks), evicted: Vec::new() }
     }

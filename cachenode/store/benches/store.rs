@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use larder_dataset::{BlockIndex, SnapshotId};
+use larder_dataset::{BlockIndex, PolicyKind, SnapshotId};
 use larder_store::record::{Header, Part, Record};
-use larder_store::{DatasetSpec, PolicyKind, Store, StoreConfig, StoreCounters};
+use larder_store::{DatasetSpec, Store, StoreConfig, StoreCounters};
 
 /// Bytes of a block: the mean of the talk's images.
 const LEN: u32 = 111_000;
@@ -30,7 +30,7 @@ fn policies(criterion: &mut Criterion) {
     for kind in PolicyKind::ALL {
         // Room for a third; first full, then each block is one that is not cached.
         let capacity = u64::from(BLOCKS / 3) * u64::from(LEN);
-        let mut policy = kind.build(capacity, BLOCKS, 1);
+        let mut policy = larder_store::build_policy(kind, capacity, BLOCKS, 1);
         let (mut cached, mut evicted) = (vec![false; BLOCKS as usize], Vec::new());
         let mut next = scattered(BLOCKS);
         group.bench_function(format!("{kind}: read a block, a third is cached"), |bencher| {

@@ -30,10 +30,10 @@ use crate::base::Base;
 use crate::buffer;
 use crate::error::StoreError;
 use crate::index::{DatasetRow, EpochRecord};
-use crate::policy::PolicyKind;
 use crate::record::{Draft, Flaw, Header, Part, Record};
 use crate::slots::{Place, Slots};
 use admission::Shared;
+use larder_dataset::PolicyKind;
 
 /// Tells the length of each block of a snapshot.
 pub type Lens = Arc<dyn Fn(BlockIndex) -> u32 + Send + Sync>;

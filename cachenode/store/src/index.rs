@@ -27,8 +27,8 @@ use rocksdb::{BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB
 use tracing::{error, info, warn};
 
 use crate::counters::StoreCounters;
-use crate::policy::PolicyKind;
 use crate::slots::Place;
+use larder_dataset::PolicyKind;
 
 const VERSION: u8 = 1;
 const DATASETS: &str = "datasets";

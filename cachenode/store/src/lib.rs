@@ -30,6 +30,6 @@ pub use counters::{Counter, StoreCounters};
 pub use dataset::{DatasetCache, DatasetSpec, InMemory, Lens, Lookup, Reservation, Usage, WriteError};
 pub use error::StoreError;
 pub use index::EpochRecord;
-pub use policy::{Policy, PolicyKind};
+pub use policy::{Policy, build_policy};
 pub use record::{Draft, Record};
 pub use store::{DatasetInfo, Store, StoreConfig};

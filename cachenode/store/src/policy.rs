@@ -1,6 +1,6 @@
 //! Admission policies: which blocks are kept when not all of them fit.
 //!
-//! The cast: [`Policy`] is what a dataset's cache asks; [`PolicyKind`] names and builds the four that exist. `nr` keeps
+//! The cast: [`Policy`] is what a dataset's cache asks; [`build_policy`] makes the four that [`PolicyKind`] names. `nr` keeps
 //! what came first and never evicts, `lru` and `fifo` evict the oldest by use and by admission, `random` any.
 //!
 //! Invariant: an admission never leaves more bytes used than the capacity. A policy is pure: no I/O, no clock, and its
@@ -17,7 +17,7 @@ mod random;
 #[cfg(test)]
 mod tests;
 
-use larder_dataset::BlockIndex;
+use larder_dataset::{BlockIndex, PolicyKind};
 
 pub use fifo::Fifo;
 pub use lru::Lru;
@@ -54,69 +54,13 @@ pub trait Policy: Send + std::fmt::Debug {
     fn capacity_bytes(&self) -> u64;
 }
 
-/// The policies by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum PolicyKind {
-    /// No replacement: first come, first kept.
-    #[default]
-    Nr,
-    /// The least recently used leaves.
-    Lru,
-    /// The first admitted leaves.
-    Fifo,
-    /// Any leaves.
-    Random,
-}
-
-impl PolicyKind {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [Self::Nr, Self::Lru, Self::Fifo, Self::Random];
-
-    /// The name that [`std::str::FromStr`] reads.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nr => "nr",
-            Self::Lru => "lru",
-            Self::Fifo => "fifo",
-            Self::Random => "random",
-        }
-    }
-
-    /// True if the policy makes room for new blocks.
-    pub const fn evicts(self) -> bool {
-        !matches!(self, Self::Nr)
-    }
-
-    /// An empty policy for blocks `0..blocks`. NR takes no memory for a block; the others 12 bytes, which the system
-    /// provides as blocks are touched. `seed` is for random.
-    pub fn build(self, capacity_bytes: u64, blocks: u32, seed: u64) -> Box<dyn Policy> {
-        match self {
-            Self::Nr => Box::new(Nr::new(capacity_bytes)),
-            Self::Lru => Box::new(Lru::new(capacity_bytes, blocks)),
-            Self::Fifo => Box::new(Fifo::new(capacity_bytes, blocks)),
-            Self::Random => Box::new(Random::new(capacity_bytes, blocks, seed)),
-        }
-    }
-}
-
-impl std::fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that no policy has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such policy: {name:?} (one of nr, lru, fifo, random)")]
-pub struct UnknownPolicy {
-    /// The name asked for.
-    pub name: String,
-}
-
-impl std::str::FromStr for PolicyKind {
-    type Err = UnknownPolicy;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy { name: name.to_owned() })
+/// An empty policy for blocks `0..blocks`. NR takes no memory for a block; the others 12 bytes, which the system
+/// provides as blocks are touched. `seed` is for random.
+pub fn build_policy(kind: PolicyKind, capacity_bytes: u64, blocks: u32, seed: u64) -> Box<dyn Policy> {
+    match kind {
+        PolicyKind::Nr => Box::new(Nr::new(capacity_bytes)),
+        PolicyKind::Lru => Box::new(Lru::new(capacity_bytes, blocks)),
+        PolicyKind::Fifo => Box::new(Fifo::new(capacity_bytes, blocks)),
+        PolicyKind::Random => Box::new(Random::new(capacity_bytes, blocks, seed)),
     }
 }

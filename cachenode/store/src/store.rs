@@ -22,7 +22,7 @@ use crate::error::StoreError;
 use crate::folder::Folder;
 use crate::health::Health;
 use crate::index::Index;
-use crate::policy::PolicyKind;
+use larder_dataset::PolicyKind;
 
 /// Where a store is and how it behaves.
 #[derive(Clone, Debug)]

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use larder_daemon_api::size::parse_bytes;
 use larder_dataset::Placement;
-use larder_store::PolicyKind;
+use larder_dataset::PolicyKind;
+use larder_dataset::size::parse_bytes;
 
 use super::origin::OriginArgs;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use larder_daemon_api::size::parse_duration;
+use larder_dataset::size::parse_duration;
 
 /// How to reach the origin.
 #[derive(Clone, Debug, Args)]

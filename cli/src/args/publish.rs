@@ -1,7 +1,7 @@
 //! The flags of `larder import` and `larder pack`, which make snapshots.
 
 use clap::Args;
-use larder_daemon_api::size::parse_bytes;
+use larder_dataset::size::parse_bytes;
 
 use super::origin::OriginArgs;
 

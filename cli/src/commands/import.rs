@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use larder_fs::source::{is_url, local_manifest, manifest_url};
+use larder_cachenode::source::{is_url, local_manifest, manifest_url};
 use larder_import::{put_manifest, write_manifest};
 use larder_origin::OriginUrl;
 use serde_json::json;
 
 use crate::args::ImportArgs;
 use crate::{home, output, source};
-use larder_daemon_api::size::show_bytes;
+use larder_dataset::size::show_bytes;
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;

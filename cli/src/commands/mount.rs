@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use larder_cachenode::node::NodeConfig;
+use larder_cachenode::process::raise_file_limit;
 use larder_daemon_api::v1;
-use larder_fs::daemon::{Daemon, DaemonConfig, origin_variables, raise_file_limit};
+use larder_fs::daemon::{Daemon, DaemonConfig, origin_variables};
 use larder_store::StoreError;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -238,12 +240,15 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
     let cache_dir = cache_dir(args)?;
     let daemon = Daemon::open(DaemonConfig {
         run_dir: cache_dir.clone(),
-        cache_dir,
-        cache_bytes: None,
-        home: home::home()?,
+        node: NodeConfig {
+            cache_dir,
+            cache_bytes: None,
+            home: home::home()?,
+            origin: args.origin.config(),
+            peers: None,
+            socket: None,
+        },
         admin: None,
-        origin: args.origin.config(),
-        peers: None,
         threads: args.threads as usize,
         stop_when_idle: true,
     })

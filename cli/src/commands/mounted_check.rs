@@ -12,7 +12,7 @@ use larder_bench::epochs::walk;
 use serde_json::json;
 
 use crate::{mount_stats, output};
-use larder_daemon_api::size::show_bytes;
+use larder_dataset::size::show_bytes;
 
 const READERS: usize = 16;
 /// Problems that are printed; the count covers all.

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::args::PackArgs;
 use crate::output::ProgressView;
 use crate::{home, output, source};
-use larder_daemon_api::size::show_bytes;
+use larder_dataset::size::show_bytes;
 
 pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use larder_fs::Stats;
+use larder_cachenode::Stats;
 use larder_fs::mount::mounts;
 
 use crate::args::StatsArgs;

@@ -12,10 +12,10 @@ use crate::args::VerifyArgs;
 use crate::commands::mounted_check;
 use crate::output::{self, ProgressView};
 use crate::source;
-use larder_daemon_api::size::show_bytes;
+use larder_dataset::size::show_bytes;
 
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    if !larder_fs::source::is_url(&args.target) && Path::new(&args.target).is_dir() {
+    if !larder_cachenode::source::is_url(&args.target) && Path::new(&args.target).is_dir() {
         return mounted_check::run(Path::new(&args.target), args.json);
     }
     let runtime = source::runtime()?;

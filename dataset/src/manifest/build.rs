@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use sha2::{Digest, Sha256};
 
 use super::layout::{self, CHUNK_BYTES, HEADER_BYTES, Section, StringRef, header, tag};
-use super::{SnapshotId, Totals, VersionTag};
+use super::{Totals, VersionTag};
 use crate::block;
 use crate::name::{self, NameRules, Rejection};
+use crate::snapshot::SnapshotId;
 
 /// One file of a plain snapshot.
 #[derive(Clone, Debug)]

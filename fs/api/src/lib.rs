@@ -5,9 +5,9 @@
 //!
 //! Invariant: credentials print as the names of their variables.
 
+pub mod convert;
 pub mod handover;
 mod peer;
-pub mod size;
 mod socket_path;
 
 pub use socket_path::{SocketDir, connect_channel};

@@ -4,7 +4,6 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,14 +11,15 @@ use larder_daemon_api::handover::{Listener, Said, Socket};
 use larder_daemon_api::v1;
 use tracing::{info, warn};
 
-use super::{Daemon, DaemonError, lock};
-use crate::chain::Chain;
+use super::error::DaemonError;
+use super::{Daemon, convert};
+use larder_dataset::Chain;
 
 /// The longest that a keeper takes between two offers of what it holds.
 const OFFERS_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a packet may take to leave.
-const SEND_PATIENCE: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Listens at `path`. Does not return unless it cannot.
 pub(super) async fn serve(daemon: Arc<Daemon>, path: PathBuf) -> anyhow::Result<()> {
@@ -54,17 +54,16 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
 }
 
 fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
-    let held: Vec<_> = lock(&daemon.mounts).iter().filter(|mount| mount.held.is_some()).cloned().collect();
-    info!(held = held.len(), "a keeper is here");
-    socket.set_timeout(Some(SEND_PATIENCE))?;
+    let mounts = daemon.mounts.now().mounts;
+    let held = mounts.iter().filter_map(|mount| Some((mount, mount.connection.as_ref()?)));
+    info!(held = held.clone().count(), "a keeper is here");
+    socket.set_timeout(Some(SEND_TIMEOUT))?;
     // The newest first: one that was unmounted while files were in use may still be served beside its successor, and the
     // keeper takes the first of a name.
-    for mount in held.into_iter().rev() {
-        if let Some(held) = mount.held.as_ref().filter(|_| !mount.is_over()) {
-            let dataset = Some(lock(&mount.spec).clone());
-            let connection = v1::Connection { mount: mount.id.clone(), dataset, init: held.init.clone() };
-            socket.send(Said::Held(connection), Some(held.fd.as_fd()))?;
-        }
+    for (mount, connection) in held.rev() {
+        let dataset = Some(convert::dataset(&mount.request));
+        let held = v1::Connection { mount: mount.id.clone(), dataset, init: connection.init.clone() };
+        socket.send(Said::Held(held), Some(connection.fd.as_fd()))?;
     }
     socket.send(Said::held_end(), None)?;
     // It offers what is missing here without a pause in between; the first silence means that it has.
@@ -74,17 +73,20 @@ fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
             Ok(Some(received)) => received,
             Ok(None) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                daemon.keeper_seen.store(true, Ordering::Relaxed);
+                daemon.mounts.keeper_has_offered();
                 socket.set_timeout(None)?;
                 continue;
             }
             Err(error) => return Err(error),
         };
         let outcome = match (said, fd) {
-            (Said::Offer(connection), Some(fd)) => daemon.runtime.block_on(daemon.offer(connection, fd)),
+            (Said::Offer(connection), Some(fd)) => daemon.node.runtime().block_on(daemon.offer(connection, fd)),
             // Its session ends by itself when the kernel lets go of the mount; until then there may be readers.
             (Said::Forget(_), _) => Ok(()),
-            _ => Err(DaemonError::invalid("message", "the keeper sends offer and forget only")),
+            _ => Err(DaemonError::Invalid {
+                field: "message",
+                what: "the keeper sends offer and forget only".to_owned(),
+            }),
         };
         socket.send(Said::answer(outcome.map_err(|error| Chain(&error).to_string())), None)?;
     }

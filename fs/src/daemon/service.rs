@@ -1,31 +1,38 @@
 //! The daemon's servers: gRPC on a unix socket, and the admin address.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
+use larder_cachenode::node::{DatasetStats, MemberReport, NodeStats};
 use larder_daemon_api::{SocketDir, v1};
+use larder_dataset::Chain;
 use larder_telemetry::admin::{Admin, Sample};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
-use super::{Daemon, DaemonError, KEEPER_PATIENCE, Mount, lock};
+use super::Daemon;
+use super::error::DaemonError;
+use super::mounts::Mount;
 use crate::mount::unmount;
 
 /// Requests that are worked on at once; more wait.
 const CONCURRENCY: usize = 64;
 
+/// How long a daemon that has just started is not ready unless a keeper has come: its connections come first.
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Serves gRPC at `socket` until the daemon stops.
 pub(super) async fn serve(daemon: Arc<Daemon>, socket: PathBuf) -> anyhow::Result<()> {
     let listener = listen(&socket).with_context(|| format!("listen at {} (--run-dir)", socket.display()))?;
-    let stopping = daemon.stopping.clone();
+    let stopping = daemon.stopping().clone();
     let service = v1::daemon_server::DaemonServer::with_interceptor(Service(daemon), same_user);
     tonic::transport::Server::builder()
         .concurrency_limit_per_connection(CONCURRENCY)
@@ -63,93 +70,100 @@ impl v1::daemon_server::Daemon for Service {
         Ok(Response::new(v1::GetInfoResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            cache_dir: self.0.config.cache_dir.display().to_string(),
+            cache_dir: self.0.node.config().cache_dir.display().to_string(),
         }))
     }
 
     async fn prepare(&self, request: Request<v1::PrepareRequest>) -> Result<Response<v1::PrepareResponse>, Status> {
         let v1::PrepareRequest { dataset, wait_ms } = request.into_inner();
-        let dataset = dataset.ok_or_else(|| DaemonError::invalid("dataset", "is missing"))?;
-        let outcome = match self.0.prepare(&dataset, Duration::from_millis(wait_ms.into())).await? {
-            Ok(prepared) => v1::prepare_response::Outcome::Prepared(prepared),
-            Err(files_listed) => v1::prepare_response::Outcome::Importing(v1::Importing { files_listed }),
-        };
+        let missing = || DaemonError::Invalid { field: "dataset", what: "is missing".to_owned() };
+        let outcome = self.0.prepare(&dataset.ok_or_else(missing)?, Duration::from_millis(wait_ms.into())).await?;
         Ok(Response::new(v1::PrepareResponse { outcome: Some(outcome) }))
     }
 
     async fn mount(&self, request: Request<v1::MountRequest>) -> Result<Response<v1::MountResponse>, Status> {
-        // A caller who stops waiting must not leave half a mount behind.
-        let (daemon, request) = (Arc::clone(&self.0), request.into_inner());
-        let mounted = tokio::spawn(async move { daemon.mount(request).await });
-        let prepared = mounted.await.map_err(DaemonError::Panic)??;
+        let prepared = self.0.mount(request.into_inner()).await?;
         Ok(Response::new(v1::MountResponse { prepared: Some(prepared) }))
     }
 
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Result<Response<v1::UnmountResponse>, Status> {
         let v1::UnmountRequest { dir, lazy } = request.into_inner();
         let dir = PathBuf::from(dir);
-        let mount = self.find(|mount| mount.dir.as_ref() == Some(&dir));
-        let mount = mount.ok_or_else(|| DaemonError::NoMount { what: format!("at {}", dir.display()) })?;
+        let number = self.find(|mount| mount.dir.as_ref() == Some(&dir)).map(|mount| mount.number);
+        let number = number.ok_or_else(|| DaemonError::NoMount { dir: dir.display().to_string() })?;
         let unmounted = tokio::task::spawn_blocking(move || unmount(&dir, lazy)).await.map_err(DaemonError::Panic)?;
         unmounted.map_err(DaemonError::from)?;
+        let mounts = &self.0.mounts;
         if !lazy {
-            while lock(&self.0.mounts).iter().any(|other| Arc::ptr_eq(other, &mount)) {
-                tokio::time::sleep(super::LOOK_EVERY / 5).await;
-            }
-            drop(mount);
-            self.0.drained().await;
+            mounts.wait_until(|state| state.mounts.iter().all(|mount| mount.number != number)).await?;
+            self.0.node.drained().await;
         }
-        let leaving = self.0.config.stop_when_idle && lock(&self.0.mounts).is_empty();
+        let leaving = self.0.stop_when_idle && mounts.now().mounts.is_empty();
         Ok(Response::new(v1::UnmountResponse { leaving }))
     }
 
     async fn list_mounts(&self, _: Request<v1::ListMountsRequest>) -> Result<Response<v1::ListMountsResponse>, Status> {
-        let mounts = lock(&self.0.mounts)
-            .iter()
-            .map(|mount| {
-                let stats = mount.dataset.stats().dataset;
-                v1::MountInfo {
-                    mount: mount.id.clone(),
-                    name: stats.name,
-                    snapshot: stats.snapshot,
-                    origin: stats.origin,
-                    dir: mount.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default(),
-                }
-            })
-            .collect();
+        let info = |mount: &Arc<Mount>| {
+            let stats = mount.dataset.stats().dataset;
+            v1::MountInfo {
+                mount: mount.id.clone(),
+                name: stats.name,
+                snapshot: stats.snapshot,
+                origin: stats.origin,
+                dir: mount.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default(),
+            }
+        };
+        let mounts = self.0.mounts.now().mounts.iter().map(info).collect();
         Ok(Response::new(v1::ListMountsResponse { mounts }))
     }
 
-    async fn get_stats(&self, request: Request<v1::GetStatsRequest>) -> Result<Response<v1::GetStatsResponse>, Status> {
-        let mount = self.by_id(request.into_inner().mount)?;
-        let json = serde_json::to_string(&mount.dataset.stats())
-            .map_err(|_| DaemonError::Internal { what: "the stats cannot be written as JSON" })?;
-        Ok(Response::new(v1::GetStatsResponse { json }))
+    async fn get_stats(&self, _: Request<v1::GetStatsRequest>) -> Result<Response<v1::GetStatsResponse>, Status> {
+        Err(Status::unimplemented("read .larder/stats.json"))
+    }
+
+    async fn warm(&self, _: Request<v1::WarmRequest>) -> Result<Response<v1::WarmResponse>, Status> {
+        Err(Status::unimplemented("use larder warm"))
     }
 
     async fn list_nodes(&self, _: Request<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
-        Ok(Response::new(v1::ListNodesResponse { nodes: self.0.nodes().await? }))
-    }
-
-    async fn warm(&self, request: Request<v1::WarmRequest>) -> Result<Response<v1::WarmResponse>, Status> {
-        self.by_id(request.into_inner().mount)?.dataset.start_warming();
-        Ok(Response::new(v1::WarmResponse {}))
+        let reports = self.0.node.members().await.map_err(DaemonError::from)?;
+        Ok(Response::new(v1::ListNodesResponse { nodes: reports.into_iter().map(node_info).collect() }))
     }
 }
 
 impl Service {
     fn find(&self, wanted: impl Fn(&Mount) -> bool) -> Option<Arc<Mount>> {
-        lock(&self.0.mounts).iter().find(|mount| wanted(mount)).cloned()
+        self.0.mounts.now().mounts.into_iter().find(|mount| wanted(mount))
     }
+}
 
-    fn by_id(&self, id: String) -> Result<Arc<Mount>, DaemonError> {
-        self.find(|mount| mount.id == id).ok_or(DaemonError::NoMount { what: id })
+/// A member of the cluster, with what it reported or why it did not.
+fn node_info(MemberReport { member, stats }: MemberReport) -> v1::NodeInfo {
+    let (stats, error) = match stats {
+        Ok(stats) => (stats, String::new()),
+        Err(error) => (NodeStats { datasets: Vec::new(), counters: HashMap::new() }, Chain(&error).to_string()),
+    };
+    let cached = |dataset: DatasetStats| v1::CachedDataset {
+        snapshot: dataset.snapshot.to_string(),
+        name: dataset.name,
+        blocks: dataset.blocks_cached,
+        bytes: dataset.bytes_cached,
+        capacity_bytes: dataset.capacity_bytes,
+    };
+    v1::NodeInfo {
+        name: member.name,
+        address: member.address.to_string(),
+        weight: member.weight,
+        zone: member.zone,
+        error,
+        datasets: stats.datasets.into_iter().map(cached).collect(),
+        counters: stats.counters,
     }
 }
 
 /// Serves /metrics, /healthz and /readyz.
 pub(super) async fn serve_admin(daemon: Arc<Daemon>, address: SocketAddr) -> anyhow::Result<()> {
-    let stopping = daemon.stopping.clone();
+    let stopping = daemon.stopping().clone();
     larder_telemetry::admin::serve(address, daemon, stopping.cancelled_owned())
         .await
         .with_context(|| format!("serve the admin address {address} (--admin-address)"))
@@ -157,32 +171,21 @@ pub(super) async fn serve_admin(daemon: Arc<Daemon>, address: SocketAddr) -> any
 
 impl Admin for Daemon {
     fn ready(&self) -> Result<(), String> {
-        if self.stopping.is_cancelled() {
+        if self.stopping().is_cancelled() {
             return Err("stopping".to_owned());
         }
-        if self.keeper_seen.load(Ordering::Relaxed) || self.started.elapsed() > KEEPER_PATIENCE {
+        if self.mounts.now().keeper_offered || self.started.elapsed() > KEEPER_TIMEOUT {
             Ok(())
         } else {
             Err("waiting for the connections that larder-csi keeps".to_owned())
         }
     }
 
-    /// Sums over the mounts. A dataset that several mounts show, and what the store counts for all, counts once.
     fn samples(&self) -> Vec<Sample> {
-        let mut datasets: Vec<_> = lock(&self.mounts).iter().map(|mount| Arc::clone(&mount.dataset)).collect();
-        let mounts = datasets.len() as u64;
-        datasets.sort_by_key(Arc::as_ptr);
-        datasets.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let mut sums = std::collections::BTreeMap::new();
-        for dataset in &datasets {
-            for (name, value) in dataset.values() {
-                *sums.entry(name).or_insert(0) += value;
-            }
-        }
-        sums.extend(crate::dataset::store_values(self.store.counters()));
-        sums.insert("daemon_mounts", mounts);
-        sums.insert("daemon_connections_taken_total", self.counters.connections_taken.load(Ordering::Relaxed));
-        sums.extend(self.cluster.iter().flat_map(super::peers::Cluster::values));
-        sums.into_iter().map(|(name, value)| Sample { name, value }).collect()
+        let state = self.mounts.now();
+        let mut values = self.node.values();
+        values.insert("daemon_mounts", state.mounts.len() as u64);
+        values.insert("daemon_connections_taken_total", state.connections_taken);
+        values.into_iter().map(|(name, value)| Sample { name, value }).collect()
     }
 }

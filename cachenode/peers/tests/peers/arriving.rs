@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_peers::{PeerError, ReadError, Security};
 use larder_cachenode_api::frame::{Answer, Wanted};
 use larder_dataset::crc32c;
+use larder_peers::{PeerError, ReadError, Security};
 
 use crate::node::{ARRIVES, Arrival, Fake, RawLane, Reader, SNAPSHOT, TestNode, content, until, want};
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
-use larder_peers::{Cause, PeerError, Security};
 use larder_cachenode_api::frame::{
     ANSWER_BYTES, Answer, HELLO_BYTES, Hello, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
 };
 use larder_cachenode_api::v1::cache_node_server::{CacheNode, CacheNodeServer};
 use larder_cachenode_api::{PROTOCOL, v1};
 use larder_dataset::crc32c;
+use larder_peers::{Cause, PeerError, Security};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;

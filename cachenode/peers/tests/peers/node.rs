@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use larder_cachenode_api::PROTOCOL;
+use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, Wanted};
+use larder_dataset::{BlockIndex, SnapshotId, crc32c};
 use larder_peers::{
     Ask, Blocks, DatasetStats, Given, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server,
     ServerConfig, Token, Want,
 };
-use larder_cachenode_api::PROTOCOL;
-use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, Wanted};
-use larder_dataset::{BlockIndex, SnapshotId, crc32c};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use larder_peers::Security;
 use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{Answer, Hello, RefusalCode, Request};
+use larder_peers::Security;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 

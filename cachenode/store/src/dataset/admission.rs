@@ -21,10 +21,11 @@ use super::touches::Touches;
 use super::{DatasetSpec, Trouble, add, dataset_row};
 use crate::base::Base;
 use crate::error::StoreError;
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::{Policy, build_policy};
 use crate::record::{self, Flaw, Header, KEY_BYTES, Record};
 use crate::segment::{Segment, SegmentTable};
 use crate::slots::{Found, Place, Slots};
+use larder_dataset::PolicyKind;
 
 /// What a dataset's readers, writers and reservations share.
 #[derive(Debug)]
@@ -117,7 +118,7 @@ impl Shared {
         // A new dataset has nothing to count; it admits from the start.
         let is_new = found != Found::Kept && segments.iter().next().is_none();
         let admission = Admission {
-            policy: is_new.then(|| spec.policy.build(spec.reservation_bytes, spec.blocks, spec.seed)),
+            policy: is_new.then(|| build_policy(spec.policy, spec.reservation_bytes, spec.blocks, spec.seed)),
             pending: HashMap::new(),
             last_ticket: 0,
             current: None,

@@ -14,6 +14,7 @@ use tracing::info;
 use super::add;
 use super::admission::Shared;
 use crate::policy::Policy;
+use crate::policy::build_policy;
 use crate::record;
 use crate::slots::Place;
 
@@ -34,7 +35,7 @@ impl Shared {
     pub(super) fn rebuild(&self, work: Work) {
         let begun = Instant::now();
         let refilled = if work.refill { self.refill() } else { 0 };
-        let mut policy = self.spec.policy.build(self.spec.reservation_bytes, self.spec.blocks, self.spec.seed);
+        let mut policy = build_policy(self.spec.policy, self.spec.reservation_bytes, self.spec.blocks, self.spec.seed);
         if !self.count(&mut *policy, work.reindex) {
             return;
         }

@@ -47,7 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Runs the steps on a policy and on the naive model, and holds every promise of [`Policy`] against both.
 fn conformance(kind: PolicyKind, capacity: u64, restored: &[u32], steps: &[Step]) {
-    let mut policy = kind.build(capacity, BLOCKS, 7);
+    let mut policy = build_policy(kind, capacity, BLOCKS, 7);
     let mut naive = Naive::default();
     for (block, &len) in restored.iter().enumerate() {
         policy.restore(BlockIndex(block as u32), len);
@@ -119,7 +119,7 @@ proptest! {
 }
 
 fn cached_after(kind: PolicyKind, seed: u64, epochs: u32) -> (u64, HashSet<BlockIndex>) {
-    let mut policy = kind.build(250, 1000, seed);
+    let mut policy = build_policy(kind, 250, 1000, seed);
     let (mut hits, mut cached, mut evicted) = (0, HashSet::new(), Vec::new());
     for _ in 0..epochs {
         for block in (0..1000).map(BlockIndex) {
@@ -145,7 +145,7 @@ fn nr_hits_exactly_what_it_holds_in_every_epoch_and_lru_and_fifo_nothing_of_a_sc
 #[test]
 fn lru_keeps_a_block_in_use_and_fifo_does_not() {
     for (kind, victim) in [(PolicyKind::Lru, 1), (PolicyKind::Fifo, 0)] {
-        let mut policy = kind.build(2, 3, 0);
+        let mut policy = build_policy(kind, 2, 3, 0);
         let mut evicted = Vec::new();
         assert!(policy.admit(BlockIndex(0), 1, &mut evicted) && policy.admit(BlockIndex(1), 1, &mut evicted));
         policy.touch(BlockIndex(0));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use larder_daemon_api::size::parse_bytes;
+use larder_dataset::size::parse_bytes;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use larder_bench::peers_net::Kind;
-use larder_daemon_api::size::parse_bytes;
+use larder_dataset::size::parse_bytes;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use larder_bench::sim::{CacheSize, SimPolicy};
-use larder_daemon_api::size::parse_bytes;
+use larder_dataset::size::parse_bytes;
 
 /// How the dataset is spread over the nodes' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

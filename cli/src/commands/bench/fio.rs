@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use larder_bench::fio::{FioConfig, run as run_fio};
-use larder_fs::daemon::raise_file_limit;
+use larder_cachenode::process::raise_file_limit;
 
 use super::files::{check_folder, require_root, scratch_folder, write_json};
 use super::steps::Steps;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use larder_bench::peers::{PeersConfig, run as run_peers};
-use larder_fs::daemon::raise_file_limit;
+use larder_cachenode::process::raise_file_limit;
 
 use super::files::{check_folder, require_root, scratch_folder, write_json};
 use super::steps::Steps;

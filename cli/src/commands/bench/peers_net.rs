@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use larder_bench::peers_net::{Kind, PeersNetConfig, run as run_peers_net, serve};
-use larder_fs::daemon::raise_file_limit;
+use larder_cachenode::process::raise_file_limit;
 
 use super::files::{check_folder, scratch_folder, write_json};
 use crate::args::bench::PeersNetArgs;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_daemon_api::size::show_bytes;
+use larder_dataset::size::show_bytes;
 
 use super::finding::{Finding, Verdict, finding};
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use larder_daemon_api::size::show_bytes;
+use larder_cachenode::Stats;
 use larder_daemon_api::v1;
-use larder_fs::Stats;
+use larder_dataset::size::show_bytes;
 
 use crate::mount_stats::read;
 use crate::{daemon, output, source};

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use larder_daemon_api::size::show_bytes;
-use larder_fs::Stats;
+use larder_cachenode::Stats;
+use larder_dataset::size::show_bytes;
 
 fn metric(stats: &Stats, name: &str) -> u64 {
     stats.metrics.get(name).copied().unwrap_or(0)

@@ -22,7 +22,7 @@ use crate::manifest_file::{ManifestFileError, MappedManifest, open_manifest};
 
 /// A dataset that is ready to be read.
 #[derive(Debug)]
-pub struct Source {
+pub struct ResolvedSource {
     /// Where its manifest is on this machine.
     pub path: PathBuf,
     /// The manifest, mapped.
@@ -96,7 +96,7 @@ pub fn local_manifest(url: &str, config: &OriginConfig, home: &Home) -> io::Resu
 }
 
 /// 32 hex digits that stand for some texts.
-pub(crate) fn short_hash(texts: &[&str]) -> String {
+pub fn short_hash(texts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for (index, text) in texts.iter().enumerate() {
         if index > 0 {
@@ -121,7 +121,7 @@ pub async fn resolve(
     config: &OriginConfig,
     home: &Home,
     progress: &dyn Progress,
-) -> Result<Source, SourceError> {
+) -> Result<ResolvedSource, SourceError> {
     if !is_url(text) {
         let path = Path::new(text);
         if path.is_dir() {
@@ -195,17 +195,17 @@ pub async fn import_url(
 }
 
 /// Opens a manifest file, and the origin that it names with `config`. Nothing is asked of the origin.
-pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<Source, SourceError> {
+pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSource, SourceError> {
     let manifest = Arc::new(open_manifest(&path)?);
     let described = manifest.name_and_origin();
     let (_, url) = described.map_err(|source| SourceError::Manifest { path: path.clone(), source })?;
     let origin = larder_origin::open(&url.parse()?, config)?;
-    Ok(Source { path, manifest, origin, skipped: Vec::new() })
+    Ok(ResolvedSource { path, manifest, origin, skipped: Vec::new() })
 }
 
 /// Shows that the credentials behind `source` may read its data, by asking for one object's head. Only a clear refusal
 /// counts: an object that is gone or was replaced is the reader's business. Errors: `Origin`.
-pub async fn check_access(source: &Source) -> Result<(), SourceError> {
+pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
     /// One object may be forbidden by itself; of the first ones at least one must open.
     const TRIES: u32 = 3;
     let manifest = |cause| SourceError::Manifest { path: source.path.clone(), source: cause };

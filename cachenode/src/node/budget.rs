@@ -3,47 +3,48 @@
 
 use std::path::{Path, PathBuf};
 
+use larder_dataset::PolicyKind;
 use larder_dataset::SnapshotId;
-use larder_store::{DatasetInfo, PolicyKind, Store, StoreError};
+use larder_store::{DatasetInfo, Store, StoreError};
 use tracing::{info, warn};
 
-use super::DaemonError;
+use super::error::NodeError;
 use crate::manifest_file::MappedManifest;
 
 /// Share of the free disk that a cache without a stated size leaves alone: a fifth.
 const LEAVE_FREE: u64 = 5;
 
 /// The cache as a whole.
-pub(super) struct Room<'a> {
+pub(super) struct Budget<'a> {
     pub(super) store: &'a Store,
     pub(super) cache_dir: &'a Path,
     /// Bytes for all datasets; `None`: what the disk has.
-    pub(super) budget: Option<u64>,
+    pub(super) total_bytes: Option<u64>,
 }
 
-impl Room<'_> {
+impl Budget<'_> {
     /// Bytes for the dataset of `manifest`: those wanted, or all of it as far as there is room. Blocks on the disk.
-    /// Errors: `NoRoom` if a stated budget cannot hold what is wanted, `Served` if it is open with other settings.
+    /// Errors: `NoRoom` if a stated budget cannot hold what is wanted, `InUse` if it is open with other settings.
     pub(super) fn reserve(
         &self,
         manifest: &MappedManifest,
         wanted: Option<u64>,
         policy: PolicyKind,
-    ) -> Result<u64, DaemonError> {
+    ) -> Result<u64, NodeError> {
         let snapshot = manifest.snapshot();
         let datasets = self.store.datasets()?;
         if let Some(open) = datasets.iter().find(|info| info.open && info.snapshot == snapshot) {
             return same_as(open, wanted, policy);
         }
-        let budget = match self.budget {
+        let budget = match self.total_bytes {
             Some(budget) => budget,
             None => self.of_the_disk()?,
         };
         let promised: u64 = datasets.iter().filter(|info| info.open).map(|info| info.reservation_bytes).sum();
         let free = budget.saturating_sub(promised);
         let bytes = match wanted {
-            Some(bytes) if self.budget.is_some() && bytes > free => {
-                return Err(DaemonError::NoRoom { wanted: bytes, free, budget });
+            Some(bytes) if self.total_bytes.is_some() && bytes > free => {
+                return Err(NodeError::NoRoom { wanted: bytes, free, budget });
             }
             Some(bytes) => bytes,
             None => manifest.totals().bytes.min(free),
@@ -80,7 +81,7 @@ impl Room<'_> {
         Ok(())
     }
 
-    fn of_the_disk(&self) -> Result<u64, DaemonError> {
+    fn of_the_disk(&self) -> Result<u64, NodeError> {
         let disk = rustix::fs::statvfs(self.cache_dir).map_err(std::io::Error::from)?;
         let free = disk.f_bavail * disk.f_frsize + folder_bytes(self.cache_dir);
         Ok(free - free / LEAVE_FREE)
@@ -88,12 +89,12 @@ impl Room<'_> {
 }
 
 /// A snapshot is open once, with one reservation, whatever it is mounted from.
-fn same_as(open: &DatasetInfo, wanted: Option<u64>, policy: PolicyKind) -> Result<u64, DaemonError> {
+fn same_as(open: &DatasetInfo, wanted: Option<u64>, policy: PolicyKind) -> Result<u64, NodeError> {
     if wanted.is_some_and(|bytes| bytes != open.reservation_bytes) {
-        return Err(DaemonError::Served { what: "cache size", has: format!("{} bytes", open.reservation_bytes) });
+        return Err(NodeError::InUse { what: "cache size", has: format!("{} bytes", open.reservation_bytes) });
     }
     if policy != open.policy {
-        return Err(DaemonError::Served { what: "policy", has: open.policy.to_string() });
+        return Err(NodeError::InUse { what: "policy", has: open.policy.to_string() });
     }
     Ok(open.reservation_bytes)
 }

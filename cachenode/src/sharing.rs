@@ -9,8 +9,8 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
-use larder_peers::{Node, PeerError, Peers, Token, Want};
 use larder_dataset::{BlockPart, Member, Members, PlaceKey, Placement, SnapshotId};
+use larder_peers::{Node, PeerError, Peers, Token, Want};
 
 /// Who wants a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,8 +127,8 @@ impl Sharing {
 
 #[cfg(test)]
 mod tests {
-    use larder_peers::{PeersConfig, Security};
     use larder_dataset::BlockIndex;
+    use larder_peers::{PeersConfig, Security};
     use tokio::sync::watch;
 
     use super::*;

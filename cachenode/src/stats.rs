@@ -31,11 +31,16 @@ pub struct StatsCounters {
 }
 
 /// Adds `n`. Counters order nothing, so relaxed is enough.
-pub(crate) fn add(counter: &AtomicU64, n: u64) {
+pub fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
 impl StatsCounters {
+    /// Name and value of each counter: what only grows.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        self.values().filter(|(name, _)| name.ends_with("_total"))
+    }
+
     /// Name and value of each.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [

@@ -1,10 +1,10 @@
-//! An error with its causes, on one line.
+//! An error and its sources on one line.
 
 use std::error::Error;
 use std::fmt;
 
-/// Prints an error and its causes, leaving out a cause that the text before it ends with already.
-pub(crate) struct Chain<'a>(pub(crate) &'a dyn Error);
+/// Displays an error and its sources, except a source whose text the line ends with already.
+pub struct Chain<'a>(pub &'a dyn Error);
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

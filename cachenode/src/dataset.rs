@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_peers::Buffers;
-use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError};
+use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError, PolicyKind};
 use larder_import::object_range;
 use larder_origin::Origin;
-use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, PolicyKind, Store, StoreCounters, StoreError, Usage};
+use larder_peers::Buffers;
+use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
 use crate::fetch::{FetchError, Fetched, Fetcher, ForPeer, Tier};
@@ -64,7 +64,7 @@ pub enum OpenError {
 
 /// Why another node does not get what it asks for.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PeerReadError {
+pub enum PeerReadError {
     /// The snapshot has no such block, or the block no such range.
     #[error("no such block or range")]
     NoSuchRange,
@@ -159,12 +159,12 @@ impl Dataset {
     }
 
     /// Where fetches run.
-    pub(crate) fn runtime(&self) -> &Handle {
+    pub fn runtime(&self) -> &Handle {
         self.fetcher.runtime()
     }
 
     /// Notes where the daemon that serves it listens, for who reads the stats.
-    pub(crate) fn served_at(&self, socket: PathBuf) {
+    pub fn served_at(&self, socket: PathBuf) {
         let _ = self.socket.set(socket);
     }
 
@@ -245,7 +245,7 @@ impl Dataset {
     }
 
     /// Its name.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
@@ -256,7 +256,7 @@ impl Dataset {
 
     /// Bytes of a block for another node: from the store, in one of `buffers`, or as [`Fetcher::fetch_for_peer`] has them.
     /// None: not from here at present. Cancel-safe.
-    pub(crate) async fn read_for_peer(
+    pub async fn read_for_peer(
         &self,
         block: BlockIndex,
         range: Range<u32>,
@@ -295,7 +295,7 @@ impl Dataset {
     }
 
     /// The URL of a file's object; for a packed file, of its pack with the bytes' place in it.
-    pub(crate) fn origin_of(&self, file: &File<'_>) -> Result<Vec<u8>, ManifestError> {
+    pub fn origin_of(&self, file: &File<'_>) -> Result<Vec<u8>, ManifestError> {
         let object = object_range(&self.manifest, file, 0..file.size)?;
         let mut url = self.origin_url.trim_end_matches('/').as_bytes().to_vec();
         url.push(b'/');
@@ -322,7 +322,7 @@ impl Dataset {
     }
 
     /// `.larder/manifest.json`.
-    pub(crate) fn describe(&self) -> serde_json::Value {
+    pub fn describe(&self) -> serde_json::Value {
         let mut value = serde_json::to_value(self.dataset_stats()).unwrap_or_default();
         value["created_unix_seconds"] = (self.manifest.created_ns() / 1_000_000_000).into();
         value["packs"] = self.manifest.totals().packs.into();
@@ -330,7 +330,7 @@ impl Dataset {
     }
 
     /// How the dataset's part of the store stands.
-    pub(crate) fn cache_usage(&self) -> Usage {
+    pub fn cache_usage(&self) -> Usage {
         self.cache.usage()
     }
 
@@ -357,7 +357,7 @@ impl Dataset {
     }
 
     /// Counters and gauges of this dataset, by name; those of the whole store are [`store_values`].
-    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let usage = self.cache.usage();
         let gauges = [
             ("store_blocks", usage.blocks_cached),
@@ -381,7 +381,7 @@ impl Dataset {
 }
 
 /// What the store counts for all of its datasets, by name.
-pub(crate) fn store_values(store: &StoreCounters) -> [(&'static str, u64); 7] {
+pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 7] {
     [
         ("store_admitted_total", store.admitted.get()),
         ("store_admitted_bytes_total", store.admitted_bytes.get()),

@@ -31,12 +31,12 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, ReadAhead};
-use crate::chain::Chain;
 use crate::dataset::DatasetConfig;
 use crate::manifest_file::MappedManifest;
 use crate::sharing::{Asker, Route, Sharing};
 use crate::stats::{StatsCounters, add};
 use crate::window::Window;
+use larder_dataset::Chain;
 
 use flight::{Flight, Landed, Listed, Pieces, Running, Seat, landed};
 use landing::{Kept, Landing, Ticket};
@@ -70,7 +70,7 @@ pub(crate) struct Fetched {
 
 /// A part of a block for another node.
 #[derive(Debug)]
-pub(crate) enum ForPeer {
+pub enum ForPeer {
     /// All of it, and its CRC32C.
     Whole(Bytes, u32),
     /// Its first bytes, and what follows as it comes.

@@ -34,6 +34,28 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Writes a number of bytes so that [`parse_bytes`] reads exactly the same: `100GiB`, `1536KiB`, `1001`.
+pub fn exact_bytes(bytes: u64) -> String {
+    let binary = UNITS[..4].iter().rev().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor));
+    binary.map_or_else(|| bytes.to_string(), |(unit, factor)| format!("{}{unit}", bytes / factor))
+}
+
+/// For serde: a size as text, or nothing.
+pub mod optional {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// Writes it as [`super::exact_bytes`].
+    pub fn serialize<S: Serializer>(bytes: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+        bytes.map(super::exact_bytes).serialize(serializer)
+    }
+
+    /// Reads it as [`super::parse_bytes`].
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| super::parse_bytes(&text)).transpose().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Reads a time. Errors: what is accepted.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let accepted = || format!("`{text}` is not a time; write for example 250ms, 60s or 2m");
@@ -83,6 +105,15 @@ mod tests {
             let error = parse_bytes(text).unwrap_err();
             assert!(error.contains("100GiB"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn an_exact_size_is_read_as_the_same_number() {
+        for (bytes, text) in [(0, "0"), (1, "1"), (1001, "1001"), (1536 << 10, "1536KiB"), (100 << 30, "100GiB")] {
+            assert_eq!(exact_bytes(bytes), text);
+            assert_eq!(parse_bytes(text), Ok(bytes));
+        }
+        assert_eq!(parse_bytes(&exact_bytes(u64::MAX)), Ok(u64::MAX));
     }
 
     #[test]

@@ -1,0 +1,157 @@
+//! `cachenode`, a node that mounts nothing and holds datasets for its peers: flags, then serve until a signal.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use larder_cachenode::node::{Node, NodeError, OpenDataset};
+use larder_cachenode::process::{NodeFlags, raise_file_limit, runtime, stop_on_signal};
+use larder_cachenode::request::DatasetRequest;
+use larder_dataset::{Chain, DatasetSpec, Placement};
+use larder_telemetry::admin::{self, Admin, Sample};
+use tracing::{info, warn};
+
+/// The longest pause before a dataset that could not be opened is tried again.
+const RETRY_MOST: Duration = Duration::from_secs(30);
+
+/// Holds datasets for other nodes: its disk is part of the cluster's cache.
+///
+/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and name this node among their
+/// peers, read from it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cachenode",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  cachenode --dataset s3://bucket/imagenet --cache-dir /nvme/larder --peers @/etc/larder/nodes --peer-listen 0.0.0.0:9466
+    --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key
+
+Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, the token that opens the datasets to other nodes from
+LARDER_PEER_TOKEN. LARDER_LOG sets what is logged."
+)]
+struct Flags {
+    #[command(flatten)]
+    node: NodeFlags,
+    /// Dataset to hold: a URL, or a manifest file. May be repeated.
+    #[arg(long = "dataset", value_name = "SRC", required = true)]
+    datasets: Vec<String>,
+    /// How the datasets are spread over the nodes.
+    #[arg(long, value_name = "partitioned|replicated:N", default_value = "partitioned", value_parser = shared)]
+    placement: Placement,
+    /// Accepted and not used: a node without mounts has no sockets.
+    #[arg(long, hide = true)]
+    run_dir: Option<PathBuf>,
+    /// Accepted and not used: a node without mounts serves no kernel.
+    #[arg(long, hide = true)]
+    threads: Option<u32>,
+}
+
+/// A placement by which peers read from this node.
+fn shared(text: &str) -> Result<Placement, String> {
+    match text.parse().map_err(|error: larder_dataset::PlacementError| error.to_string())? {
+        Placement::Local => Err("local: no peer would read from this node".to_owned()),
+        placement => Ok(placement),
+    }
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    if let Err(error) = larder_telemetry::init_logs("info") {
+        eprintln!("error: {error}");
+        return ExitCode::from(2);
+    }
+    match serve(flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until SIGTERM or SIGINT.
+fn serve(flags: Flags) -> anyhow::Result<()> {
+    let runtime = runtime()?;
+    let _in_runtime = runtime.enter();
+    let admin_address = flags.node.admin_address;
+    let (config, watcher) = runtime.block_on(flags.node.open())?;
+    info!(?config, "starting");
+    raise_file_limit();
+    let node = Node::open(config).context("open the cache (--cache-dir)")?;
+    runtime.block_on(async {
+        let stopping = node.stopping().clone();
+        let mut tasks = tokio::task::JoinSet::new();
+        if let Some(watcher) = watcher {
+            tokio::spawn(watcher.run(stopping.clone()));
+        }
+        for source in flags.datasets {
+            let request = DatasetSpec { placement: Some(flags.placement), ..DatasetSpec::new(source) }.into();
+            let (node, stopping) = (Arc::clone(&node), stopping.clone());
+            tokio::spawn(async move {
+                if let Some(held) = stopping.run_until_cancelled(hold(&node, request)).await {
+                    // Open until the process stops.
+                    stopping.cancelled().await;
+                    drop(held);
+                }
+            });
+        }
+        if let Some(address) = admin_address {
+            let (node, stopping) = (Arc::new(Metrics(Arc::clone(&node))), stopping.clone());
+            tasks.spawn(async move {
+                let served = admin::serve(address, node, stopping.cancelled_owned()).await;
+                served.with_context(|| format!("serve the admin address {address} (--admin-address)"))
+            });
+        }
+        let sharing = Arc::clone(&node);
+        tasks.spawn(async move { sharing.share().await });
+        tasks.spawn(stop_on_signal(stopping.clone()));
+        let outcome = match tasks.join_next().await {
+            Some(ended) => ended.map_err(anyhow::Error::from).flatten(),
+            None => Ok(()),
+        };
+        stopping.cancel();
+        node.close().await?;
+        outcome
+    })
+}
+
+/// Opens a dataset for peers, however often its origin must be asked for it: other datasets do not wait for it.
+async fn hold(node: &Arc<Node>, request: DatasetRequest) -> OpenDataset {
+    let mut pause = Duration::from_secs(1);
+    loop {
+        match open(node, &request).await {
+            Ok(held) => {
+                info!(mount = held.id(), source = request.spec.source, "dataset held for other nodes");
+                return held;
+            }
+            Err(error) => {
+                warn!(source = request.spec.source, error = %Chain(&error), ?pause, "cannot hold a dataset yet");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MOST);
+            }
+        }
+    }
+}
+
+async fn open(node: &Arc<Node>, request: &DatasetRequest) -> Result<OpenDataset, NodeError> {
+    let found = node.find(request).await?;
+    node.open_dataset(found, request).await
+}
+
+/// The node's values for the admin server.
+struct Metrics(Arc<Node>);
+
+impl Admin for Metrics {
+    fn ready(&self) -> Result<(), String> {
+        if self.0.stopping().is_cancelled() { Err("stopping".to_owned()) } else { Ok(()) }
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        self.0.values().into_iter().map(|(name, value)| Sample { name, value }).collect()
+    }
+}

@@ -1,0 +1,197 @@
+//! A node among its peers: what it knows of them, and what it serves to them.
+//!
+//! The cast: [`Cluster`] is the peers as a node has them; [`Served`] is the node's open datasets as its peers see them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context;
+use larder_dataset::{Placement, SnapshotId};
+use larder_peers::{
+    Ask, Blocks, Buffers, DatasetStats, Given, Membership, Node as Member, NodeStats, PeerCounters, PeerError, Peers,
+    PeersConfig, ReadError, Security, Server, ServerConfig, Token,
+};
+use tokio::net::TcpListener;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::error::NodeError;
+use super::open::{self, OpenDatasets};
+use crate::dataset::PeerReadError;
+use crate::fetch::{FetchError, ForPeer};
+use crate::sharing::Sharing;
+
+/// How a node shares its cache with its peers.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// This node's name in the membership.
+    pub name: String,
+    /// Where peers reach its cache; `None`: it reads from them and serves none.
+    pub listen: Option<SocketAddr>,
+    /// The members, kept current by its creator.
+    pub membership: Membership,
+    /// How peers authenticate each other.
+    pub security: Security,
+}
+
+/// What a member of the cluster reported, or why it did not.
+#[derive(Debug)]
+pub struct MemberReport {
+    /// The member.
+    pub member: Member,
+    /// What it reported.
+    pub stats: Result<NodeStats, PeerError>,
+}
+
+/// The peers, as a node has them.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    config: PeerConfig,
+    peers: Arc<Peers>,
+    counters: Arc<PeerCounters>,
+}
+
+impl Cluster {
+    /// Knows the members; contacts none yet.
+    pub(super) fn new(config: PeerConfig) -> Self {
+        let counters = Arc::new(PeerCounters::default());
+        let peers = Peers::new(
+            PeersConfig::default(),
+            &config.name,
+            config.security.clone(),
+            config.membership.clone(),
+            Arc::clone(&counters),
+        );
+        Self { config, peers, counters }
+    }
+
+    /// What is counted, by its name in the table of metrics. `ListNodes` tells more.
+    pub(super) fn values(&self) -> [(&'static str, u64); 7] {
+        let counters = &*self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            ("daemon_peer_reads_total", read(&counters.reads)),
+            ("daemon_peer_read_bytes_total", read(&counters.read_bytes)),
+            ("daemon_peer_failures_total", read(&counters.went_down)),
+            ("daemon_peer_served_bytes_total", read(&counters.served_bytes)),
+            ("daemon_peer_denied_total", counters.refused.of(&ReadError::Denied)),
+            ("daemon_peer_not_let_in_total", read(&counters.not_let_in)),
+            ("daemon_peer_under_way_bytes", read(&counters.under_way_bytes)),
+        ]
+    }
+
+    /// Follows membership and certificates until cancelled.
+    pub(super) async fn follow(&self, stopping: CancellationToken) {
+        let peers = Arc::clone(&self.peers).run(stopping.clone());
+        match &self.config.security {
+            Security::Tls(tls) => {
+                tokio::join!(peers, Arc::clone(tls).watch(stopping));
+            }
+            Security::Plaintext => peers.await,
+        }
+    }
+
+    /// Serves the open datasets to peers until cancelled. Returns only then where nothing is to be served.
+    pub(super) async fn serve(&self, open: Arc<OpenDatasets>, stopping: CancellationToken) -> anyhow::Result<()> {
+        let Some(listen) = self.config.listen else {
+            stopping.cancelled().await;
+            return Ok(());
+        };
+        let listener =
+            TcpListener::bind(listen).await.with_context(|| format!("listen at {listen} (--peer-listen)"))?;
+        info!(node = self.config.name, address = %listen, "serving peers");
+        let server = Server::new(
+            ServerConfig::new(&self.config.name),
+            self.config.security.clone(),
+            Arc::new(Served { open, buffers: Arc::default() }),
+            Arc::clone(&self.counters),
+            stopping,
+        );
+        server.serve(listener).await.context("serve peers")
+    }
+
+    /// The blocks of a snapshot, spread over the members by `placement`.
+    pub(super) fn sharing(&self, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Arc<Sharing> {
+        Arc::new(Sharing::new(Arc::clone(&self.peers), snapshot, placement, token))
+    }
+
+    /// What each member has cached. All are asked at once, so that several that do not answer cost one timeout.
+    pub(super) async fn report(&self, own: &OpenDatasets) -> Result<Vec<MemberReport>, NodeError> {
+        let members = self.peers.nodes();
+        let asked: Vec<_> = members
+            .iter()
+            .cloned()
+            .map(|member| {
+                let peers = Arc::clone(&self.peers);
+                let own = (member.name == peers.own_name()).then(|| NodeStats {
+                    datasets: own.cached(),
+                    counters: self.counters.values().into_iter().collect(),
+                });
+                tokio::spawn(async move {
+                    let stats = match own {
+                        Some(stats) => Ok(stats),
+                        None => peers.stats(&member.name).await,
+                    };
+                    MemberReport { member, stats }
+                })
+            })
+            .collect();
+        let mut reports = Vec::with_capacity(asked.len());
+        for report in asked {
+            reports.push(report.await?);
+        }
+        Ok(reports)
+    }
+}
+
+/// A node's open datasets, as its peers see them.
+#[derive(Debug)]
+struct Served {
+    open: Arc<OpenDatasets>,
+    /// For what is read from the store.
+    buffers: Arc<Buffers>,
+}
+
+#[tonic::async_trait]
+impl Blocks for Served {
+    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
+        let dataset = match self.open.for_peer(ask.snapshot, ask.token.as_ref()) {
+            open::ForPeer::Admitted(dataset) => dataset,
+            open::ForPeer::Denied => return Err(ReadError::Denied),
+            open::ForPeer::Unknown => return Err(ReadError::UnknownDataset),
+        };
+        let range = ask.start..ask.start + ask.len;
+        match dataset.read_for_peer(ask.block, range, ask.forwarded, &self.buffers).await {
+            Ok(Some(ForPeer::Whole(bytes, crc))) => Ok(Given::Whole(bytes, crc)),
+            Ok(Some(ForPeer::Arriving(first, rest))) => {
+                let rest = ReceiverStream::new(rest).map(|piece| piece.map_err(|error| refusal(&error)));
+                Ok(Given::Arriving(Box::pin(tokio_stream::once(Ok(first)).chain(rest))))
+            }
+            Ok(None) => Err(ReadError::unavailable("the block is in flight to this node from another peer")),
+            Err(PeerReadError::NoSuchRange) => Err(ReadError::NoSuchRange),
+            Err(PeerReadError::Fetch(error)) => Err(refusal(&error)),
+        }
+    }
+
+    fn stats(&self) -> Vec<DatasetStats> {
+        self.open.cached()
+    }
+}
+
+/// What a peer is told when its block cannot be fetched.
+fn refusal(error: &FetchError) -> ReadError {
+    match error {
+        FetchError::Gone { .. } => ReadError::Gone,
+        FetchError::Stale { .. } => ReadError::Stale,
+        FetchError::TimedOut { .. } => ReadError::TimedOut,
+        FetchError::Stopped => ReadError::Stopping,
+        // The peer has credentials of its own, which may allow more.
+        FetchError::Denied { .. }
+        | FetchError::Unavailable { .. }
+        | FetchError::Corrupt { .. }
+        | FetchError::Manifest(_) => ReadError::unavailable("its origin does not give it"),
+    }
+}

@@ -1,0 +1,172 @@
+//! Why a node cannot do what it is asked.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use larder_dataset::ManifestError;
+use larder_import::{ImportError, ListError, PublishError};
+use larder_origin::OriginError;
+use larder_store::StoreError;
+
+use crate::dataset::OpenError;
+use crate::source::SourceError;
+
+/// What a caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request is wrong: correct it.
+    Invalid,
+    /// What it names is not there.
+    NotFound,
+    /// The credentials do not allow it.
+    Denied,
+    /// It is at odds with what is there: change one of the two.
+    Precondition,
+    /// The cache is promised to other datasets.
+    NoRoom,
+    /// What is there is broken.
+    DataLoss,
+    /// It may succeed later.
+    Unavailable,
+    /// The log tells more.
+    Internal,
+}
+
+/// Why a request was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A field of the request is wrong.
+    #[error("{field}: {what}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What is wrong, and what is accepted.
+        what: String,
+    },
+    /// The dataset cannot be found or its origin cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The origin holds another snapshot than the one asked for.
+    #[error("snapshot: wanted {wanted}, but {found} is there")]
+    Snapshot {
+        /// The one asked for.
+        wanted: String,
+        /// The one found.
+        found: String,
+    },
+    /// The dataset is open with other settings.
+    #[error("the dataset is in use on this node with another {what}, {has}: request the same value or omit it")]
+    InUse {
+        /// Which setting.
+        what: &'static str,
+        /// Its value.
+        has: String,
+    },
+    /// The node has no peers.
+    #[error("this node does not share its cache (larderd --peers)")]
+    NoPeers,
+    /// The cache is promised to other datasets.
+    #[error("the cache has no room for {wanted} bytes: {free} of {budget} are not promised to other datasets")]
+    NoRoom {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes that are left.
+        free: u64,
+        /// Bytes in all.
+        budget: u64,
+    },
+    /// The manifest is not consistent.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The dataset cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The node is shutting down.
+    #[error("the node is stopping")]
+    Stopping,
+    /// A folder cannot be used.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A task panicked.
+    #[error("a task panicked; see the log")]
+    Panic(#[from] tokio::task::JoinError),
+    /// Looking for the dataset panicked.
+    #[error("looking for the dataset panicked; see the log")]
+    LookUpPanicked,
+    /// The outcome of a look-up that several callers waited for.
+    #[error(transparent)]
+    Shared(Arc<NodeError>),
+}
+
+impl NodeError {
+    /// A field that is wrong, and what is accepted.
+    pub fn invalid(field: &'static str, what: impl fmt::Display) -> Self {
+        Self::Invalid { field, what: what.to_string() }
+    }
+
+    /// What a caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid { .. } => ErrorKind::Invalid,
+            Self::Source(error) => of_source(error),
+            Self::Snapshot { .. } | Self::InUse { .. } | Self::NoPeers => ErrorKind::Precondition,
+            Self::NoRoom { .. } => ErrorKind::NoRoom,
+            Self::Manifest(_) | Self::Open(OpenError::Manifest(_)) => ErrorKind::DataLoss,
+            Self::Open(OpenError::Store(error)) | Self::Store(error) => of_store(error),
+            Self::Stopping => ErrorKind::Unavailable,
+            Self::Io(_) | Self::Panic(_) | Self::LookUpPanicked => ErrorKind::Internal,
+            Self::Shared(error) => error.kind(),
+        }
+    }
+}
+
+fn of_source(error: &SourceError) -> ErrorKind {
+    match error {
+        SourceError::Invalid { .. } => ErrorKind::Invalid,
+        SourceError::Missing { .. } => ErrorKind::NotFound,
+        SourceError::Origin(error) => of_origin(error),
+        SourceError::Publish(error) => match error {
+            PublishError::Origin { source, .. } => of_origin(source),
+            PublishError::Manifest { .. } => ErrorKind::DataLoss,
+            PublishError::File { .. } => ErrorKind::Internal,
+        },
+        SourceError::Import { source, .. } => match source {
+            ImportError::List(ListError::Origin { source, .. }) => of_origin(source),
+            ImportError::List(ListError::Odd { .. }) | ImportError::Build(_) => ErrorKind::Precondition,
+            // Another process is listing it, or the disk is full.
+            ImportError::Journal(_) => ErrorKind::Unavailable,
+        },
+        SourceError::ManifestFile(_) | SourceError::Manifest { .. } => ErrorKind::DataLoss,
+        SourceError::Home(_) => ErrorKind::Internal,
+    }
+}
+
+fn of_origin(error: &OriginError) -> ErrorKind {
+    match error {
+        OriginError::NotFound { .. } => ErrorKind::NotFound,
+        OriginError::Denied { .. } => ErrorKind::Denied,
+        OriginError::Invalid { .. } => ErrorKind::Invalid,
+        OriginError::TooLarge { .. } | OriginError::Stale { .. } => ErrorKind::Precondition,
+        OriginError::Busy { .. }
+        | OriginError::TimedOut { .. }
+        | OriginError::Truncated { .. }
+        | OriginError::Unavailable { .. } => ErrorKind::Unavailable,
+    }
+}
+
+fn of_store(error: &StoreError) -> ErrorKind {
+    match error {
+        StoreError::InUse { .. } | StoreError::AlreadyOpen { .. } | StoreError::DatasetInUse { .. } => {
+            ErrorKind::Precondition
+        }
+        StoreError::Closed => ErrorKind::Unavailable,
+        StoreError::NotAStore { .. }
+        | StoreError::Folder { .. }
+        | StoreError::Dataset { .. }
+        | StoreError::Version { .. } => ErrorKind::Internal,
+    }
+}

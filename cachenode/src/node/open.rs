@@ -1,0 +1,239 @@
+//! The datasets that are open on a node, and what those that were closed have counted.
+//!
+//! The cast: [`OpenDatasets`] is the table; [`OpenDataset`] is one user's hold on an entry. A dataset is open at most once
+//! however many users it has. When the last of them is gone, the dataset is drained in the background: the blocks in flight
+//! reach the store before it is closed.
+//!
+//! Invariant: a counter never falls. What a dataset has counted stays in the sums after it was closed.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_dataset::{Placement, SnapshotId};
+use larder_origin::Origin;
+use larder_peers::{DatasetStats, Token};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use super::error::NodeError;
+use crate::dataset::Dataset;
+use crate::request::DatasetRequest;
+use crate::sharing::Sharing;
+
+/// The open datasets of a node.
+#[derive(Debug)]
+pub(super) struct OpenDatasets {
+    table: Mutex<Table>,
+    /// How many datasets without users are still writing to the store.
+    draining: watch::Sender<usize>,
+    runtime: Handle,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    open: Vec<Entry>,
+    draining: Vec<Arc<Dataset>>,
+    /// Sums over the datasets that were closed.
+    closed: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: String,
+    dataset: Arc<Dataset>,
+    users: usize,
+}
+
+impl OpenDatasets {
+    pub(super) fn new(runtime: Handle) -> Arc<Self> {
+        Arc::new(Self { table: Mutex::default(), draining: watch::Sender::new(0), runtime })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A hold on a dataset that is open already.
+    pub(super) fn join(self: &Arc<Self>, id: &str) -> Option<OpenDataset> {
+        let mut table = self.lock();
+        let entry = table.open.iter_mut().find(|entry| entry.id == id)?;
+        entry.users += 1;
+        Some(OpenDataset { id: id.to_owned(), dataset: Arc::clone(&entry.dataset), table: Arc::clone(self) })
+    }
+
+    /// Adds a dataset, with its first user.
+    pub(super) fn add(self: &Arc<Self>, id: String, dataset: Arc<Dataset>) -> OpenDataset {
+        self.lock().open.push(Entry { id: id.clone(), dataset: Arc::clone(&dataset), users: 1 });
+        OpenDataset { id, dataset, table: Arc::clone(self) }
+    }
+
+    /// One user less.
+    fn leave(self: &Arc<Self>, id: &str) {
+        let mut table = self.lock();
+        let Some(at) = table.open.iter().position(|entry| entry.id == id) else { return };
+        table.open[at].users -= 1;
+        if table.open[at].users > 0 {
+            return;
+        }
+        let Entry { dataset, .. } = table.open.swap_remove(at);
+        table.draining.push(Arc::clone(&dataset));
+        self.draining.send_modify(|count| *count += 1);
+        drop(table);
+        let datasets = Arc::clone(self);
+        self.runtime.spawn(async move {
+            // Counts the dataset as drained also if draining panics.
+            let drained = Drained { datasets, dataset };
+            drained.dataset.drain().await;
+        });
+    }
+
+    /// True if no dataset is draining.
+    pub(super) fn is_drained(&self) -> bool {
+        *self.draining.borrow() == 0
+    }
+
+    /// Reports each change of the number of draining datasets.
+    pub(super) fn watch_draining(&self) -> watch::Receiver<usize> {
+        self.draining.subscribe()
+    }
+
+    /// The datasets that have users.
+    pub(super) fn all(&self) -> Vec<Arc<Dataset>> {
+        self.lock().open.iter().map(|entry| Arc::clone(&entry.dataset)).collect()
+    }
+
+    /// Counters and gauges by name, summed over the datasets; counters of closed ones included.
+    pub(super) fn sums(&self) -> BTreeMap<&'static str, u64> {
+        let table = self.lock();
+        let mut sums = table.closed.clone();
+        for dataset in table.open.iter().map(|entry| &entry.dataset).chain(&table.draining) {
+            for (name, value) in dataset.values() {
+                *sums.entry(name).or_default() += value;
+            }
+        }
+        sums
+    }
+
+    /// What is cached of each dataset, sorted by snapshot.
+    pub(super) fn cached(&self) -> Vec<DatasetStats> {
+        let mut cached: Vec<DatasetStats> = self
+            .all()
+            .iter()
+            .map(|dataset| {
+                let usage = dataset.cache_usage();
+                DatasetStats {
+                    snapshot: dataset.manifest().snapshot(),
+                    name: dataset.name().to_owned(),
+                    blocks_cached: usage.blocks_cached,
+                    bytes_cached: usage.used_bytes,
+                    capacity_bytes: usage.capacity_bytes,
+                }
+            })
+            .collect();
+        cached.sort_by_key(|dataset| dataset.snapshot.0);
+        cached.dedup_by_key(|dataset| dataset.snapshot);
+        cached
+    }
+
+    /// The open dataset of `snapshot` that `token` admits to: none, none of them, or one.
+    pub(super) fn for_peer(&self, snapshot: SnapshotId, token: Option<&Token>) -> ForPeer {
+        let table = self.lock();
+        let mut open = table.open.iter().map(|entry| &entry.dataset).filter(|it| it.manifest().snapshot() == snapshot);
+        let admits = |dataset: &&Arc<Dataset>| dataset.sharing().is_some_and(|sharing| sharing.admits(token));
+        match (open.clone().next(), open.find(admits)) {
+            (None, _) => ForPeer::Unknown,
+            (Some(_), None) => ForPeer::Denied,
+            (Some(_), Some(dataset)) => ForPeer::Admitted(Arc::clone(dataset)),
+        }
+    }
+}
+
+/// Whether a peer may read a snapshot.
+#[derive(Debug)]
+pub(super) enum ForPeer {
+    /// It is not open here.
+    Unknown,
+    /// The token does not admit to it.
+    Denied,
+    /// It may be read.
+    Admitted(Arc<Dataset>),
+}
+
+/// Takes a dataset out of those that drain, and keeps what it has counted.
+struct Drained {
+    datasets: Arc<OpenDatasets>,
+    dataset: Arc<Dataset>,
+}
+
+impl Drop for Drained {
+    fn drop(&mut self) {
+        let mut table = self.datasets.lock();
+        table.draining.retain(|other| !Arc::ptr_eq(other, &self.dataset));
+        for (name, value) in self.dataset.counters().totals() {
+            *table.closed.entry(name).or_default() += value;
+        }
+        self.datasets.draining.send_modify(|count| *count -= 1);
+    }
+}
+
+/// A user's hold on an open dataset. The dataset is closed when the last hold on it is dropped.
+#[derive(Debug)]
+pub struct OpenDataset {
+    id: String,
+    dataset: Arc<Dataset>,
+    table: Arc<OpenDatasets>,
+}
+
+impl OpenDataset {
+    /// The name of the dataset on this node: one for each snapshot and the server that it is read from.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The dataset itself.
+    pub fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
+    }
+}
+
+impl Deref for OpenDataset {
+    type Target = Dataset;
+
+    fn deref(&self) -> &Dataset {
+        &self.dataset
+    }
+}
+
+impl Drop for OpenDataset {
+    fn drop(&mut self) {
+        self.table.leave(&self.id);
+    }
+}
+
+/// An open dataset is shared by all requests that state the same settings or omit them.
+pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest) -> Result<(), NodeError> {
+    let spec = &request.spec;
+    let usage = open.cache_usage();
+    if spec.policy.is_some_and(|policy| policy != usage.policy) {
+        return Err(NodeError::InUse { what: "policy", has: usage.policy.to_string() });
+    }
+    // A reservation larger than the dataset is as good as one of its size.
+    let all = open.manifest().totals().bytes;
+    if spec.cache_bytes.is_some_and(|bytes| bytes.min(all) != usage.capacity_bytes.min(all)) {
+        return Err(NodeError::InUse { what: "cache size", has: format!("{} bytes", usage.capacity_bytes) });
+    }
+    let placement = open.sharing().map_or(Placement::Local, Sharing::placement);
+    if spec.placement.is_some_and(|wanted| wanted != placement) {
+        return Err(NodeError::InUse { what: "placement", has: placement.to_string() });
+    }
+    Ok(())
+}
+
+/// Lets an open dataset use what has just proved good: its first user's credentials and token may have been replaced since.
+pub(super) fn renew(open: &Dataset, origin: Arc<dyn Origin>, token: Option<Token>) {
+    open.replace_origin(origin);
+    if let (Some(sharing), Some(token)) = (open.sharing(), token) {
+        sharing.replace_token(token);
+    }
+}

@@ -1,0 +1,182 @@
+//! What the processes `larderd` and `cachenode` have in common: the flags of a node, its folders, and running until a signal.
+
+use std::mem::ManuallyDrop;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use larder_dataset::size::{parse_bytes, parse_duration};
+use larder_origin::{Env, OriginConfig};
+use larder_peers::membership::Watcher;
+use larder_peers::{Security, Source, Tls, TlsFiles};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::home::Home;
+use crate::node::{NodeConfig, PeerConfig};
+
+/// How long a start waits for folders that another process makes.
+const FOLDER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The flags of a node.
+#[derive(Debug, Args)]
+pub struct NodeFlags {
+    /// Cache folder, used by one process at a time.
+    #[arg(long, value_name = "DIR", env = "LARDER_CACHE_DIR")]
+    pub cache_dir: PathBuf,
+    /// Bytes of all datasets together that the cache may keep. By default four fifths of the free disk space.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
+    cache_size: Option<u64>,
+    /// Folder of manifests. By default LARDER_HOME, else `home` beside the cache folder.
+    #[arg(long, value_name = "DIR", env = "LARDER_HOME")]
+    home: Option<PathBuf>,
+    /// Address to serve /metrics, /healthz and /readyz at.
+    #[arg(long, value_name = "IP:PORT")]
+    pub admin_address: Option<SocketAddr>,
+    /// S3 server of datasets that name none, for anything but AWS.
+    #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
+    endpoint: Option<String>,
+    /// Retry a request to an origin after this long without progress.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    attempt_timeout: Duration,
+    /// Longest that a read may wait for the origin over all attempts; then it fails with ETIMEDOUT.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    read_deadline: Duration,
+    /// Requests to an origin in flight at once.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    origin_concurrency: u32,
+    #[command(flatten)]
+    peers: PeerFlags,
+}
+
+/// How a node shares its cache with its peers.
+#[derive(Debug, Default, Args)]
+struct PeerFlags {
+    /// Nodes that share their caches, this one included: NAME=IP:PORT,..., @FILE with one node per line, or
+    /// kubernetes:NAMESPACE/SERVICE.
+    #[arg(long, value_name = "NODES", env = "LARDER_PEERS")]
+    peers: Option<Source>,
+    /// Name of this node among them. By default the host name.
+    #[arg(long, value_name = "NAME", env = "LARDER_NODE_NAME")]
+    node_name: Option<String>,
+    /// Address at which peers reach this node's cache. Without it this node reads from its peers and serves none.
+    #[arg(long, value_name = "IP:PORT", requires = "peers")]
+    peer_listen: Option<SocketAddr>,
+    /// PEM file of the CA that signed the nodes' certificates. The CA, the certificate and the key are reloaded when they
+    /// change.
+    #[arg(long, value_name = "FILE", requires = "peer_cert")]
+    peer_ca: Option<PathBuf>,
+    /// PEM file of this node's certificate, for the DNS name cachenode.larder.dev.
+    #[arg(long, value_name = "FILE", requires = "peer_key")]
+    peer_cert: Option<PathBuf>,
+    /// PEM file of its private key.
+    #[arg(long, value_name = "FILE", requires = "peer_ca")]
+    peer_key: Option<PathBuf>,
+    /// Share without TLS: anyone who reaches the port may ask for blocks, and anyone who sees the packets can read them.
+    #[arg(long, conflicts_with = "peer_ca", requires = "peers")]
+    peer_plaintext: bool,
+}
+
+impl PeerFlags {
+    /// Errors: the members or the certificates cannot be read, or neither certificates nor plaintext were requested.
+    async fn open(self) -> anyhow::Result<Option<(PeerConfig, Watcher)>> {
+        let Some(source) = self.peers else { return Ok(None) };
+        let security = match (self.peer_ca, self.peer_cert, self.peer_key) {
+            (Some(ca), Some(cert), Some(key)) => Security::Tls(
+                Tls::load(TlsFiles { ca, cert, key }).context("use --peer-ca, --peer-cert and --peer-key")?,
+            ),
+            _ if self.peer_plaintext => Security::Plaintext,
+            _ => anyhow::bail!(
+                "--peers needs certificates (--peer-ca, --peer-cert, --peer-key), or --peer-plaintext to do without"
+            ),
+        };
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let (membership, watcher) = source.open().await.context("use --peers")?;
+        let name = self.node_name.unwrap_or_else(host);
+        Ok(Some((PeerConfig { name, listen: self.peer_listen, membership, security }, watcher)))
+    }
+}
+
+impl NodeFlags {
+    /// The node's configuration, and the task that keeps its membership current. Makes the folders, or waits for them.
+    /// Errors name the flag.
+    pub async fn open(self) -> anyhow::Result<(NodeConfig, Option<Watcher>)> {
+        let (peers, watcher) = self.peers.open().await?.unzip();
+        let beside = self.cache_dir.parent().map_or_else(|| PathBuf::from("home"), |parent| parent.join("home"));
+        let home = Home::new(self.home.unwrap_or(beside));
+        wait_for_folder(&self.cache_dir).await?;
+        wait_for_folder(home.dir()).await?;
+        let config = NodeConfig {
+            cache_dir: self.cache_dir,
+            cache_bytes: self.cache_size,
+            home,
+            origin: OriginConfig {
+                endpoint: self.endpoint,
+                attempt_timeout: self.attempt_timeout,
+                deadline: self.read_deadline,
+                concurrency: self.origin_concurrency as usize,
+                env: Env::of_process(),
+                ..OriginConfig::default()
+            },
+            peers,
+            socket: None,
+        };
+        Ok((config, watcher))
+    }
+}
+
+/// A runtime that ends with the process and not before. A task that is dropped answers its reader with EIO, while the
+/// requests that a process has not answered when it ends are repeated to the next one.
+pub fn runtime() -> anyhow::Result<ManuallyDrop<Runtime>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    Ok(ManuallyDrop::new(runtime))
+}
+
+/// Cancels `stopping` at SIGTERM or SIGINT.
+pub async fn stop_on_signal(stopping: CancellationToken) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = stopping.cancelled() => {}
+    }
+    stopping.cancel();
+    Ok(())
+}
+
+/// Raises the soft limit of open files to the hard one: segments, sockets and RocksDB need many, and the soft limit is often
+/// 1,024.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+/// Makes a folder, or waits until another process with the right to do so has made it ours.
+pub async fn wait_for_folder(folder: &Path) -> anyhow::Result<()> {
+    let started = Instant::now();
+    loop {
+        let made = std::fs::create_dir_all(folder);
+        let usable = made.and_then(|()| Ok(rustix::fs::access(folder, rustix::fs::Access::WRITE_OK)?));
+        match usable {
+            Ok(()) => return Ok(()),
+            Err(error) if started.elapsed() > FOLDER_TIMEOUT => {
+                return Err(error).with_context(|| {
+                    format!(
+                        "use the folder {}: it must belong to user {}",
+                        folder.display(),
+                        rustix::process::geteuid().as_raw()
+                    )
+                });
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A dataset together with the credentials and limits that it is to be read with.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use larder_dataset::DatasetSpec;
+use larder_origin::OriginConfig;
+
+/// The most requests to an origin at once that a dataset may ask for.
+const CONCURRENCY_MOST: u32 = 4096;
+
+/// Variables with which an origin is accessed, as the environment of a process would have them. Only their names are ever
+/// printed.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Credentials(BTreeMap<String, String>);
+
+impl Credentials {
+    /// The value of a variable.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// All variables by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+impl FromIterator<(String, String)> for Credentials {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
+        Self(variables.into_iter().collect())
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// How long and how hard an origin is asked; what is `None` is left to the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginLimits {
+    /// An attempt without progress for this long is retried.
+    pub attempt_timeout: Option<Duration>,
+    /// The longest a read may wait for the origin.
+    pub read_deadline: Option<Duration>,
+    /// Requests to the origin at once.
+    pub concurrency: Option<u32>,
+}
+
+/// What a node is asked to open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatasetRequest {
+    /// The dataset.
+    pub spec: DatasetSpec,
+    /// What it is read with; `None`: the node's own credentials.
+    pub credentials: Option<Credentials>,
+    /// How its origin is asked.
+    pub limits: OriginLimits,
+}
+
+impl From<DatasetSpec> for DatasetRequest {
+    fn from(spec: DatasetSpec) -> Self {
+        Self { spec, ..Self::default() }
+    }
+}
+
+impl DatasetRequest {
+    /// How the origin is reached on a node whose own settings are `node`.
+    pub fn origin_config(&self, node: &OriginConfig) -> OriginConfig {
+        OriginConfig {
+            endpoint: self.spec.endpoint.clone().or_else(|| node.endpoint.clone()),
+            region: self.spec.region.clone().or_else(|| node.region.clone()),
+            anonymous: self.spec.anonymous,
+            attempt_timeout: self.limits.attempt_timeout.unwrap_or(node.attempt_timeout),
+            deadline: self.limits.read_deadline.unwrap_or(node.deadline),
+            concurrency: self.limits.concurrency.map_or(node.concurrency, |n| n.min(CONCURRENCY_MOST) as usize),
+            // Credentials that came with the request are the only ones: what they may not do must not fall back to the node's.
+            env: match &self.credentials {
+                Some(given) => given.iter().collect(),
+                None => node.env.clone(),
+            },
+            ..node.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_of_a_request_shows_no_values_of_variables() {
+        let credentials = Credentials::from_iter([("AWS_SECRET_ACCESS_KEY".to_owned(), "hunter2".to_owned())]);
+        let shown = format!("{:?}", DatasetRequest { credentials: Some(credentials), ..DatasetRequest::default() });
+        assert!(shown.contains("AWS_SECRET_ACCESS_KEY") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn credentials_of_a_request_stand_alone_and_other_settings_fall_back_to_the_nodes() {
+        let node = OriginConfig {
+            endpoint: Some("http://node".to_owned()),
+            concurrency: 7,
+            env: [("AWS_ACCESS_KEY_ID", "node")].into_iter().collect(),
+            ..OriginConfig::default()
+        };
+        let given = Credentials::from_iter([("HOME".to_owned(), "/h".to_owned())]);
+        let mut request = DatasetRequest { credentials: Some(given), ..DatasetSpec::new("s3://b").into() };
+        let config = request.origin_config(&node);
+        assert_eq!((config.env.get("AWS_ACCESS_KEY_ID"), config.env.get("HOME")), (None, Some("/h")));
+        assert_eq!((config.endpoint.as_deref(), config.concurrency), (Some("http://node"), 7));
+        request.credentials = None;
+        request.limits.concurrency = Some(u32::MAX);
+        let config = request.origin_config(&node);
+        assert_eq!((config.env.get("AWS_ACCESS_KEY_ID"), config.concurrency), (Some("node"), 4096));
+    }
+}

@@ -1,0 +1,63 @@
+//! The names of the admission policies. The policies themselves are the store's.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// What a cache does once its reservation is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyKind {
+    /// No replacement: the first blocks admitted stay.
+    #[default]
+    Nr,
+    /// The least recently used block is evicted.
+    Lru,
+    /// The block admitted first is evicted.
+    Fifo,
+    /// A random block is evicted.
+    Random,
+}
+
+impl PolicyKind {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Nr, Self::Lru, Self::Fifo, Self::Random];
+
+    /// The name that [`FromStr`] reads.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nr => "nr",
+            Self::Lru => "lru",
+            Self::Fifo => "fifo",
+            Self::Random => "random",
+        }
+    }
+
+    /// True if the policy evicts blocks to make room for new ones.
+    pub const fn evicts(self) -> bool {
+        !matches!(self, Self::Nr)
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no policy has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such policy: {name:?} (one of nr, lru, fifo, random)")]
+pub struct UnknownPolicy {
+    /// The name asked for.
+    pub name: String,
+}
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy { name: name.to_owned() })
+    }
+}

@@ -1,0 +1,89 @@
+//! What a dataset is: where it is read from and how it is cached.
+//!
+//! [`DatasetSpec`] is the one type for it. The command line, the CSI driver's attributes, the administrator's file and the
+//! daemon's gRPC interface each spell it in their own syntax at their edge and convert it here.
+//!
+//! It never holds credentials: those travel beside it, and are not written anywhere.
+
+use serde::{Deserialize, Serialize};
+
+use crate::placement::Placement;
+use crate::policy::PolicyKind;
+use crate::size;
+use crate::snapshot::SnapshotId;
+
+/// A dataset as users describe it. What is `None` is left to the node's defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DatasetSpec {
+    /// URL of the origin (`s3://`, `gs://`, `az://`, `file://`), or of a manifest, or the path of a manifest file.
+    pub source: String,
+    /// URL of the S3 server, for anything but AWS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Region of the bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// Reads without credentials.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub anonymous: bool,
+    /// The only snapshot that is accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// Bytes of cache on each node; `None`: as much as the dataset has.
+    #[serde(default, rename = "cacheSize", with = "size::optional", skip_serializing_if = "Option::is_none")]
+    pub cache_bytes: Option<u64>,
+    /// What happens once they are full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyKind>,
+    /// Which nodes hold which blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+}
+
+impl DatasetSpec {
+    /// A dataset of which only the source is stated.
+    pub fn new(source: impl Into<String>) -> Self {
+        Self { source: source.into(), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_is_read_as_it_was_written() {
+        let full = DatasetSpec {
+            source: "s3://bucket/imagenet".to_owned(),
+            endpoint: Some("http://ceph:7480".to_owned()),
+            region: Some("eu".to_owned()),
+            anonymous: true,
+            snapshot: Some(SnapshotId([0xab; 32])),
+            cache_bytes: Some(100 << 30),
+            policy: Some(PolicyKind::Lru),
+            placement: "replicated:2".parse().ok(),
+        };
+        let text = serde_json::to_string(&full).unwrap();
+        assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), full);
+        assert!(text.contains("\"cacheSize\":\"100GiB\"") && text.contains("\"placement\":\"replicated:2\""), "{text}");
+        let least: DatasetSpec = serde_json::from_str(r#"{"source":"file:///data"}"#).unwrap();
+        assert_eq!(least, DatasetSpec::new("file:///data"));
+        assert_eq!(serde_json::to_string(&least).unwrap(), r#"{"source":"file:///data"}"#);
+    }
+
+    #[test]
+    fn a_wrong_field_is_refused_by_its_name_or_with_what_is_accepted() {
+        for (text, said) in [
+            (r#"{"source":"s3://b","cachesize":"1GiB"}"#, "cachesize"),
+            (r#"{"source":"s3://b","cacheSize":"much"}"#, "is not a size"),
+            (r#"{"source":"s3://b","policy":"mru"}"#, "random"),
+            (r#"{"source":"s3://b","placement":"everywhere"}"#, "partitioned"),
+            (r#"{"source":"s3://b","snapshot":"abc"}"#, "64 hex digits"),
+            (r#"{"endpoint":"http://h"}"#, "source"),
+        ] {
+            let error = serde_json::from_str::<DatasetSpec>(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The dataset of a request as a [`DatasetSpec`], and back. Credentials and limits stay with the request.
+
+use std::fmt::Display;
+
+use larder_dataset::DatasetSpec;
+
+use crate::v1;
+
+/// A field of a dataset that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {what}")]
+pub struct InvalidDataset {
+    /// The field.
+    pub field: &'static str,
+    /// What is wrong, and what is accepted.
+    pub what: String,
+}
+
+impl From<&DatasetSpec> for v1::Dataset {
+    fn from(spec: &DatasetSpec) -> Self {
+        fn text(value: Option<impl Display>) -> String {
+            value.map(|value| value.to_string()).unwrap_or_default()
+        }
+        Self {
+            source: spec.source.clone(),
+            endpoint: text(spec.endpoint.as_ref()),
+            region: text(spec.region.as_ref()),
+            anonymous: spec.anonymous,
+            snapshot: text(spec.snapshot),
+            cache_bytes: spec.cache_bytes,
+            policy: text(spec.policy),
+            placement: text(spec.placement),
+            ..Self::default()
+        }
+    }
+}
+
+impl TryFrom<&v1::Dataset> for DatasetSpec {
+    type Error = InvalidDataset;
+
+    fn try_from(dataset: &v1::Dataset) -> Result<Self, InvalidDataset> {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Ok(Self {
+            source: dataset.source.clone(),
+            endpoint: text(&dataset.endpoint),
+            region: text(&dataset.region),
+            anonymous: dataset.anonymous,
+            snapshot: parsed("snapshot", &dataset.snapshot)?,
+            cache_bytes: dataset.cache_bytes,
+            policy: parsed("policy", &dataset.policy)?,
+            placement: parsed("placement", &dataset.placement)?,
+        })
+    }
+}
+
+/// The value of a field, unless it is empty.
+fn parsed<T>(field: &'static str, text: &str) -> Result<Option<T>, InvalidDataset>
+where
+    T: std::str::FromStr,
+    T::Err: Display,
+{
+    let parsed = (!text.is_empty()).then(|| text.parse()).transpose();
+    parsed.map_err(|error: T::Err| InvalidDataset { field, what: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_dataset::{PolicyKind, SnapshotId};
+
+    use super::*;
+
+    #[test]
+    fn a_spec_survives_the_wire() {
+        let full = DatasetSpec {
+            source: "s3://bucket/imagenet".to_owned(),
+            endpoint: Some("http://ceph:7480".to_owned()),
+            region: Some("eu".to_owned()),
+            anonymous: true,
+            snapshot: Some(SnapshotId([7; 32])),
+            cache_bytes: Some(1),
+            policy: Some(PolicyKind::Fifo),
+            placement: "partitioned".parse().ok(),
+        };
+        for spec in [full, DatasetSpec::new("file:///data")] {
+            assert_eq!(DatasetSpec::try_from(&v1::Dataset::from(&spec)), Ok(spec));
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_is_refused_with_its_field() {
+        let wrong = [
+            ("policy", v1::Dataset { policy: "mru".to_owned(), ..v1::Dataset::default() }),
+            ("placement", v1::Dataset { placement: "everywhere".to_owned(), ..v1::Dataset::default() }),
+            ("snapshot", v1::Dataset { snapshot: "latest".to_owned(), ..v1::Dataset::default() }),
+        ];
+        for (field, dataset) in wrong {
+            assert_eq!(DatasetSpec::try_from(&dataset).unwrap_err().field, field);
+        }
+    }
+}

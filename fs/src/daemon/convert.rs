@@ -1,0 +1,61 @@
+//! Between the wire's datasets and the node's requests.
+
+use std::time::Duration;
+
+use larder_cachenode::{Credentials, DatasetRequest, OriginLimits};
+use larder_daemon_api::convert::InvalidDataset;
+use larder_daemon_api::v1;
+use larder_dataset::DatasetSpec;
+
+/// Reads a dataset off the wire; zero and empty mean that a field was left out.
+pub(super) fn request(dataset: &v1::Dataset) -> Result<DatasetRequest, InvalidDataset> {
+    let millis = |ms: u64| (ms != 0).then(|| Duration::from_millis(ms));
+    Ok(DatasetRequest {
+        spec: DatasetSpec::try_from(dataset)?,
+        credentials: dataset.credentials.as_ref().map(credentials),
+        limits: OriginLimits {
+            attempt_timeout: millis(dataset.attempt_timeout_ms),
+            read_deadline: millis(dataset.read_deadline_ms),
+            concurrency: (dataset.origin_concurrency != 0).then_some(dataset.origin_concurrency),
+        },
+    })
+}
+
+fn credentials(given: &v1::Credentials) -> Credentials {
+    given.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The same request on the wire.
+pub(super) fn dataset(request: &DatasetRequest) -> v1::Dataset {
+    let millis = |time: Option<Duration>| time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    v1::Dataset {
+        credentials: request.credentials.as_ref().map(|given| v1::Credentials {
+            variables: given.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        }),
+        attempt_timeout_ms: millis(request.limits.attempt_timeout),
+        read_deadline_ms: millis(request.limits.read_deadline),
+        origin_concurrency: request.limits.concurrency.unwrap_or(0),
+        ..v1::Dataset::from(&request.spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_survives_the_wire() {
+        let full = DatasetRequest {
+            spec: DatasetSpec::new("s3://b/p"),
+            credentials: Some(Credentials::from_iter([("HOME".to_owned(), "/h".to_owned())])),
+            limits: OriginLimits {
+                attempt_timeout: Some(Duration::from_millis(1)),
+                read_deadline: Some(Duration::from_secs(9)),
+                concurrency: Some(3),
+            },
+        };
+        for sent in [full, DatasetSpec::new("/m").into()] {
+            assert_eq!(request(&dataset(&sent)), Ok(sent));
+        }
+    }
+}
