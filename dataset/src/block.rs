@@ -21,6 +21,24 @@ pub const fn block_count(size: u64) -> u64 {
     size.div_ceil(BLOCK_BYTES)
 }
 
+/// A range of bytes of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRange {
+    /// Which block of the snapshot.
+    pub block: BlockIndex,
+    /// First byte, counted from the start of the block.
+    pub start: u32,
+    /// Bytes; at least 1.
+    pub len: u32,
+}
+
+impl BlockRange {
+    /// True if the range is not empty and ends within a block of `block_len` bytes.
+    pub const fn fits(&self, block_len: u32) -> bool {
+        self.len > 0 && self.start as u64 + self.len as u64 <= block_len as u64
+    }
+}
+
 /// The piece of a read that falls into one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPart {
@@ -37,6 +55,16 @@ pub struct BlockPart {
 }
 
 impl BlockPart {
+    /// The bytes of this part.
+    pub const fn range(&self) -> BlockRange {
+        BlockRange { block: self.block, start: self.start, len: self.len }
+    }
+
+    /// All bytes of the block that this part belongs to.
+    pub const fn whole_block(&self) -> BlockRange {
+        BlockRange { block: self.block, start: 0, len: self.block_len }
+    }
+
     /// True if this part reaches the last byte of its block.
     pub const fn reaches_end(&self) -> bool {
         self.start + self.len == self.block_len
@@ -84,6 +112,13 @@ mod tests {
     fn a_file_of_exactly_one_block_has_one() {
         assert_eq!(block_count(BLOCK_BYTES), 1);
         assert_eq!(block_count(BLOCK_BYTES + 1), 2);
+    }
+
+    #[test]
+    fn a_range_fits_if_it_has_bytes_and_ends_within_the_block() {
+        let fits = |start, len| BlockRange { block: BlockIndex(1), start, len }.fits(100);
+        assert!(fits(0, 100) && fits(99, 1));
+        assert!(!fits(0, 0) && !fits(1, 100) && !fits(100, 1) && !fits(u32::MAX, u32::MAX));
     }
 
     proptest! {

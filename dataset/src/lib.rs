@@ -19,7 +19,7 @@ pub mod size;
 pub mod snapshot;
 pub mod spec;
 
-pub use block::{BLOCK_BYTES, BlockIndex, BlockPart};
+pub use block::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange};
 pub use chain::Chain;
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use manifest::{
