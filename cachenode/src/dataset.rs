@@ -4,20 +4,19 @@
 //! goes to [`Dataset::read_later`], off the FUSE threads.
 
 use std::cell::RefCell;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, File, FileIndex, ManifestError, PolicyKind};
+use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, File, FileIndex, ManifestError, PolicyKind};
 use larder_import::object_range;
 use larder_origin::Origin;
-use larder_peers::Buffers;
+use larder_peers::{BlockBytes, Buffers, ReadError};
 use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
-use crate::fetch::{FetchError, Fetched, Fetcher, ForPeer, Tier};
+use crate::fetch::{FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetStats, ProcessStats, Stats, StatsCounters, add};
@@ -60,17 +59,6 @@ pub enum OpenError {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-/// Why another node does not get what it asks for.
-#[derive(Debug, thiserror::Error)]
-pub enum PeerReadError {
-    /// The snapshot has no such block, or the block no such range.
-    #[error("no such block or range")]
-    NoSuchRange,
-    /// It cannot be fetched.
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
 }
 
 thread_local! {
@@ -254,44 +242,42 @@ impl Dataset {
         self.sharing.as_deref()
     }
 
-    /// Bytes of a block for another node: from the store, in one of `buffers`, or as [`Fetcher::fetch_for_peer`] has them.
-    /// None: not from here at present. Cancel-safe.
+    /// A range of a block for a peer: from the store, in one of `buffers`, or as [`Fetcher::fetch_for_peer`] has it.
+    /// `forwarded`: no other peer may be asked. Cancel-safe.
     pub async fn read_for_peer(
         &self,
-        block: BlockIndex,
-        range: Range<u32>,
+        range: BlockRange,
         forwarded: bool,
         buffers: &Arc<Buffers>,
-    ) -> Result<Option<ForPeer>, PeerReadError> {
-        let index = self.manifest.file_of_block(block).map_err(|_| PeerReadError::NoSuchRange)?;
+    ) -> Result<BlockBytes, ReadError> {
+        let BlockRange { block, start, len } = range;
+        let index = self.manifest.file_of_block(block).map_err(|_| ReadError::NoSuchRange)?;
         let file = self.manifest.file(index).map_err(FetchError::from)?;
         let file_offset = u64::from(block.0 - file.first_block.0) * BLOCK_BYTES;
         // At most BLOCK_BYTES, which a u32 holds.
         let block_len = file.size.saturating_sub(file_offset).min(BLOCK_BYTES) as u32;
-        if range.is_empty() || range.end > block_len {
-            return Err(PeerReadError::NoSuchRange);
+        if !range.fits(block_len) {
+            return Err(ReadError::NoSuchRange);
         }
-        let part = BlockPart { block, block_len, start: range.start, len: range.end - range.start, file_offset };
         let mut found = None;
         if self.cache.contains(block) {
             let (cache, buffers) = (Arc::clone(&self.cache), Arc::clone(buffers));
-            let read =
-                move || match cache.read_into(block, block_len, part.start, part.len, |len| buffers.take_filled(len)) {
-                    Lookup::Hit(InMemory { memory, range, crc }) => {
-                        Some(ForPeer::Whole(buffers.lend_part(memory, range), crc))
-                    }
-                    Lookup::Miss => None,
-                };
+            let read = move || match cache.read_into(block, block_len, start, len, |len| buffers.take_filled(len)) {
+                Lookup::Hit(InMemory { memory, range, crc }) => {
+                    Some(BlockBytes::Whole { bytes: buffers.lend_part(memory, range), crc })
+                }
+                Lookup::Miss => None,
+            };
             found = self.runtime().spawn_blocking(read).await.unwrap_or_default();
         }
         if found.is_none() {
+            let part = BlockPart { block, block_len, start, len, file_offset };
             found = self.fetcher.fetch_for_peer(index, part, forwarded).await?;
         }
-        if found.is_some() {
-            add(&self.counters.peer_served, 1);
-            add(&self.counters.peer_served_bytes, u64::from(part.len));
-        }
-        Ok(found)
+        let bytes = found.ok_or_else(|| ReadError::unavailable("another node is sending the block to this node"))?;
+        add(&self.counters.peer_served, 1);
+        add(&self.counters.peer_served_bytes, u64::from(len));
+        Ok(bytes)
     }
 
     /// The URL of a file's object; for a packed file, of its pack with the bytes' place in it.

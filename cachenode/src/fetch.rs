@@ -24,9 +24,12 @@ use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
+use larder_peers::{BlockBytes, ReadError};
 use larder_store::{DatasetCache, Lookup, Reservation};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
@@ -38,7 +41,7 @@ use crate::stats::{StatsCounters, add};
 use crate::window::Window;
 use larder_dataset::Chain;
 
-use flight::{Flight, Landed, Listed, Pieces, Running, Seat, landed};
+use flight::{Flight, Landed, Listed, Running, Seat, landed};
 use landing::{Kept, Landing, Ticket};
 
 pub use error::FetchError;
@@ -66,22 +69,6 @@ pub(crate) struct Fetched {
     pub(crate) bytes: Bytes,
     /// Where they were.
     pub(crate) tier: Tier,
-}
-
-/// A part of a block for another node.
-#[derive(Debug)]
-pub enum ForPeer {
-    /// All of it, and its CRC32C.
-    Whole(Bytes, u32),
-    /// Its first bytes, and what follows as it comes.
-    Arriving(Bytes, Pieces),
-}
-
-impl ForPeer {
-    fn whole(bytes: Bytes) -> Self {
-        let crc = larder_dataset::crc32c(&bytes);
-        Self::Whole(bytes, crc)
-    }
 }
 
 /// Where bytes were that the store did not have.
@@ -248,10 +235,10 @@ impl Fetcher {
         file: FileIndex,
         part: BlockPart,
         forwarded: bool,
-    ) -> Result<Option<ForPeer>, FetchError> {
+    ) -> Result<Option<BlockBytes>, FetchError> {
         loop {
             if let Some(block) = self.window.peek(part.block) {
-                return Ok(Some(ForPeer::whole(slice(&block, &part))));
+                return Ok(Some(BlockBytes::whole(slice(&block, &part))));
             }
             let purpose = Purpose::Peer { forwarded };
             let (flight, route) = self.board(file, part, purpose);
@@ -262,8 +249,11 @@ impl Fetcher {
             drop(flight);
             if let Some(first) = pieces.recv().await {
                 let first = first?;
-                let is_whole = first.len() == part.len as usize;
-                return Ok(Some(if is_whole { ForPeer::whole(first) } else { ForPeer::Arriving(first, pieces) }));
+                if first.len() == part.len as usize {
+                    return Ok(Some(BlockBytes::whole(first)));
+                }
+                let rest = ReceiverStream::new(pieces).map(|piece| piece.map_err(ReadError::from));
+                return Ok(Some(BlockBytes::Arriving(Box::pin(tokio_stream::once(Ok(first)).chain(rest)))));
             }
         }
     }

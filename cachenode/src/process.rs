@@ -10,7 +10,7 @@ use clap::Args;
 use larder_dataset::size::{parse_bytes, parse_duration};
 use larder_origin::{Env, OriginConfig};
 use larder_peers::membership::Watcher;
-use larder_peers::{Security, Source, Tls, TlsFiles};
+use larder_peers::{MemberSource, Security, Tls, TlsFiles};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -59,7 +59,7 @@ struct PeerFlags {
     /// Nodes that share their caches, this one included: NAME=IP:PORT,..., @FILE with one node per line, or
     /// kubernetes:NAMESPACE/SERVICE.
     #[arg(long, value_name = "NODES", env = "LARDER_PEERS")]
-    peers: Option<Source>,
+    peers: Option<MemberSource>,
     /// Name of this node among them. By default the host name.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_NAME")]
     node_name: Option<String>,

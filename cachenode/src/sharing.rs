@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use larder_dataset::{BlockPart, Member, Members, PlaceKey, Placement, SnapshotId};
-use larder_peers::{Node, PeerError, Peers, Token, Want};
+use larder_peers::{Node, PeerError, Peers, ReadRequest, Token};
 
 /// Who wants a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +120,9 @@ impl Sharing {
     /// A whole block from another node. Bounded in time, see [`Peers::read`]. Cancel-safe.
     pub(crate) async fn read(&self, node: &Asked, part: &BlockPart) -> Result<Bytes, PeerError> {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let want = Want { block: part.block, start: 0, len: part.block_len };
-        self.peers.read(&node.name, self.snapshot, token.as_ref(), want, node.forwarded).await
+        let request =
+            ReadRequest { snapshot: self.snapshot, range: part.whole_block(), token, forwarded: node.forwarded };
+        self.peers.read(&node.name, &request).await
     }
 }
 

@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_dataset::{BlockIndex, crc32c};
+use larder_dataset::{BlockIndex, BlockRange, crc32c};
 use larder_origin::{Origin, OriginConfig};
-use larder_peers::{Node, PeerCounters, Peers, PeersConfig, Want};
+use larder_peers::{Node, PeerCounters, Peers, PeersConfig, ReadRequest};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -57,8 +57,9 @@ pub(super) fn read_for(
             let epoch = runtime.block_on(in_tasks(readers, time, move |record| {
                 let peers = Arc::clone(&peers);
                 async move {
-                    let want = Want { block: BlockIndex(record), start: 0, len };
-                    Ok(peers.read("server", SNAPSHOT, None, want, true).await?.len())
+                    let range = BlockRange { block: BlockIndex(record), start: 0, len };
+                    let request = ReadRequest { snapshot: SNAPSHOT, range, token: None, forwarded: true };
+                    Ok(peers.read("server", &request).await?.len())
                 }
             }));
             stop.cancel();

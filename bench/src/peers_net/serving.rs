@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use larder_dataset::PolicyKind;
-use larder_dataset::{BlockIndex, crc32c};
-use larder_peers::{Ask, Blocks, Buffers, DatasetStats, Given, ReadError, Server};
+use larder_dataset::{BlockIndex, BlockRange, PolicyKind, crc32c};
+use larder_peers::{BlockBytes, Blocks, Buffers, DatasetStats, ReadError, ReadRequest, Server};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, Store, StoreConfig, StoreCounters};
 use serde::{Deserialize, Serialize};
@@ -123,10 +122,11 @@ impl Memory {
 
 #[async_trait::async_trait]
 impl Blocks for Memory {
-    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
-        let (bytes, crc) = self.0.get(ask.block.0 as usize).ok_or(ReadError::NoSuchRange)?;
-        let is_all = ask.start == 0 && ask.len as usize == bytes.len();
-        is_all.then(|| Given::Whole(bytes.clone(), *crc)).ok_or(ReadError::NoSuchRange)
+    async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError> {
+        let range = request.range;
+        let (bytes, crc) = self.0.get(range.block.0 as usize).ok_or(ReadError::NoSuchRange)?;
+        let is_all = range.start == 0 && range.len as usize == bytes.len();
+        is_all.then(|| BlockBytes::Whole { bytes: bytes.clone(), crc: *crc }).ok_or(ReadError::NoSuchRange)
     }
 
     fn stats(&self) -> Vec<DatasetStats> {
@@ -170,11 +170,13 @@ impl Stored {
 
 #[async_trait::async_trait]
 impl Blocks for Stored {
-    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
-        let (cache, record_bytes) = (Arc::clone(&self.cache), self.record_bytes);
-        let (block, start, len, buffers) = (ask.block, ask.start, ask.len, Arc::clone(&self.buffers));
+    async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError> {
+        let (cache, buffers, record_bytes) = (Arc::clone(&self.cache), Arc::clone(&self.buffers), self.record_bytes);
+        let BlockRange { block, start, len } = request.range;
         let read = move || match cache.read_into(block, record_bytes, start, len, |len| buffers.take_filled(len)) {
-            Lookup::Hit(InMemory { memory, range, crc }) => Ok(Given::Whole(buffers.lend_part(memory, range), crc)),
+            Lookup::Hit(InMemory { memory, range, crc }) => {
+                Ok(BlockBytes::Whole { bytes: buffers.lend_part(memory, range), crc })
+            }
             Lookup::Miss => Err(ReadError::NoSuchRange),
         };
         tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?

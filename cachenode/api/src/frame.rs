@@ -1,8 +1,8 @@
-//! How bytes of blocks go from node to node: small frames of a fixed layout on a connection of their own, a *lane*.
+//! The frames that carry bytes of blocks between nodes, on a connection of their own: a *lane*.
 //!
-//! A lane begins with a [`Hello`] of each side. Then the asker sends [`Request`]s, as many at a time as it likes, and the
-//! answerer answers each `Read` exactly once, in any order, by its tag: with the range or a refusal. A range may come in
-//! pieces with other answers between them, and be refused in the middle. All numbers are little-endian.
+//! A lane starts with one [`Hello`] from each side. Then the client sends [`Request`]s, any number at a time, and the server
+//! answers each `Read` exactly once, in any order, identified by its tag: with the range or a refusal. A range may arrive in
+//! pieces with other answers in between, and may be refused partway. All numbers are little-endian.
 //!
 //! ```text
 //! Hello       magic "larderbk" 8 · protocol u32 · 0 u32                                                   16 bytes
@@ -12,49 +12,50 @@
 //! Ping        3 u8 · 0 u8 · 0 u16 · 0 u32                                                                  8 bytes
 //!
 //! Bytes       1 u8 · 0 u8 · 0 u16 · tag u32 · length u32            12 bytes, then the range's next piece of that length,
-//!                                                                    then, behind the last, the range's sum (u32)
-//! Refusal     2 u8 · code u8 · 0 u16 · tag u32 · length u32                    12 bytes, then words for people
+//!                                                                    then, after the last piece, the range's sum (u32)
+//! Refusal     2 u8 · code u8 · 0 u16 · tag u32 · length u32                    12 bytes, then the reason as text
 //! Pong        3 u8 · 0 u8 · 0 u16 · 0 u32 · 0 u32                                                         12 bytes
 //! Goodbye     4 u8 · 0 u8 · 0 u16 · 0 u32 · 0 u32                                                         12 bytes
 //! ```
 //!
-//! The sum is the CRC32C of the range, xor that of what was asked for ([`Wanted::encode`]), so that the bytes of another block
-//! do not pass for those that were asked for, and who knows the first from when it was stored need not make it again. It comes
-//! last: who has to make it does so as the bytes go by. All pieces but the last have [`PIECE_BYTES_LEAST`] at least.
+//! The sum is the CRC32C of the range XORed with the CRC32C of the request ([`WireRange::encode`]). The bytes of another block
+//! therefore fail the check, and a server that stored the range's CRC32C need not compute it again. The sum comes last, so
+//! that a server without a stored CRC32C computes it while it sends. Every piece but the last has at least
+//! [`PIECE_BYTES_LEAST`] bytes.
 //!
-//! Invariants: what is decoded is within the limits below, and no decoder panics; nothing here does I/O.
+//! Invariants: a decoded frame is within the limits below; no decoder panics; nothing here does I/O.
 
-/// First in each hello. It cannot be mistaken for the beginning of HTTP/2 or of TLS.
+/// The first bytes of each hello. Neither HTTP/2 nor TLS can start with them.
 pub const MAGIC: [u8; 8] = *b"larderbk";
 
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = 16;
 
-/// Bytes of the shortest request, and of the first part of all.
+/// Bytes of the shortest request, and of the first part of every request.
 pub const REQUEST_BYTES: usize = 8;
 
 /// Bytes of a `Read`, before its token.
 pub const READ_BYTES: usize = 56;
 
-/// Bytes of an answer, before what it carries.
+/// Bytes of an answer, before its body.
 pub const ANSWER_BYTES: usize = 12;
 
-/// Bytes of the sum behind a range.
+/// Bytes of the sum after a range.
 pub const SUM_BYTES: usize = 4;
 
 /// The longest range.
 pub const RANGE_BYTES_MOST: u32 = 4 << 20;
 
-/// The shortest piece of a range that is not its last.
+/// The shortest piece of a range, except for the last piece.
 pub const PIECE_BYTES_LEAST: u32 = 64 << 10;
 
 /// The longest token.
 pub const TOKEN_BYTES_MOST: usize = 4096;
 
-/// The longest words of a refusal.
-pub const WORDS_BYTES_MOST: usize = 1024;
+/// The longest reason of a refusal.
+pub const REASON_BYTES_MOST: usize = 1024;
 
-/// Why a frame cannot be understood. After it nothing on the lane can be.
+/// Why a frame cannot be decoded. Nothing after it on the lane can be decoded either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -76,15 +77,15 @@ fn unless(wrong: bool, what: &'static str) -> Result<(), Malformed> {
     if wrong { Err(Malformed(what)) } else { Ok(()) }
 }
 
-/// What each side says first.
+/// The first frame of each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The protocol it speaks. One that meets another number says its own, and closes.
+    /// The protocol number of the sender. A side that receives another number sends its own and closes.
     pub protocol: u32,
 }
 
 impl Hello {
-    /// As it is sent.
+    /// The frame's bytes.
     pub fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -92,28 +93,28 @@ impl Hello {
         bytes
     }
 
-    /// Of whatever version, which is told by its number.
+    /// Decodes a hello of any protocol version; the caller checks the number.
     pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, Malformed> {
-        unless(bytes[..8] != MAGIC, "it does not begin as a lane does")?;
+        unless(bytes[..8] != MAGIC, "the hello has the wrong magic bytes")?;
         Ok(Self { protocol: u32_at(bytes, 8) })
     }
 }
 
-/// A range of a block of a snapshot.
+/// A range of a block of a snapshot, as a frame carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Of which snapshot.
+pub struct WireRange {
+    /// The snapshot.
     pub snapshot: [u8; 32],
-    /// The block's number in it.
+    /// The block's number within the snapshot.
     pub block: u32,
     /// First byte, counted from the start of the block.
     pub start: u32,
-    /// Bytes: 1 to [`RANGE_BYTES_MOST`], and the range ends within that.
+    /// Bytes. `start` + `len` is at most [`RANGE_BYTES_MOST`], and `len` at least 1.
     pub len: u32,
 }
 
-impl Wanted {
-    /// What a sum covers beside the range: block, start, length, snapshot.
+impl WireRange {
+    /// What the sum covers besides the bytes: block, start, length, snapshot.
     pub fn encode(&self) -> [u8; 44] {
         let mut bytes = [0; 44];
         for (at, number) in [(0, self.block), (4, self.start), (8, self.len)] {
@@ -123,39 +124,39 @@ impl Wanted {
         bytes
     }
 
-    /// True if a block can have such a range.
+    /// True if the range is not empty and a block can contain it.
     pub fn is_possible(&self) -> bool {
         self.len > 0 && u64::from(self.start) + u64::from(self.len) <= u64::from(RANGE_BYTES_MOST)
     }
 }
 
-/// What the asker says.
+/// A frame from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Give me this range. Its token follows.
+    /// Asks for a range. The token follows.
     Read {
-        /// By which it is answered. No two under way have the same.
+        /// Identifies the answer. No two reads in flight share a tag.
         tag: u32,
-        /// What is wanted; it may be impossible, which is refused.
-        wanted: Wanted,
-        /// Bytes of the token; 0: none.
+        /// The range. The server refuses one that no block can contain.
+        range: WireRange,
+        /// Bytes of the token; 0: no token.
         token_len: u16,
-        /// Ask no other node for it.
+        /// The server must not ask another node for the range.
         forwarded: bool,
-        /// How long the asker waits; 0, or more than the answerer's own limit: that limit.
+        /// How long the client waits. The server applies its own limit to 0 and to larger values.
         deadline_ms: u32,
     },
-    /// Nobody waits for this read any more. It is answered all the same, by whatever is at hand.
+    /// The client no longer waits for this read. The server still answers it, with whatever it has.
     Cancel {
-        /// Which.
+        /// The read's tag.
         tag: u32,
     },
-    /// Say that you are there.
+    /// Asks for a [`Pong`](Answer::Pong).
     Ping,
 }
 
 impl Request {
-    /// As it is sent, appended to `out`. The token of a read goes behind it.
+    /// Appends the frame to `out`. The caller appends the token of a read.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let head = |kind: u8, flag: bool, token_len: u16, tag: u32| {
             let [low, high] = token_len.to_le_bytes();
@@ -163,48 +164,51 @@ impl Request {
             [kind, u8::from(flag), low, high, a, b, c, d]
         };
         match self {
-            Self::Read { tag, wanted, token_len, forwarded, deadline_ms } => {
-                let what = wanted.encode();
+            Self::Read { tag, range, token_len, forwarded, deadline_ms } => {
+                let range = range.encode();
                 out.extend_from_slice(&head(1, *forwarded, *token_len, *tag));
-                out.extend_from_slice(&what[..12]);
+                out.extend_from_slice(&range[..12]);
                 out.extend_from_slice(&deadline_ms.to_le_bytes());
-                out.extend_from_slice(&what[12..]);
+                out.extend_from_slice(&range[12..]);
             }
             Self::Cancel { tag } => out.extend_from_slice(&head(2, false, 0, *tag)),
             Self::Ping => out.extend_from_slice(&head(3, false, 0, 0)),
         }
     }
 
-    /// How long the request is that begins so, without a token.
+    /// Bytes of the request that starts with `begin`, without its token.
     pub fn len_of(begin: &[u8; REQUEST_BYTES]) -> usize {
         if begin[0] == 1 { READ_BYTES } else { REQUEST_BYTES }
     }
 
-    /// From as many bytes as [`len_of`](Self::len_of) says.
+    /// Decodes a request of exactly [`len_of`](Self::len_of) bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        unless(bytes.len() < REQUEST_BYTES, "it is too short")?;
+        unless(bytes.len() < REQUEST_BYTES, "the request is too short")?;
         let (kind, flag, token_len, tag) =
             (bytes[0], bytes[1], u16::from_le_bytes([bytes[2], bytes[3]]), u32_at(bytes, 4));
         if kind == 1 {
-            unless(bytes.len() != READ_BYTES, "it is too short")?;
-            unless(flag > 1, "it has an unknown flag")?;
-            unless(usize::from(token_len) > TOKEN_BYTES_MOST, "its token is too long")?;
+            unless(bytes.len() != READ_BYTES, "the read request has the wrong length")?;
+            unless(flag > 1, "the request has an unknown flag")?;
+            unless(usize::from(token_len) > TOKEN_BYTES_MOST, "the token is too long")?;
             let mut snapshot = [0; 32];
             snapshot.copy_from_slice(&bytes[24..READ_BYTES]);
             let [block, start, len, deadline_ms] = [8, 12, 16, 20].map(|at| u32_at(bytes, at));
-            let wanted = Wanted { snapshot, block, start, len };
-            return Ok(Self::Read { tag, wanted, token_len, forwarded: flag == 1, deadline_ms });
+            let range = WireRange { snapshot, block, start, len };
+            return Ok(Self::Read { tag, range, token_len, forwarded: flag == 1, deadline_ms });
         }
-        unless(bytes.len() != REQUEST_BYTES || flag != 0 || token_len != 0, "it says more than it can")?;
+        unless(
+            bytes.len() != REQUEST_BYTES || flag != 0 || token_len != 0,
+            "a reserved field of the request is not 0",
+        )?;
         match kind {
             2 => Ok(Self::Cancel { tag }),
             3 if tag == 0 => Ok(Self::Ping),
-            _ => Err(Malformed("it asks for something unknown")),
+            _ => Err(Malformed("the request has an unknown kind")),
         }
     }
 }
 
-/// Why a range is not given. As numbers: 1 to 9 in this order.
+/// Why the server refuses a range. The numbers are 1 to 9 in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
     /// The node does not serve this snapshot.
@@ -215,20 +219,20 @@ pub enum RefusalCode {
     NoSuchRange,
     /// The object is gone from the origin.
     Gone,
-    /// The object in the origin is not the one of the snapshot.
+    /// The origin has another version of the object than the snapshot.
     Stale,
-    /// Not within the deadline.
+    /// The deadline passed.
     TimedOut,
-    /// It cannot be had at present. Codes that the asker does not know mean the same.
+    /// The range is currently unavailable. A client treats unknown codes the same way.
     Unavailable,
-    /// The node is stopping: ask another.
+    /// The node is stopping. The client should ask another.
     Stopping,
-    /// No block can have such a range, or no dataset such a token: a mistake of the asker.
+    /// No block can contain the range, or no dataset can have the token: the client's mistake.
     Invalid,
 }
 
 impl RefusalCode {
-    /// All there are, in the order of their numbers.
+    /// Every code, in the order of their numbers.
     pub const ALL: [Self; 9] = [
         Self::UnknownDataset,
         Self::Denied,
@@ -246,33 +250,33 @@ impl RefusalCode {
     }
 }
 
-/// What the answerer says.
+/// A frame from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The next piece of the range, which follows; behind the last one, the sum.
+    /// The next piece of a range. The bytes follow; after the last piece, the sum follows too.
     Bytes {
-        /// Of which read.
+        /// The read's tag.
         tag: u32,
         /// Bytes of the piece, without the sum.
         len: u32,
     },
-    /// It is not given, or no more of it. Words for people follow.
+    /// The server does not send the range, or not the rest of it. The reason follows as text.
     Refusal {
-        /// Of which read.
+        /// The read's tag.
         tag: u32,
         /// Why.
         code: RefusalCode,
-        /// Bytes of the words.
+        /// Bytes of the reason.
         len: u32,
     },
-    /// I am there.
+    /// Answers a [`Ping`](Request::Ping).
     Pong,
-    /// Ask on another lane from now on; close this one when all that was asked is answered.
+    /// The client must send new requests on another lane, and close this one when every read is answered.
     Goodbye,
 }
 
 impl Answer {
-    /// As it is sent.
+    /// The frame's bytes.
     pub fn encode(self) -> [u8; ANSWER_BYTES] {
         let (kind, code, tag, len) = match self {
             Self::Bytes { tag, len } => (1, 0, tag, len),
@@ -287,24 +291,24 @@ impl Answer {
         bytes
     }
 
-    /// The head of an answer.
+    /// Decodes the head of an answer.
     pub fn decode(bytes: &[u8; ANSWER_BYTES]) -> Result<Self, Malformed> {
         let (kind, code, tag, len) = (bytes[0], bytes[1], u32_at(bytes, 4), u32_at(bytes, 8));
-        unless(bytes[2..4] != [0, 0] || (code != 0 && kind != 2), "it says more than it can")?;
+        unless(bytes[2..4] != [0, 0] || (code != 0 && kind != 2), "a reserved field of the answer is not 0")?;
         match kind {
             1 => {
-                unless(!(1..=RANGE_BYTES_MOST).contains(&len), "it sends a range that no block can have")?;
+                unless(!(1..=RANGE_BYTES_MOST).contains(&len), "no block can contain a piece of this length")?;
                 Ok(Self::Bytes { tag, len })
             }
             2 => {
-                unless(len as usize > WORDS_BYTES_MOST, "it refuses with too many words")?;
+                unless(len as usize > REASON_BYTES_MOST, "the reason of the refusal is too long")?;
                 Ok(Self::Refusal { tag, code: RefusalCode::of(code), len })
             }
             3 | 4 => {
-                unless((tag, len) != (0, 0), "it says more than it can")?;
+                unless((tag, len) != (0, 0), "a reserved field of the answer is not 0")?;
                 Ok(if kind == 3 { Self::Pong } else { Self::Goodbye })
             }
-            _ => Err(Malformed("it answers something unknown")),
+            _ => Err(Malformed("the answer has an unknown kind")),
         }
     }
 }
@@ -313,9 +317,9 @@ impl Answer {
 mod tests {
     use super::*;
 
-    const WANTED: Wanted = Wanted { snapshot: [7; 32], block: 0x0102_0304, start: 5, len: 6 };
+    const RANGE: WireRange = WireRange { snapshot: [7; 32], block: 0x0102_0304, start: 5, len: 6 };
     const READ: Request =
-        Request::Read { tag: 0x0a0b_0c0d, wanted: WANTED, token_len: 6, forwarded: true, deadline_ms: 1500 };
+        Request::Read { tag: 0x0a0b_0c0d, range: RANGE, token_len: 6, forwarded: true, deadline_ms: 1500 };
 
     fn encoded(request: &Request) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -323,13 +327,14 @@ mod tests {
         bytes
     }
 
-    /// What the asker sends, in the order of the drawing, and what the answerer does: the layout of version 1 for good.
+    /// Each frame of the client in the order of the drawing. With those of [`answered`], the permanent layout of version 1.
     fn asked() -> Vec<u8> {
         let requests = [READ, Request::Cancel { tag: 3 }, Request::Ping].map(|request| encoded(&request));
         let [read, cancel, ping] = &requests;
         [&Hello { protocol: 1 }.encode()[..], read, b"sesame", cancel, ping].concat()
     }
 
+    /// Each frame of the server.
     fn answered() -> Vec<u8> {
         let refusal = Answer::Refusal { tag: 2, code: RefusalCode::Gone, len: 4 };
         let [bytes, refusal, pong, goodbye] =
@@ -340,14 +345,14 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_the_golden_files() {
-        // At run time: a test binary may have been built in another clone.
+        // Read at run time, since the test binary may have been built in another clone.
         let golden = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("golden");
         for (name, made) in [("v1-asked.frames", asked()), ("v1-answered.frames", answered())] {
             let path = golden.join(name);
             if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
                 std::fs::write(&path, &made).unwrap();
             }
-            assert!(std::fs::read(&path).is_ok_and(|kept| kept == made), "{name} has another layout");
+            assert!(std::fs::read(&path).is_ok_and(|kept| kept == made), "{name}: the layout changed");
         }
     }
 
@@ -389,14 +394,14 @@ mod tests {
         {
             assert!(answer(kind, code, len).is_err(), "{kind} {code} {len}");
         }
-        // A code from the future.
+        // A code of a later version.
         assert_eq!(answer(2, 99, 0), Ok(Answer::Refusal { tag: 0, code: RefusalCode::Unavailable, len: 0 }));
         assert!(Hello::decode(b"PRI * HTTP/2.0\r\n").is_err());
     }
 
     #[test]
     fn a_range_is_possible_if_a_block_can_have_it() {
-        let possible = |start, len| Wanted { start, len, ..WANTED }.is_possible();
+        let possible = |start, len| WireRange { start, len, ..RANGE }.is_possible();
         assert!(possible(0, RANGE_BYTES_MOST) && possible(RANGE_BYTES_MOST - 1, 1));
         assert!(!possible(0, 0) && !possible(1, RANGE_BYTES_MOST) && !possible(u32::MAX, u32::MAX));
     }

@@ -1,9 +1,9 @@
 //! How nodes talk to each other about cached blocks.
 //!
-//! [`frame`] is how bytes of blocks go, on connections of their own; [`v1`] is the gRPC service `CacheNode` for all that is
-//! small, generated from `proto/`; `tests/regenerate.rs` fails if what is checked in differs.
+//! [`frame`] carries bytes of blocks on connections of their own. [`v1`] is the gRPC service `CacheNode` for everything small,
+//! generated from `proto/`; `tests/regenerate.rs` fails if the checked-in code differs.
 //!
-//! Invariant: nothing here knows of stores, origins or who asks whom.
+//! Invariant: nothing here knows about stores or origins, or which node asks which.
 
 pub mod frame;
 
@@ -19,8 +19,8 @@ pub mod frame;
 #[rustfmt::skip]
 pub mod v1;
 
-/// The protocol number. Both sides send it, and do no more with a peer that has another.
+/// The protocol number. Both sides send it, and refuse a peer with another number.
 pub const PROTOCOL: u32 = 1;
 
-/// The largest message of gRPC that either side accepts.
+/// The largest gRPC message that either side accepts.
 pub const MESSAGE_BYTES_MOST: usize = 2 << 20;

@@ -1,9 +1,9 @@
-//! Memory for ranges that go to peers and come from them, used again and again.
+//! Reusable memory for ranges that are sent to peers and received from them.
 //!
-//! Fresh memory of such sizes comes from the kernel page by page, zeroed, and goes back to it: that was a fifth of the time of
-//! a read from a peer over loopback. So what a reader has dropped is filled again.
+//! The kernel hands out memory of such sizes page by page, zeroed, and takes it back the same way: that was a fifth of the time
+//! of a read from a peer over loopback. A buffer that its reader has dropped is therefore filled again.
 //!
-//! Invariant: what is kept for later is bounded in bytes and in number. What is lent is bounded by who asks for ranges.
+//! Invariant: idle buffers are bounded in bytes and in number. Buffers on loan are bounded by the number of reads.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,65 +11,65 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-/// Smaller ones are left to the allocator, which keeps such memory itself.
+/// Smaller buffers come from the allocator, which reuses such memory itself.
 const LEN_LEAST: usize = 32 << 10;
 
-/// Bytes that are kept at most.
-const KEPT_BYTES_MOST: usize = 32 << 20;
+/// The most bytes of idle buffers.
+const IDLE_BYTES_MOST: usize = 32 << 20;
 
-/// Buffers that are kept at most: all are looked through.
-const KEPT_MOST: usize = 64;
+/// The most idle buffers; a search visits all of them.
+const IDLE_MOST: usize = 64;
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// The longest unused first.
+struct Idle {
+    /// The least recently used first.
     buffers: VecDeque<Vec<u8>>,
     bytes: usize,
 }
 
-/// Buffers that are used again. Shared by all who need one.
+/// Reusable buffers, shared by all readers.
 #[derive(Debug, Default)]
-pub struct Buffers(Mutex<Kept>);
+pub struct Buffers(Mutex<Idle>);
 
-/// A buffer on loan.
-struct Lent {
+/// A buffer on loan, which returns when it is dropped.
+struct Loan {
     bytes: Vec<u8>,
-    home: Arc<Buffers>,
+    pool: Arc<Buffers>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for Loan {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Lent {
+impl Drop for Loan {
     fn drop(&mut self) {
-        self.home.put(std::mem::take(&mut self.bytes));
+        self.pool.put(std::mem::take(&mut self.bytes));
     }
 }
 
-/// Buffers for lengths that are about the same are of one size, up to an eighth more than is needed.
+/// The size of a buffer for `len` bytes: similar lengths share a size, at most an eighth larger than needed.
 fn size_for(len: usize) -> usize {
     len.next_multiple_of(len.next_power_of_two() / 16)
 }
 
 impl Buffers {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Idle> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of this size that was used before.
+    /// An idle buffer of this size.
     fn used(&self, size: usize) -> Option<Vec<u8>> {
-        let mut kept = self.lock();
-        // The one used last may still be in the processor's cache.
-        let found = kept.buffers.iter().rposition(|buffer| buffer.capacity() == size);
-        let buffer = found.and_then(|at| kept.buffers.remove(at))?;
-        kept.bytes -= size;
+        let mut idle = self.lock();
+        // The most recently used buffer may still be in the CPU's cache.
+        let found = idle.buffers.iter().rposition(|buffer| buffer.capacity() == size);
+        let buffer = found.and_then(|at| idle.buffers.remove(at))?;
+        idle.bytes -= size;
         Some(buffer)
     }
 
-    /// An empty buffer that takes `len` bytes without growing.
+    /// An empty buffer with room for `len` bytes.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         if len < LEN_LEAST {
             return Vec::with_capacity(len);
@@ -80,27 +80,27 @@ impl Buffers {
         buffer
     }
 
-    /// A buffer of `len` bytes or somewhat more, which hold anything.
+    /// A buffer of `len` bytes or slightly more, with arbitrary contents.
     pub fn take_filled(&self, len: usize) -> Vec<u8> {
         if len < LEN_LEAST {
             return vec![0; len];
         }
         let size = size_for(len);
         let mut buffer = self.used(size).unwrap_or_else(|| vec![0; size]);
-        // Nothing, where it was filled before.
+        // Writes nothing if the buffer was filled before.
         buffer.resize(size, 0);
         buffer
     }
 
-    /// What is in a buffer; the last who drops it gives it back.
+    /// The contents of a buffer, which returns when the last reference is dropped.
     pub(crate) fn lend(self: &Arc<Self>, bytes: Vec<u8>) -> Bytes {
         if bytes.len() < LEN_LEAST {
             return bytes.into();
         }
-        Bytes::from_owner(Lent { bytes, home: Arc::clone(self) })
+        Bytes::from_owner(Loan { bytes, pool: Arc::clone(self) })
     }
 
-    /// Part of what is in a buffer, or a copy of that if it is less than half: who keeps it keeps no more than twice as much.
+    /// Part of the contents of a buffer. A part of less than half is copied, so that a part holds at most twice its length.
     pub fn lend_part(self: &Arc<Self>, bytes: Vec<u8>, part: Range<usize>) -> Bytes {
         let is_less = part.len() < bytes.len() / 2;
         let lent = self.lend(bytes);
@@ -108,17 +108,17 @@ impl Buffers {
     }
 
     fn put(&self, buffer: Vec<u8>) {
-        let mut kept = self.lock();
-        kept.bytes += buffer.capacity();
-        kept.buffers.push_back(buffer);
-        let mut gone = Vec::new();
-        while kept.bytes > KEPT_BYTES_MOST || kept.buffers.len() > KEPT_MOST {
-            let Some(oldest) = kept.buffers.pop_front() else { break };
-            kept.bytes -= oldest.capacity();
-            gone.push(oldest);
+        let mut idle = self.lock();
+        idle.bytes += buffer.capacity();
+        idle.buffers.push_back(buffer);
+        let mut excess = Vec::new();
+        while idle.bytes > IDLE_BYTES_MOST || idle.buffers.len() > IDLE_MOST {
+            let Some(oldest) = idle.buffers.pop_front() else { break };
+            idle.bytes -= oldest.capacity();
+            excess.push(oldest);
         }
-        // Freed after the lock.
-        drop(kept);
+        // The excess is freed without the lock.
+        drop(idle);
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
         let part = lent.slice(5..10);
         drop(lent);
         let another = buffers.take(111_000);
-        assert_ne!(another.as_ptr(), place, "a part of it is in use");
+        assert_ne!(another.as_ptr(), place, "a part of the first is in use");
         drop(another);
         assert_eq!(*part, [7; 5]);
         drop(part);
@@ -160,15 +160,15 @@ mod tests {
             buffers.lend(buffer)
         };
         drop((0..20).map(|_| lend(4 << 20)).collect::<Vec<_>>());
-        let kept = |buffers: &Buffers| {
-            let kept = buffers.lock();
-            (kept.bytes, kept.buffers.len())
+        let idle = |buffers: &Buffers| {
+            let idle = buffers.lock();
+            (idle.bytes, idle.buffers.len())
         };
-        assert_eq!(kept(&buffers), (KEPT_BYTES_MOST, 8));
+        assert_eq!(idle(&buffers), (IDLE_BYTES_MOST, 8));
         drop((0..100).map(|_| lend(LEN_LEAST)).collect::<Vec<_>>());
-        assert_eq!(kept(&buffers), (KEPT_MOST * LEN_LEAST, KEPT_MOST), "the newest stay");
+        assert_eq!(idle(&buffers), (IDLE_MOST * LEN_LEAST, IDLE_MOST), "the newest stay");
         drop(lend(LEN_LEAST - 1));
-        assert_eq!(kept(&buffers).1, KEPT_MOST);
+        assert_eq!(idle(&buffers).1, IDLE_MOST);
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         let filled = buffers.take_filled(200_000);
         let (place, len) = (filled.as_ptr(), filled.len());
         let small = buffers.lend_part(filled, 100..1000);
-        assert_eq!((buffers.lock().bytes, &small[..]), (len, &[0; 900][..]), "the rest is free again");
+        assert_eq!((buffers.lock().bytes, &small[..]), (len, &[0; 900][..]), "the buffer is back");
         let large = buffers.lend_part(buffers.take_filled(200_000), 4096..len);
         assert_eq!((buffers.lock().bytes, large.as_ptr()), (0, place.wrapping_add(4096)), "nothing is copied");
     }

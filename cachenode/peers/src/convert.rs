@@ -1,19 +1,18 @@
-//! Between what goes over the wire and our types. Nothing that came from the other side gets further unchecked.
+//! Translates between wire types and ours. Nothing from the other side passes unchecked.
 
 use bytes::Bytes;
-use larder_cachenode_api::frame::{RefusalCode, WORDS_BYTES_MOST, Wanted};
+use larder_cachenode_api::frame::{REASON_BYTES_MOST, RefusalCode, WireRange};
 use larder_cachenode_api::{PROTOCOL, v1};
-use larder_dataset::{BlockIndex, SnapshotId};
+use larder_dataset::{BlockIndex, BlockRange, SnapshotId, crc32c};
 use tonic::{Code, Status};
 
-use crate::blocks::{DatasetStats, ReadError, Want};
+use crate::blocks::DatasetStats;
+use crate::read::ReadError;
 
-/// What a request says that cannot be answered.
+/// Why a message is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadRequest {
-    #[error(
-        "protocol {theirs} was asked for, this node speaks {PROTOCOL}: run the same version of Larder on all nodes"
-    )]
+    #[error("the peer speaks protocol {theirs}, this node {PROTOCOL}: run the same version of Larder on all nodes")]
     Protocol { theirs: u32 },
     #[error("{field}: {what}")]
     Field { field: &'static str, what: &'static str },
@@ -38,21 +37,21 @@ fn snapshot(bytes: &[u8]) -> Result<SnapshotId, BadRequest> {
     Ok(SnapshotId(id))
 }
 
-pub(crate) fn wanted(snapshot: SnapshotId, want: Want) -> Wanted {
-    Wanted { snapshot: snapshot.0, block: want.block.0, start: want.start, len: want.len }
+pub(crate) fn range_to_wire(snapshot: SnapshotId, range: BlockRange) -> WireRange {
+    WireRange { snapshot: snapshot.0, block: range.block.0, start: range.start, len: range.len }
 }
 
-pub(crate) fn want(wanted: &Wanted) -> (SnapshotId, Want) {
-    let want = Want { block: BlockIndex(wanted.block), start: wanted.start, len: wanted.len };
-    (SnapshotId(wanted.snapshot), want)
+pub(crate) fn range_from_wire(range: &WireRange) -> (SnapshotId, BlockRange) {
+    let WireRange { snapshot, block, start, len } = *range;
+    (SnapshotId(snapshot), BlockRange { block: BlockIndex(block), start, len })
 }
 
-/// What comes behind a range whose CRC32C this is.
-pub(crate) fn sum(wanted: &Wanted, crc: u32) -> u32 {
-    crc ^ larder_dataset::crc32c(&wanted.encode())
+/// The sum that follows a range whose CRC32C is `crc`.
+pub(crate) fn sum(range: &WireRange, crc: u32) -> u32 {
+    crc ^ crc32c(&range.encode())
 }
 
-/// A refusal, and its words.
+/// The code of a refusal, and its reason.
 pub(crate) fn refusal(error: &ReadError) -> (RefusalCode, String) {
     let code = match error {
         ReadError::UnknownDataset => RefusalCode::UnknownDataset,
@@ -64,18 +63,18 @@ pub(crate) fn refusal(error: &ReadError) -> (RefusalCode, String) {
         ReadError::Unavailable { .. } => RefusalCode::Unavailable,
         ReadError::Stopping => RefusalCode::Stopping,
     };
-    let mut words = match error {
+    let mut reason = match error {
         ReadError::Unavailable { message } => message.clone(),
         other => other.to_string(),
     };
-    while words.len() > WORDS_BYTES_MOST {
-        words.pop();
+    while reason.len() > REASON_BYTES_MOST {
+        reason.pop();
     }
-    (code, words)
+    (code, reason)
 }
 
-/// What a refusal means. Errors: what was asked cannot be, which is no refusal of anything.
-pub(crate) fn read_error(code: RefusalCode, words: String) -> Result<ReadError, String> {
+/// The error that a refusal stands for. Error: the reason why the request itself was invalid.
+pub(crate) fn read_error(code: RefusalCode, reason: String) -> Result<ReadError, String> {
     Ok(match code {
         RefusalCode::UnknownDataset => ReadError::UnknownDataset,
         RefusalCode::Denied => ReadError::Denied,
@@ -83,9 +82,9 @@ pub(crate) fn read_error(code: RefusalCode, words: String) -> Result<ReadError, 
         RefusalCode::Gone => ReadError::Gone,
         RefusalCode::Stale => ReadError::Stale,
         RefusalCode::TimedOut => ReadError::TimedOut,
-        RefusalCode::Unavailable => ReadError::Unavailable { message: words },
+        RefusalCode::Unavailable => ReadError::Unavailable { message: reason },
         RefusalCode::Stopping => ReadError::Stopping,
-        RefusalCode::Invalid => return Err(words),
+        RefusalCode::Invalid => return Err(reason),
     })
 }
 
@@ -127,11 +126,11 @@ mod tests {
     #[test]
     fn refusals_survive_the_wire() {
         for error in EVERY_ERROR {
-            let (code, words) = refusal(&error);
-            assert_eq!(read_error(code, words), Ok(error));
+            let (code, reason) = refusal(&error);
+            assert_eq!(read_error(code, reason), Ok(error));
         }
         assert_eq!(read_error(RefusalCode::Invalid, "no".to_owned()), Err("no".to_owned()));
-        let (_, words) = refusal(&ReadError::unavailable("ä".repeat(WORDS_BYTES_MOST)));
-        assert_eq!(words.len(), WORDS_BYTES_MOST, "whole characters");
+        let (_, reason) = refusal(&ReadError::unavailable("ä".repeat(REASON_BYTES_MOST)));
+        assert_eq!(reason.len(), REASON_BYTES_MOST, "cut between characters");
     }
 }

@@ -1,23 +1,23 @@
-//! What is counted about peers, on both sides. Passed in, so that tests and metrics read it.
+//! The counters of both sides. Callers pass them in, so that tests and metrics can read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::blocks::ReadError;
+use crate::read::ReadError;
 
-/// Why a peer was found unfit. A closed set: fit for the label of a metric.
+/// Why a peer failed. A closed set, which suits a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// No connection: nobody there, or it does not accept our certificate, or we not its.
+    /// No connection: nothing listens there, or one side does not accept the other's certificate.
     Connect,
-    /// No answer, or too slow a one.
+    /// No answer, or an answer that was too slow.
     TimedOut,
     /// The connection broke, or the peer failed.
     Broken,
-    /// The stream ended before all was there.
+    /// The connection ended within a range.
     Truncated,
     /// A checksum was wrong.
     WrongBytes,
-    /// Something else came than was asked for.
+    /// The answer was not one to the request.
     WrongBlock,
     /// The peer speaks another protocol.
     OtherProtocol,
@@ -26,7 +26,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All there are, in the order of their numbers.
+    /// Every cause, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Connect,
         Self::TimedOut,
@@ -38,7 +38,7 @@ impl Cause {
         Self::Stopping,
     ];
 
-    /// As it is named in metrics.
+    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -53,7 +53,7 @@ impl Cause {
     }
 }
 
-/// How refusals are named in metrics, in the order of [`refusal_number`].
+/// The names of refusals in metrics, in the order of [`refusal_number`].
 const REFUSALS: [&str; 8] =
     ["unknown_dataset", "denied", "no_such_range", "gone", "stale", "timed_out", "unavailable", "stopping"];
 
@@ -70,7 +70,7 @@ fn refusal_number(error: &ReadError) -> usize {
     }
 }
 
-/// Counts by refusal.
+/// A count for each kind of refusal.
 #[derive(Debug, Default)]
 pub struct RefusalCounters([AtomicU64; 8]);
 
@@ -79,7 +79,7 @@ impl RefusalCounters {
         self.0[refusal_number(error)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often such a refusal was counted, whatever its message.
+    /// The count of this kind of refusal, whatever its message.
     pub fn of(&self, error: &ReadError) -> u64 {
         self.0[refusal_number(error)].load(Ordering::Relaxed)
     }
@@ -90,45 +90,45 @@ impl RefusalCounters {
     }
 }
 
-/// All that is counted about peers. Shared by a node's client and server.
+/// Every counter about peers, shared by a node's client and server.
 #[derive(Debug, Default)]
 pub struct PeerCounters {
-    /// Requests that were sent to peers.
+    /// Requests sent to peers.
     pub reads: AtomicU64,
-    /// Bytes that peers sent and that were found right.
+    /// Bytes received from peers whose checksum was right.
     pub read_bytes: AtomicU64,
-    /// Reads that were not sent, or given up, because their peer is known to be unfit.
+    /// Reads that were not sent, or were abandoned, because their peer is down.
     pub bypassed: AtomicU64,
-    /// How often a peer went from fit to unfit.
+    /// How often a peer went down.
     pub went_down: AtomicU64,
-    /// How often an unfit peer was found to be fit again.
+    /// How often a peer came back up.
     pub came_back: AtomicU64,
     /// Connections made to peers.
     pub connections: AtomicU64,
     errors: [AtomicU64; Cause::ALL.len()],
-    /// Ranges that peers refused us.
+    /// Ranges that peers refused to this node.
     pub refused_by_peers: RefusalCounters,
 
-    /// Ranges that were sent to peers, whole.
+    /// Ranges sent to peers in full.
     pub served_reads: AtomicU64,
-    /// Bytes of ranges that were sent to peers, also of those that were refused in the middle.
+    /// Bytes of ranges sent to peers, including those of ranges refused partway.
     pub served_bytes: AtomicU64,
-    /// Ranges that we refused to peers.
+    /// Ranges that this node refused to peers.
     pub refused: RefusalCounters,
-    /// Requests that were turned away whole: malformed, of another protocol, too many, or while stopping.
+    /// Requests rejected before they were read: malformed, of another protocol, over the limit, or while stopping.
     pub turned_away: AtomicU64,
-    /// Connections that were not let in: no certificate of ours, or no handshake in time.
+    /// Connections rejected: no valid certificate, or no handshake in time.
     pub not_let_in: AtomicU64,
-    /// Connections that were cut because their peer did not take what it asked for.
+    /// Connections closed because the peer stopped reading.
     pub cut: AtomicU64,
-    /// Gauge: bytes of blocks on their way to peers.
+    /// Gauge: bytes of blocks in flight to peers.
     pub under_way_bytes: AtomicU64,
-    /// The most that [`under_way_bytes`](Self::under_way_bytes) has been.
+    /// The maximum of [`under_way_bytes`](Self::under_way_bytes) so far.
     pub under_way_bytes_most: AtomicU64,
 }
 
 impl PeerCounters {
-    /// Reads of peers that failed for this cause, and by which the peer became unfit or was found to be so still.
+    /// Reads that failed for this cause, and took the peer down or found it still down.
     pub fn errors(&self, cause: Cause) -> u64 {
         self.errors[cause as usize].load(Ordering::Relaxed)
     }
@@ -137,7 +137,7 @@ impl PeerCounters {
         self.errors[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Every count and its name, as `GetStats` tells them.
+    /// Every count and its name, as `GetStats` reports them.
     pub fn values(&self) -> Vec<(String, u64)> {
         let plain = [
             ("reads", &self.reads),

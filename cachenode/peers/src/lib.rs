@@ -1,30 +1,34 @@
-//! What nodes do for each other with what they have cached.
+//! How nodes share what they have cached.
 //!
-//! The cast: [`blocks`] is what a node gives away, and how it refuses; [`server`] serves that to peers; [`client`] reads from
-//! them, and goes round those that fail; [`membership`] says who they are; [`tls`] is how each knows the other; [`counters`]
-//! counts all of it. `buffers` is memory that is used again, `wire` is a connection of either side, `convert` knows both what goes over it and our types, `chain` writes errors.
+//! The cast: [`server`] serves blocks to peers, which it gets from an implementation of [`blocks::Blocks`]; [`client`] reads
+//! from peers and bypasses those that fail; [`read`] holds the request and the answer that both sides use; [`membership`] says
+//! which nodes there are; [`tls`] authenticates them; [`counters`] counts all of it. [`token`] is a dataset's secret,
+//! [`buffers`] is memory that is reused, `wire` is a connection of either side, and `convert` translates between wire types and
+//! ours.
 //!
-//! Invariants: bytes from a peer are the length that was asked for and match the checksum they came with; a peer that does
-//! not answer costs the one who asks a bounded time, and not one request after the other; what is on its way to peers is
-//! bounded in bytes.
+//! Invariants: bytes from a peer have the requested length and match the checksum they came with; a peer that does not answer
+//! costs a reader a bounded time, once and not for every request; bytes in flight to peers are bounded.
 //!
-//! It does not know where blocks come from, which node should have which, or what a file is.
+//! This crate does not know where blocks come from, which node should have which block, or what a file is.
 
 pub mod blocks;
-mod buffers;
-mod chain;
+pub mod buffers;
 pub mod client;
 mod convert;
 pub mod counters;
 pub mod membership;
+pub mod read;
 pub mod server;
 pub mod tls;
+pub mod token;
 mod wire;
 
-pub use blocks::{Ask, Blocks, DatasetStats, Given, ReadError, Token, Want};
+pub use blocks::{Blocks, DatasetStats};
 pub use buffers::Buffers;
 pub use client::{NodeInfo, NodeStats, PeerError, PeerStatus, Peers, PeersConfig};
 pub use counters::{Cause, PeerCounters};
-pub use membership::{Membership, Node, NodeList, Source};
+pub use membership::{MemberSource, Membership, Node, NodeList};
+pub use read::{BlockBytes, ReadError, ReadRequest};
 pub use server::{Server, ServerConfig};
 pub use tls::{Security, Tls, TlsFiles};
+pub use token::{InvalidToken, Token};

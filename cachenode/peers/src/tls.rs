@@ -1,111 +1,87 @@
-//! How nodes know each other: TLS 1.3 on which both sides show a certificate.
+//! How nodes authenticate each other: TLS 1.3, with a certificate from both sides.
 //!
-//! One rule, for both sides: a certificate counts if the CA of [`TlsFiles::ca`] signed it, it has not expired, and it carries
-//! the DNS name [`NODE_DNS_NAME`]. So one secret serves all nodes of a cluster, no address needs to be in a certificate,
-//! and what the same CA signed for other purposes does not get in.
+//! Both sides apply one rule: they accept a certificate if the CA of [`TlsFiles::ca`] signed it, it has not expired, and it
+//! carries the DNS name [`NODE_DNS_NAME`]. One secret therefore serves all nodes of a cluster, no address needs to be in a
+//! certificate, and certificates that the same CA signed for other purposes are rejected.
 //!
-//! The files are looked at once a second: each new connection uses the newest that could be read. Connections live on, at
-//! most as long as [`ServerConfig::connection_age_most`](crate::ServerConfig::connection_age_most); sessions are not
-//! resumed, so that no connection is older than the certificates it was let in with.
+//! The cast: [`Tls`] loads the files and reloads them when they change; `verify` is the rule, `protocol` the choice between
+//! gRPC and lanes, `explain` the errors for people.
 //!
-//! Invariant: what is in a key file is never printed, and files that do not hold together never replace those that do.
+//! The files are checked once a second, and each new connection uses the newest usable ones. Existing connections stay, at
+//! most for the server's `connection_age_most`; sessions are not resumed, so that every connection has presented its
+//! certificate itself.
+//!
+//! Invariant: the contents of a key file are never printed, and files that do not belong together never replace those that do.
 
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::client::{Resumption, verify_server_name};
+use larder_dataset::Chain;
+use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
-    ServerConfig, SignatureScheme,
-};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::chain::chain;
+use protocol::AppProtocol;
+use verify::{NodesOnly, has_node_name};
 
-/// The DNS name that the certificate of every node carries.
-pub const NODE_DNS_NAME: &str = "cachenode.larder.dev";
+pub use verify::NODE_DNS_NAME;
 
-/// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) mod explain;
+pub(crate) mod protocol;
+pub(crate) mod verify;
 
-/// What is spoken over a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spoken {
-    /// gRPC over HTTP/2.
-    Grpc,
-    /// Bytes of blocks in frames.
-    Lane,
-}
+/// How often the files are checked.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-impl Spoken {
-    const ALL: [Self; 2] = [Self::Grpc, Self::Lane];
-
-    /// Its name in the handshake.
-    fn alpn(self) -> &'static [u8] {
-        match self {
-            Self::Grpc => b"h2",
-            Self::Lane => b"larder-blocks/1",
-        }
-    }
-
-    /// HTTP/2 unless something else was agreed on.
-    pub(crate) fn of_alpn(agreed: Option<&[u8]>) -> Self {
-        if agreed == Some(Self::Lane.alpn()) { Self::Lane } else { Self::Grpc }
-    }
-}
-
-/// How nodes talk to each other.
+/// How connections between nodes are secured.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// Encrypted, and both sides show who they are.
+    /// Encrypted, and both sides are authenticated.
     Tls(Arc<Tls>),
-    /// Neither. Only where an administrator asked for it by name: whoever reaches the port may try tokens, and whoever
-    /// sees the packets reads them.
+    /// Neither. Only if an administrator explicitly configured it: anyone who reaches the port can try tokens, and anyone who
+    /// sees the packets can read them.
     Plaintext,
 }
 
 /// Where the PEM files are.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificates of the CAs that sign those of nodes. Several while one replaces another.
+    /// The certificates of the CAs that sign the nodes' certificates: several while one CA replaces another.
     pub ca: PathBuf,
-    /// This node's certificate, and what is between it and the CA.
+    /// This node's certificate, and the intermediates between it and the CA.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
 
-/// Why certificates cannot be used.
+/// Why certificates are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read, or is not PEM.
     #[error("read {what} from {}", path.display())]
     File {
-        /// What it should hold.
+        /// What it should contain.
         what: &'static str,
         /// Where.
         path: PathBuf,
         /// Why.
         source: rustls::pki_types::pem::Error,
     },
-    /// A file holds no certificate.
-    #[error("{} holds no certificate", path.display())]
+    /// A file contains no certificate.
+    #[error("{} contains no certificate", path.display())]
     Empty {
         /// Where.
         path: PathBuf,
     },
-    /// The CA, certificate and key do not go together.
+    /// The CA, certificate and key do not belong together.
     #[error("use the certificate {} with its key and CA", path.display())]
     Unfit {
         /// The certificate.
@@ -142,7 +118,7 @@ impl TlsFiles {
             .with_client_cert_verifier(Arc::new(NodesOnly(verifier)))
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(|error| unfit(error.into()))?;
-        server.alpn_protocols = Spoken::ALL.map(|spoken| spoken.alpn().to_vec()).into();
+        server.alpn_protocols = AppProtocol::ALL.map(|protocol| protocol.alpn().to_vec()).into();
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         let mut client = client_builder(provider)
@@ -151,16 +127,16 @@ impl TlsFiles {
             .with_client_auth_cert(chain, key)
             .map_err(|error| unfit(error.into()))?;
         client.resumption = Resumption::disabled();
-        let clients = Spoken::ALL.map(|spoken| {
+        let clients = AppProtocol::ALL.map(|protocol| {
             let mut client = client.clone();
-            client.alpn_protocols = vec![spoken.alpn().to_vec()];
+            client.alpn_protocols = vec![protocol.alpn().to_vec()];
             Arc::new(client)
         });
         Ok(Configs { server: Arc::new(server), clients })
     }
 
-    /// Tells one state of the files from the next; parts that cannot be looked at are `None`.
-    fn look(&self) -> [Option<Looks>; 3] {
+    /// Identifies the current state of the files; `None` for a file without metadata.
+    fn versions(&self) -> [Option<FileVersion>; 3] {
         [&self.ca, &self.cert, &self.key].map(|path| {
             let found = std::fs::metadata(path).ok()?;
             Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec(), found.size()))
@@ -168,7 +144,8 @@ impl TlsFiles {
     }
 }
 
-type Looks = (u64, u64, i64, i64, u64);
+/// Device, inode, modification time (s, ns), size.
+type FileVersion = (u64, u64, i64, i64, u64);
 
 fn client_builder(
     provider: Arc<CryptoProvider>,
@@ -176,7 +153,7 @@ fn client_builder(
     ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13])
 }
 
-/// At least one.
+/// The certificates of a PEM file: at least one.
 fn certificates(path: &PathBuf, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let file = |source| TlsError::File { what, path: path.clone(), source };
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(file)?.collect();
@@ -184,7 +161,7 @@ fn certificates(path: &PathBuf, what: &'static str) -> Result<Vec<CertificateDer
     if found.is_empty() { Err(TlsError::Empty { path: path.clone() }) } else { Ok(found) }
 }
 
-/// For a server that is no node: signed by the CA in this file, for the name it is called by. Blocks.
+/// For a server that is not a node: its certificate must be signed by the CA in this file and carry its own name. Blocks.
 pub(crate) fn connector_for(ca: &PathBuf) -> Result<tokio_rustls::TlsConnector, TlsError> {
     let unfit = |error: Error| TlsError::Unfit { path: ca.clone(), source: error.into() };
     let mut roots = RootCertStore::empty();
@@ -195,63 +172,55 @@ pub(crate) fn connector_for(ca: &PathBuf) -> Result<tokio_rustls::TlsConnector, 
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()).into())
 }
 
-pub(crate) fn node_name() -> ServerName<'static> {
-    ServerName::try_from(NODE_DNS_NAME).expect("a constant that is a DNS name")
-}
-
-fn has_node_name(certificate: &CertificateDer<'_>) -> Result<(), Error> {
-    verify_server_name(&ParsedCertificate::try_from(certificate)?, &node_name())
-}
-
 #[derive(Debug)]
 struct Configs {
     server: Arc<ServerConfig>,
-    /// In the order of [`Spoken::ALL`].
+    /// In the order of [`AppProtocol::ALL`].
     clients: [Arc<ClientConfig>; 2],
 }
 
-/// The certificates of this node, the newest that could be read.
+/// The certificates of this node: the newest usable ones.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
     configs: ArcSwap<Configs>,
-    /// How the files looked before they were loaded.
-    looked: [Option<Looks>; 3],
+    /// The files' versions before they were loaded.
+    loaded: [Option<FileVersion>; 3],
 }
 
 impl Tls {
-    /// Loads the files. Blocks for as long as that takes.
+    /// Loads the files. Blocks.
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
-        // First looked at, then loaded: what changes in between is loaded again.
-        let looked = files.look();
+        // The versions come first: a file that changes in between is loaded again.
+        let loaded = files.versions();
         let configs = ArcSwap::from_pointee(files.load()?);
-        Ok(Arc::new(Self { files, configs, looked }))
+        Ok(Arc::new(Self { files, configs, loaded }))
     }
 
-    /// Loads the files again whenever they change, until told to stop. Those that cannot be used are logged once, tried again
-    /// at each look, and meanwhile the old ones stay.
+    /// Reloads the files whenever they change, until `stopping` is cancelled. Unusable files are logged once and retried at
+    /// each check; meanwhile the old ones stay in use.
     pub async fn watch(self: Arc<Self>, stopping: CancellationToken) {
-        let mut loaded = self.looked;
-        let mut complained = None;
-        while stopping.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+        let mut loaded = self.loaded;
+        let mut logged = None;
+        while stopping.run_until_cancelled(tokio::time::sleep(CHECK_EVERY)).await.is_some() {
             let tls = Arc::clone(&self);
-            let looks = move || {
-                let now = tls.files.look();
+            let check = move || {
+                let now = tls.files.versions();
                 (now, (now != loaded).then(|| tls.files.load()))
             };
-            // A runtime that shuts down drops what it has not begun.
-            let Ok((now, outcome)) = tokio::task::spawn_blocking(looks).await else { return };
+            // A runtime that shuts down drops tasks that have not started.
+            let Ok((now, outcome)) = tokio::task::spawn_blocking(check).await else { return };
             match outcome {
-                None => complained = None,
+                None => logged = None,
                 Some(Ok(configs)) => {
                     self.configs.store(Arc::new(configs));
                     loaded = now;
-                    complained = None;
-                    info!(cert = %self.files.cert.display(), "load changed certificates");
+                    logged = None;
+                    info!(cert = %self.files.cert.display(), "reloaded the certificates");
                 }
-                Some(Err(error)) if complained != Some(now) => {
-                    complained = Some(now);
-                    warn!(error = chain(&error), "certificates changed and cannot be used; keep the old ones");
+                Some(Err(error)) if logged != Some(now) => {
+                    logged = Some(now);
+                    warn!(error = %Chain(&error), "the changed certificates are unusable; the old ones stay in use");
                 }
                 Some(Err(_)) => {}
             }
@@ -262,94 +231,7 @@ impl Tls {
         Arc::clone(&self.configs.load().server).into()
     }
 
-    pub(crate) fn connector(&self, spoken: Spoken) -> tokio_rustls::TlsConnector {
-        Arc::clone(&self.configs.load().clients[spoken as usize]).into()
+    pub(crate) fn connector(&self, protocol: AppProtocol) -> tokio_rustls::TlsConnector {
+        Arc::clone(&self.configs.load().clients[protocol as usize]).into()
     }
-}
-
-/// Lets in whom the CA vouches for, if their certificate is that of a node.
-#[derive(Debug)]
-struct NodesOnly(Arc<dyn ClientCertVerifier>);
-
-impl ClientCertVerifier for NodesOnly {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        let verified = self.0.verify_client_cert(certificate, intermediates, now)?;
-        has_node_name(certificate)?;
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
-}
-
-/// An I/O error in words: what is wrong with whose certificate, and what to do, if that is what it is about.
-pub(crate) fn words(error: &io::Error) -> String {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    inner.map_or_else(|| error.to_string(), words_of)
-}
-
-fn words_of(error: &Error) -> String {
-    use AlertDescription as Alert;
-    use CertificateError as Wrong;
-    let words = match error {
-        Error::NoCertificatesPresented => "the peer shows no certificate: give it one that the CA signed",
-        Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
-            "the peer's certificate has expired: renew it, or set the clocks"
-        }
-        Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
-            "the peer's certificate is not valid yet: set the clocks"
-        }
-        Error::InvalidCertificate(Wrong::UnknownIssuer | Wrong::BadSignature) => {
-            "the peer's certificate is signed by another CA: give all nodes the same CA, or both while one replaces the other"
-        }
-        Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
-            return format!("the peer's certificate is not that of a node: it lacks the DNS name {NODE_DNS_NAME}");
-        }
-        Error::AlertReceived(Alert::CertificateExpired) => {
-            "the peer finds our certificate expired: renew it, or set the clocks"
-        }
-        Error::AlertReceived(Alert::UnknownCA | Alert::DecryptError) => {
-            "the peer trusts another CA than the one that signed our certificate: give all nodes the same CA"
-        }
-        Error::AlertReceived(Alert::CertificateRequired) => {
-            "the peer wants a certificate and we showed none: give this node one that the CA signed"
-        }
-        Error::AlertReceived(Alert::BadCertificate | Alert::CertificateUnknown | Alert::AccessDenied) => {
-            return format!(
-                "the peer refuses our certificate: it must be valid, signed by the same CA, and carry the DNS name \
-                 {NODE_DNS_NAME}"
-            );
-        }
-        Error::InvalidMessage(_) => "the peer does not speak TLS: set all nodes up alike",
-        other => return format!("TLS: {other}"),
-    };
-    words.to_owned()
 }

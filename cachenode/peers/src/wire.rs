@@ -1,7 +1,7 @@
-//! One connection of either side, encrypted or not: bytes in and out, until it is cut.
+//! One connection of either side, encrypted or not: bytes in and out, until it is cancelled.
 //!
-//! Invariant: once its token is cancelled nothing goes in or out any more, whoever holds it; and why its bytes stopped is
-//! kept in words, since who speaks over it forgets it.
+//! Invariants: once its token is cancelled no byte passes in either direction; the reason why its bytes stopped is kept as
+//! text, since the protocols above drop it.
 
 use std::io;
 use std::pin::Pin;
@@ -16,17 +16,18 @@ use tokio_rustls::TlsStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
-use crate::tls::{self, Spoken};
+use crate::tls::explain::explain;
+use crate::tls::protocol::AppProtocol;
 
-/// More than the settings of a server, or the hello of a lane.
-const HEARD_BYTES_MOST: usize = 256;
+/// More than an HTTP/2 server's settings or the hello of a lane.
+const PEEKED_BYTES_MOST: usize = 256;
 
-/// Why a connection's bytes stopped, if they did.
+/// Why a connection's bytes stopped, if they have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fault(Arc<OnceLock<String>>);
 
 impl Fault {
-    pub(crate) fn words(&self) -> Option<&str> {
+    pub(crate) fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
 }
@@ -41,52 +42,52 @@ enum Io {
 #[derive(Debug)]
 pub(crate) struct Wire {
     io: Io,
-    cut: CancellationToken,
-    until_cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    cancel: CancellationToken,
+    cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
     fault: Fault,
-    /// What was heard already, and is to be read first.
-    heard: BytesMut,
-    /// The server's room for connections.
-    _place: Option<OwnedSemaphorePermit>,
+    /// Bytes that were peeked at and are read first.
+    peeked: BytesMut,
+    /// Counts against the server's limit of connections.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Wire {
-    fn new(io: Io, cut: CancellationToken) -> Self {
-        let until_cut = Box::pin(cut.clone().cancelled_owned());
-        Self { io, cut, until_cut, fault: Fault::default(), heard: BytesMut::new(), _place: None }
+    fn new(io: Io, cancel: CancellationToken) -> Self {
+        let cancelled = Box::pin(cancel.clone().cancelled_owned());
+        Self { io, cancel, cancelled, fault: Fault::default(), peeked: BytesMut::new(), _permit: None }
     }
 
-    pub(crate) fn plain(io: TcpStream, cut: CancellationToken) -> Self {
-        Self::new(Io::Plain(io), cut)
+    pub(crate) fn plain(io: TcpStream, cancel: CancellationToken) -> Self {
+        Self::new(Io::Plain(io), cancel)
     }
 
-    pub(crate) fn tls(io: impl Into<TlsStream<TcpStream>>, cut: CancellationToken) -> Self {
-        Self::new(Io::Tls(Box::new(io.into())), cut)
+    pub(crate) fn tls(io: impl Into<TlsStream<TcpStream>>, cancel: CancellationToken) -> Self {
+        Self::new(Io::Tls(Box::new(io.into())), cancel)
     }
 
-    /// A connection that was accepted.
-    pub(crate) fn holding(mut self, place: OwnedSemaphorePermit) -> Self {
-        self._place = Some(place);
+    /// Keeps `permit` for as long as the connection lives.
+    pub(crate) fn holding(mut self, permit: OwnedSemaphorePermit) -> Self {
+        self._permit = Some(permit);
         self
     }
 
-    /// Waits until the other side has said so many bytes, before anything is said to it. They are read again.
-    pub(crate) async fn hear(&mut self, least: usize) -> io::Result<&[u8]> {
-        let mut heard = BytesMut::with_capacity(HEARD_BYTES_MOST);
-        while heard.len() < least {
-            if self.read_buf(&mut heard).await? == 0 {
+    /// Waits for the first `least` bytes from the other side, before this side sends any. Later reads return them again.
+    pub(crate) async fn peek(&mut self, least: usize) -> io::Result<&[u8]> {
+        let mut peeked = BytesMut::with_capacity(PEEKED_BYTES_MOST);
+        while peeked.len() < least {
+            if self.read_buf(&mut peeked).await? == 0 {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection"));
             }
         }
-        self.heard = heard;
-        Ok(&self.heard)
+        self.peeked = peeked;
+        Ok(&self.peeked)
     }
 
-    /// What TLS was told that will be spoken; `None` without TLS.
-    pub(crate) fn spoken(&self) -> Option<Spoken> {
+    /// The protocol that TLS negotiated; `None` without TLS.
+    pub(crate) fn protocol(&self) -> Option<AppProtocol> {
         match &self.io {
             Io::Plain(_) => None,
-            Io::Tls(io) => Some(Spoken::of_alpn(io.get_ref().1.alpn_protocol())),
+            Io::Tls(io) => Some(AppProtocol::of_alpn(io.get_ref().1.alpn_protocol())),
         }
     }
 
@@ -94,28 +95,28 @@ impl Wire {
         self.fault.clone()
     }
 
-    /// Passes an outcome on, and keeps why it is an error.
+    /// Returns `outcome`, and keeps the reason of the first error.
     fn noted<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &outcome {
-            self.fault.0.get_or_init(|| tls::words(error));
+            self.fault.0.get_or_init(|| explain(error));
         }
         outcome
     }
 }
 
-fn was_cut() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was cut")
+fn was_cancelled() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "this node closed the connection")
 }
 
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // Polled for as long as it pends, so that whoever waits for bytes wakes when it is cut.
-        if self.until_cut.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(was_cut()));
+        // Polled while it is pending, so that cancelling wakes the reader.
+        if self.cancelled.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(was_cancelled()));
         }
-        if !self.heard.is_empty() {
-            let len = self.heard.len().min(into.remaining());
-            into.put_slice(&self.heard.split_to(len));
+        if !self.peeked.is_empty() {
+            let len = self.peeked.len().min(into.remaining());
+            into.put_slice(&self.peeked.split_to(len));
             return Poll::Ready(Ok(()));
         }
         let outcome = match &mut self.io {
@@ -128,8 +129,8 @@ impl AsyncRead for Wire {
 
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.cut.is_cancelled() {
-            return Poll::Ready(Err(was_cut()));
+        if self.cancel.is_cancelled() {
+            return Poll::Ready(Err(was_cancelled()));
         }
         let outcome = match &mut self.io {
             Io::Plain(io) => Pin::new(io).poll_write(context, bytes),
@@ -143,8 +144,8 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.cut.is_cancelled() {
-            return Poll::Ready(Err(was_cut()));
+        if self.cancel.is_cancelled() {
+            return Poll::Ready(Err(was_cancelled()));
         }
         let outcome = match &mut self.io {
             Io::Plain(io) => Pin::new(io).poll_write_vectored(context, bytes),
@@ -161,8 +162,8 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.cut.is_cancelled() {
-            return Poll::Ready(Err(was_cut()));
+        if self.cancel.is_cancelled() {
+            return Poll::Ready(Err(was_cancelled()));
         }
         let outcome = match &mut self.io {
             Io::Plain(io) => Pin::new(io).poll_flush(context),
@@ -172,7 +173,7 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.cut.is_cancelled() {
+        if self.cancel.is_cancelled() {
             return Poll::Ready(Ok(()));
         }
         match &mut self.io {

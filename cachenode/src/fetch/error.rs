@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use larder_dataset::{BlockIndex, ManifestError};
 use larder_origin::OriginError;
+use larder_peers::ReadError;
 
 use super::CHECKSUM_ATTEMPTS;
 
@@ -59,4 +60,21 @@ pub enum FetchError {
     /// The manifest is damaged where the block is described.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+}
+
+/// What a peer receives instead of a block that cannot be fetched.
+impl From<FetchError> for ReadError {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::Gone { .. } => Self::Gone,
+            FetchError::Stale { .. } => Self::Stale,
+            FetchError::TimedOut { .. } => Self::TimedOut,
+            FetchError::Stopped => Self::Stopping,
+            // The requesting peer has its own credentials, which may allow more.
+            FetchError::Denied { .. }
+            | FetchError::Unavailable { .. }
+            | FetchError::Corrupt { .. }
+            | FetchError::Manifest(_) => Self::unavailable("the node cannot get the block from its origin"),
+        }
+    }
 }

@@ -9,19 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context;
 use larder_dataset::{Placement, SnapshotId};
 use larder_peers::{
-    Ask, Blocks, Buffers, DatasetStats, Given, Membership, Node as Member, NodeStats, PeerCounters, PeerError, Peers,
-    PeersConfig, ReadError, Security, Server, ServerConfig, Token,
+    BlockBytes, Blocks, Buffers, DatasetStats, Membership, Node as Member, NodeStats, PeerCounters, PeerError, Peers,
+    PeersConfig, ReadError, ReadRequest, Security, Server, ServerConfig, Token,
 };
 use tokio::net::TcpListener;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::error::NodeError;
 use super::open::{self, OpenDatasets};
-use crate::dataset::PeerReadError;
-use crate::fetch::{FetchError, ForPeer};
 use crate::sharing::Sharing;
 
 /// How a node shares its cache with its peers.
@@ -157,41 +153,16 @@ struct Served {
 
 #[tonic::async_trait]
 impl Blocks for Served {
-    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
-        let dataset = match self.open.for_peer(ask.snapshot, ask.token.as_ref()) {
+    async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError> {
+        let dataset = match self.open.for_peer(request.snapshot, request.token.as_ref()) {
             open::ForPeer::Admitted(dataset) => dataset,
             open::ForPeer::Denied => return Err(ReadError::Denied),
             open::ForPeer::Unknown => return Err(ReadError::UnknownDataset),
         };
-        let range = ask.start..ask.start + ask.len;
-        match dataset.read_for_peer(ask.block, range, ask.forwarded, &self.buffers).await {
-            Ok(Some(ForPeer::Whole(bytes, crc))) => Ok(Given::Whole(bytes, crc)),
-            Ok(Some(ForPeer::Arriving(first, rest))) => {
-                let rest = ReceiverStream::new(rest).map(|piece| piece.map_err(|error| refusal(&error)));
-                Ok(Given::Arriving(Box::pin(tokio_stream::once(Ok(first)).chain(rest))))
-            }
-            Ok(None) => Err(ReadError::unavailable("the block is in flight to this node from another peer")),
-            Err(PeerReadError::NoSuchRange) => Err(ReadError::NoSuchRange),
-            Err(PeerReadError::Fetch(error)) => Err(refusal(&error)),
-        }
+        dataset.read_for_peer(request.range, request.forwarded, &self.buffers).await
     }
 
     fn stats(&self) -> Vec<DatasetStats> {
         self.open.cached()
-    }
-}
-
-/// What a peer is told when its block cannot be fetched.
-fn refusal(error: &FetchError) -> ReadError {
-    match error {
-        FetchError::Gone { .. } => ReadError::Gone,
-        FetchError::Stale { .. } => ReadError::Stale,
-        FetchError::TimedOut { .. } => ReadError::TimedOut,
-        FetchError::Stopped => ReadError::Stopping,
-        // The peer has credentials of its own, which may allow more.
-        FetchError::Denied { .. }
-        | FetchError::Unavailable { .. }
-        | FetchError::Corrupt { .. }
-        | FetchError::Manifest(_) => ReadError::unavailable("its origin does not give it"),
     }
 }

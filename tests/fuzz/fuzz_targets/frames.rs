@@ -8,8 +8,8 @@
 mod frame;
 
 use frame::{
-    ANSWER_BYTES, Answer, HELLO_BYTES, Hello, RANGE_BYTES_MOST, READ_BYTES, REQUEST_BYTES, Request, SUM_BYTES,
-    TOKEN_BYTES_MOST, WORDS_BYTES_MOST,
+    ANSWER_BYTES, Answer, HELLO_BYTES, Hello, RANGE_BYTES_MOST, READ_BYTES, REASON_BYTES_MOST, REQUEST_BYTES, Request,
+    SUM_BYTES, TOKEN_BYTES_MOST,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -37,9 +37,9 @@ fn asked(data: &[u8]) -> Option<()> {
         request.encode(&mut again);
         assert_eq!(again, frame);
         rest = after;
-        if let Request::Read { wanted, token_len, .. } = request {
+        if let Request::Read { range, token_len, .. } = request {
             assert!(usize::from(token_len) <= TOKEN_BYTES_MOST);
-            assert!(!wanted.is_possible() || wanted.start + wanted.len <= RANGE_BYTES_MOST);
+            assert!(!range.is_possible() || range.start + range.len <= RANGE_BYTES_MOST);
             rest = after.get(token_len.into()..)?;
         }
     }
@@ -57,7 +57,7 @@ fn answered(data: &[u8]) -> Option<()> {
                 len as usize + SUM_BYTES
             }
             Answer::Refusal { len, .. } => {
-                assert!(len as usize <= WORDS_BYTES_MOST);
+                assert!(len as usize <= REASON_BYTES_MOST);
                 len as usize
             }
             Answer::Pong | Answer::Goodbye => 0,

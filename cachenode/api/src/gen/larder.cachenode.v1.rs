@@ -2,7 +2,7 @@
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetInfoRequest {
-    /// The asker's protocol number. It is answered whatever it is.
+    /// The client's protocol number. The node answers any number.
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
 }
@@ -11,10 +11,10 @@ pub struct GetInfoRequest {
 pub struct GetInfoResponse {
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
-    /// Version of Larder.
+    /// The version of Larder.
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
-    /// The node's name, as it is a member of the cluster.
+    /// The node's name within the cluster.
     #[prost(string, tag = "3")]
     pub node: ::prost::alloc::string::String,
 }
@@ -29,7 +29,7 @@ pub struct GetStatsRequest {
 pub struct GetStatsResponse {
     #[prost(message, repeated, tag = "1")]
     pub datasets: ::prost::alloc::vec::Vec<DatasetStats>,
-    /// What the node counted about its peers since it started, by name.
+    /// The node's counters about its peers since it started, by name.
     #[prost(map = "string, uint64", tag = "2")]
     pub counters: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
 }
@@ -45,7 +45,7 @@ pub struct DatasetStats {
     pub blocks_cached: u64,
     #[prost(uint64, tag = "4")]
     pub bytes_cached: u64,
-    /// Bytes that the node keeps of it at most.
+    /// The most bytes of the dataset that the node keeps.
     #[prost(uint64, tag = "5")]
     pub capacity_bytes: u64,
 }
@@ -129,7 +129,7 @@ pub mod cache_node_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Who answers. Asked first on each connection.
+        /// Identifies the node. The first request on each connection.
         pub async fn get_info(
             &mut self,
             request: impl tonic::IntoRequest<super::GetInfoRequest>,
@@ -154,7 +154,7 @@ pub mod cache_node_client {
                 .insert(GrpcMethod::new("larder.cachenode.v1.CacheNode", "GetInfo"));
             self.inner.unary(req, path, codec).await
         }
-        /// What the node has cached and counted. Needs no token: names and sums, never bytes of a dataset.
+        /// What the node has cached and counted. Needs no token: the answer has names and totals, never bytes of a dataset.
         pub async fn get_stats(
             &mut self,
             request: impl tonic::IntoRequest<super::GetStatsRequest>,
@@ -194,12 +194,12 @@ pub mod cache_node_server {
     /// Generated trait containing gRPC methods that should be implemented for use with CacheNodeServer.
     #[async_trait]
     pub trait CacheNode: std::marker::Send + std::marker::Sync + 'static {
-        /// Who answers. Asked first on each connection.
+        /// Identifies the node. The first request on each connection.
         async fn get_info(
             &self,
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
-        /// What the node has cached and counted. Needs no token: names and sums, never bytes of a dataset.
+        /// What the node has cached and counted. Needs no token: the answer has names and totals, never bytes of a dataset.
         async fn get_stats(
             &self,
             request: tonic::Request<super::GetStatsRequest>,

@@ -1,6 +1,6 @@
-//! Connections to a peer: how one is begun, and the place where it is kept for all who use it.
+//! Connections to a peer: how one is opened, and the slot that keeps it for all requests.
 //!
-//! Invariant: at a time one connection is made for a place, however many want it.
+//! Invariant: a slot opens one connection at a time, however many requests wait for it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,8 +11,11 @@ use arc_swap::ArcSwapOption;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
-use crate::tls::{self, Security, Spoken};
+use super::context::ClientContext;
+use crate::tls::Security;
+use crate::tls::explain::explain;
+use crate::tls::protocol::AppProtocol;
+use crate::tls::verify::node_name;
 use crate::wire::Wire;
 
 /// Why there is no connection.
@@ -26,63 +29,65 @@ pub(super) enum ConnectError {
     Protocol { what: String },
 }
 
-/// A connection of some kind to a peer, which has answered. It ends when it is closed, or nobody holds it any more.
+/// A connection of some kind to a peer, which has answered. It ends when it is closed or dropped.
 pub(super) trait Connection: Send + Sync + Sized {
-    /// Makes one.
-    fn connect(address: SocketAddr, shared: &Shared) -> impl Future<Output = Result<Self, ConnectError>> + Send;
+    /// Opens a connection.
+    fn connect(address: SocketAddr, context: &ClientContext)
+    -> impl Future<Output = Result<Self, ConnectError>> + Send;
 
-    /// A request over it went well.
+    /// Notes that a request over it succeeded.
     fn worked(&self);
 
-    /// True if a request over it went well, or the peer has said that it ends: if it breaks, that says nothing of the peer.
+    /// True if a request over it succeeded, or the peer announced its end. Such a connection may break without a failure of
+    /// the peer.
     fn has_worked(&self) -> bool;
 
     /// True if it takes no more requests.
     fn is_closed(&self) -> bool;
 
-    /// Ends it, and all that is under way over it.
+    /// Ends it, and every request in flight over it.
     fn close(&self);
 }
 
-/// Bytes to and from a peer; `cut` ends them.
+/// Opens the transport to a peer; `cancel` ends it.
 pub(super) async fn dial(
     address: SocketAddr,
-    shared: &Shared,
-    spoken: Spoken,
-    cut: &CancellationToken,
+    context: &ClientContext,
+    protocol: AppProtocol,
+    cancel: &CancellationToken,
 ) -> Result<Wire, ConnectError> {
     let opening = async {
         let io = TcpStream::connect(address).await?;
         io.set_nodelay(true)?;
-        Ok(match &shared.security {
-            Security::Plaintext => Wire::plain(io, cut.clone()),
+        Ok(match &context.security {
+            Security::Plaintext => Wire::plain(io, cancel.clone()),
             Security::Tls(tls) => {
-                let mut wire = Wire::tls(tls.connector(spoken).connect(tls::node_name(), io).await?, cut.clone());
-                // A server lets one in by its first words, or says why it does not, which is lost if it comes to bytes that
-                // nobody reads any more.
-                wire.hear(1).await?;
+                let mut wire = Wire::tls(tls.connector(protocol).connect(node_name(), io).await?, cancel.clone());
+                // The server sends its first bytes once it accepts our certificate, or an alert that says why it does not. The
+                // alert is lost if we send bytes first and the server has closed.
+                wire.peek(1).await?;
                 wire
             }
         })
     };
-    let within = shared.config.connect_timeout;
+    let within = context.config.connect_timeout;
     tokio::time::timeout(within, opening)
         .await
         .map_err(|_| ConnectError::TimedOut { what: "connection", within })?
-        .map_err(|error: std::io::Error| ConnectError::Connect { what: tls::words(&error) })
+        .map_err(|error: std::io::Error| ConnectError::Connect { what: explain(&error) })
 }
 
-/// The place of a connection.
+/// Keeps a connection for all requests.
 #[derive(Debug)]
-pub(super) struct Slot<C> {
+pub(super) struct ConnectionSlot<C> {
     connection: ArcSwapOption<C>,
-    /// Held by whoever makes the connection, for all.
+    /// Held by the request that opens the connection for all.
     connecting: tokio::sync::Mutex<()>,
-    /// Requests that use it or wait for it.
+    /// Requests that use the connection or wait for it.
     users: AtomicUsize,
 }
 
-impl<C> Default for Slot<C> {
+impl<C> Default for ConnectionSlot<C> {
     fn default() -> Self {
         Self {
             connection: ArcSwapOption::empty(),
@@ -92,12 +97,12 @@ impl<C> Default for Slot<C> {
     }
 }
 
-impl<C: Connection> Slot<C> {
+impl<C: Connection> ConnectionSlot<C> {
     fn ready(&self) -> Option<Arc<C>> {
         self.connection.load_full().filter(|connection| !connection.is_closed())
     }
 
-    /// The connection, after making it if there is none.
+    /// The connection. Opens one if there is none.
     pub(super) async fn get<E, F: Future<Output = Result<C, E>>>(
         &self,
         connect: impl FnOnce() -> F,
@@ -114,41 +119,41 @@ impl<C: Connection> Slot<C> {
         Ok(connection)
     }
 
-    /// Puts a new connection in the place of the old one.
+    /// Replaces the connection, and closes the old one.
     pub(super) fn put(&self, connection: C) {
         if let Some(old) = self.connection.swap(Some(Arc::new(connection))) {
             old.close();
         }
     }
 
-    /// Gives the connection up. Requests that are under way over it may end.
+    /// Forgets the connection. Requests in flight over it may finish.
     pub(super) fn forget(&self, connection: &Arc<C>) {
         self.connection.rcu(|now| now.clone().filter(|now| !Arc::ptr_eq(now, connection)));
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub(super) fn close(&self) {
         if let Some(connection) = self.connection.swap(None) {
             connection.close();
         }
     }
 
-    /// How much there is to do here; where nothing is connected yet, a little more.
+    /// Twice the number of requests, plus one if there is no connection yet.
     pub(super) fn load(&self) -> usize {
         2 * self.users.load(Ordering::Relaxed) + usize::from(self.connection.load().is_none())
     }
 
-    /// Counts one who uses the place, until what is returned is dropped.
-    pub(super) fn enter(&self) -> User<'_> {
+    /// Counts a request until the result is dropped.
+    pub(super) fn enter(&self) -> SlotUser<'_> {
         self.users.fetch_add(1, Ordering::Relaxed);
-        User(&self.users)
+        SlotUser(&self.users)
     }
 }
 
-/// One who uses a [`Slot`].
-pub(super) struct User<'a>(&'a AtomicUsize);
+/// A request that uses a [`ConnectionSlot`].
+pub(super) struct SlotUser<'a>(&'a AtomicUsize);
 
-impl Drop for User<'_> {
+impl Drop for SlotUser<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,50 +1,50 @@
-//! Why a peer did not give what was wanted: as callers see it, and as it is told between the modules here.
+//! Why a peer did not give a range: for callers, and for the modules of the client.
 
 use larder_cachenode_api::frame::Malformed;
+use larder_dataset::Chain;
 use tonic::{Code, Status};
 
-use crate::blocks::ReadError;
-use crate::chain::chain;
 use crate::counters::Cause;
+use crate::read::ReadError;
 
 /// The longest text of a peer that is passed on.
 const MESSAGE_CHARS_MOST: usize = 200;
 
-/// Why a peer did not give what was wanted. Whatever it is, the origin may have it.
+/// Why a peer did not give a range. The origin may have it in every case.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PeerError {
-    /// The peer failed before, and nothing was asked of it, or the read was given up because another failed.
-    #[error("the node {node} is bypassed")]
+    /// The peer is down. The read was not sent, or it was abandoned because another read failed.
+    #[error("the peer {peer} is down and bypassed")]
     Bypassed {
-        /// Which node.
-        node: String,
+        /// Its name.
+        peer: String,
     },
-    /// There is no such node in the cluster, or it is this one.
-    #[error("there is no peer {node}")]
-    NoSuchNode {
-        /// Which node.
-        node: String,
+    /// The cluster has no such node, or it is this one.
+    #[error("the cluster has no peer {peer}")]
+    NoSuchPeer {
+        /// Its name.
+        peer: String,
     },
-    /// What was wanted cannot be: a mistake of the one who asks.
+    /// The request cannot be answered: the caller's mistake.
     #[error("{what}")]
     Invalid {
         /// What is wrong.
         what: String,
     },
-    /// The peer works, and does not give it.
-    #[error("the node {node} refuses")]
+    /// The peer works, and refuses the range.
+    #[error("the peer {peer} refuses")]
     Refused {
-        /// Which node.
-        node: String,
+        /// Its name.
+        peer: String,
         /// Why.
         source: ReadError,
     },
     /// The peer failed, and is bypassed from now on.
-    #[error("the node {node} failed ({}): {what}", cause.name())]
+    #[error("the peer {peer} failed ({}): {what}", cause.name())]
     Failed {
-        /// Which node.
-        node: String,
-        /// What it is counted as.
+        /// Its name.
+        peer: String,
+        /// How the failure is counted.
         cause: Cause,
         /// What happened, for people.
         what: String,
@@ -56,7 +56,7 @@ impl PeerError {
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::Failed { cause, .. } => Some(*cause),
-            Self::Bypassed { .. } | Self::NoSuchNode { .. } | Self::Invalid { .. } | Self::Refused { .. } => None,
+            Self::Bypassed { .. } | Self::NoSuchPeer { .. } | Self::Invalid { .. } | Self::Refused { .. } => None,
         }
     }
 
@@ -64,23 +64,23 @@ impl PeerError {
     pub fn refusal(&self) -> Option<&ReadError> {
         match self {
             Self::Refused { source, .. } => Some(source),
-            Self::Bypassed { .. } | Self::NoSuchNode { .. } | Self::Invalid { .. } | Self::Failed { .. } => None,
+            Self::Bypassed { .. } | Self::NoSuchPeer { .. } | Self::Invalid { .. } | Self::Failed { .. } => None,
         }
     }
 }
 
-/// Why an attempt at a peer did not succeed.
+/// Why one request to a peer did not succeed.
 #[derive(Clone, Debug)]
-pub(super) enum Miss {
-    /// The peer is at fault.
+pub(super) enum RequestError {
+    /// The peer failed.
     Failed(Failure),
-    /// It answered that it will not.
+    /// The peer refused.
     Refused(ReadError),
-    /// What was asked cannot be.
+    /// The request was invalid.
     Invalid(String),
 }
 
-/// What a peer did wrong.
+/// How a peer failed.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) cause: Cause,
@@ -99,24 +99,24 @@ impl From<Malformed> for Failure {
     }
 }
 
-pub(super) fn failed(cause: Cause, what: impl std::fmt::Display) -> Miss {
-    Miss::Failed(Failure::new(cause, what))
+pub(super) fn failed(cause: Cause, what: impl std::fmt::Display) -> RequestError {
+    RequestError::Failed(Failure::new(cause, what))
 }
 
-/// As much of a peer's words as is passed on.
-pub(super) fn shortened(words: &str) -> String {
-    words.chars().take(MESSAGE_CHARS_MOST).collect()
+/// As much of a peer's text as is passed on.
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().take(MESSAGE_CHARS_MOST).collect()
 }
 
-/// What a gRPC status says of a peer. A connection that broke is told from a peer that says no by the code, which only
-/// a peer chooses among these.
-pub(super) fn judge(status: &Status, fault: Option<&str>) -> Miss {
-    let said = shortened(status.message());
+/// What a gRPC status says about a peer; `fault` is why its connection broke, if it did. The code distinguishes a broken
+/// connection from a refusal, since only a peer sends the codes of refusals.
+pub(super) fn judge(status: &Status, fault: Option<&str>) -> RequestError {
+    let message = shortened(status.message());
     match status.code() {
-        Code::FailedPrecondition | Code::Unimplemented => failed(Cause::OtherProtocol, said),
-        Code::InvalidArgument => Miss::Invalid(said),
-        Code::ResourceExhausted => Miss::Refused(ReadError::Unavailable { message: said }),
-        Code::DeadlineExceeded => failed(Cause::TimedOut, said),
+        Code::FailedPrecondition | Code::Unimplemented => failed(Cause::OtherProtocol, message),
+        Code::InvalidArgument => RequestError::Invalid(message),
+        Code::ResourceExhausted => RequestError::Refused(ReadError::Unavailable { message }),
+        Code::DeadlineExceeded => failed(Cause::TimedOut, message),
         Code::Ok
         | Code::Cancelled
         | Code::Unknown
@@ -129,7 +129,8 @@ pub(super) fn judge(status: &Status, fault: Option<&str>) -> Miss {
         | Code::Unavailable
         | Code::DataLoss
         | Code::Unauthenticated => {
-            failed(Cause::Broken, fault.map_or_else(|| format!("{said} ({})", chain(status)), str::to_owned))
+            let what = fault.map_or_else(|| format!("{message} ({})", Chain(status)), str::to_owned);
+            failed(Cause::Broken, what)
         }
     }
 }

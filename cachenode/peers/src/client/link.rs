@@ -1,6 +1,6 @@
-//! One connection to a peer for gRPC, which has said who it is.
+//! A connection to a peer for gRPC. The peer has identified itself.
 //!
-//! Invariant: when a link is closed, or nobody holds it any more, its connection ends.
+//! Invariant: the connection ends when its link is closed or dropped.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,19 +13,21 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use larder_cachenode_api::v1::cache_node_client::CacheNodeClient;
 use larder_cachenode_api::{MESSAGE_BYTES_MOST, PROTOCOL, v1};
+use larder_dataset::Chain;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Status;
 use tonic::body::Body;
 
 use super::connection::{ConnectError, Connection, dial};
-use super::error::{Miss, judge};
-use super::{NodeInfo, Shared};
-use crate::chain::chain;
+use super::context::ClientContext;
+use super::error::{RequestError, judge};
+use super::status::NodeInfo;
 use crate::counters::Cause;
-use crate::tls::{NODE_DNS_NAME, Spoken};
+use crate::tls::protocol::AppProtocol;
+use crate::tls::verify::NODE_DNS_NAME;
 use crate::wire::Fault;
 
-/// Sends requests of tonic over a connection of hyper.
+/// Sends tonic's requests over a connection of hyper.
 #[derive(Clone, Debug)]
 pub(super) struct Http2(SendRequest<Body>);
 
@@ -43,7 +45,7 @@ impl tower::Service<http::Request<Body>> for Http2 {
     }
 }
 
-/// A connection to a peer.
+/// A connection to a peer for gRPC.
 #[derive(Debug)]
 pub(super) struct Link {
     requests: SendRequest<Body>,
@@ -51,16 +53,16 @@ pub(super) struct Link {
     fault: Fault,
     info: NodeInfo,
     worked: AtomicBool,
-    cut: CancellationToken,
-    _cut_when_dropped: DropGuard,
+    cancel: CancellationToken,
+    _cancel_on_drop: DropGuard,
 }
 
 impl Connection for Link {
-    async fn connect(address: SocketAddr, shared: &Shared) -> Result<Self, ConnectError> {
-        let config = &shared.config;
-        let cut = CancellationToken::new();
-        let guard = cut.clone().drop_guard();
-        let wire = dial(address, shared, Spoken::Grpc, &cut).await?;
+    async fn connect(address: SocketAddr, context: &ClientContext) -> Result<Self, ConnectError> {
+        let config = &context.config;
+        let cancel = CancellationToken::new();
+        let guard = cancel.clone().drop_guard();
+        let wire = dial(address, context, AppProtocol::Grpc, &cancel).await?;
         let fault = wire.fault();
         let (requests, connection) = Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -68,11 +70,11 @@ impl Connection for Link {
             .keep_alive_timeout(config.answer_timeout * 2)
             .handshake(TokioIo::new(wire))
             .await
-            .map_err(|error| ConnectError::Connect { what: chain(&error) })?;
-        // It ends when the peer closes, when it is cut, or when nobody can send requests any more.
-        shared.tasks.spawn(async move {
+            .map_err(|error| ConnectError::Connect { what: Chain(&error).to_string() })?;
+        // It ends when the peer closes it, when it is cancelled, or when every sender is dropped.
+        context.tasks.spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%address, error = chain(&error), "a connection to a peer ended");
+                tracing::debug!(%address, error = %Chain(&error), "a connection to a peer ended");
             }
         });
         let origin = Uri::builder().scheme("https").authority(NODE_DNS_NAME).path_and_query("/").build();
@@ -86,12 +88,12 @@ impl Connection for Link {
             Err(_) => return Err(ConnectError::TimedOut { what: "answer", within }),
             Ok(Ok(info)) => info.into_inner(),
             Ok(Err(status)) => {
-                let what = match judge(&status, fault.words()) {
-                    Miss::Failed(failure) if failure.cause == Cause::OtherProtocol => {
+                let what = match judge(&status, fault.reason()) {
+                    RequestError::Failed(failure) if failure.cause == Cause::OtherProtocol => {
                         return Err(ConnectError::Protocol { what: failure.what });
                     }
-                    Miss::Failed(failure) => failure.what,
-                    Miss::Refused(_) | Miss::Invalid(_) => status.message().to_owned(),
+                    RequestError::Failed(failure) => failure.what,
+                    RequestError::Refused(_) | RequestError::Invalid(_) => status.message().to_owned(),
                 };
                 return Err(ConnectError::Connect { what });
             }
@@ -106,7 +108,7 @@ impl Connection for Link {
             return Err(ConnectError::Protocol { what });
         }
         let info = NodeInfo { node: info.node, version: info.version };
-        Ok(Self { requests, client, fault, info, worked: AtomicBool::new(false), cut, _cut_when_dropped: guard })
+        Ok(Self { requests, client, fault, info, worked: AtomicBool::new(false), cancel, _cancel_on_drop: guard })
     }
 
     fn worked(&self) {
@@ -118,11 +120,11 @@ impl Connection for Link {
     }
 
     fn is_closed(&self) -> bool {
-        self.requests.is_closed() || self.cut.is_cancelled()
+        self.requests.is_closed() || self.cancel.is_cancelled()
     }
 
     fn close(&self) {
-        self.cut.cancel();
+        self.cancel.cancel();
     }
 }
 
@@ -135,7 +137,8 @@ impl Link {
         &self.info
     }
 
-    pub(super) fn miss(&self, status: &Status) -> Miss {
-        judge(status, self.fault.words())
+    /// What a status says about the peer.
+    pub(super) fn judge(&self, status: &Status) -> RequestError {
+        judge(status, self.fault.reason())
     }
 }

@@ -1,14 +1,13 @@
-//! One peer: whether it can be read from, and what that is found out by.
+//! One peer: whether it can be read from, and how that is found out.
 //!
-//! A peer is *up*, *down* or *on trial*. Any failure that is the peer's own takes it down: reads of it that are under way fail
-//! then too, and new ones fail at once. In the background it is probed, after a pause that doubles; a probe that succeeds,
-//! which is a lane and the peer's hello, puts it on trial: one read at a time is let through, and the first that
-//! ends well brings it up. So a peer that is dead, or answers probes but not reads, costs one timeout for each pause, never
-//! one for each read. What a peer refuses is not a failure: it says so, and so it works.
+//! A peer is *up*, *down* or *on trial*. A failure of the peer itself takes it down: reads in flight fail, and new ones fail at
+//! once. A background task probes the peer after a pause that doubles. A successful probe (a lane and the peer's hello) puts the
+//! peer on trial: one read at a time is let through, and the first that succeeds brings the peer up. A peer that is dead, or that
+//! answers probes but not reads, therefore costs one timeout for each pause, and not one for each read. A refusal is not a
+//! failure: a peer that refuses works.
 //!
-//! Invariant: no lock is held across an await but the one that makes one connection for all who want it.
+//! Invariant: no lock is held across an await, except the one that opens one connection for all requests.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,42 +17,44 @@ use larder_dataset::SnapshotId;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::connection::{ConnectError, Connection, Slot};
-use super::error::{Failure, Miss, PeerError, shortened};
+use super::connection::{ConnectError, Connection, ConnectionSlot};
+use super::context::ClientContext;
+use super::error::{Failure, PeerError, RequestError, shortened};
 use super::lane::Lane;
 use super::link::Link;
-use super::{PeerStatus, Shared};
-use crate::blocks::ReadError;
+use super::status::PeerStatus;
 use crate::counters::Cause;
 use crate::membership::Node;
+use crate::read::ReadError;
+use refusals::RefusedDatasets;
 
-/// Datasets whose refusal is remembered, for each peer.
-const REFUSALS_MOST: usize = 1024;
+mod refusals;
 
 /// Whether a peer can be read from.
 #[derive(Debug)]
 enum Health {
     Up,
-    /// A probe went well. One read at a time is let through, and this says if one is under way.
+    /// A probe succeeded. One read at a time is let through.
     Trial {
+        /// True while that read is in flight.
         busy: bool,
     },
     Down {
         next_probe: Instant,
         probing: bool,
     },
-    /// Not a member any more.
+    /// No longer a member.
     Gone,
 }
 
 #[derive(Debug)]
 struct State {
     health: Health,
-    /// Cancelled when the peer goes down, and another one from then on.
-    period: CancellationToken,
-    /// Failures since it last worked.
+    /// Cancelled when the peer goes down, and then replaced.
+    abandon: CancellationToken,
+    /// Failures since the peer last worked.
     failures: u32,
-    /// Reads in a row that it refused as timed out.
+    /// Reads in a row that the peer refused as timed out.
     slow: u32,
     failure: Option<(Cause, String)>,
 }
@@ -63,45 +64,41 @@ struct State {
 pub(super) struct Peer {
     pub(super) name: String,
     pub(super) address: SocketAddr,
-    shared: Arc<Shared>,
+    context: Arc<ClientContext>,
     state: Mutex<State>,
     /// For blocks.
-    lanes: Vec<Slot<Lane>>,
-    /// For all else.
-    pub(super) link: Slot<Link>,
-    /// Which datasets it refused to us, and when.
-    refusals: Mutex<HashMap<SnapshotId, (ReadError, Instant)>>,
+    lanes: Vec<ConnectionSlot<Lane>>,
+    /// For everything else.
+    pub(super) link: ConnectionSlot<Link>,
+    refused: RefusedDatasets,
 }
 
-/// Leave to ask a peer.
-struct Pass<'a> {
+/// A request to a peer that may be sent, and by whose outcome the peer is judged.
+struct Attempt<'a> {
     peer: &'a Peer,
-    period: CancellationToken,
+    abandon: CancellationToken,
     on_trial: bool,
     judged: AtomicBool,
 }
 
 impl Peer {
-    pub(super) fn new(node: &Node, shared: Arc<Shared>) -> Self {
-        let state = State { health: Health::Up, period: CancellationToken::new(), failures: 0, slow: 0, failure: None };
-        let lanes = (0..shared.config.lanes.max(1)).map(|_| Slot::default()).collect();
+    pub(super) fn new(node: &Node, context: Arc<ClientContext>) -> Self {
+        let state =
+            State { health: Health::Up, abandon: CancellationToken::new(), failures: 0, slow: 0, failure: None };
+        let lanes = (0..context.config.lanes.max(1)).map(|_| ConnectionSlot::default()).collect();
         Self {
             name: node.name.clone(),
             address: node.address,
-            shared,
+            context,
             state: Mutex::new(state),
             lanes,
-            link: Slot::default(),
-            refusals: Mutex::default(),
+            link: ConnectionSlot::default(),
+            refused: RefusedDatasets::default(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_refusals(&self) -> MutexGuard<'_, HashMap<SnapshotId, (ReadError, Instant)>> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -114,30 +111,30 @@ impl Peer {
     }
 
     fn bypassed(&self) -> PeerError {
-        self.shared.counters.bypassed.fetch_add(1, Ordering::Relaxed);
-        PeerError::Bypassed { node: self.name.clone() }
+        self.context.counters.bypassed.fetch_add(1, Ordering::Relaxed);
+        PeerError::Bypassed { peer: self.name.clone() }
     }
 
-    /// It is no member any more: what is under way fails.
+    /// The peer is no longer a member: requests in flight fail.
     pub(super) fn leave(&self) {
         let mut state = self.lock();
         state.health = Health::Gone;
-        state.period.cancel();
+        state.abandon.cancel();
         drop(state);
         self.close_connections();
     }
 
     fn close_connections(&self) {
-        self.lanes.iter().for_each(Slot::close);
+        self.lanes.iter().for_each(ConnectionSlot::close);
         self.link.close();
     }
 
-    /// The place of the lane that has least to do. One that is not made yet counts for a read under way.
-    pub(super) fn lane(&self) -> &Slot<Lane> {
-        self.lanes.iter().min_by_key(|slot| slot.load()).expect("there is one at least")
+    /// The slot of the lane with the fewest reads. A lane that is not open yet counts as half a read more.
+    pub(super) fn lane(&self) -> &ConnectionSlot<Lane> {
+        self.lanes.iter().min_by_key(|slot| slot.load()).expect("a peer has at least one lane")
     }
 
-    fn enter(&self) -> Result<Pass<'_>, PeerError> {
+    fn begin(&self) -> Result<Attempt<'_>, PeerError> {
         let mut state = self.lock();
         let on_trial = match &mut state.health {
             Health::Up => false,
@@ -150,71 +147,71 @@ impl Peer {
                 return Err(self.bypassed());
             }
         };
-        Ok(Pass { peer: self, period: state.period.clone(), on_trial, judged: AtomicBool::new(false) })
+        Ok(Attempt { peer: self, abandon: state.abandon.clone(), on_trial, judged: AtomicBool::new(false) })
     }
 
-    /// Asks the peer, if it is fit to be asked: makes `attempt` over the slot's connection, and again over a new one if it
-    /// broke under a connection that had worked before, as one does whose peer was started anew. Judges the peer by the
-    /// outcome.
-    pub(super) async fn ask<C: Connection, T, A: Future<Output = Result<T, Miss>>>(
+    /// Sends a request if the peer may be asked: runs `request` over the slot's connection. If a connection breaks that had
+    /// worked before, as it does when the peer restarts, runs `request` again over a new one. Judges the peer by the outcome.
+    pub(super) async fn ask<C: Connection, T, A: Future<Output = Result<T, RequestError>>>(
         &self,
-        slot: &Slot<C>,
+        slot: &ConnectionSlot<C>,
         snapshot: Option<SnapshotId>,
-        attempt: impl Fn(Arc<C>) -> A,
+        request: impl Fn(Arc<C>) -> A,
     ) -> Result<T, PeerError> {
-        if let Some(source) = snapshot.and_then(|snapshot| self.known_refusal(snapshot)) {
-            return Err(PeerError::Refused { node: self.name.clone(), source });
+        let memory = self.context.config.refusal_memory;
+        if let Some(source) = snapshot.and_then(|snapshot| self.refused.known(snapshot, memory)) {
+            return Err(PeerError::Refused { peer: self.name.clone(), source });
         }
-        let pass = self.enter()?;
-        self.shared.counters.reads.fetch_add(1, Ordering::Relaxed);
+        let attempt = self.begin()?;
+        self.context.counters.reads.fetch_add(1, Ordering::Relaxed);
         let work = async {
             let _user = slot.enter();
             let connection = self.connection(slot).await?;
             let had_worked = connection.has_worked();
-            match attempt(Arc::clone(&connection)).await {
-                Err(Miss::Failed(Failure { cause: Cause::Broken, what })) if had_worked => {
-                    debug!(node = %self.name, what, "the connection broke; try a new one");
+            match request(Arc::clone(&connection)).await {
+                Err(RequestError::Failed(Failure { cause: Cause::Broken, what })) if had_worked => {
+                    debug!(peer = %self.name, what, "the connection broke; retrying over a new one");
                     slot.forget(&connection);
                     let connection = self.connection(slot).await?;
-                    attempt(Arc::clone(&connection)).await.inspect(|_| connection.worked())
+                    request(Arc::clone(&connection)).await.inspect(|_| connection.worked())
                 }
                 outcome => outcome.inspect(|_| connection.worked()),
             }
         };
         let outcome = tokio::select! {
             outcome = work => outcome,
-            () = pass.period.cancelled() => return Err(self.bypassed()),
+            () = attempt.abandon.cancelled() => return Err(self.bypassed()),
         };
         match outcome {
             Ok(outcome) => {
-                pass.went_well();
+                attempt.succeeded();
                 Ok(outcome)
             }
-            Err(Miss::Refused(ReadError::Stopping)) => {
+            Err(RequestError::Refused(ReadError::Stopping)) => {
                 let failure = Failure { cause: Cause::Stopping, what: "it is stopping".to_owned() };
-                Err(pass.failed(failure))
+                Err(attempt.failed(failure))
             }
-            Err(Miss::Refused(source)) => {
-                pass.went_well();
-                Err(PeerError::Refused { node: self.name.clone(), source })
+            Err(RequestError::Refused(source)) => {
+                attempt.succeeded();
+                Err(PeerError::Refused { peer: self.name.clone(), source })
             }
-            Err(Miss::Invalid(what)) => {
-                pass.went_well();
+            Err(RequestError::Invalid(what)) => {
+                attempt.succeeded();
                 Err(PeerError::Invalid { what })
             }
-            Err(Miss::Failed(failure)) => Err(pass.failed(failure)),
+            Err(RequestError::Failed(failure)) => Err(attempt.failed(failure)),
         }
     }
 
-    /// The slot's connection, after making it if there is none.
-    async fn connection<C: Connection>(&self, slot: &Slot<C>) -> Result<Arc<C>, Miss> {
-        slot.get(|| self.connect()).await.map_err(Miss::Failed)
+    /// The slot's connection. Opens one if there is none.
+    async fn connection<C: Connection>(&self, slot: &ConnectionSlot<C>) -> Result<Arc<C>, RequestError> {
+        slot.get(|| self.connect()).await.map_err(RequestError::Failed)
     }
 
     async fn connect<C: Connection>(&self) -> Result<C, Failure> {
-        let (cause, what) = match C::connect(self.address, &self.shared).await {
+        let (cause, what) = match C::connect(self.address, &self.context).await {
             Ok(connection) => {
-                self.shared.counters.connections.fetch_add(1, Ordering::Relaxed);
+                self.context.counters.connections.fetch_add(1, Ordering::Relaxed);
                 return Ok(connection);
             }
             Err(ConnectError::Connect { what }) => (Cause::Connect, what),
@@ -224,29 +221,13 @@ impl Peer {
         Err(Failure { cause, what })
     }
 
-    /// Takes note of a refusal of a dataset's range.
+    /// Notes a refusal of a range.
     pub(super) fn refused(&self, snapshot: SnapshotId, error: &ReadError) {
-        self.shared.counters.refused_by_peers.add(error);
-        if matches!(error, ReadError::UnknownDataset | ReadError::Denied) {
-            let mut refusals = self.lock_refusals();
-            if refusals.len() >= REFUSALS_MOST {
-                refusals.clear();
-            }
-            refusals.insert(snapshot, (error.clone(), Instant::now()));
-        }
+        self.context.counters.refused_by_peers.add(error);
+        self.refused.note(snapshot, error);
     }
 
-    fn known_refusal(&self, snapshot: SnapshotId) -> Option<ReadError> {
-        let mut refusals = self.lock_refusals();
-        let (error, since) = refusals.get(&snapshot)?;
-        if since.elapsed() < self.shared.config.refusal_memory {
-            return Some(error.clone());
-        }
-        refusals.remove(&snapshot);
-        None
-    }
-
-    /// Takes note of whether a read was refused because it took too long; a peer that does so again and again is down.
+    /// Notes whether a read was refused because it timed out. A peer that refuses several in a row goes down.
     pub(super) fn was_slow(&self, timed_out: bool) {
         let mut state = self.lock();
         if !timed_out {
@@ -256,42 +237,41 @@ impl Peer {
             }
             return;
         }
-        let most = self.shared.config.slow_in_a_row.max(1);
+        let most = self.context.config.slow_in_a_row.max(1);
         state.slow = (state.slow + 1).min(most);
         if state.slow == most && matches!(state.health, Health::Up) {
-            // One more is enough, as long as none goes well.
+            // Until a read succeeds, one more takes the peer down again.
             state.slow = most - 1;
-            let what = "it has what is wanted too late, again and again".to_owned();
+            let what = "it timed out several reads in a row".to_owned();
             self.go_down(state, Failure { cause: Cause::TimedOut, what }, true);
         }
     }
 
-    /// Takes the peer down.
-    fn go_down(&self, mut state: MutexGuard<'_, State>, failure: Failure, cut: bool) {
+    /// Takes the peer down. With `abandon`, its requests in flight fail.
+    fn go_down(&self, mut state: MutexGuard<'_, State>, failure: Failure, abandon: bool) {
         let Failure { cause, what } = failure;
-        self.shared.counters.add_error(cause);
+        self.context.counters.add_error(cause);
         state.failures = state.failures.saturating_add(1);
-        let pause = self.shared.config.backoff(state.failures);
+        let pause = self.context.config.backoff(state.failures);
         let first = state.failure.is_none();
         state.failure = Some((cause, what.clone()));
         state.health = Health::Down { next_probe: Instant::now() + pause, probing: false };
-        let period = std::mem::replace(&mut state.period, CancellationToken::new());
+        let in_flight = std::mem::replace(&mut state.abandon, CancellationToken::new());
         drop(state);
-        // What a stopping peer has begun it ends well.
-        if cut {
-            period.cancel();
+        if abandon {
+            in_flight.cancel();
             self.close_connections();
         }
         if first {
-            self.shared.counters.went_down.fetch_add(1, Ordering::Relaxed);
-            warn!(node = %self.name, address = %self.address, cause = cause.name(), what, "bypass a peer");
+            self.context.counters.went_down.fetch_add(1, Ordering::Relaxed);
+            warn!(peer = %self.name, address = %self.address, cause = cause.name(), what, "a peer failed and is bypassed");
         } else {
-            debug!(node = %self.name, cause = cause.name(), what, "the peer fails again");
+            debug!(peer = %self.name, cause = cause.name(), what, "the peer failed again");
         }
-        self.shared.went_down.notify_one();
+        self.context.went_down.notify_one();
     }
 
-    /// When it is to be probed next, if it is down.
+    /// When the next probe is due, if the peer is down and not being probed. A due probe counts as started.
     pub(super) fn probe_due(&self, now: Instant) -> Option<Instant> {
         match &mut self.lock().health {
             Health::Down { next_probe, probing } if !*probing => {
@@ -302,7 +282,7 @@ impl Peer {
         }
     }
 
-    /// Connects anew, which the peer must answer; then it is on trial.
+    /// Opens a new lane, which the peer must answer. Success puts the peer on trial.
     pub(super) async fn probe(self: Arc<Self>) {
         let outcome = self.connect().await;
         let mut state = self.lock();
@@ -316,18 +296,18 @@ impl Peer {
             }
             Err(Failure { cause, what }) => {
                 state.failures = state.failures.saturating_add(1);
-                let pause = self.shared.config.backoff(state.failures);
+                let pause = self.context.config.backoff(state.failures);
                 state.health = Health::Down { next_probe: Instant::now() + pause, probing: false };
-                debug!(node = %self.name, cause = cause.name(), what, "the peer is still unfit");
+                debug!(peer = %self.name, cause = cause.name(), what, "the peer is still down");
                 state.failure = Some((cause, what));
             }
         }
     }
 }
 
-impl Pass<'_> {
+impl Attempt<'_> {
     /// The peer works.
-    fn went_well(&self) {
+    fn succeeded(&self) {
         self.judged.store(true, Ordering::Relaxed);
         let mut state = self.peer.lock();
         if self.on_trial && matches!(state.health, Health::Trial { .. }) {
@@ -337,33 +317,34 @@ impl Pass<'_> {
             }
             state.failure = None;
             drop(state);
-            self.peer.shared.counters.came_back.fetch_add(1, Ordering::Relaxed);
-            info!(node = %self.peer.name, "a bypassed peer works again");
+            self.peer.context.counters.came_back.fetch_add(1, Ordering::Relaxed);
+            info!(peer = %self.peer.name, "a bypassed peer works again");
         }
     }
 
-    /// The peer does not work. Of several reads that fail with it, the first takes it down.
+    /// The peer failed. Of several reads that fail together, the first takes it down.
     fn failed(&self, failure: Failure) -> PeerError {
         self.judged.store(true, Ordering::Relaxed);
-        if self.period.is_cancelled() {
+        if self.abandon.is_cancelled() {
             return self.peer.bypassed();
         }
         let error =
-            PeerError::Failed { node: self.peer.name.clone(), cause: failure.cause, what: shortened(&failure.what) };
+            PeerError::Failed { peer: self.peer.name.clone(), cause: failure.cause, what: shortened(&failure.what) };
         let state = self.peer.lock();
         if matches!(state.health, Health::Up | Health::Trial { .. }) {
-            let cut = failure.cause != Cause::Stopping;
-            self.peer.go_down(state, failure, cut);
+            // A stopping peer may finish the requests that it has started.
+            let abandon = failure.cause != Cause::Stopping;
+            self.peer.go_down(state, failure, abandon);
         } else {
             drop(state);
-            self.peer.shared.counters.add_error(failure.cause);
+            self.peer.context.counters.add_error(failure.cause);
         }
         error
     }
 }
 
-impl Drop for Pass<'_> {
-    /// A trial whose reader went away says nothing of the peer: another may try.
+impl Drop for Attempt<'_> {
+    /// A trial whose reader is gone says nothing about the peer: another read may try.
     fn drop(&mut self) {
         if self.on_trial
             && !self.judged.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! What is small, by gRPC: who the node is, and what it has.
+//! The gRPC service for everything small: the node's identity, and what it has.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,11 +7,11 @@ use larder_cachenode_api::v1::cache_node_server::CacheNode;
 use larder_cachenode_api::{PROTOCOL, v1};
 use tonic::{Request, Response, Status};
 
-use super::Shared;
+use super::state::ServerState;
 use crate::convert;
 
-/// The service `CacheNode` of a node.
-pub(super) struct Service(pub(super) Arc<Shared>);
+/// A node's service `CacheNode`.
+pub(super) struct Service(pub(super) Arc<ServerState>);
 
 #[tonic::async_trait]
 impl CacheNode for Service {

@@ -1,13 +1,13 @@
-//! Ranges that are passed on while they are still on their way to the node.
+//! Ranges that a node passes on while it is still receiving them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_cachenode_api::frame::{Answer, Wanted};
+use larder_cachenode_api::frame::Answer;
 use larder_dataset::crc32c;
 use larder_peers::{PeerError, ReadError, Security};
 
-use crate::node::{ARRIVES, Arrival, Fake, RawLane, Reader, SNAPSHOT, TestNode, content, until, want};
+use crate::node::{ARRIVES, Arrival, Fake, RawLane, Reader, TestNode, content, range, until, wire};
 
 const MIB: u32 = 1 << 20;
 
@@ -29,14 +29,14 @@ async fn what_has_come_goes_out_before_the_rest_is_there_and_others_pass_it() {
     let server = serving(&blocks).await;
     let mut lane = RawLane::connect(&server).await;
     let arriving = blocks.arrives();
-    lane.ask(1, want(ARRIVES, 0, 2 * MIB + 5), "sesame", 60_000).await;
+    lane.ask(1, range(ARRIVES, 0, 2 * MIB + 5), "sesame", 60_000).await;
     let mut came = Vec::new();
     for start in [0, MIB] {
         arriving.send(piece(start, MIB)).unwrap();
         let (answer, bytes) = lane.piece().await;
         assert_eq!(answer, Answer::Bytes { tag: 1, len: MIB });
         came.extend(bytes);
-        lane.ask(2 + start, want(1, start, 100), "sesame", 60_000).await;
+        lane.ask(2 + start, range(1, start, 100), "sesame", 60_000).await;
         let between = lane.answer().await;
         assert_eq!(between, (Answer::Bytes { tag: 2 + start, len: 100 }, content(1, start, 100).to_vec()));
     }
@@ -46,10 +46,10 @@ async fn what_has_come_goes_out_before_the_rest_is_there_and_others_pass_it() {
     assert_eq!(answer, Answer::Bytes { tag: 1, len: 5 });
     came.extend(bytes);
     assert!(came == content(ARRIVES, 0, 2 * MIB + 5));
-    let wanted = Wanted { snapshot: SNAPSHOT.0, block: ARRIVES, start: 0, len: 2 * MIB + 5 };
-    assert_eq!(lane.sum().await, crc32c(&wanted.encode()) ^ crc32c(&came));
-    until("all is counted", || server.counters.served_reads.load(Ordering::Relaxed) == 3).await;
-    until("no room is held", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
+    let request = wire(range(ARRIVES, 0, 2 * MIB + 5)).encode();
+    assert_eq!(lane.sum().await, crc32c(&request) ^ crc32c(&came));
+    until("everything is counted", || server.counters.served_reads.load(Ordering::Relaxed) == 3).await;
+    until("no bytes are in flight", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,13 +59,13 @@ async fn the_reader_has_it_whole_while_its_lane_serves_others() {
     let reader = one_lane(&server);
     let arriving = blocks.arrives();
     let (start, len) = (7, 3 * MIB);
-    let read = reader.read_some("a", want(ARRIVES, start, len));
+    let read = reader.read_some("a", range(ARRIVES, start, len));
     let meanwhile = async {
         for (nth, begin) in (0..).zip((0..len).step_by(MIB as usize)) {
             arriving.send(piece(start + begin, MIB)).unwrap();
             let most = u64::from(MIB) * (nth + 1);
-            until("it went out", || server.counters.served_bytes.load(Ordering::Relaxed) >= most).await;
-            let other = reader.read_some("a", want(2, nth as u32, MIB)).await.unwrap();
+            until("it is sent", || server.counters.served_bytes.load(Ordering::Relaxed) >= most).await;
+            let other = reader.read_some("a", range(2, nth as u32, MIB)).await.unwrap();
             assert!(other == content(2, nth as u32, MIB), "{nth}");
         }
     };
@@ -95,9 +95,9 @@ async fn what_fails_in_the_middle_is_refused_and_costs_the_lane_nothing() {
             arriving.send(piece).unwrap();
         }
         drop(arriving);
-        let error = reader.read_some("a", want(ARRIVES, 0, 2 * MIB)).await.unwrap_err();
+        let error = reader.read_some("a", range(ARRIVES, 0, 2 * MIB)).await.unwrap_err();
         assert!(error.refusal().is_some_and(as_it_should), "{what}: {error:?}");
-        until("no room is held", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
+        until("no bytes are in flight", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
         reader.read("a").await.unwrap();
     }
     assert_eq!(reader.counters.connections.load(Ordering::Relaxed), 1);
@@ -111,12 +111,12 @@ async fn what_does_not_come_in_time_is_refused_in_the_middle() {
     let mut lane = RawLane::connect(&server).await;
     let arriving = blocks.arrives();
     arriving.send(piece(0, MIB)).unwrap();
-    lane.ask(1, want(ARRIVES, 0, 2 * MIB), "sesame", 300).await;
+    lane.ask(1, range(ARRIVES, 0, 2 * MIB), "sesame", 300).await;
     assert_eq!(lane.piece().await.0, Answer::Bytes { tag: 1, len: MIB });
     let (answer, _) = lane.answer().await;
     assert!(matches!(answer, Answer::Refusal { tag: 1, .. }), "{answer:?}");
     assert_eq!(server.counters.refused.of(&ReadError::TimedOut), 1);
-    assert!(arriving.is_closed(), "the node waits for more");
+    assert!(arriving.is_closed(), "the node still waits for more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,11 +127,11 @@ async fn a_read_that_is_dropped_in_the_middle_ends_at_the_node_too() {
     let arriving = blocks.arrives();
     arriving.send(piece(0, MIB)).unwrap();
     tokio::select! {
-        outcome = reader.read_some("a", want(ARRIVES, 0, 2 * MIB)) => panic!("{outcome:?}"),
-        () = until("a piece went out", || server.counters.served_bytes.load(Ordering::Relaxed) == u64::from(MIB)) => {}
+        outcome = reader.read_some("a", range(ARRIVES, 0, 2 * MIB)) => panic!("{outcome:?}"),
+        () = until("a piece is sent", || server.counters.served_bytes.load(Ordering::Relaxed) == u64::from(MIB)) => {}
     }
     arriving.closed().await;
-    until("no room is held", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
+    until("no bytes are in flight", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
     reader.read("a").await.unwrap();
     assert_eq!(reader.counters.connections.load(Ordering::Relaxed), 1);
 }
@@ -145,10 +145,10 @@ async fn a_node_that_stops_refuses_the_rest() {
     arriving.send(piece(0, MIB)).unwrap();
     let counters = Arc::clone(&server.counters);
     let stop = async {
-        until("a piece went out", || counters.served_bytes.load(Ordering::Relaxed) == u64::from(MIB)).await;
+        until("a piece is sent", || counters.served_bytes.load(Ordering::Relaxed) == u64::from(MIB)).await;
         server.stop().await;
     };
-    let (outcome, ()) = tokio::join!(reader.read_some("a", want(ARRIVES, 0, 2 * MIB)), stop);
+    let (outcome, ()) = tokio::join!(reader.read_some("a", range(ARRIVES, 0, 2 * MIB)), stop);
     assert!(matches!(outcome, Err(PeerError::Failed { .. })), "{outcome:?}");
     assert!(!reader.peers.is_up("a"));
     drop(arriving);

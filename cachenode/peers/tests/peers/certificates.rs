@@ -1,4 +1,4 @@
-//! Who gets in.
+//! Which peers are accepted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn ca(name: &str) -> Ca {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Writes a CA, and a certificate with its key.
+/// Writes the trusted CAs, and a certificate with its key.
 fn write(folder: &Path, trusted: &[&Ca], signer: &Ca, change: impl FnOnce(&mut CertificateParams)) {
     let mut params = CertificateParams::new(vec![NODE_DNS_NAME.to_owned()]).unwrap();
     change(&mut params);
@@ -79,7 +79,7 @@ async fn who_is_no_node_of_ours_is_kept_out_and_told_why() {
     let stranger = |params: &mut CertificateParams| {
         params.subject_alt_names = vec![rcgen::SanType::DnsName("db.example.org".try_into().unwrap())];
     };
-    // It cannot be loaded as one's own, so the name is checked by the other side alone here.
+    // A node does not load such a certificate as its own, so only that is checked here.
     let refused_name = {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &[&ours], &ours, stranger);
@@ -116,7 +116,7 @@ async fn a_node_with_an_expired_certificate_is_not_read_from() {
     assert!(error.to_string().contains("the peer's certificate has expired"), "{error}");
 }
 
-/// Clients with certificates that no node would load as its own.
+/// A handshake of a client with a certificate that no node would load as its own.
 async fn handshake(server: &TestNode, ca: &Ca, shown: Option<(rcgen::Certificate, KeyPair)>) -> std::io::Result<usize> {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
     use tokio::io::AsyncReadExt;
@@ -137,7 +137,7 @@ async fn handshake(server: &TestNode, ca: &Ca, shown: Option<(rcgen::Certificate
     let io = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let name = ServerName::try_from(NODE_DNS_NAME).unwrap();
     let mut io = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, io).await?;
-    // The server speaks first, by its settings, when it has let one in.
+    // A server that accepts a client first sends its HTTP/2 settings.
     io.read(&mut [0; 9]).await
 }
 
@@ -164,7 +164,7 @@ async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost()
     for side in [&a, &b] {
         tokio::spawn(Arc::clone(&side.tls).watch(stopping.clone()));
     }
-    // Connections are so short-lived that many handshakes fall into every stage.
+    // Connections are short-lived, so that every stage sees many handshakes.
     let server = TestNode::start(Fake::open(), a.security(), |config| {
         config.connection_age_most = Duration::from_millis(100);
     })
@@ -184,7 +184,7 @@ async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost()
             })
         })
         .collect();
-    // Both are trusted before either changes hands, and the old one goes last: as one does it in a cluster.
+    // As in a cluster: both sides trust both CAs before either changes its certificate, and the old CA is removed last.
     for (trusted, signer) in [(&[&old, &new][..], &old), (&[&old, &new], &new), (&[&new], &new)] {
         for side in [&a, &b] {
             write(side.folder.path(), trusted, signer, |_| {});
@@ -199,7 +199,7 @@ async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost()
     let connections = reader.counters.connections.load(Ordering::Relaxed);
     assert!(connections > 10 && reads > 100, "{reads} reads over {connections} connections");
     assert_eq!(reader.counters.went_down.load(Ordering::Relaxed), 0);
-    // Who still has the old one is out.
+    // A node that still has the old certificate is rejected.
     let late = Reader::new(&[("a", server.address)], Side::good(&old).security(), |_| {});
     assert_eq!(late.read("a").await.unwrap_err().cause(), Some(Cause::Connect));
     stopping.cancel();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use larder_cachenode_api::frame::{
-    ANSWER_BYTES, Answer, HELLO_BYTES, Hello, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, Wanted,
+    ANSWER_BYTES, Answer, HELLO_BYTES, Hello, READ_BYTES, REQUEST_BYTES, RefusalCode, Request, WireRange,
 };
 use larder_cachenode_api::v1::cache_node_server::{CacheNode, CacheNodeServer};
 use larder_cachenode_api::{PROTOCOL, v1};
@@ -20,7 +20,7 @@ use tonic::{Request as GrpcRequest, Response, Status};
 
 use crate::node::{Reader, TestNode, content, until};
 
-/// What is wrong with a peer.
+/// How a peer misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lie {
     None,
@@ -43,7 +43,7 @@ enum Lie {
     SaysThatItIsThere,
 }
 
-/// A peer that answers every read, and lies as it is told.
+/// A peer that answers every read, and lies on command.
 #[derive(Clone)]
 struct Liar(Arc<Mutex<Lie>>);
 
@@ -52,7 +52,7 @@ impl Liar {
         *self.0.lock().unwrap()
     }
 
-    /// Serves a lane; None: it is over.
+    /// Serves a lane until it ends.
     async fn serve(self, mut io: TcpStream) -> Option<()> {
         let mut hello = [0; HELLO_BYTES];
         io.read_exact(&mut hello).await.ok()?;
@@ -65,9 +65,9 @@ impl Liar {
             let len = Request::len_of(frame.first_chunk()?);
             io.read_exact(&mut frame[REQUEST_BYTES..len]).await.ok()?;
             match Request::decode(&frame[..len]).ok()? {
-                Request::Read { tag, wanted, token_len, .. } => {
+                Request::Read { tag, range, token_len, .. } => {
                     io.read_exact(&mut vec![0; token_len.into()]).await.ok()?;
-                    io.write_all(&self.answer(tag, wanted)?).await.ok()?;
+                    io.write_all(&self.answer(tag, range)?).await.ok()?;
                     if self.lie() == Lie::EndsEarly {
                         return None;
                     }
@@ -84,9 +84,9 @@ impl Liar {
         }
     }
 
-    /// What it says to a read; None: it hangs up.
-    fn answer(&self, tag: u32, wanted: Wanted) -> Option<Vec<u8>> {
-        let range = |tag, summed: Wanted, len: u32| {
+    /// The answer to a read; None: close the lane.
+    fn answer(&self, tag: u32, wanted: WireRange) -> Option<Vec<u8>> {
+        let range = |tag, summed: WireRange, len: u32| {
             let bytes = content(wanted.block, wanted.start, len);
             let sum = crc32c(&summed.encode()) ^ crc32c(&bytes);
             [&Answer::Bytes { tag, len }.encode()[..], &bytes, &sum.to_le_bytes()].concat()
@@ -103,10 +103,10 @@ impl Liar {
                 *good.last_mut()? ^= 0x80;
                 good
             }
-            // The very bytes that are wanted, but it believes them to be something else.
-            Lie::OtherBlock => range(tag, Wanted { block: wanted.block + 1, ..wanted }, len),
-            Lie::OtherOffset => range(tag, Wanted { start: wanted.start + 1, ..wanted }, len),
-            Lie::OtherSnapshot => range(tag, Wanted { snapshot: [9; 32], ..wanted }, len),
+            // The right bytes, with the sum of another request.
+            Lie::OtherBlock => range(tag, WireRange { block: wanted.block + 1, ..wanted }, len),
+            Lie::OtherOffset => range(tag, WireRange { start: wanted.start + 1, ..wanted }, len),
+            Lie::OtherSnapshot => range(tag, WireRange { snapshot: [9; 32], ..wanted }, len),
             Lie::OtherTag => range(tag.wrapping_add(77), wanted, len),
             Lie::TooLong => range(tag, wanted, len + 1),
             Lie::TooShort => range(tag, wanted, len - 1),
@@ -153,7 +153,7 @@ async fn a_peer_that_lies_is_caught_bypassed_and_taken_back_when_it_behaves() {
         (Lie::EndsEarly, Cause::Truncated),
     ] {
         let (liar, address) = liar().await;
-        // Time enough to see it bypassed.
+        // Long enough to see the peer bypassed.
         let reader = Reader::new(&[("liar", address), ("good", good.address)], Security::Plaintext, |config| {
             config.backoff_first = Duration::from_millis(300);
         });
@@ -167,7 +167,7 @@ async fn a_peer_that_lies_is_caught_bypassed_and_taken_back_when_it_behaves() {
         assert_eq!(reader.counters.bypassed.load(Ordering::Relaxed), 1);
         reader.read("good").await.unwrap();
 
-        // On trial it lies again.
+        // It lies again on trial.
         until("it is probed", || reader.peers.is_up("liar")).await;
         let error = reader.read("liar").await.unwrap_err();
         assert_eq!(error.cause(), Some(cause), "{lie:?}: {error:?}");
@@ -189,7 +189,7 @@ async fn a_peer_of_another_protocol_is_not_read_from() {
     assert_eq!(error.cause(), Some(Cause::OtherProtocol));
     assert!(error.to_string().contains("it speaks protocol 2, this node 1"), "{error}");
     assert!(!reader.peers.is_up("liar"));
-    // Nor one that is something else altogether.
+    // Nor is a peer that is not Larder at all.
     *liar.0.lock().unwrap() = Lie::NoHello;
     let other = Reader::plain(&[("liar", address)]);
     assert_eq!(other.read("liar").await.unwrap_err().cause(), Some(Cause::Connect));
@@ -197,7 +197,7 @@ async fn a_peer_of_another_protocol_is_not_read_from() {
     reader.read_at_last("liar").await;
 }
 
-/// Tells nonsense by gRPC.
+/// Answers nonsense over gRPC.
 struct OddNode {
     protocol: u32,
 }
@@ -232,7 +232,7 @@ async fn odd_answers_to_other_questions_take_a_peer_down_too() {
     }
 }
 
-/// Reads a peer many times at once, which must cost one failure and no more, and then nothing.
+/// Reads from a peer many times at once. That must cost exactly one failure, and later reads none.
 async fn costs_one_failure(reader: &Reader, node: &str, cause: Cause) {
     let outcomes = join_all((0..100).map(|_| reader.read(node))).await;
     let mut failures = 0;
@@ -255,7 +255,7 @@ async fn costs_one_failure(reader: &Reader, node: &str, cause: Cause) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_never_answers_costs_one_timeout() {
-    // The kernel accepts for it, and that is all that happens.
+    // The kernel accepts the connection, and nothing else happens.
     let stalled = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let good = TestNode::plain().await;
     let nodes = [("stalled", stalled.local_addr().unwrap()), ("good", good.address)];
@@ -275,7 +275,7 @@ async fn a_peer_that_answers_probes_and_stalls_reads_costs_one_timeout_for_each_
         let (liar, address) = liar().await;
         let reader = Reader::new(&[("liar", address)], Security::Plaintext, |config| {
             config.answer_timeout = Duration::from_millis(500);
-            // Where there is no sign of life, that alone must end it.
+            // Without a sign of life, that alone must end the read.
             let hours = lie == Lie::SaysNothing;
             config.slack = if hours { Duration::from_secs(9999) } else { Duration::from_millis(200) };
             config.backoff_first = Duration::from_secs(2);
@@ -287,7 +287,7 @@ async fn a_peer_that_answers_probes_and_stalls_reads_costs_one_timeout_for_each_
         assert!(outcomes.iter().all(Result::is_err));
         assert!(!reader.peers.is_up("liar"), "{lie:?}");
         assert!(reader.counters.errors(Cause::TimedOut) > before);
-        // On trial: one read is let through, the others are not held up by it.
+        // On trial: one read is let through, and the others do not wait for it.
         until("it is probed", || reader.peers.is_up("liar")).await;
         let outcomes = join_all((0..50).map(|_| reader.read("liar"))).await;
         let failed = outcomes.iter().filter(|outcome| outcome.as_ref().unwrap_err().cause().is_some()).count();

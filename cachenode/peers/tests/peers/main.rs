@@ -1,4 +1,4 @@
-//! Nodes that serve and read each other's blocks over real sockets. What blocks hold is made up; all else is real.
+//! Nodes that serve and read each other's blocks over real sockets. Only the contents of blocks are made up.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod arriving;

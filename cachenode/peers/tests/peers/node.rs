@@ -1,4 +1,4 @@
-//! A node with made-up blocks, a reader of its kind, and an asker that does as it is told.
+//! A node with made-up blocks, a node that reads, and a client without a protocol of its own.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use larder_cachenode_api::PROTOCOL;
-use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, Wanted};
-use larder_dataset::{BlockIndex, SnapshotId, crc32c};
+use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, WireRange};
+use larder_dataset::{BlockIndex, BlockRange, SnapshotId};
 use larder_peers::{
-    Ask, Blocks, DatasetStats, Given, Node, PeerCounters, Peers, PeersConfig, ReadError, Security, Server,
-    ServerConfig, Token, Want,
+    BlockBytes, Blocks, DatasetStats, Node, PeerCounters, PeerError, Peers, PeersConfig, ReadError, ReadRequest,
+    Security, Server, ServerConfig, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -25,35 +25,40 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
 pub(crate) const OTHER_SNAPSHOT: SnapshotId = SnapshotId([8; 32]);
 
-/// Blocks from here on do not exist.
+/// Blocks from this one on do not exist.
 pub(crate) const BLOCKS: u32 = 10_000;
-/// Blocks with a meaning.
+/// Blocks with a special behaviour.
 pub(crate) const PANICS: u32 = 9_000;
 pub(crate) const GONE: u32 = 9_001;
 pub(crate) const NEVER: u32 = 9_002;
-/// It comes as [`Fake::arrives`] says.
+/// It arrives as [`Fake::arrives`] says.
 pub(crate) const ARRIVES: u32 = 9_003;
 
-/// What comes of [`ARRIVES`]; None: a panic.
+/// A piece of [`ARRIVES`]; None: a panic.
 pub(crate) type Arrival = Option<Result<Bytes, ReadError>>;
 
 pub(crate) fn token() -> Token {
     Token::new("sesame").unwrap()
 }
 
-pub(crate) fn want(block: u32, start: u32, len: u32) -> Want {
-    Want { block: BlockIndex(block), start, len }
+pub(crate) fn range(block: u32, start: u32, len: u32) -> BlockRange {
+    BlockRange { block: BlockIndex(block), start, len }
 }
 
-/// What a block holds, which no other block holds in the same place.
+/// Asks for a range of [`SNAPSHOT`] with its token, and lets no other node be asked.
+pub(crate) fn request(range: BlockRange) -> ReadRequest {
+    ReadRequest { snapshot: SNAPSHOT, range, token: Some(token()), forwarded: true }
+}
+
+/// The contents of a block. No other block has the same bytes in the same place.
 pub(crate) fn content(block: u32, start: u32, len: u32) -> Bytes {
     (start..start + len).map(|at| (at.wrapping_mul(31) ^ (at >> 11) ^ block.wrapping_mul(0x9e37)) as u8).collect()
 }
 
-/// How long something that must come about is waited for.
+/// The timeout of a condition that must become true.
 const GENEROUS: Duration = Duration::from_secs(60);
 
-/// Waits until it is so.
+/// Waits until `is` returns true.
 pub(crate) async fn until(what: &str, mut is: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is() {
@@ -62,10 +67,10 @@ pub(crate) async fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Made-up blocks: every block is [`content`], and every third one is stored.
+/// Made-up blocks: every block is [`content`].
 #[derive(Debug)]
 pub(crate) struct Fake {
-    /// Reads wait here; a closed gate is one without permits.
+    /// Reads wait here; a shut gate has no permits.
     pub(crate) gate: Semaphore,
     pub(crate) reading: AtomicU64,
     pub(crate) forwarded: AtomicU64,
@@ -90,7 +95,7 @@ impl Fake {
         Self::with_permits(0)
     }
 
-    /// The next read of [`ARRIVES`] gets what is sent to this.
+    /// The next read of [`ARRIVES`] gets the pieces sent to this.
     pub(crate) fn arrives(&self) -> mpsc::UnboundedSender<Arrival> {
         let (sender, receiver) = mpsc::unbounded_channel();
         *self.arriving.lock().unwrap() = Some(receiver);
@@ -115,13 +120,13 @@ impl Drop for Reading<'_> {
 
 #[async_trait]
 impl Blocks for Fake {
-    async fn read(&self, ask: &Ask) -> Result<Given, ReadError> {
-        self.admit(ask.snapshot, ask.token.as_ref())?;
+    async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError> {
+        self.admit(request.snapshot, request.token.as_ref())?;
         self.reading.fetch_add(1, Ordering::SeqCst);
         let _reading = Reading(&self.reading);
-        self.forwarded.fetch_add(u64::from(ask.forwarded), Ordering::SeqCst);
+        self.forwarded.fetch_add(u64::from(request.forwarded), Ordering::SeqCst);
         let _pass = self.gate.acquire().await.unwrap();
-        match ask.block.0 {
+        match request.range.block.0 {
             BLOCKS.. => Err(ReadError::NoSuchRange),
             PANICS => panic!("made up"),
             GONE => Err(ReadError::Gone),
@@ -129,13 +134,10 @@ impl Blocks for Fake {
             ARRIVES => {
                 let arriving = self.arriving.lock().unwrap().take().unwrap();
                 let arriving = UnboundedReceiverStream::new(arriving);
-                Ok(Given::Arriving(Box::pin(arriving.map(|piece| piece.unwrap_or_else(|| panic!("made up"))))))
+                let pieces = arriving.map(|piece| piece.unwrap_or_else(|| panic!("made up")));
+                Ok(BlockBytes::Arriving(Box::pin(pieces)))
             }
-            block => {
-                let bytes = content(block, ask.start, ask.len);
-                let crc = crc32c(&bytes);
-                Ok(Given::Whole(bytes, crc))
-            }
+            block => Ok(BlockBytes::whole(content(block, request.range.start, request.range.len))),
         }
     }
 
@@ -201,7 +203,7 @@ pub(crate) fn node(name: &str, address: SocketAddr) -> Node {
 }
 
 impl Reader {
-    /// Patient with busy machines, unless `change` says otherwise.
+    /// With timeouts for busy machines, unless `change` says otherwise.
     pub(crate) fn new(nodes: &[(&str, SocketAddr)], security: Security, change: impl FnOnce(&mut PeersConfig)) -> Self {
         let mut config = PeersConfig {
             connect_timeout: Duration::from_secs(20),
@@ -223,34 +225,38 @@ impl Reader {
         Self::new(nodes, Security::Plaintext, |_| {})
     }
 
-    /// Reads some of one block.
-    pub(crate) async fn read(&self, node: &str) -> Result<Bytes, larder_peers::PeerError> {
-        self.read_some(node, want(5, 100, 3000)).await
+    /// Reads part of one block.
+    pub(crate) async fn read(&self, peer: &str) -> Result<Bytes, PeerError> {
+        self.read_some(peer, range(5, 100, 3000)).await
     }
 
-    pub(crate) async fn read_some(&self, node: &str, want: Want) -> Result<Bytes, larder_peers::PeerError> {
-        self.peers.read(node, SNAPSHOT, Some(&token()), want, true).await
+    pub(crate) async fn read_some(&self, peer: &str, range: BlockRange) -> Result<Bytes, PeerError> {
+        self.peers.read(peer, &request(range)).await
     }
 
-    /// Reads until it goes well.
-    pub(crate) async fn read_at_last(&self, node: &str) -> Bytes {
+    /// Reads until a read succeeds.
+    pub(crate) async fn read_at_last(&self, peer: &str) -> Bytes {
         let start = Instant::now();
         loop {
-            match self.read(node).await {
+            match self.read(peer).await {
                 Ok(bytes) => return bytes,
-                Err(error) => assert!(start.elapsed() < GENEROUS, "{node} never came back: {error:?}"),
+                Err(error) => assert!(start.elapsed() < GENEROUS, "{peer} never came back: {error:?}"),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
-/// A lane without a client: it says what it is told, and takes what it is told.
+pub(crate) fn wire(range: BlockRange) -> WireRange {
+    WireRange { snapshot: SNAPSHOT.0, block: range.block.0, start: range.start, len: range.len }
+}
+
+/// A lane without a client: the test writes its requests and reads its answers.
 #[derive(Debug)]
 pub(crate) struct RawLane(pub(crate) TcpStream);
 
 impl RawLane {
-    /// From another address than readers have. It takes in little that it does not read.
+    /// Connects from another address than readers have, with a small receive buffer.
     pub(crate) async fn connect(server: &TestNode) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -267,16 +273,16 @@ impl RawLane {
         Hello::decode(&hello).unwrap()
     }
 
-    pub(crate) async fn ask(&mut self, tag: u32, want: Want, token: &str, deadline_ms: u32) {
-        let wanted = Wanted { snapshot: SNAPSHOT.0, block: want.block.0, start: want.start, len: want.len };
+    pub(crate) async fn ask(&mut self, tag: u32, range: BlockRange, token: &str, deadline_ms: u32) {
+        let range = wire(range);
         let token_len = token.len() as u16;
         let mut frame = Vec::new();
-        Request::Read { tag, wanted, token_len, forwarded: true, deadline_ms }.encode(&mut frame);
+        Request::Read { tag, range, token_len, forwarded: true, deadline_ms }.encode(&mut frame);
         frame.extend_from_slice(token.as_bytes());
         self.0.write_all(&frame).await.unwrap();
     }
 
-    /// The next answer, which is not a piece of a range that goes on, and what it carries, without a sum.
+    /// The next answer and its body, without a sum. It must not be a piece with more to follow.
     pub(crate) async fn answer(&mut self) -> (Answer, Vec<u8>) {
         let (answer, body) = self.piece().await;
         if let Answer::Bytes { .. } = answer {
@@ -285,7 +291,7 @@ impl RawLane {
         (answer, body)
     }
 
-    /// The next answer, and what it carries. A sum may follow.
+    /// The next answer and its body. A sum may follow.
     pub(crate) async fn piece(&mut self) -> (Answer, Vec<u8>) {
         let mut head = [0; ANSWER_BYTES];
         self.0.read_exact(&mut head).await.unwrap();
@@ -305,7 +311,7 @@ impl RawLane {
         u32::from_le_bytes(sum)
     }
 
-    /// Reads until the node closes.
+    /// Reads until the node closes the lane.
     pub(crate) async fn is_over(&mut self) {
         let mut scrap = vec![0; 1 << 16];
         while self.0.read(&mut scrap).await.is_ok_and(|read| read > 0) {}

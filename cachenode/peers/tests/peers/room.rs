@@ -1,4 +1,4 @@
-//! What is on its way to peers is bounded, and so is what they may ask.
+//! The bytes in flight to peers are bounded, and so are their requests.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use larder_peers::Security;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::node::{Fake, RawLane, Reader, TestNode, content, until, want};
+use crate::node::{Fake, RawLane, Reader, TestNode, content, range, until};
 
 const MIB: u32 = 1 << 20;
 
@@ -19,8 +19,8 @@ const MIB: u32 = 1 << 20;
 async fn a_thousand_reads_at_once_keep_within_the_room() {
     const ROOM: u64 = 12 << 20;
     let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
-        config.under_way_bytes = ROOM;
-        config.peer_under_way_bytes = ROOM;
+        config.in_flight_bytes = ROOM;
+        config.peer_in_flight_bytes = ROOM;
     })
     .await;
     let reader = Reader::new(&[("a", server.address)], Security::Plaintext, |config| {
@@ -30,33 +30,33 @@ async fn a_thousand_reads_at_once_keep_within_the_room() {
     let reads = (0..1000).map(|number| {
         let reader = &reader;
         async move {
-            let want = want(number, number, if number % 2 == 0 { MIB + 7 } else { 1000 });
-            assert!(reader.read_some("a", want).await.unwrap() == content(number, number, want.len), "{want:?}");
+            let range = range(number, number, if number % 2 == 0 { MIB + 7 } else { 1000 });
+            assert!(reader.read_some("a", range).await.unwrap() == content(number, number, range.len), "{range:?}");
         }
     });
     join_all(reads).await;
     let most = server.counters.under_way_bytes_most.load(Ordering::Relaxed);
-    assert!(most <= ROOM, "{most} bytes were under way");
-    assert!(most > ROOM / 2, "{most} bytes at most: the room was not put to the test");
-    until("no room is held", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
+    assert!(most <= ROOM, "{most} bytes were in flight");
+    assert!(most > ROOM / 2, "{most} bytes at most: the limit was not reached");
+    until("no bytes are in flight", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
     assert_eq!(reader.counters.connections.load(Ordering::Relaxed), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
     let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
-        config.under_way_bytes = 20 << 20;
-        config.peer_under_way_bytes = 8 << 20;
+        config.in_flight_bytes = 20 << 20;
+        config.peer_in_flight_bytes = 8 << 20;
     })
     .await;
     let mut lane = RawLane::connect(&server).await;
     for tag in 0..4 {
-        lane.ask(tag, want(1, 0, 4 * MIB), "sesame", 1000).await;
+        lane.ask(tag, range(1, 0, 4 * MIB), "sesame", 1000).await;
     }
     until("its share is taken", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 8 << 20).await;
     // It has no other on another lane.
     let mut second = RawLane::connect(&server).await;
-    second.ask(7, want(1, 0, MIB), "sesame", 1000).await;
+    second.ask(7, range(1, 0, MIB), "sesame", 1000).await;
     let (answer, _) = second.answer().await;
     assert!(matches!(answer, Answer::Refusal { tag: 7, code: RefusalCode::TimedOut, .. }), "{answer:?}");
     let reader = Reader::plain(&[("a", server.address)]);
@@ -64,7 +64,7 @@ async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
     until("the room is given back", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
     assert_eq!(server.counters.cut.load(Ordering::Relaxed), 1);
     lane.is_over().await;
-    second.ask(8, want(1, 0, MIB), "sesame", 0).await;
+    second.ask(8, range(1, 0, MIB), "sesame", 0).await;
     assert!(second.answer().await.1 == content(1, 0, MIB), "its share is free again");
     reader.read("a").await.unwrap();
 }
@@ -73,12 +73,12 @@ async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
 async fn what_there_is_no_room_for_is_not_read() {
     let blocks = Fake::open();
     let server = TestNode::start(Arc::clone(&blocks), Security::Plaintext, |config| {
-        config.peer_under_way_bytes = 8 << 20;
+        config.peer_in_flight_bytes = 8 << 20;
     })
     .await;
     let mut lane = RawLane::connect(&server).await;
     for tag in 0..10 {
-        lane.ask(tag, want(1, 0, 4 * MIB), "sesame", 0).await;
+        lane.ask(tag, range(1, 0, 4 * MIB), "sesame", 0).await;
     }
     until("two ranges are read", || blocks.forwarded.load(Ordering::SeqCst) == 2).await;
     for _ in 0..20 {
@@ -97,12 +97,12 @@ async fn too_many_requests_and_those_that_cannot_be_are_turned_away() {
     let turned_away = || server.counters.turned_away.load(Ordering::Relaxed);
     let mut lane = RawLane::connect(&server).await;
     for tag in 1..=3 {
-        lane.ask(tag, want(tag, 0, 1), "sesame", 0).await;
+        lane.ask(tag, range(tag, 0, 1), "sesame", 0).await;
     }
     let (answer, words) = lane.answer().await;
     assert!(matches!(answer, Answer::Refusal { tag: 3, code: RefusalCode::Unavailable, .. }), "{answer:?}");
-    assert_eq!(words, b"too many requests are under way");
-    // Each is answered, also who does not wait any more.
+    assert_eq!(words, b"too many requests are in flight");
+    // Each read is answered, even a cancelled one.
     until("both are read", || blocks.reading.load(Ordering::SeqCst) == 2).await;
     for tag in 1..=2 {
         let mut cancel = Vec::new();
@@ -114,8 +114,8 @@ async fn too_many_requests_and_those_that_cannot_be_are_turned_away() {
     until("both are gone", || blocks.reading.load(Ordering::SeqCst) == 0).await;
     assert_eq!(turned_away(), 1);
 
-    for (want, token) in [(want(1, 0, 0), "sesame"), (want(1, 1, 4 * MIB), "sesame"), (want(1, 0, 1), "a b")] {
-        lane.ask(4, want, token, 0).await;
+    for (range, token) in [(range(1, 0, 0), "sesame"), (range(1, 1, 4 * MIB), "sesame"), (range(1, 0, 1), "a b")] {
+        lane.ask(4, range, token, 0).await;
         let (answer, words) = lane.answer().await;
         assert!(matches!(answer, Answer::Refusal { tag: 4, code: RefusalCode::Invalid, .. }), "{answer:?} {words:?}");
     }

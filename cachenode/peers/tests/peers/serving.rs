@@ -1,13 +1,13 @@
-//! What nodes that work do for each other.
+//! Nodes that work serve each other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::future::join_all;
-use larder_peers::{Cause, PeerError, ReadError, Security, Token};
+use larder_peers::{Cause, PeerError, ReadError, ReadRequest, Security, Token};
 
 use crate::node::{
-    BLOCKS, Fake, GONE, NEVER, OTHER_SNAPSHOT, PANICS, Reader, SNAPSHOT, TestNode, content, node, token, until, want,
+    BLOCKS, Fake, GONE, NEVER, OTHER_SNAPSHOT, PANICS, Reader, TestNode, content, node, range, request, until,
 };
 
 const MIB: u32 = 1 << 20;
@@ -20,24 +20,24 @@ fn one_lane(server: &TestNode) -> Reader {
 async fn ranges_of_every_length_come_back_whole() {
     let server = TestNode::plain().await;
     let reader = Reader::plain(&[("a", server.address)]);
-    let wants = [
-        want(3, 0, 4 * MIB),
-        want(1, 17, 1),
-        want(1, 0, MIB),
-        want(2, 5, MIB + 1),
-        want(2, 3 * MIB, MIB),
-        want(9, 4 * MIB - 1, 1),
-        want(9, 3, 4096 - 12),
+    let ranges = [
+        range(3, 0, 4 * MIB),
+        range(1, 17, 1),
+        range(1, 0, MIB),
+        range(2, 5, MIB + 1),
+        range(2, 3 * MIB, MIB),
+        range(9, 4 * MIB - 1, 1),
+        range(9, 3, 4096 - 12),
     ];
-    let outcomes = join_all(wants.map(|want| reader.read_some("a", want))).await;
-    for (outcome, want) in outcomes.into_iter().zip(wants) {
-        assert!(outcome.unwrap() == content(want.block.0, want.start, want.len), "{want:?}");
+    let outcomes = join_all(ranges.map(|range| reader.read_some("a", range))).await;
+    for (outcome, range) in outcomes.into_iter().zip(ranges) {
+        assert!(outcome.unwrap() == content(range.block.0, range.start, range.len), "{range:?}");
     }
-    let bytes = wants.iter().map(|want| u64::from(want.len)).sum::<u64>();
+    let bytes = ranges.iter().map(|range| u64::from(range.len)).sum::<u64>();
     assert_eq!(reader.counters.read_bytes.load(Ordering::Relaxed), bytes);
-    until("all is counted", || server.counters.served_reads.load(Ordering::Relaxed) == 7).await;
+    until("everything is counted", || server.counters.served_reads.load(Ordering::Relaxed) == 7).await;
     assert_eq!(server.counters.served_bytes.load(Ordering::Relaxed), bytes);
-    until("no room is held", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
+    until("no bytes are in flight", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
     server.stop().await;
 }
 
@@ -45,8 +45,8 @@ async fn ranges_of_every_length_come_back_whole() {
 async fn what_is_refused_does_not_keep_the_rest_from_coming() {
     let server = TestNode::plain().await;
     let reader = one_lane(&server);
-    let wants = [want(GONE, 0, 1), want(1, 0, 2 * MIB), want(BLOCKS, 0, 1), want(PANICS, 0, 1), want(2, 0, 10)];
-    let outcomes = join_all(wants.map(|want| reader.read_some("a", want))).await;
+    let ranges = [range(GONE, 0, 1), range(1, 0, 2 * MIB), range(BLOCKS, 0, 1), range(PANICS, 0, 1), range(2, 0, 10)];
+    let outcomes = join_all(ranges.map(|range| reader.read_some("a", range))).await;
     let refusals: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().err().and_then(PeerError::refusal)).collect();
     assert!(matches!(
         refusals[..],
@@ -55,17 +55,17 @@ async fn what_is_refused_does_not_keep_the_rest_from_coming() {
     assert!(*outcomes[1].as_ref().unwrap() == content(1, 0, 2 * MIB));
     assert_eq!(server.counters.refused.of(&ReadError::Gone), 1);
     assert_eq!(reader.counters.refused_by_peers.of(&ReadError::Gone), 1);
-    assert!(reader.peers.is_up("a"), "a refusal is no failure");
+    assert!(reader.peers.is_up("a"), "a refusal is not a failure");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_waits_does_not_hold_up_those_behind_it() {
     let server = TestNode::plain().await;
     let reader = one_lane(&server);
-    let slow = reader.read_some("a", want(NEVER, 0, 1));
+    let slow = reader.read_some("a", range(NEVER, 0, 1));
     let quick = async {
         for block in 0..10 {
-            assert!(reader.read_some("a", want(block, 0, MIB)).await.unwrap() == content(block, 0, MIB));
+            assert!(reader.read_some("a", range(block, 0, MIB)).await.unwrap() == content(block, 0, MIB));
         }
     };
     tokio::select! {
@@ -81,7 +81,7 @@ async fn the_node_hears_whether_it_may_ask_others() {
     let server = TestNode::start(Arc::clone(&blocks), Security::Plaintext, |_| {}).await;
     let reader = Reader::plain(&[("a", server.address)]);
     for forwarded in [false, true] {
-        reader.peers.read("a", SNAPSHOT, Some(&token()), want(1, 0, 1), forwarded).await.unwrap();
+        reader.peers.read("a", &ReadRequest { forwarded, ..request(range(1, 0, 1)) }).await.unwrap();
         assert_eq!(blocks.forwarded.load(Ordering::SeqCst), u64::from(forwarded));
     }
 }
@@ -102,18 +102,20 @@ async fn a_node_tells_what_it_has() {
 async fn who_lacks_the_token_gets_nothing_and_is_not_asked_for_again_at_once() {
     let server = TestNode::plain().await;
     let wrong = Token::new("sesamf").unwrap();
-    for shown in [None, Some(&wrong)] {
+    for token in [None, Some(wrong)] {
+        let request = ReadRequest { token, ..request(range(1, 0, 1)) };
         let reader = Reader::plain(&[("a", server.address)]);
         let before = server.counters.refused.of(&ReadError::Denied);
         for _ in 0..3 {
-            let error = reader.peers.read("a", SNAPSHOT, shown, want(1, 0, 1), true).await.unwrap_err();
+            let error = reader.peers.read("a", &request).await.unwrap_err();
             assert_eq!(error.refusal(), Some(&ReadError::Denied));
         }
         assert_eq!(server.counters.refused.of(&ReadError::Denied), before + 1, "the node was asked again");
         assert!(reader.peers.is_up("a"));
     }
     let reader = Reader::plain(&[("a", server.address)]);
-    let error = reader.peers.read("a", OTHER_SNAPSHOT, Some(&token()), want(1, 0, 1), true).await.unwrap_err();
+    let error =
+        reader.peers.read("a", &ReadRequest { snapshot: OTHER_SNAPSHOT, ..request(range(1, 0, 1)) }).await.unwrap_err();
     assert_eq!(error.refusal(), Some(&ReadError::UnknownDataset));
     reader.read("a").await.unwrap();
 }
@@ -123,7 +125,7 @@ async fn a_refusal_of_a_dataset_is_forgotten_after_a_while() {
     let server = TestNode::plain().await;
     let reader =
         Reader::new(&[("a", server.address)], Security::Plaintext, |config| config.refusal_memory = Default::default());
-    reader.peers.read("a", SNAPSHOT, None, want(1, 0, 1), true).await.unwrap_err();
+    reader.peers.read("a", &ReadRequest { token: None, ..request(range(1, 0, 1)) }).await.unwrap_err();
     reader.read("a").await.unwrap();
 }
 
@@ -131,13 +133,13 @@ async fn a_refusal_of_a_dataset_is_forgotten_after_a_while() {
 async fn what_cannot_be_asked_for_is_not_sent() {
     let server = TestNode::plain().await;
     let reader = Reader::plain(&[("a", server.address)]);
-    for want in [want(0, 0, 0), want(0, 1, 4 * MIB), want(0, u32::MAX, u32::MAX)] {
-        let error = reader.read_some("a", want).await.unwrap_err();
+    for range in [range(0, 0, 0), range(0, 1, 4 * MIB), range(0, u32::MAX, u32::MAX)] {
+        let error = reader.read_some("a", range).await.unwrap_err();
         assert!(matches!(error, PeerError::Invalid { .. }), "{error:?}");
     }
     assert_eq!(server.counters.turned_away.load(Ordering::Relaxed), 0);
     let error = reader.read("reader").await.unwrap_err();
-    assert!(matches!(error, PeerError::NoSuchNode { .. }), "{error:?}");
+    assert!(matches!(error, PeerError::NoSuchPeer { .. }), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,12 +147,12 @@ async fn a_node_that_leaves_is_let_go_and_one_that_comes_is_used() {
     let (a, b) = (TestNode::plain().await, TestNode::plain().await);
     let reader = Reader::plain(&[("a", a.address), ("reader", b.address)]);
     reader.read("a").await.unwrap();
-    assert!(!reader.peers.is_up("reader"), "it is no peer of itself");
+    assert!(!reader.peers.is_up("reader"), "a node is not a peer of itself");
     reader.members.send_replace(vec![node("b", b.address)].into());
     until("b is a member", || reader.peers.is_up("b")).await;
-    assert!(matches!(reader.read("a").await, Err(PeerError::NoSuchNode { .. })));
+    assert!(matches!(reader.read("a").await, Err(PeerError::NoSuchPeer { .. })));
     reader.read("b").await.unwrap();
-    // A server waits for the connections of peers that are still there.
+    // A stopping server waits for the open connections of its peers, so this shows that the reader closed its own.
     a.stop().await;
 
     // The same name at another address.
@@ -175,7 +177,7 @@ async fn a_read_under_way_ends_when_its_node_leaves() {
     };
     let (outcome, ()) = tokio::join!(read, leave);
     assert!(matches!(outcome, Err(PeerError::Bypassed { .. })), "{outcome:?}");
-    until("the node gave up", || blocks.reading.load(Ordering::SeqCst) == 0).await;
+    until("the node abandoned the read", || blocks.reading.load(Ordering::SeqCst) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -216,12 +218,12 @@ async fn a_read_that_is_dropped_ends_at_the_node_too() {
     until("a moved", || reader.peers.status()[0].address == slow.address).await;
     let reading = tokio::spawn({
         let peers = Arc::clone(&reader.peers);
-        async move { peers.read("a", SNAPSHOT, Some(&token()), want(1, 0, 10), true).await }
+        async move { peers.read("a", &request(range(1, 0, 10))).await }
     });
     until("the node reads", || blocks.reading.load(Ordering::SeqCst) == 1).await;
     reading.abort();
-    until("the node gave up", || blocks.reading.load(Ordering::SeqCst) == 0).await;
-    until("no room is held", || slow.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
+    until("the node abandoned the read", || blocks.reading.load(Ordering::SeqCst) == 0).await;
+    until("no bytes are in flight", || slow.counters.under_way_bytes.load(Ordering::Relaxed) == 0).await;
     assert!(reader.peers.is_up("a"));
 }
 
@@ -259,7 +261,7 @@ async fn a_node_whose_origin_is_slow_is_bypassed_after_some_reads() {
     reader.read("a").await.unwrap();
     for number in 0..3 {
         assert!(reader.peers.is_up("a"), "{number}");
-        let error = reader.read_some("a", want(NEVER, 0, 1)).await.unwrap_err();
+        let error = reader.read_some("a", range(NEVER, 0, 1)).await.unwrap_err();
         assert_eq!(error.refusal(), Some(&ReadError::TimedOut));
     }
     assert!(!reader.peers.is_up("a"));

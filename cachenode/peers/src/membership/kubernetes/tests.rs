@@ -2,15 +2,18 @@
 
 use std::sync::Mutex;
 
+use bytes::Bytes;
+use http::{Request, Uri};
 use http_body_util::{StreamBody, combinators::BoxBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::membership::Source;
+use crate::membership::MemberSource;
 use crate::membership::tests::changed;
 
 fn endpoint(address: &str, node: &str, more: Value) -> Value {
@@ -29,9 +32,7 @@ fn slice(name: &str, version: u32, endpoints: Value) -> Value {
 
 fn endpoints(slices: Value) -> Endpoints {
     let list = json!({"metadata": {"resourceVersion": "1"}, "items": slices});
-    let list: SliceList = serde_json::from_value(list).unwrap();
-    let slices = list.items.into_iter().flatten().map(|slice| (slice.metadata.name.clone(), slice)).collect();
-    Endpoints { version: list.metadata.resource_version, slices }
+    Endpoints::from_list(list.to_string().as_bytes()).unwrap()
 }
 
 fn names(nodes: &[Node]) -> Vec<String> {
@@ -54,7 +55,7 @@ fn endpoints_that_serve_are_nodes() {
                 endpoint("10.0.0.6", "", json!({"nodeName": null})),
             ])
         ),
-        // The pod of node b is being replaced: the one that stays counts.
+        // The pod of node b is being replaced: the endpoint that stays counts.
         slice(
             "s0",
             1,
@@ -84,10 +85,10 @@ fn events_are_applied_and_odd_ones_are_errors() {
     apply("MODIFIED", slice("s1", 3, json!([endpoint("10.0.0.3", "c", json!({}))]))).unwrap();
     apply("DELETED", slice("s2", 4, json!([]))).unwrap();
     apply("BOOKMARK", json!({"metadata": {"resourceVersion": "9"}})).unwrap();
-    assert!(matches!(apply("ERROR", json!({"code": 410})), Err(ApiError::Forgotten)));
-    assert!(matches!(apply("ERROR", json!({"code": 500, "message": "no"})), Err(ApiError::Odd { .. })));
-    assert!(matches!(apply("ADDED", json!({"no": 1})), Err(ApiError::Odd { .. })));
-    assert!(matches!(all.apply(b"not json\n"), Err(ApiError::Odd { .. })));
+    assert!(matches!(apply("ERROR", json!({"code": 410})), Err(ApiError::Expired)));
+    assert!(matches!(apply("ERROR", json!({"code": 500, "message": "no"})), Err(ApiError::Unexpected { .. })));
+    assert!(matches!(apply("ADDED", json!({"no": 1})), Err(ApiError::Unexpected { .. })));
+    assert!(matches!(all.apply(b"not json\n"), Err(ApiError::Unexpected { .. })));
     assert_eq!((all.version.as_str(), names(&all.nodes("peers"))), ("9", vec!["c=10.0.0.3:9465".to_owned()]));
 }
 
@@ -103,20 +104,20 @@ fn services_are_named_with_their_namespace() {
     assert_eq!(api("fd00::1"), "https://[fd00::1]:443/");
 }
 
-/// What the scripted server expects, and answers.
+/// A request that the scripted server expects, and its answer.
 struct Step {
-    /// Part of the query.
+    /// The end of the query.
     expects: &'static str,
     token: &'static str,
     status: u16,
-    /// Then the body ends, unless it shall stay open.
     lines: Vec<Value>,
+    /// The body stays open after the lines.
     stays: bool,
 }
 
 type Script = Arc<Mutex<std::collections::VecDeque<Step>>>;
 
-/// Answers by the script, and refuses what is not in it.
+/// Answers by the script, and refuses every other request. Returns the server's address and the refused requests.
 async fn scripted(script: Script) -> (Uri, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let api = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -146,7 +147,7 @@ async fn scripted(script: Script) -> (Uri, Arc<Mutex<Vec<String>>>) {
                     }
                 };
                 let lines = futures::stream::iter(lines.into_iter().map(|line| format!("{line}\n")));
-                // In small pieces: events do not end where frames do.
+                // In small chunks, so that events do not end where frames end.
                 let frames = futures::StreamExt::flat_map(lines, |line| {
                     let chunks: Vec<_> = line.as_bytes().chunks(7).map(Bytes::copy_from_slice).collect();
                     futures::stream::iter(chunks.into_iter().map(|chunk| Ok::<_, hyper::Error>(Frame::data(chunk))))
@@ -197,7 +198,7 @@ async fn endpoints_are_listed_watched_resumed_and_listed_again() {
                 event("BOOKMARK", json!({"metadata": {"resourceVersion": "20"}})),
             ],
         ),
-        // It goes on where the bookmark was, through an outage.
+        // The watch continues from the bookmark, across an outage.
         step("&resourceVersion=20", 503, vec![]),
         step("&resourceVersion=20", 200, vec![event("ERROR", json!({"code": 410}))]),
         step("", 200, vec![list(30, one(29, "10.0.0.3"))]),
@@ -219,7 +220,7 @@ async fn endpoints_are_listed_watched_resumed_and_listed_again() {
         token_file: token_file.clone(),
         ca_file: folder.path().join("none"),
     };
-    let (mut membership, watcher) = Source::Kubernetes(service).open().await.unwrap();
+    let (mut membership, watcher) = MemberSource::Kubernetes(service).open().await.unwrap();
     assert_eq!(names(&membership.borrow_and_update()), ["a=10.0.0.1:9465"]);
     let stopping = CancellationToken::new();
     let watching = tokio::spawn(watcher.run(stopping.clone()));
@@ -255,7 +256,7 @@ async fn a_node_starts_while_the_api_server_is_away_and_finds_the_others_later()
     let (api, surprises) = scripted(Script::new(Mutex::new(script.into()))).await;
     let (service, ca_file) = ("larder/peers".parse().unwrap(), folder.path().join("none"));
     let service = KubernetesService { service, port: "peers".to_owned(), api, token_file, ca_file };
-    let (mut membership, watcher) = Source::Kubernetes(service).open().await.unwrap();
+    let (mut membership, watcher) = MemberSource::Kubernetes(service).open().await.unwrap();
     assert_eq!(*membership.borrow_and_update(), Arc::default());
     let watching = tokio::spawn(watcher.run(CancellationToken::new()));
     changed(&mut membership).await;
@@ -274,8 +275,8 @@ async fn a_service_that_cannot_be_listed_is_an_error_that_says_why() {
     let ca_file = folder.path().join("none");
     let service = "larder/peers".parse().unwrap();
     let service = KubernetesService { service, port: String::new(), api, token_file, ca_file };
-    let error = Source::Kubernetes(service).open().await.map(|_| ()).unwrap_err();
-    let words = chain(&error);
-    assert!(words.contains("larder/peers") && words.contains("403"), "{words}");
-    assert!(!words.contains("first"));
+    let error = MemberSource::Kubernetes(service).open().await.map(|_| ()).unwrap_err();
+    let text = Chain(&error).to_string();
+    assert!(text.contains("larder/peers") && text.contains("403"), "{text}");
+    assert!(!text.contains("first"));
 }

@@ -1,0 +1,38 @@
+//! What the connections to all peers share.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio_util::task::TaskTracker;
+
+use super::config::PeersConfig;
+use crate::buffers::Buffers;
+use crate::counters::PeerCounters;
+use crate::tls::Security;
+
+/// What the connections to all peers share.
+#[derive(Debug)]
+pub(super) struct ClientContext {
+    pub(super) config: PeersConfig,
+    pub(super) security: Security,
+    pub(super) counters: Arc<PeerCounters>,
+    /// For received ranges.
+    pub(super) buffers: Arc<Buffers>,
+    /// Notified when a peer goes down.
+    pub(super) went_down: Notify,
+    /// The connections' own tasks. Each ends with its connection.
+    pub(super) tasks: TaskTracker,
+}
+
+impl ClientContext {
+    pub(super) fn new(config: PeersConfig, security: Security, counters: Arc<PeerCounters>) -> Self {
+        Self {
+            config,
+            security,
+            counters,
+            buffers: Arc::default(),
+            went_down: Notify::new(),
+            tasks: TaskTracker::new(),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Sends the requests of a lane, and pings a silent peer.
+
+use std::time::Duration;
+
+use larder_cachenode_api::frame::Request;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use super::pending::PendingReads;
+use crate::client::error::Failure;
+use crate::counters::Cause;
+use crate::token::Token;
+
+/// A request that waits to be sent, and its token.
+pub(super) type QueuedRequest = (Request, Option<Token>);
+
+/// Sends requests. Pings when a read is pending and nothing arrived for `half` of the timeout; ends when nothing arrives for the
+/// other half. Returns why it ended.
+pub(super) async fn send_requests(
+    mut writer: impl AsyncWrite + Unpin,
+    mut queue: mpsc::Receiver<QueuedRequest>,
+    pending: &PendingReads,
+    half: Duration,
+) -> Failure {
+    let mut out = Vec::new();
+    let mut silent = std::pin::pin!(silence(pending, half));
+    let mut pinged_at = None;
+    loop {
+        tokio::select! {
+            next = queue.recv() => {
+                let Some((request, token)) = next else {
+                    return Failure::new(Cause::Broken, "the connection is no longer used");
+                };
+                append(&mut out, &request, token.as_ref());
+                while let Ok((request, token)) = queue.try_recv() {
+                    append(&mut out, &request, token.as_ref());
+                }
+            }
+            arrivals = &mut silent => {
+                if pinged_at == Some(arrivals) {
+                    return Failure::new(Cause::TimedOut, format_args!("no sign of life within {:?}", half * 2));
+                }
+                pinged_at = Some(arrivals);
+                silent.set(silence(pending, half));
+                append(&mut out, &Request::Ping, None);
+            }
+        }
+        let written = async {
+            writer.write_all(&out).await?;
+            writer.flush().await
+        };
+        if let Err(error) = written.await {
+            return Failure::new(Cause::Broken, error);
+        }
+        out.clear();
+    }
+}
+
+fn append(out: &mut Vec<u8>, request: &Request, token: Option<&Token>) {
+    request.encode(out);
+    if let Some(token) = token {
+        out.extend_from_slice(token.reveal().as_bytes());
+    }
+}
+
+/// Waits until a read is pending and nothing has arrived for `duration`. Returns the arrivals until then.
+async fn silence(pending: &PendingReads, duration: Duration) -> u64 {
+    loop {
+        if pending.is_empty() {
+            pending.added().await;
+        }
+        let before = pending.arrivals();
+        tokio::time::sleep(duration).await;
+        if pending.arrivals() == before && !pending.is_empty() {
+            return before;
+        }
+    }
+}

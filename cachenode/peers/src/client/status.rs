@@ -1,0 +1,38 @@
+//! What is known about peers, for people and for `GetStats`.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use crate::blocks::DatasetStats;
+use crate::counters::Cause;
+
+/// How a node identifies itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its name.
+    pub node: String,
+    /// Its version of Larder.
+    pub version: String,
+}
+
+/// What a node has cached and counted.
+#[derive(Clone, Debug)]
+pub struct NodeStats {
+    /// Of each dataset.
+    pub datasets: Vec<DatasetStats>,
+    /// Its counters, by name.
+    pub counters: HashMap<String, u64>,
+}
+
+/// The state of a peer, for people.
+#[derive(Clone, Debug)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: SocketAddr,
+    /// True if reads are sent to it.
+    pub up: bool,
+    /// The last failure, unless the peer has come back up since.
+    pub failure: Option<(Cause, String)>,
+}

@@ -1,0 +1,116 @@
+//! Accepts connections, authenticates them, and hands each to what serves its protocol.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use larder_cachenode_api::frame::MAGIC;
+use larder_dataset::Chain;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::lane::{Lane, LaneError};
+use super::state::ServerState;
+use crate::tls::Security;
+use crate::tls::explain::explain;
+use crate::tls::protocol::AppProtocol;
+use crate::wire::Wire;
+
+/// A pause after the kernel failed to accept a connection, since it would fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts connections until the server stops: serves lanes, and sends connections for gRPC to `grpc`. `cancel_all` closes
+/// every connection.
+pub(super) async fn accept(
+    state: Arc<ServerState>,
+    listener: TcpListener,
+    grpc: mpsc::Sender<Wire>,
+    cancel_all: CancellationToken,
+) {
+    let permits = Arc::new(Semaphore::new(state.config.connections_most.clamp(1, Semaphore::MAX_PERMITS)));
+    let mut handshakes = JoinSet::new();
+    let mut logged = false;
+    while !state.stopping.is_cancelled() {
+        while handshakes.try_join_next().is_some() {}
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let Some(outcome) = state.stopping.run_until_cancelled(listener.accept()).await else { return };
+        match outcome {
+            Ok((io, address)) => {
+                logged = false;
+                let (state, grpc) = (Arc::clone(&state), grpc.clone());
+                let cancel = cancel_all.child_token();
+                handshakes.spawn(async move {
+                    match handshake(&state, io, address, &cancel, permit).await {
+                        None => {}
+                        Some((AppProtocol::Lane, wire)) => serve_lane(&state, wire, address, cancel),
+                        // Fails only while the server is stopping.
+                        Some((AppProtocol::Grpc, wire)) => drop(grpc.send(wire).await),
+                    }
+                });
+            }
+            Err(error) => {
+                if !logged {
+                    warn!(%error, "cannot accept connections from peers");
+                }
+                logged = true;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Authenticates a connection and finds its protocol; `None` if it is rejected.
+async fn handshake(
+    state: &ServerState,
+    io: TcpStream,
+    address: SocketAddr,
+    cancel: &CancellationToken,
+    permit: OwnedSemaphorePermit,
+) -> Option<(AppProtocol, Wire)> {
+    // Without it small answers wait until earlier ones are acknowledged.
+    if let Err(error) = io.set_nodelay(true) {
+        debug!(%address, %error, "the peer disconnected");
+        return None;
+    }
+    let opening = async {
+        let mut wire = match &state.security {
+            Security::Plaintext => Wire::plain(io, cancel.clone()),
+            Security::Tls(tls) => Wire::tls(tls.acceptor().accept(io).await?, cancel.clone()),
+        };
+        let protocol = match wire.protocol() {
+            Some(protocol) => protocol,
+            None if wire.peek(MAGIC.len()).await?.starts_with(&MAGIC) => AppProtocol::Lane,
+            None => AppProtocol::Grpc,
+        };
+        Ok((protocol, wire.holding(permit)))
+    };
+    let reason = match tokio::time::timeout(state.config.handshake_timeout, opening).await {
+        Ok(Ok(opened)) => {
+            state.forget_rejected(address);
+            return Some(opened);
+        }
+        Ok(Err(error)) => explain(&error),
+        Err(_) => "the handshake timed out".to_owned(),
+    };
+    state.counters.not_let_in.fetch_add(1, Ordering::Relaxed);
+    state.log_rejected(address, &reason);
+    None
+}
+
+fn serve_lane(state: &Arc<ServerState>, wire: Wire, address: SocketAddr, cancel: CancellationToken) {
+    let lane = Lane::new(Arc::clone(state), address, cancel);
+    let lane_state = Arc::clone(state);
+    state.lanes.spawn(async move {
+        let Err(error) = lane.serve(wire).await else { return };
+        if matches!(error, LaneError::Malformed(_) | LaneError::Protocol { .. }) {
+            lane_state.counters.turned_away.fetch_add(1, Ordering::Relaxed);
+            lane_state.log_rejected(address, &Chain(&error).to_string());
+        } else {
+            debug!(%address, error = %Chain(&error), "a lane ended");
+        }
+    });
+}

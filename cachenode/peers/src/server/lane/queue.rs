@@ -1,0 +1,159 @@
+//! The answers of a lane that are ready to be written, and the loop that writes them.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bytes::Bytes;
+use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, RefusalCode, SUM_BYTES};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use crate::convert;
+use crate::counters::PeerCounters;
+use crate::read::{ReadError, ReadRequest};
+use crate::server::limits::{BytesPermit, RequestPermit};
+
+/// Answers that wait to be written. A read that finds the queue full waits.
+pub(super) const QUEUE: usize = 64;
+
+/// Ready answers are written together, up to this many bytes and one answer more: that costs one system call, and wakes the
+/// peer once.
+const BATCH_BYTES: usize = 512 << 10;
+
+/// What a read holds until the kernel has the last of its bytes.
+pub(super) struct ReadPermits {
+    pub(super) _bytes: BytesPermit,
+    pub(super) _request: RequestPermit,
+}
+
+/// An answer that is ready to be written.
+pub(super) enum QueuedAnswer {
+    /// A range, or its next piece.
+    Bytes {
+        tag: u32,
+        bytes: Bytes,
+        /// Only with the last piece.
+        end: Option<RangeEnd>,
+        _permits: Arc<ReadPermits>,
+    },
+    Refusal {
+        tag: u32,
+        code: RefusalCode,
+        reason: String,
+    },
+    Pong,
+    Goodbye,
+}
+
+/// What accompanies the last bytes of a range.
+pub(super) struct RangeEnd {
+    /// Written after the bytes.
+    sum: [u8; SUM_BYTES],
+    /// The bytes are useless after this.
+    deadline: Instant,
+}
+
+impl RangeEnd {
+    /// For a range whose CRC32C is `crc`.
+    pub(super) fn new(request: &ReadRequest, crc: u32, deadline: Instant) -> Self {
+        let range = convert::range_to_wire(request.snapshot, request.range);
+        Self { sum: convert::sum(&range, crc).to_le_bytes(), deadline }
+    }
+}
+
+impl QueuedAnswer {
+    /// Refuses a read, and counts it.
+    pub(super) fn refuse(counters: &PeerCounters, tag: u32, error: &ReadError) -> Self {
+        counters.refused.add(error);
+        let (code, reason) = convert::refusal(error);
+        Self::Refusal { tag, code, reason }
+    }
+
+    /// This answer, or a refusal if its deadline has passed.
+    fn in_time(self, counters: &PeerCounters) -> Self {
+        match &self {
+            Self::Bytes { tag, end: Some(end), .. } if Instant::now() > end.deadline => {
+                Self::refuse(counters, *tag, &ReadError::TimedOut)
+            }
+            _ => self,
+        }
+    }
+
+    fn head(&self) -> [u8; ANSWER_BYTES] {
+        let head = match self {
+            Self::Bytes { tag, bytes, .. } => Answer::Bytes { tag: *tag, len: bytes.len() as u32 },
+            Self::Refusal { tag, code, reason } => Answer::Refusal { tag: *tag, code: *code, len: reason.len() as u32 },
+            Self::Pong => Answer::Pong,
+            Self::Goodbye => Answer::Goodbye,
+        };
+        head.encode()
+    }
+
+    fn body(&self) -> &[u8] {
+        match self {
+            Self::Bytes { bytes, .. } => bytes,
+            Self::Refusal { reason, .. } => reason.as_bytes(),
+            Self::Pong | Self::Goodbye => &[],
+        }
+    }
+
+    fn sum(&self) -> &[u8] {
+        match self {
+            Self::Bytes { end: Some(end), .. } => &end.sum,
+            Self::Bytes { end: None, .. } | Self::Refusal { .. } | Self::Pong | Self::Goodbye => &[],
+        }
+    }
+}
+
+/// Queues an answer. Does nothing once the lane is ending.
+pub(super) async fn send(answers: &mpsc::Sender<QueuedAnswer>, answer: QueuedAnswer) {
+    let _ = answers.send(answer).await;
+}
+
+/// Writes answers until the queue is closed.
+pub(super) async fn write_answers(
+    mut queue: mpsc::Receiver<QueuedAnswer>,
+    mut writer: impl AsyncWrite + Unpin,
+    counters: &PeerCounters,
+) -> io::Result<()> {
+    let mut ready = Vec::with_capacity(QUEUE);
+    while let Some(next) = queue.recv().await {
+        ready.push(next.in_time(counters));
+        let mut bytes = ready[0].body().len();
+        while bytes < BATCH_BYTES
+            && let Ok(next) = queue.try_recv()
+        {
+            let next = next.in_time(counters);
+            bytes += next.body().len();
+            ready.push(next);
+        }
+        let heads: Vec<_> = ready.iter().map(QueuedAnswer::head).collect();
+        let mut slices: Vec<_> = (heads.iter().zip(&ready))
+            .flat_map(|(head, answer)| [&head[..], answer.body(), answer.sum()].map(IoSlice::new))
+            .collect();
+        write_all(&mut writer, &mut slices).await?;
+        writer.flush().await?;
+        for answer in ready.drain(..) {
+            if let QueuedAnswer::Bytes { bytes, end, .. } = answer {
+                counters.served_reads.fetch_add(end.is_some().into(), Ordering::Relaxed);
+                counters.served_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn write_all(writer: &mut (impl AsyncWrite + Unpin), mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    // Skips empty slices, so that empty slices at the end do not count as left to write.
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        let written = writer.write_vectored(slices).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        IoSlice::advance_slices(&mut slices, written);
+    }
+    Ok(())
+}

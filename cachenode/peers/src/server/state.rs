@@ -1,0 +1,93 @@
+//! What the connections of a server share.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use larder_dataset::SnapshotId;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use super::config::ServerConfig;
+use super::limits::AnswerLimits;
+use crate::blocks::Blocks;
+use crate::counters::PeerCounters;
+use crate::tls::Security;
+
+/// Entries that a set of peers already logged remembers.
+const LOGGED_MOST: usize = 1024;
+
+/// What the connections of a server share.
+pub(super) struct ServerState {
+    pub(super) config: ServerConfig,
+    pub(super) security: Security,
+    pub(super) blocks: Arc<dyn Blocks>,
+    pub(super) counters: Arc<PeerCounters>,
+    pub(super) limits: Arc<AnswerLimits>,
+    pub(super) lanes: TaskTracker,
+    pub(super) stopping: CancellationToken,
+    /// Peers whose connections were rejected, and logged.
+    rejected: Mutex<HashSet<IpAddr>>,
+    /// Peers that were denied a dataset, and logged.
+    denied: Mutex<HashSet<(IpAddr, SnapshotId)>>,
+}
+
+impl ServerState {
+    pub(super) fn new(
+        config: ServerConfig,
+        security: Security,
+        blocks: Arc<dyn Blocks>,
+        counters: Arc<PeerCounters>,
+        stopping: CancellationToken,
+    ) -> Self {
+        let limits = AnswerLimits::new(
+            config.in_flight_bytes,
+            config.peer_in_flight_bytes,
+            config.requests_most,
+            Arc::clone(&counters),
+        );
+        Self {
+            config,
+            security,
+            blocks,
+            counters,
+            limits: Arc::new(limits),
+            lanes: TaskTracker::new(),
+            stopping,
+            rejected: Mutex::default(),
+            denied: Mutex::default(),
+        }
+    }
+
+    /// Warns once for each peer, until it is accepted.
+    pub(super) fn log_rejected(&self, address: SocketAddr, reason: &str) {
+        if is_new(&self.rejected, address.ip()) {
+            warn!(peer = %address.ip(), reason, "rejected the connection of a peer");
+        } else {
+            debug!(peer = %address.ip(), reason, "rejected the connection of a peer");
+        }
+    }
+
+    /// The peer's next rejection is logged again.
+    pub(super) fn forget_rejected(&self, address: SocketAddr) {
+        self.rejected.lock().unwrap_or_else(PoisonError::into_inner).remove(&address.ip());
+    }
+
+    /// Warns once for each peer and dataset.
+    pub(super) fn log_denied(&self, peer: IpAddr, snapshot: SnapshotId) {
+        if is_new(&self.denied, (peer, snapshot)) {
+            warn!(%peer, %snapshot, "denied a dataset to a peer that does not show its token");
+        }
+    }
+}
+
+/// Adds `entry`; false if it is there already.
+fn is_new<T: Eq + Hash>(logged: &Mutex<HashSet<T>>, entry: T) -> bool {
+    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+    if logged.len() >= LOGGED_MOST {
+        logged.clear();
+    }
+    logged.insert(entry)
+}
