@@ -147,7 +147,7 @@ impl Parser {
             }
             if self.is_name(0) && self.word(0) != "as" {
                 // `a::{self}` is `a`.
-                if !(self.word(0) == "self" && !path.is_empty()) {
+                if self.word(0) != "self" || path.is_empty() {
                     path.push(self.word(0).to_owned());
                 }
                 self.at += 1;
