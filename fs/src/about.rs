@@ -1,5 +1,5 @@
-//! The files below `.larder`, made when asked for. They are readable by name and not listed in the root, so that a loader
-//! that walks the dataset never meets them.
+//! The files below `.larder`, generated on demand. They are readable by name and not listed in the root, so a loader that
+//! walks the dataset never finds them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -7,29 +7,29 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::inode::About;
 use larder_cachenode::dataset::Dataset;
 
-/// The text is padded with spaces to a multiple of this, so that its size seldom changes between a stat and a read.
+/// The text is padded with spaces to a multiple of this, so that its size rarely changes between a stat and a read.
 const PAD_BYTES: usize = 4096;
 
-/// How long a text stays as it is, so that one reader's pieces belong together.
+/// How long a text is reused, so that a reader that reads in pieces gets one version.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// A file's text at some time.
+/// The text of a file at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     /// Its bytes.
     pub(crate) bytes: std::sync::Arc<[u8]>,
-    /// When it was made.
+    /// When it was generated.
     pub(crate) made: SystemTime,
 }
 
-/// Makes and keeps the texts.
+/// Generates and caches the texts.
 #[derive(Debug, Default)]
 pub(crate) struct AboutFiles {
     stats: Mutex<Option<(Instant, Text)>>,
 }
 
 impl AboutFiles {
-    /// The text of a file as a stat shows it: fresh. `None` for the folder.
+    /// The current text of a file, as a stat shows it. `None` for the folder.
     pub(crate) fn refresh(&self, file: About, dataset: &Dataset) -> Option<Text> {
         match file {
             About::Folder => None,
@@ -48,12 +48,12 @@ impl AboutFiles {
         }
     }
 
-    /// Lets the next stat make a new text, though the last one is still fresh.
+    /// Makes the next stat generate a new text even if the last one is recent.
     pub(crate) fn forget_stats(&self) {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The text that the last stat has shown, for the read that follows it.
+    /// The text that the last stat showed, for the read that follows it.
     pub(crate) fn shown(&self, file: About, dataset: &Dataset) -> Option<Text> {
         if file == About::Stats {
             let kept = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +68,7 @@ impl AboutFiles {
 fn text(value: serde_json::Value, made: SystemTime) -> Text {
     let mut bytes = format!("{value:#}\n").into_bytes();
     let padded = bytes.len().next_multiple_of(PAD_BYTES);
-    // The last line ends in a newline; the spaces stand before it.
+    // The last line ends with a newline; the padding comes before it.
     bytes.pop();
     bytes.resize(padded - 1, b' ');
     bytes.push(b'\n');

@@ -1,11 +1,11 @@
-//! The only table from errors to errnos. `docs/SEMANTICS.md` states it for users.
+//! The only mapping from errors to errnos. `docs/SEMANTICS.md` documents it for users.
 
 use larder_dataset::ManifestError;
 
 use crate::filesystem::FsError;
 use larder_cachenode::fetch::FetchError;
 
-/// An errno as the kernel wants it.
+/// An errno as the kernel expects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 

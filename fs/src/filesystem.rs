@@ -1,21 +1,21 @@
-//! Names, attributes and folders of a mount, answered from the manifest alone. Knows nothing of FUSE, so it is tested
-//! without a mount; reads are [`Dataset`]'s.
+//! Names, attributes and folders of a mount, answered from the manifest alone. This module knows nothing of FUSE, so it is
+//! tested without a mount. Reads are answered by [`Dataset`].
 //!
-//! Invariant: stateless. Every answer follows from the manifest and the request, so any number of threads may ask, and a
-//! new daemon answers like the old one.
+//! Invariant: stateless. Every answer follows from the manifest and the request, so any number of threads may call, and a
+//! new daemon answers as the old one did.
 
 use std::sync::Arc;
 
+use larder_cachenode::dataset::Dataset;
 use larder_dataset::{DirIndex, Entry, FileIndex, ManifestError, VersionTag};
 
 use crate::about::AboutFiles;
 use crate::inode::{About, Inodes, Node};
-use larder_cachenode::dataset::Dataset;
 
-/// What a request about a node can end in, beside success.
+/// Why a request about a node failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FsError {
-    /// No node has this number: it is from another snapshot.
+    /// No node has this number: it belongs to another snapshot.
     #[error("no such inode")]
     NoSuchInode,
     /// A file where a folder is needed.
@@ -46,9 +46,9 @@ pub(crate) struct Attr {
     pub(crate) size: u64,
     /// Nanoseconds since the epoch.
     pub(crate) mtime_ns: i64,
-    /// Links: 2 and one for each folder in it; 1 for a file.
+    /// Links: for a folder 2 plus its subfolders, for a file 1.
     pub(crate) nlink: u32,
-    /// False if the attributes may be different the next time.
+    /// True if the attributes never change.
     pub(crate) forever: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct DirEntry<'a> {
     pub(crate) name: &'a [u8],
     /// Its attributes.
     pub(crate) attr: Attr,
-    /// Where to go on after it.
+    /// Offset of the entry after it.
     pub(crate) next_offset: u64,
 }
 
@@ -90,7 +90,7 @@ impl Filesystem {
         self.inodes.node(ino).ok_or(FsError::NoSuchInode)
     }
 
-    /// Finds a name in a folder. `None`: there is no such name, and never will be in this snapshot.
+    /// Finds a name in a folder. `None`: this snapshot has no such name.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<Attr>, FsError> {
         if name.len() > larder_dataset::name::NAME_MAX {
             return Err(FsError::NameTooLong);
@@ -203,8 +203,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The file that an inode number stands for, or the text of one of the mount's own files.
-    pub(crate) fn open_file(&self, ino: u64) -> Result<Readable, FsError> {
+    /// What a read of an inode reads: a file of the dataset, or the text of one of the mount's own files.
+    pub(crate) fn readable(&self, ino: u64) -> Result<Readable, FsError> {
         match self.node(ino)? {
             Node::Row(Entry::File(file)) => Ok(Readable::File(file)),
             Node::Row(Entry::Dir(_)) | Node::About(About::Folder) => Err(FsError::IsADirectory),
@@ -215,13 +215,13 @@ impl Filesystem {
         }
     }
 
-    /// Starts to fill the store; the next stats tell of it.
+    /// Starts to warm the store; the next stats report it.
     pub(crate) fn start_warming(&self) {
         self.dataset.start_warming();
         self.about.forget_stats();
     }
 
-    /// True if this is `.larder/stats.json`, which is where a mount takes commands.
+    /// True for `.larder/stats.json`, which takes the ioctls of a mount.
     pub(crate) fn is_stats(&self, ino: u64) -> bool {
         self.inodes.node(ino) == Some(Node::About(About::Stats))
     }
@@ -267,6 +267,6 @@ impl Filesystem {
 pub(crate) enum Readable {
     /// A file of the dataset.
     File(FileIndex),
-    /// A text made here.
+    /// A generated text.
     Text(Arc<[u8]>),
 }

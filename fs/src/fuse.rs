@@ -1,10 +1,10 @@
 //! The FUSE callbacks: decode, call, reply. Decides nothing but how a request is answered on the wire.
 //!
-//! Invariant: no callback waits for the network. A read that the store cannot answer goes to the runtime together with its
+//! Invariant: no callback waits for the network. A read that the store cannot answer moves to the runtime together with its
 //! reply, and the thread takes the next request.
 //!
-//! OPEN, OPENDIR and FLUSH are answered ENOSYS, after which the kernel sends neither them nor RELEASE any more and keeps
-//! pages and listings from one open to the next, which is right since a snapshot never changes.
+//! OPEN, OPENDIR and FLUSH are answered ENOSYS. The kernel then stops sending them and RELEASE, and keeps pages and listings
+//! from one open to the next, which is correct because a snapshot never changes.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,25 +19,25 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
+use larder_cachenode::fetch::FetchError;
+use larder_cachenode::stats::{StatsCounters, add};
+use larder_cachenode::warm::WARM_IOCTL;
 use tracing::{debug, info};
 
 use crate::errno::Errno;
 use crate::filesystem::{Attr, Filesystem, FsError, Readable};
-use larder_cachenode::fetch::FetchError;
-use larder_cachenode::stats::{StatsCounters, add};
-use larder_cachenode::warm::WARM_IOCTL;
 
-/// How long the kernel may keep what never changes.
+/// How long the kernel may cache what never changes.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Bytes of a block as statfs counts them.
 const STATFS_BLOCK: u64 = 4096;
 
-/// What the kernel is asked for at INIT.
+/// Limits requested from the kernel at INIT.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelLimits {
-    /// Requests that the kernel keeps in flight without a caller waiting (read-ahead). A hung origin holds as many of them
-    /// as there are readers of missing blocks, and must leave room for the others.
+    /// Background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them as there are
+    /// readers of missing blocks, and must leave room for the others.
     pub(crate) max_background: u16,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// `owner` is the user and the group that everything belongs to.
+    /// `owner` is the user and the group that own every file and folder.
     pub(crate) fn new(filesystem: Arc<Filesystem>, limits: KernelLimits, owner: (u32, u32)) -> Self {
         Self { filesystem, limits, uid: owner.0, gid: owner.1 }
     }
@@ -60,7 +60,7 @@ impl Front {
         self.filesystem.dataset().counters()
     }
 
-    /// Runs a callback. A panic in it ends one request, not the mount: the reply it dropped was sent as EIO.
+    /// Runs a callback. A panic in it fails one request, not the mount: fuser answers a dropped reply with EIO.
     fn guard(&self, callback: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(callback)).is_err() {
             add(&self.counters().panics, 1);
@@ -90,7 +90,7 @@ impl Front {
 
     fn read_file(&self, ino: u64, offset: u64, size: u32, reply: ReplyData) {
         let dataset = self.filesystem.dataset();
-        let index = match self.filesystem.open_file(ino) {
+        let index = match self.filesystem.readable(ino) {
             Ok(Readable::File(index)) => index,
             Ok(Readable::Text(text)) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
@@ -132,7 +132,7 @@ impl Front {
     }
 }
 
-/// Counts a panic of the task that it lives in.
+/// Counts a panic of the task that holds it.
 struct CountPanic<'a>(&'a StatsCounters);
 
 impl Drop for CountPanic<'_> {
@@ -164,25 +164,25 @@ const fn ttl(attr: &Attr) -> Duration {
 impl fuser::Filesystem for Front {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for (capability, effect) in [
-            (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups in one folder do not wait for each other"),
-            (InitFlags::FUSE_DO_READDIRPLUS, "a listing brings the attributes along"),
-            (InitFlags::FUSE_READDIRPLUS_AUTO, "but only where they are asked for"),
+            (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups in one folder run in parallel"),
+            (InitFlags::FUSE_DO_READDIRPLUS, "a listing includes attributes"),
+            (InitFlags::FUSE_READDIRPLUS_AUTO, "attributes are left out where no caller wants them"),
             (InitFlags::FUSE_NO_OPEN_SUPPORT, "no OPEN and RELEASE"),
             (InitFlags::FUSE_NO_OPENDIR_SUPPORT, "no OPENDIR and RELEASEDIR"),
-            (InitFlags::FUSE_AUTO_INVAL_DATA, "stats.json is read anew when its time has changed"),
-            (InitFlags::FUSE_ASYNC_DIO, "direct reads of one file at once"),
+            (InitFlags::FUSE_AUTO_INVAL_DATA, "stats.json is read again when its time has changed"),
+            (InitFlags::FUSE_ASYNC_DIO, "direct reads of one file run in parallel"),
         ] {
             match config.add_capabilities(capability) {
                 Ok(()) => debug!(effect, "kernel capability in use"),
                 Err(_) => info!(effect, "kernel capability missing; slower without it"),
             }
         }
-        // The kernel offers what its read-ahead is set to; `mount` raises that once the mount is there.
+        // The kernel offers its current read-ahead; `mount` raises that once the mount exists.
         let readahead = config.set_max_readahead(u32::MAX).or_else(|most| config.set_max_readahead(most));
         let max_background = self.limits.max_background;
         let background = config.set_max_background(max_background);
         if let Err(error) = readahead.and(background.map(u32::from).map_err(u32::from)) {
-            return Err(io::Error::other(format!("the kernel refused a limit; it would take {error}")));
+            return Err(io::Error::other(format!("the kernel refused a limit; it would accept {error}")));
         }
         info!(abi = %config.kernel_abi(), max_background, "FUSE session open");
         Ok(())
@@ -195,7 +195,7 @@ impl fuser::Filesystem for Front {
                 Ok(Some(attr)) => {
                     reply.entry_with_ttls(&ttl(&attr), &FOREVER, &self.file_attr(&attr), Generation(0));
                 }
-                // Inode 0 says that there is no such name, and lets the kernel remember it.
+                // Inode 0 means that there is no such name, and lets the kernel cache that.
                 Ok(None) => {
                     let none = Attr { ino: 0, is_dir: false, size: 0, mtime_ns: 0, nlink: 0, forever: true };
                     reply.entry(&FOREVER, &self.file_attr(&none), Generation(0));
@@ -322,8 +322,8 @@ impl fuser::Filesystem for Front {
         });
     }
 
-    // What follows would change something. The kernel refuses it by itself while the mount is read-only; a mount that root
-    // made writable hears it from here.
+    // The requests below would change something. The kernel itself refuses them while the mount is read-only; if root has
+    // remounted it writable, they are refused here.
 
     fn access(&self, _req: &Request, _ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         if mask.contains(AccessFlags::W_OK) { reply.error(fuser::Errno::EROFS) } else { reply.ok() }
@@ -426,7 +426,7 @@ impl fuser::Filesystem for Front {
     }
 }
 
-/// A value, or its size when the caller has no room yet.
+/// Replies with a value, or with its size if the caller asks for the size first.
 fn xattr_reply(value: Result<Vec<u8>, FsError>, room: u32, reply: ReplyXattr) {
     match value {
         Ok(value) if room == 0 => reply.size(value.len() as u32),

@@ -1,5 +1,5 @@
-//! Inode numbers: 1 is the root, then the folders, then the files, each in row order; so the numbers need no table and no
-//! FORGET, and a new daemon understands those that an earlier one gave out.
+//! Inode numbers: 1 is the root, then come the folders, then the files, each in row order. The numbers need no table and no
+//! FORGET, and a new daemon understands the numbers that an earlier one gave out.
 
 use larder_dataset::{DirIndex, Entry, FileIndex};
 
@@ -9,7 +9,7 @@ pub(crate) const ROOT: u64 = 1;
 /// Numbers from here on are not rows of the manifest.
 const ABOUT_BASE: u64 = 1 << 62;
 
-/// The files that tell about the mount.
+/// The files that describe the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     /// `.larder`
@@ -21,7 +21,7 @@ pub(crate) enum About {
 }
 
 impl About {
-    /// Those in the folder, with their names.
+    /// The files in the folder, with their names.
     pub(crate) const FILES: [(Self, &'static str); 2] =
         [(Self::Manifest, "manifest.json"), (Self::Stats, "stats.json")];
 }

@@ -20,13 +20,13 @@ const SOURCE_PREFIX: &str = "larder:";
 pub struct MountConfig {
     /// Where.
     pub mountpoint: PathBuf,
-    /// Lets users other than the one who mounts in. Without root this needs `user_allow_other` in /etc/fuse.conf.
+    /// Lets other users access the mount. Without root this needs `user_allow_other` in /etc/fuse.conf.
     pub allow_other: bool,
     /// Threads that take requests from the kernel.
     pub threads: usize,
     /// Bytes that the kernel reads ahead in a file.
     pub read_ahead_bytes: u64,
-    /// Requests without a waiting caller that the kernel keeps in flight.
+    /// Background requests that the kernel keeps in flight.
     pub max_background: u16,
 }
 
@@ -62,7 +62,7 @@ pub enum MountError {
         /// Why.
         source: io::Error,
     },
-    /// It could not be unmounted.
+    /// The mount could not be unmounted.
     #[error("unmount {path}: {source}")]
     Unmount {
         /// The mount point.
@@ -105,7 +105,7 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
     Ok(Mounted { session, path })
 }
 
-/// A comma ends a mount option and a newline a line of /proc/mounts.
+/// Replaces what would end a mount option (a comma) or a line of /proc/mounts (a newline).
 fn fsname(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_graphic() && c != ',' && c != '\\' { c } else { '_' }).collect()
 }
@@ -116,28 +116,23 @@ impl Mounted {
         &self.path
     }
 
-    /// Unmounts and waits until the last request is answered. While files are in use the mount goes out of sight at once
-    /// and ends with the last of them.
+    /// Unmounts and waits until the last request is answered. If files are in use, the mount disappears from the tree at once
+    /// and ends when the last of them is closed.
     pub fn unmount(self) -> Result<(), MountError> {
         let Self { session, path } = self;
         session.umount_and_join().map_err(|source| MountError::Unmount { path, source })
     }
 
-    /// Waits until somebody unmounts it.
+    /// Waits until it is unmounted and all its threads have ended.
     pub fn wait(self) -> io::Result<()> {
         self.session.join()
     }
-
-    /// True once it was unmounted and all its threads have ended.
-    pub fn is_over(&self) -> bool {
-        self.session.guard.is_finished()
-    }
 }
 
-/// Checks the mount point, and takes away a dead mount of ours that a killed process left there.
+/// Checks the mount point, and unmounts a dead mount of Larder that a killed process left there.
 fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let refuse = |what| MountError::Mountpoint { path: mountpoint.to_owned(), what };
-    // The kernel keeps the attributes of the root for ever, so a dead mount may still have them; statfs always asks.
+    // The kernel caches the attributes of the root without end, so a dead mount may still have them; statfs always asks.
     let looked = std::fs::metadata(mountpoint).and_then(|found| {
         rustix::fs::statfs(mountpoint)?;
         Ok(found)
@@ -147,7 +142,7 @@ fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
         Ok(_) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             if mounts().iter().any(|mount| mount.path == absolute(mountpoint)) {
-                warn!(path = %mountpoint.display(), "taking away the dead mount of a killed process");
+                warn!(path = %mountpoint.display(), "unmounting the dead mount of a killed process");
                 unmount(mountpoint, true)?;
             } else {
                 return Err(refuse("holds a dead mount of another program; unmount that first"));
@@ -166,7 +161,7 @@ fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
 }
 
 fn absolute(path: &Path) -> PathBuf {
-    // The last part may be a dead mount, which cannot be resolved; its parent can.
+    // The last component may be a dead mount, which cannot be resolved; its parent can.
     match (
         path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent }),
         path.file_name(),
@@ -222,7 +217,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Unmounts what is at `path`; `lazy` takes it out of sight though files are in use.
+/// Unmounts `path`; `lazy` detaches it from the tree even if files are in use.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     use rustix::mount::UnmountFlags;
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
@@ -244,14 +239,16 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// The kernel reads 128 KiB ahead by default, and so cuts each file into pieces of that size. Only root may change it.
+/// The kernel reads 128 KiB ahead by default, and splits reads of a file into pieces of that size. Only root may change it.
 fn raise_read_ahead(path: &Path, bytes: u64) {
     let Ok(stat) = rustix::fs::stat(path) else { return };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     match std::fs::write(&knob, (bytes / 1024).to_string()) {
         Ok(()) => info!(read_ahead_kib = bytes / 1024, "read-ahead raised"),
-        Err(error) => info!(%error, "read-ahead stays as it is; root may raise it: files are read in smaller pieces"),
+        Err(error) => {
+            info!(%error, "cannot raise the read-ahead, which only root may do: files are read in smaller pieces")
+        }
     }
 }
 

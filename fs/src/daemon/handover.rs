@@ -1,5 +1,5 @@
-//! Takes FUSE connections from the keeper, and tells a keeper that was restarted which ones are held here. One keeper at
-//! a time: a newer one takes the place of an older one, which is dead or about to be.
+//! Takes FUSE connections from the keeper, and hands a restarted keeper those that this daemon holds. There is one keeper at
+//! a time: a newer one replaces an older one, which is dead or about to be.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -9,23 +9,24 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_daemon_api::handover::{Listener, Said, Socket};
 use larder_daemon_api::v1;
+use larder_dataset::Chain;
 use tracing::{info, warn};
 
+use super::convert;
+use super::core::Daemon;
 use super::error::DaemonError;
-use super::{Daemon, convert};
-use larder_dataset::Chain;
 
-/// The longest that a keeper takes between two offers of what it holds.
+/// The longest that a keeper takes between two offers of the connections that it holds.
 const OFFERS_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a packet may take to leave.
+/// How long sending a packet may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Listens at `path`. Does not return unless it cannot.
 pub(super) async fn serve(daemon: Arc<Daemon>, path: PathBuf) -> anyhow::Result<()> {
     let listener = Listener::bind(&path).with_context(|| format!("listen at {} (--run-dir)", path.display()))?;
     let (failed, ended) = tokio::sync::oneshot::channel();
-    // Threads: they spend their lives waiting in a system call.
+    // Threads, because they spend their lives blocked in a system call.
     std::thread::Builder::new().name("handover".to_owned()).spawn(move || {
         let _ = failed.send(accept(&daemon, &listener));
     })?;
@@ -38,7 +39,7 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
         let socket = listener.accept()?;
         let uid = socket.peer_uid();
         if !uid.as_ref().is_ok_and(|&uid| uid == 0 || uid == rustix::process::geteuid().as_raw()) {
-            warn!(?uid, "a stranger at the handover socket was turned away");
+            warn!(?uid, "rejected a process of another user at the handover socket");
             continue;
         }
         if let Some(last) = last.take() {
@@ -47,8 +48,8 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
         last = Some(socket.try_clone()?);
         let daemon = Arc::clone(daemon);
         std::thread::Builder::new().name("keeper".to_owned()).spawn(move || match talk(&daemon, &socket) {
-            Ok(()) => info!("the keeper is gone; its mounts go on"),
-            Err(error) => warn!(%error, "the keeper is gone; its mounts go on"),
+            Ok(()) => info!("keeper disconnected; its mounts go on"),
+            Err(error) => warn!(%error, "keeper disconnected; its mounts go on"),
         })?;
     }
 }
@@ -56,17 +57,17 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
 fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
     let mounts = daemon.mounts.now().mounts;
     let held = mounts.iter().filter_map(|mount| Some((mount, mount.connection.as_ref()?)));
-    info!(held = held.clone().count(), "a keeper is here");
+    info!(held = held.clone().count(), "keeper connected");
     socket.set_timeout(Some(SEND_TIMEOUT))?;
-    // The newest first: one that was unmounted while files were in use may still be served beside its successor, and the
-    // keeper takes the first of a name.
+    // The newest first: a mount that was unmounted while files were in use may still be served beside its successor, and
+    // the keeper takes the first of a name.
     for (mount, connection) in held.rev() {
         let dataset = Some(convert::dataset(&mount.request));
         let held = v1::Connection { mount: mount.id.clone(), dataset, init: connection.init.clone() };
         socket.send(Said::Held(held), Some(connection.fd.as_fd()))?;
     }
     socket.send(Said::held_end(), None)?;
-    // It offers what is missing here without a pause in between; the first silence means that it has.
+    // The keeper offers what this daemon lacks without pausing in between; its first silence means that it has finished.
     socket.set_timeout(Some(OFFERS_PAUSE))?;
     loop {
         let (said, fd) = match socket.receive() {
@@ -81,7 +82,7 @@ fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
         };
         let outcome = match (said, fd) {
             (Said::Offer(connection), Some(fd)) => daemon.node.runtime().block_on(daemon.offer(connection, fd)),
-            // Its session ends by itself when the kernel lets go of the mount; until then there may be readers.
+            // The session ends when the kernel releases the mount; until then there may be readers.
             (Said::Forget(_), _) => Ok(()),
             _ => Err(DaemonError::Invalid {
                 field: "message",

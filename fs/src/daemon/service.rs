@@ -18,7 +18,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
-use super::Daemon;
+use super::core::Daemon;
 use super::error::DaemonError;
 use super::mounts::Mount;
 use crate::mount::unmount;
