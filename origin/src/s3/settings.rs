@@ -1,5 +1,7 @@
 //! From flags, environment and profile to a client and a store.
 
+use std::sync::Arc;
+
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::client::{HttpConnector, ReqwestConnector};
 use object_store::{Certificate, ClientOptions};
@@ -80,7 +82,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
         url: url.clone(),
         bucket_endpoint,
         signer: signed.then(|| Signer::new(&region, requester_pays)),
-        credentials: store.credentials().clone(),
+        credentials: Arc::clone(store.credentials()),
         http,
     };
     Ok((client, store))
