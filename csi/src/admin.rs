@@ -1,4 +1,4 @@
-//! What the admin server tells about the driver.
+//! What the admin server reports about the driver.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,8 +31,8 @@ impl Admin for DriverAdmin {
             ("csi_offers_total", offers.load(Ordering::Relaxed)),
             ("csi_offer_refusals_total", refusals.load(Ordering::Relaxed)),
             ("csi_panics_total", self.calls.panics()),
-            ("csi_connections", count(self.node.keeper.mounts().len())),
-            ("csi_targets", count(self.node.records.all().len())),
+            ("csi_connections", count(self.node.mounts.keeper.mounts().len())),
+            ("csi_targets", count(self.node.mounts.records.all().len())),
         ];
         samples.map(|(name, value)| Sample { name, value }).into()
     }

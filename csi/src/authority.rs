@@ -1,9 +1,9 @@
-//! Lets the kubelet speak to a server of ours. It dials the registration socket by its path, and its gRPC library sends that
-//! path as `:authority`, percent-encoded. HTTP/2 does not allow such an authority, and `h2` ends the stream for it; servers
-//! in Go look away. So on that socket every authority is replaced by `localhost` before the server reads it.
+//! Makes the kubelet's requests acceptable to our gRPC server. The kubelet dials the registration socket by its path, and its
+//! gRPC library sends that path as `:authority`, percent-encoded. HTTP/2 does not allow such an authority: `h2` resets the
+//! stream, while servers in Go ignore the violation. So on that socket every authority is replaced by `localhost` before the
+//! server reads it.
 //!
-//! Only header frames from the client are touched; all else passes as it came. A connection that is not HTTP/2 as RFC 9113
-//! has it is cut.
+//! Only header frames from the client are changed. A connection that violates HTTP/2 (RFC 9113) otherwise is closed.
 
 use std::io;
 
@@ -14,11 +14,11 @@ use tracing::debug;
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEADER_BYTES: usize = 9;
 
-/// What a peer may send unless it was told otherwise, which our server does not do.
-const FRAME_MOST_BYTES: usize = 16 << 10;
+/// The largest frame that a client may send by default; our server does not raise the limit.
+const FRAME_MAX_BYTES: usize = 16 << 10;
 
-/// All frames of one set of headers together.
-const HEADERS_MOST_BYTES: usize = 64 << 10;
+/// The most bytes in all frames of one set of headers.
+const HEADERS_MAX_BYTES: usize = 64 << 10;
 
 const HEADERS: u8 = 0x1;
 const CONTINUATION: u8 = 0x9;
@@ -27,7 +27,7 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// The connection of a client, as the server shall see it. Runs until either end closes. Must be called within a runtime.
+/// The connection of a client as the server should see it. Runs until either end closes. Must be called within a runtime.
 pub(crate) fn replaced(client: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
     let (server, ours) = tokio::io::duplex(64 << 10);
     tokio::spawn(async move {
@@ -38,7 +38,7 @@ pub(crate) fn replaced(client: impl AsyncRead + AsyncWrite + Send + 'static) -> 
             outcome = tokio::io::copy(&mut from_server, &mut to_client) => outcome.map(|_| ()),
         };
         if let Err(error) = outcome {
-            debug!(%error, "connection cut");
+            debug!(%error, "close a connection to the registration socket");
         }
     });
     server
@@ -57,7 +57,7 @@ impl Frame {
         from.read_exact(&mut header).await?;
         let [a, b, c, kind, flags, stream @ ..] = header;
         let len = u32::from_be_bytes([0, a, b, c]) as usize;
-        if len > FRAME_MOST_BYTES {
+        if len > FRAME_MAX_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut payload = vec![0; len];
@@ -73,7 +73,7 @@ impl Frame {
         to.write_all(&bytes).await
     }
 
-    /// The part of a HEADERS frame that is headers.
+    /// The header block of a HEADERS frame, without padding and priority.
     fn fragment(&self) -> Option<&[u8]> {
         let mut rest = &self.payload[..];
         let mut padding = 0;
@@ -106,7 +106,7 @@ async fn forward(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite 
         let mut ended = frame.flags & END_HEADERS != 0;
         while !ended {
             let more = Frame::read(from).await?;
-            if more.kind != CONTINUATION || block.len() + more.payload.len() > HEADERS_MOST_BYTES {
+            if more.kind != CONTINUATION || block.len() + more.payload.len() > HEADERS_MAX_BYTES {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             block.extend(&more.payload);
@@ -114,7 +114,7 @@ async fn forward(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite 
         }
         let headers = decoder.decode(&block).map_err(|_| io::ErrorKind::InvalidData)?;
         let payload = encode(headers.iter().map(|(name, value)| (&name[..], &value[..])));
-        if payload.len() > FRAME_MOST_BYTES {
+        if payload.len() > FRAME_MAX_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let flags = frame.flags & END_STREAM | END_HEADERS;
@@ -122,7 +122,7 @@ async fn forward(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite 
     }
 }
 
-/// Headers as literals that leave the receiver's table alone (RFC 7541, 6.2.2), without Huffman coding.
+/// Encodes headers as literals that do not enter the receiver's table (RFC 7541, 6.2.2), without Huffman coding.
 fn encode<'a>(headers: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
@@ -136,7 +136,7 @@ fn encode<'a>(headers: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
     block
 }
 
-/// An integer with a prefix of seven bits (RFC 7541, 5.1).
+/// Encodes an integer with a prefix of seven bits (RFC 7541, 5.1).
 fn encode_len(len: usize, block: &mut Vec<u8>) {
     const PREFIX: usize = 0x7f;
     if len < PREFIX {
@@ -172,7 +172,7 @@ mod tests {
         let (mut client, theirs) = tokio::io::duplex(1 << 10);
         let mut server = replaced(theirs);
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-        // An indexed `:authority`, with a value that stays in the table, and the same once more by its index there.
+        // A literal `:authority` that enters the table, then the same header by its index there.
         let first = [&b"\x41\x04%2Fv"[..], b"\x83"].concat();
         let ping = Frame { kind: 6, flags: 0, stream: [0; 4], payload: vec![7; 8] };
         client.write_all(preface).await.expect("room");
@@ -192,7 +192,7 @@ mod tests {
             let headers = decoder.decode(&frame.payload).expect("sound HPACK");
             assert_eq!((&headers[0].0[..], &headers[0].1[..]), (&b":authority"[..], &b"localhost"[..]));
         }
-        // The other way nothing is touched.
+        // Bytes from the server pass unchanged.
         server.write_all(b"answer").await.expect("room");
         let mut answer = [0; 6];
         client.read_exact(&mut answer).await.expect("an answer");

@@ -1,5 +1,5 @@
-//! Runs each call in a task of its own: one that the kubelet gives up on comes to its end all the same, a panic is that
-//! call's failure alone, and a stop waits for those that run.
+//! Runs each call in a task of its own: a call continues when the kubelet gives up on it, a panic fails only its own call, and
+//! a stop waits for the running calls.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio_util::task::TaskTracker;
 use tonic::{Code, Response, Status};
 use tracing::{Instrument, Span, error, info, warn};
 
-/// Calls at once. More are refused, and the kubelet tries again.
+/// Concurrent calls. Further ones are refused, and the kubelet retries.
 const CALLS: usize = 256;
 
-/// The calls that run. Clones share them.
+/// The running calls. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Calls {
     running: TaskTracker,
@@ -28,7 +28,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Runs `call` to its end, and logs its failure within `span`.
+    /// Runs `call` to completion, and logs its failure within `span`.
     pub async fn run<T, E, F>(&self, span: Span, call: F) -> Result<Response<T>, Status>
     where
         T: Send + 'static,
@@ -36,14 +36,14 @@ impl Calls {
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            return Err(Status::unavailable(format!("{CALLS} calls are running already; try again")));
+            return Err(Status::unavailable(format!("{CALLS} calls are already running; retry later")));
         };
         let call = async move {
             let _permit = permit;
             let outcome = call.await.map(Response::new).map_err(Into::into);
             match &outcome {
                 Ok(_) => {}
-                // What others do wrong, and what is not ready yet, is told to them; what we do wrong is for a person to see.
+                // A person must look at our own errors; the caller sees its own mistakes and temporary conditions.
                 Err(status) if status.code() == Code::Internal => error!(error = status.message(), "the call failed"),
                 Err(status) if status.code() == Code::Unavailable => info!(why = status.message(), "not yet"),
                 Err(status) => warn!(code = ?status.code(), error = status.message(), "the call is refused"),
@@ -60,26 +60,26 @@ impl Calls {
         }
     }
 
-    /// Waits until no call runs. No new ones may come.
+    /// Waits until no call runs. There must be no new ones.
     pub async fn finish(&self) {
         self.running.close();
         self.running.wait().await;
     }
 
-    /// Calls that panicked.
+    /// The number of calls that panicked.
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
 }
 
-/// Runs what blocks where it may. A panic goes on in the caller.
+/// Runs blocking work off the runtime. A panic continues in the caller.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let span = Span::current();
     match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
         Ok(value) => value,
         Err(failed) => match failed.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Blocking work is cancelled only when the runtime ends, and with it the caller.
+            // Blocking work is cancelled only when the runtime ends, which ends the caller too.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,4 +1,4 @@
-//! Asks larderd over gRPC.
+//! The gRPC client of larderd.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tonic::transport::Channel;
 
 use crate::mount_id::MountId;
 
-/// What the connection itself may take, besides the time that larderd was given.
+/// Time for the connection itself, on top of the time that larderd may take.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Why larderd prepared no dataset.
+/// Why larderd did not prepare a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// It is not there, or says nothing.
+    /// It is not running, or does not answer.
     #[error("larderd does not answer at {socket}: {what}")]
     Silent {
         /// Its socket.
@@ -26,35 +26,35 @@ pub enum DaemonError {
         /// What happened.
         what: String,
     },
-    /// It works on it.
+    /// It is still listing the origin.
     #[error("the origin is being listed: {files} files so far")]
     Importing {
         /// Files found.
         files: u64,
     },
-    /// It said no.
-    #[error("{words}")]
+    /// It refused.
+    #[error("{message}")]
     Refused {
         /// Its code.
         code: Code,
-        /// Its words.
-        words: String,
+        /// Its message.
+        message: String,
     },
-    /// Its answer makes no sense.
-    #[error("larderd's answer cannot be used: {0}")]
-    Nonsense(&'static str),
+    /// Its answer is malformed.
+    #[error("larderd's answer is malformed: {0}")]
+    Malformed(&'static str),
 }
 
-/// A dataset that can be mounted.
+/// A dataset that is ready to be mounted.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// Names the mount.
+    /// The name of the mount.
     pub mount: MountId,
     /// The dataset's name, for people.
     pub name: String,
-    /// Its files.
+    /// The number of its files.
     pub files: u64,
-    /// Its bytes.
+    /// The sum of their bytes.
     pub bytes: u64,
     /// The snapshot that was found.
     pub snapshot: String,
@@ -65,17 +65,17 @@ pub struct Prepared {
 pub struct Daemon {
     client: DaemonClient<Channel>,
     socket: PathBuf,
-    /// How long it may work before it says how far it is.
+    /// How long it may work before it reports progress.
     wait: Duration,
 }
 
 impl Daemon {
-    /// Connects with the first call.
+    /// Does not connect before the first call.
     pub fn new(socket: &Path, wait: Duration) -> Self {
         Self { client: DaemonClient::new(connect_channel(socket)), socket: socket.to_owned(), wait }
     }
 
-    /// Has a dataset found and listed. May be repeated.
+    /// Has larderd find and list a dataset. Idempotent.
     pub async fn prepare(&self, dataset: Dataset) -> Result<Prepared, DaemonError> {
         let silent = |what: String| DaemonError::Silent { socket: self.socket.clone(), what };
         let wait_ms = u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX);
@@ -84,24 +84,24 @@ impl Daemon {
         let answer = match tokio::time::timeout(self.wait + GRACE, client.prepare(request)).await {
             Err(_) => return Err(silent(format!("no answer within {} s", (self.wait + GRACE).as_secs()))),
             Ok(Err(status)) => {
-                // What the connection failed with has a cause; what larderd said comes with none.
+                // A failure of the connection has a source; a status from larderd has none.
                 return Err(match std::error::Error::source(&status) {
                     Some(cause) => silent(deepest(cause).to_string()),
-                    None => DaemonError::Refused { code: status.code(), words: status.message().to_owned() },
+                    None => DaemonError::Refused { code: status.code(), message: status.message().to_owned() },
                 });
             }
             Ok(Ok(answer)) => answer.into_inner(),
         };
         match answer.outcome {
             Some(Outcome::Prepared(prepared)) => Ok(Prepared {
-                mount: MountId::try_from(prepared.mount).map_err(DaemonError::Nonsense)?,
+                mount: MountId::try_from(prepared.mount).map_err(DaemonError::Malformed)?,
                 name: prepared.name,
                 files: prepared.files,
                 bytes: prepared.bytes,
                 snapshot: prepared.snapshot,
             }),
             Some(Outcome::Importing(importing)) => Err(DaemonError::Importing { files: importing.files_listed }),
-            None => Err(DaemonError::Nonsense("it has no outcome")),
+            None => Err(DaemonError::Malformed("it has no outcome")),
         }
     }
 }

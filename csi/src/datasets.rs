@@ -1,4 +1,4 @@
-//! The datasets that the administrator lets namespaces use, from a YAML (or JSON) file, usually a mounted ConfigMap. It is
+//! The datasets that the administrator grants to namespaces, from a YAML (or JSON) file, usually a mounted ConfigMap. It is
 //! read at each use, so a change needs no restart.
 //!
 //! ```yaml
@@ -9,28 +9,28 @@
 //!     namespaces: [team-a]      # or "*"
 //! ```
 //!
-//! Invariant: a namespace that may not use a dataset cannot tell whether there is one of that name.
+//! Invariant: a namespace that may not use a dataset cannot tell whether a dataset of that name exists.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use larder_daemon_api::v1;
+use larder_dataset::DatasetSpec;
 use serde::Deserialize;
 use tracing::error;
 
-use crate::attributes::{AttributeError, Attributes, Origin, Rules, Unchecked, Wanted, cache_size, namespace};
+use crate::attributes::{AttributeError, Attributes, RawSpec, Rules, Selection, namespace};
 
-/// Largest file: a ConfigMap's.
+/// The largest file: a ConfigMap's limit.
 const FILE_BYTES: u64 = 1 << 20;
 
 /// Why a volume gets no dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
-    /// It is not for this pod, or does not exist.
+    /// It is not granted to this pod, or does not exist.
     #[error("{0}")]
     Denied(String),
-    /// The administrator's file cannot be used. The log says why; the pod's author is not told.
+    /// The administrator's file cannot be used. Only the log says why: the pod's author may not see the file.
     #[error("the administrator's datasets file cannot be read; the log of larder-csi says why")]
     File,
     /// An attribute asks for too much.
@@ -45,6 +45,7 @@ struct DatasetsFile {
     datasets: BTreeMap<String, Entry>,
 }
 
+/// An entry as it was written. Its values are text, so that an invalid one spoils its own entry and not the whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Entry {
@@ -68,12 +69,30 @@ struct Entry {
 
 #[derive(Debug)]
 struct Grant {
-    origin: Origin,
-    cache_bytes: Option<u64>,
+    spec: DatasetSpec,
     namespaces: Vec<String>,
 }
 
-/// The file; `None`: nobody was granted anything.
+impl Entry {
+    fn check(&self, rules: &Rules) -> Result<Grant, AttributeError> {
+        let spec = RawSpec {
+            source: &self.source,
+            endpoint: &self.endpoint,
+            region: &self.region,
+            anonymous: self.anonymous,
+            snapshot: &self.snapshot,
+            cache_size: self.cache_size.as_deref(),
+            policy: &self.policy,
+            placement: &self.placement,
+        };
+        Ok(Grant {
+            spec: spec.check(rules)?,
+            namespaces: self.namespaces.iter().map(|name| namespace(name)).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// The administrator's file; `None`: nothing is granted.
 #[derive(Clone, Debug)]
 pub struct Datasets {
     file: Option<PathBuf>,
@@ -81,49 +100,37 @@ pub struct Datasets {
 }
 
 impl Datasets {
-    /// Reads nothing yet.
+    /// Does not read the file yet.
     pub fn new(file: Option<PathBuf>, rules: Rules) -> Self {
         Self { file, rules }
     }
 
-    /// What larderd shall serve for a volume, without credentials. Blocks.
-    pub fn resolve(&self, attributes: &Attributes) -> Result<v1::Dataset, GrantError> {
+    /// The dataset that a volume shows, if its pod may have it. Blocks.
+    pub fn resolve(&self, attributes: &Attributes) -> Result<DatasetSpec, GrantError> {
         let pod = &attributes.pod.namespace;
         if let Some(allowed) = &attributes.namespaces {
             check_namespace(allowed, pod, "this volume")?;
         }
-        let (origin, cache_bytes) = match &attributes.wanted {
-            Wanted::Origin(origin) => (origin.clone(), attributes.cache_bytes),
-            Wanted::Dataset(name) => {
-                let what = format!("the dataset {name}");
-                let grant = match &self.file {
-                    Some(file) => self.read(file)?.remove(name),
-                    None => None,
-                };
-                let allowed = grant.as_ref().map(|grant| grant.namespaces.as_slice()).unwrap_or_default();
-                check_namespace(allowed, pod, &what)?;
-                let Some(grant) = grant else { return Err(denied(pod, &what)) };
-                let cache_bytes = match (attributes.cache_bytes, grant.cache_bytes) {
-                    (Some(asked), Some(granted)) if asked > granted => {
-                        let what = format!("asks for more than the {granted} bytes that are granted");
-                        return Err(AttributeError::Value { name: "cacheSize", what }.into());
-                    }
-                    (asked, granted) => asked.or(granted),
-                };
-                (grant.origin, cache_bytes)
-            }
+        let (name, cache_bytes) = match &attributes.selection {
+            Selection::Spec(spec) => return Ok(spec.clone()),
+            Selection::Entry { name, cache_bytes } => (name, *cache_bytes),
         };
-        Ok(v1::Dataset {
-            source: origin.source,
-            endpoint: origin.endpoint,
-            region: origin.region,
-            anonymous: origin.anonymous,
-            snapshot: origin.snapshot,
-            cache_bytes,
-            policy: origin.policy,
-            placement: origin.placement,
-            ..v1::Dataset::default()
-        })
+        let what = format!("the dataset {name}");
+        let grant = match &self.file {
+            Some(file) => self.read(file)?.remove(name),
+            None => None,
+        };
+        let allowed = grant.as_ref().map(|grant| grant.namespaces.as_slice()).unwrap_or_default();
+        check_namespace(allowed, pod, &what)?;
+        let Some(Grant { mut spec, .. }) = grant else { return Err(denied(pod, &what)) };
+        spec.cache_bytes = match (cache_bytes, spec.cache_bytes) {
+            (Some(asked), Some(granted)) if asked > granted => {
+                let what = format!("asks for more than the {granted} bytes that are granted");
+                return Err(AttributeError::value("cacheSize", what).into());
+            }
+            (asked, granted) => asked.or(granted),
+        };
+        Ok(spec)
     }
 
     fn read(&self, path: &Path) -> Result<BTreeMap<String, Grant>, GrantError> {
@@ -133,7 +140,7 @@ impl Datasets {
         };
         let mut text = String::new();
         let opened = std::fs::File::open(path);
-        // The ConfigMap is optional, and may come later.
+        // The ConfigMap is optional, and may be created later.
         if opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             return Ok(BTreeMap::new());
         }
@@ -141,30 +148,12 @@ impl Datasets {
         let file: Option<DatasetsFile> = serde_yaml_ng::from_str(&text).map_err(|error| broken(&error))?;
         let mut grants = BTreeMap::new();
         for (name, entry) in file.unwrap_or_default().datasets {
-            // One broken entry must not take the others away.
-            match self.check(entry) {
+            match entry.check(&self.rules) {
                 Ok(grant) => drop(grants.insert(name, grant)),
-                Err(error) => error!(path = %path.display(), dataset = %name, %error, "leave out a broken dataset"),
+                Err(error) => error!(path = %path.display(), dataset = %name, %error, "skip an invalid dataset"),
             }
         }
         Ok(grants)
-    }
-
-    fn check(&self, entry: Entry) -> Result<Grant, AttributeError> {
-        let unchecked = Unchecked {
-            source: &entry.source,
-            endpoint: &entry.endpoint,
-            region: &entry.region,
-            anonymous: entry.anonymous,
-            snapshot: &entry.snapshot,
-            policy: &entry.policy,
-            placement: &entry.placement,
-        };
-        Ok(Grant {
-            origin: Origin::check(unchecked, &self.rules)?,
-            cache_bytes: entry.cache_size.as_deref().map(cache_size).transpose()?,
-            namespaces: entry.namespaces.iter().map(|name| namespace(name)).collect::<Result<_, _>>()?,
-        })
     }
 }
 
@@ -173,19 +162,23 @@ fn check_namespace(allowed: &[String], pod: &str, what: &str) -> Result<(), Gran
     if named || allowed.iter().any(|name| name == "*") { Ok(()) } else { Err(denied(pod, what)) }
 }
 
+/// The message is the same whether the dataset is missing or not granted.
 fn denied(pod: &str, what: &str) -> GrantError {
     GrantError::Denied(if pod.is_empty() {
         format!(
-            "{what} is for certain namespaces, and the kubelet did not tell the pod's (podInfoOnMount of the CSIDriver)"
+            "{what} is restricted to certain namespaces, and the kubelet did not report the pod's (set podInfoOnMount of the \
+             CSIDriver)"
         )
     } else {
-        format!("the namespace {pod} may not use {what}, or there is no such thing; ask the administrator")
+        format!("the namespace {pod} may not use {what}, or it does not exist; ask the administrator")
     })
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+
+    use larder_dataset::Placement;
 
     use super::*;
 
@@ -196,7 +189,7 @@ mod tests {
   misplaced: {source: s3://sets/misplaced, placement: everywhere, namespaces: ['*']}
 ";
 
-    fn resolve(text: &str, pairs: &[(&str, &str)]) -> Result<v1::Dataset, GrantError> {
+    fn resolve(text: &str, pairs: &[(&str, &str)]) -> Result<DatasetSpec, GrantError> {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("datasets.yaml");
         std::fs::write(&file, text).expect("write");
@@ -218,7 +211,7 @@ mod tests {
     fn a_namespace_gets_what_it_was_granted() {
         let got = resolve(FILE, &inline("imagenet", "team-a")).expect("granted");
         assert_eq!((got.source.as_str(), got.cache_bytes), ("s3://sets/imagenet", Some(10 << 30)));
-        assert_eq!(got.placement, "partitioned");
+        assert_eq!(got.placement, Some(Placement::Partitioned));
         resolve(FILE, &inline("open", "anyone")).expect("granted to all");
         resolve(FILE, &inline("open", "")).expect("granted to all");
         // JSON is YAML.

@@ -1,4 +1,4 @@
-//! The whole driver: its services on their sockets, from start to stop.
+//! The whole driver: opens its state and serves its sockets until told to stop.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -13,6 +14,7 @@ use larder_csi_api::csi::controller_server::ControllerServer;
 use larder_csi_api::csi::identity_server::IdentityServer;
 use larder_csi_api::csi::node_server::NodeServer;
 use larder_csi_api::registration::registration_server::RegistrationServer;
+use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -25,46 +27,49 @@ use crate::admin::DriverAdmin;
 use crate::attributes::Rules;
 use crate::authority;
 use crate::calls::Calls;
-use crate::controller::{ControllerService, Volumes};
+use crate::controller::ControllerService;
 use crate::daemon::Daemon;
 use crate::datasets::Datasets;
+use crate::driver_name::DRIVER_NAME;
 use crate::fdkeeper::{FdKeeper, KeeperCounters};
-use crate::identity::{DRIVER_NAME, IdentityService};
+use crate::identity::IdentityService;
 use crate::mounter::Mounter;
-use crate::node::{Node, NodeService, Progress};
+use crate::node::{Mounts, Node};
+use crate::node_service::NodeService;
 use crate::records::Records;
 use crate::registration::RegistrationService;
 use crate::socket::listen;
 use crate::target_path::TargetRoots;
+use crate::volumes::Volumes;
 
-/// How long running calls get to end.
-const STOP_WITHIN: Duration = Duration::from_secs(10);
+/// How long a stop waits for running calls.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an earlier process may take to end.
-const LOCK_WITHIN: Duration = Duration::from_secs(30);
+/// How long a start waits for an earlier process to end.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// All settings.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Our CSI socket.
+    /// The driver's CSI socket.
     pub endpoint: PathBuf,
-    /// The same, as the kubelet sees it.
+    /// The path of that socket as the kubelet sees it.
     pub kubelet_endpoint: PathBuf,
-    /// The kubelet's folder. FUSE mounts and the registration socket lie in it.
+    /// The kubelet's folder, which contains the FUSE mounts and the registration socket.
     pub kubelet_dir: PathBuf,
-    /// More folders that targets may lie in.
+    /// More folders in which targets may be.
     pub target_roots: Vec<PathBuf>,
-    /// What the node is called.
+    /// The node's name.
     pub node_id: String,
     /// Report the node as a topology segment.
     pub topology: bool,
-    /// Where larderd listens.
+    /// The folder of larderd's sockets.
     pub run_dir: PathBuf,
-    /// larderd's cache folder, if it is to be made.
+    /// Folders to create for larderd, such as its cache folder.
     pub daemon_dirs: Vec<PathBuf>,
-    /// Where records and volumes are kept.
+    /// The folder of records and volumes.
     pub state_dir: PathBuf,
-    /// The administrator's datasets.
+    /// The administrator's datasets file.
     pub datasets: Option<PathBuf>,
     /// The user that larderd runs as.
     pub daemon_uid: u32,
@@ -72,9 +77,9 @@ pub struct Config {
     pub read_ahead_kib: u64,
     /// Folders that `file://` may name.
     pub file_roots: Vec<PathBuf>,
-    /// Where to serve /metrics, /healthz and /readyz.
+    /// The address of /metrics, /healthz and /readyz.
     pub admin_address: Option<SocketAddr>,
-    /// How long a publish waits for a listing.
+    /// How long a publish waits for the listing of an origin.
     pub prepare_wait: Duration,
 }
 
@@ -85,21 +90,20 @@ pub struct Driver {
     pub node: Arc<Node>,
     /// The volumes.
     pub volumes: Arc<Volumes>,
-    /// What the keeper has counted.
+    /// The keeper's counters.
     pub counters: Arc<KeeperCounters>,
     calls: Calls,
     config: Config,
-    /// Keeps a second process off the state folder.
+    /// Excludes a second process from the state folder.
     _lock: OwnedFd,
 }
 
 impl Driver {
-    /// Makes the folders, loads what was published, and starts to connect to larderd. Blocks; must be called within a
-    /// runtime.
+    /// Creates the folders, loads the records, and starts to connect to larderd. Blocks; must be called within a runtime.
     pub fn open(config: Config) -> anyhow::Result<Self> {
         let rules = Rules { file_roots: config.file_roots.clone() };
         for dir in config.daemon_dirs.iter().chain([&config.run_dir]) {
-            give(dir, config.daemon_uid).with_context(|| format!("make the folder {} for larderd", dir.display()))?;
+            give(dir, config.daemon_uid).with_context(|| format!("create the folder {} for larderd", dir.display()))?;
         }
         let state = |name: &str| config.state_dir.join(name);
         let lock =
@@ -108,10 +112,10 @@ impl Driver {
         let volumes = Volumes::open(&state("volumes"), rules.clone()).context("open the volumes")?;
         let mounts = config.kubelet_dir.join("plugins").join(DRIVER_NAME).join("mounts");
         let mounter = Mounter::new(&mounts, config.daemon_uid, config.read_ahead_kib)
-            .with_context(|| format!("make the folder {}", mounts.display()))?;
+            .with_context(|| format!("create the folder {}", mounts.display()))?;
         let counters = Arc::new(KeeperCounters::default());
-        let handover = config.run_dir.join("handover.sock");
-        let keeper = FdKeeper::start(handover, config.daemon_uid, Arc::clone(&counters)).context("start the keeper")?;
+        let handover = config.run_dir.join(HANDOVER_SOCKET);
+        let keeper = FdKeeper::start(handover, config.daemon_uid, Arc::clone(&counters)).context("start the keeper of connections")?;
         let roots = std::iter::once(&config.kubelet_dir).chain(&config.target_roots).cloned().collect();
         let node = Node {
             node_id: config.node_id.clone(),
@@ -119,23 +123,21 @@ impl Driver {
             roots: TargetRoots::new(roots),
             datasets: Datasets::new(config.datasets.clone(), rules.clone()),
             rules,
-            records,
-            mounter,
-            keeper,
-            daemon: Daemon::new(&config.run_dir.join("larderd.sock"), config.prepare_wait),
-            progress: Progress::default(),
+            daemon: Daemon::new(&config.run_dir.join(GRPC_SOCKET), config.prepare_wait),
+            mounts: Arc::new(Mounts::new(records, mounter, keeper)),
+            swept: AtomicBool::new(false),
         };
         let (node, volumes) = (Arc::new(node), Arc::new(volumes));
         Ok(Self { node, volumes, counters, calls: Calls::default(), config, _lock: lock })
     }
 
-    /// The node service, as the sockets offer it.
+    /// The node service, as the socket offers it.
     pub fn node_service(&self) -> NodeService {
         NodeService { node: Arc::clone(&self.node), calls: self.calls.clone() }
     }
 
-    /// Serves until `stop`, then lets running calls end. Mounts stay. Ends early if the kubelet refuses the driver, or if
-    /// a part of it ends.
+    /// Serves until `stop`, then waits for running calls. Mounts stay. Ends early if the kubelet refuses the driver, or if a
+    /// service or the keeper ends.
     pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (endpoint, path) = (&self.config.endpoint, self.config.kubelet_dir.join("plugins_registry"));
         let (_csi, incoming) = listen(endpoint).with_context(|| format!("listen at {}", endpoint.display()))?;
@@ -172,52 +174,52 @@ impl Driver {
         let watching = Arc::clone(&self.node);
         let keeper_ended = async move {
             let mut look = tokio::time::interval(Duration::from_secs(1));
-            while watching.keeper.is_running() {
+            while watching.mounts.keeper.is_running() {
                 look.tick().await;
             }
         };
         let outcome = tokio::select! {
-            // The services end when told to stop, which is no fault of theirs.
+            // After a stop the services end too, which is not an error.
             biased;
             () = stop.cancelled() => Ok(()),
             Some(ended) = tasks.join_next() => ended.context("a service panicked").flatten()
                 .and_then(|()| bail!("a service ended early")),
-            refused = refusal.wait_for(Option::is_some) => match refused.ok().and_then(|words| words.clone()) {
-                Some(words) => Err(anyhow::anyhow!("the kubelet does not register the driver: {words}")),
+            refused = refusal.wait_for(Option::is_some) => match refused.ok().and_then(|message| message.clone()) {
+                Some(message) => Err(anyhow::anyhow!("the kubelet refuses to register the driver: {message}")),
                 None => Err(anyhow::anyhow!("the registration service ended early")),
             },
             () = keeper_ended => Err(anyhow::anyhow!("the keeper of connections ended early")),
         };
         stop.cancel();
-        let ended = tokio::time::timeout(STOP_WITHIN, async {
+        let ended = tokio::time::timeout(STOP_TIMEOUT, async {
             while tasks.join_next().await.is_some() {}
             self.calls.finish().await;
             self.hand_over().await;
         });
         if ended.await.is_err() {
-            warn!("stopping although calls still run or larderd is away");
+            warn!("stop although calls still run or larderd is away");
         }
         sweeping.abort();
         info!("stopped; mounts stay");
         outcome
     }
 
-    /// Our descriptors close when we end: larderd must have them all by then.
+    /// Waits until larderd has all connections: this process's descriptors close when it ends.
     async fn hand_over(&self) {
-        if !self.node.keeper.mounts().is_empty() {
-            let _ = self.node.session().wait_for(|session| session.connected).await;
+        if !self.node.mounts.keeper.mounts().is_empty() {
+            let _ = self.node.mounts.keeper.session().wait_for(|session| session.connected).await;
         }
     }
 }
 
-/// Makes a folder that larderd owns.
+/// Creates a folder that larderd owns.
 fn give(dir: &Path, uid: u32) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     rustix::fs::chown(dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o750))
 }
 
-/// Waits until no other process has the folder.
+/// Waits until no other process has the folder locked.
 fn lock(dir: &Path) -> io::Result<OwnedFd> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -225,11 +227,11 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
     loop {
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(fd),
-            Err(rustix::io::Errno::WOULDBLOCK) if started.elapsed() < LOCK_WITHIN => {
+            Err(rustix::io::Errno::WOULDBLOCK) if started.elapsed() < LOCK_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(100));
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(io::Error::new(io::ErrorKind::WouldBlock, "another larder-csi has it"));
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "another larder-csi uses it"));
             }
             Err(errno) => return Err(errno.into()),
         }

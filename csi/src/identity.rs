@@ -1,4 +1,4 @@
-//! The identity service: who we are, what we can, whether we are ready.
+//! The identity service: the driver's name, its capabilities, and whether it is ready.
 
 use std::sync::Arc;
 
@@ -6,15 +6,13 @@ use larder_csi_api::csi;
 use larder_csi_api::csi::plugin_capability::service::Type as Offered;
 use tonic::{Request, Response, Status, async_trait};
 
+use crate::driver_name::DRIVER_NAME;
 use crate::node::Node;
-
-/// The driver's name, as a CSIDriver object and volumes have it.
-pub const DRIVER_NAME: &str = "csi.larder.dev";
 
 /// The identity service on the wire.
 #[derive(Clone, Debug)]
 pub struct IdentityService {
-    /// Whose readiness is told.
+    /// The node whose readiness it reports.
     pub node: Arc<Node>,
 }
 
@@ -44,7 +42,7 @@ impl csi::identity_server::Identity for IdentityService {
         Ok(Response::new(csi::GetPluginCapabilitiesResponse { capabilities }))
     }
 
-    /// Not ready is no error: an error would have the plugin restarted, which helps nobody while larderd is away.
+    /// Being unready is not an error: an error would restart the plugin, which does not help while larderd is away.
     async fn probe(&self, _: Request<csi::ProbeRequest>) -> Result<Response<csi::ProbeResponse>, Status> {
         Ok(Response::new(csi::ProbeResponse { ready: Some(self.node.is_ready()) }))
     }

@@ -1,6 +1,6 @@
-//! A folder of small JSON files, each of which is there whole or not at all, whatever dies.
+//! A folder of small JSON files. Each file is there whole or not at all, whatever dies.
 //!
-//! Calls block. Writes of different names may run at the same time; the callers see to it that one name has one writer.
+//! Calls block. Different keys may be written concurrently; callers must not write one key concurrently.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -17,14 +17,13 @@ use tracing::error;
 pub(crate) struct JsonDir(PathBuf);
 
 impl JsonDir {
-    /// Opens the folder, and makes it if need be.
+    /// Opens the folder, and creates it if missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         Ok(Self(path.to_owned()))
     }
 
-    /// All that was written. A file that cannot be understood is set aside and logged: it must not keep all others from
-    /// being served.
+    /// Loads all values. A broken file is renamed and logged: it must not prevent the use of all others.
     pub(crate) fn load<T: DeserializeOwned>(&self) -> io::Result<Vec<T>> {
         let mut all = Vec::new();
         for entry in fs::read_dir(&self.0)? {
@@ -33,7 +32,7 @@ impl JsonDir {
                 Some("json") => match serde_json::from_slice(&fs::read(&path)?) {
                     Ok(value) => all.push(value),
                     Err(error) => {
-                        error!(path = %path.display(), %error, "set a broken file aside");
+                        error!(path = %path.display(), %error, "set aside a broken file");
                         fs::rename(&path, path.with_extension("broken"))?;
                     }
                 },
@@ -45,7 +44,7 @@ impl JsonDir {
         Ok(all)
     }
 
-    /// Writes `value` for `key`. When this returns it outlives a crash of the machine.
+    /// Writes `value` for `key`. Once this returns, the value survives a crash of the machine.
     pub(crate) fn write<T: Serialize>(&self, key: &str, value: &T) -> io::Result<()> {
         let path = self.path(key);
         let temporary = path.with_extension("tmp");
@@ -56,7 +55,7 @@ impl JsonDir {
         self.sync()
     }
 
-    /// Removes what was written for `key`, if anything was.
+    /// Removes the value of `key`, if there is one.
     pub(crate) fn remove(&self, key: &str) -> io::Result<()> {
         match fs::remove_file(self.path(key)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -68,7 +67,7 @@ impl JsonDir {
         File::open(&self.0)?.sync_all()
     }
 
-    /// Keys are paths and names of any length; their hash is a file name.
+    /// Keys are paths and names of any length; the file is named after their hash.
     fn path(&self, key: &str) -> PathBuf {
         self.0.join(format!("{}.json", hex_hash(key.as_bytes())))
     }

@@ -1,11 +1,11 @@
-//! The CSI driver `csi.larder.dev`: mounts datasets into pods, and keeps their FUSE connections.
+//! The CSI driver `csi.larder.dev`: mounts datasets into pods, and holds their FUSE connections.
 //!
-//! The cast: [`node`] publishes and unpublishes, [`mounter`] makes mounts, [`fdkeeper`] holds their connections and hands
-//! them to larderd, [`records`] remember what is where, [`attributes`], [`secrets`] and [`datasets`] decide what a volume may ask for,
-//! [`controller`] keeps the volumes of claims, [`status`] turns errors into codes, [`driver`] runs it all.
+//! The cast: [`node`] publishes and unpublishes, [`mounter`] makes mounts, [`fdkeeper`] holds their connections and hands them
+//! to larderd, [`records`] remember what is published where. [`attributes`], [`secrets`] and [`datasets`] decide what a volume
+//! may ask for, [`volumes`] keep the volumes of claims, [`status`] turns errors into codes, [`driver`] runs it all.
 //!
-//! Invariants: no secret is written to disk, logged or told; nothing outside the kubelet's folder is mounted on or removed;
-//! no call asks a FUSE mount anything, so all but a new mount works while larderd is away.
+//! Invariants: no secret is written to disk, logged or reported. Nothing outside the kubelet's folder is mounted on or
+//! removed. No call sends a request to a FUSE mount, so everything but a new mount works while larderd is away.
 
 mod admin;
 pub mod attributes;
@@ -15,19 +15,22 @@ pub mod controller;
 pub mod daemon;
 pub mod datasets;
 pub mod driver;
+pub mod driver_name;
 pub mod fdkeeper;
 pub mod identity;
 mod json_dir;
 mod locks;
 pub mod mount_id;
 pub mod mounter;
-pub mod mountinfo;
 pub mod node;
+pub mod node_service;
 pub mod records;
 pub mod registration;
 pub mod secrets;
 mod socket;
 pub mod status;
 pub mod target_path;
+pub mod volume_request;
+pub mod volumes;
 
 pub use driver::{Config, Driver};

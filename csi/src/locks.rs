@@ -1,4 +1,4 @@
-//! Who works on what: targets, which one call at a time may have, and mounts, for which calls wait in line.
+//! Exclusive access: a target belongs to one call at a time, and further calls are refused; for a mount, calls queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::mount_id::MountId;
 
-/// The targets that a call works on.
+/// The targets on which calls work.
 #[derive(Debug, Default)]
 pub(crate) struct BusyTargets(Arc<Mutex<BTreeSet<PathBuf>>>);
 
@@ -20,7 +20,7 @@ pub(crate) struct Busy {
 }
 
 impl BusyTargets {
-    /// `None`: another call has it.
+    /// `None`: another call works on it.
     pub(crate) fn take(&self, path: &Path) -> Option<Busy> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
         taken.then(|| Busy { targets: Arc::clone(&self.0), path: path.to_owned() })
@@ -33,16 +33,16 @@ impl Drop for Busy {
     }
 }
 
-/// One lock per mount. Whoever makes, counts or ends a mount holds it. Locked after a target, never before one.
+/// One lock per mount, held while the mount is made, counted or ended. Taken after a target, never before one.
 #[derive(Debug, Default)]
 pub(crate) struct MountLocks(Mutex<BTreeMap<MountId, Arc<tokio::sync::Mutex<()>>>>);
 
 impl MountLocks {
-    /// Waits in line. Cancel-safe.
+    /// Waits for the lock. Cancel-safe.
     pub(crate) async fn lock(&self, mount: &MountId) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those that nobody holds or waits for are not missed.
+            // Forget the locks that nobody holds or waits for.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(mount.clone()).or_default())
         };

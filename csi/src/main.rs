@@ -1,4 +1,4 @@
-//! `larder-csi`, the node plugin: reads its flags, runs the driver until a signal.
+//! `larder-csi`, the node plugin: reads its flags, then runs the driver until a signal.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,19 +13,20 @@ use tracing::{error, info};
 
 /// Mounts Larder's datasets into pods (CSI driver csi.larder.dev).
 ///
-/// Runs on each node, as root, beside larderd: it makes the FUSE mounts and keeps their connections, larderd serves them.
+/// Runs as root on each node, beside larderd. larder-csi makes the FUSE mounts and holds their connections; larderd serves
+/// them.
 #[derive(Debug, Parser)]
 #[command(
     version,
     after_help = "Examples:
   larder-csi --node-name node-1
-      with the kubelet in /var/lib/kubelet and larderd in /run/larder
+      uses the kubelet in /var/lib/kubelet and the larderd in /run/larder
   larder-csi --node-name node-1 --datasets /etc/larder/datasets.yaml --file-root /mnt/nfs
-      lets pods use the datasets of that file in inline volumes, and volumes name folders below /mnt/nfs
-LARDER_LOG sets what is logged, such as `info` or `larder_csi=debug`."
+      lets pods use the datasets of that file in inline volumes, and lets volumes name folders below /mnt/nfs
+LARDER_LOG sets the log level, such as `info` or `larder_csi=debug`."
 )]
 struct Args {
-    /// Where to serve CSI: the path of a unix socket, or unix:///path [default: plugins/csi.larder.dev/csi.sock in the
+    /// The unix socket on which to serve CSI: a path, or unix:///path [default: plugins/csi.larder.dev/csi.sock in the
     /// kubelet's folder]
     #[arg(long, env = "CSI_ENDPOINT", value_parser = socket_path)]
     endpoint: Option<PathBuf>,
@@ -34,38 +35,38 @@ struct Args {
     #[arg(long, env = "LARDER_KUBELET_ENDPOINT")]
     kubelet_endpoint: Option<PathBuf>,
 
-    /// The kubelet's folder; targets must lie below it. It must be mounted here at the same path as on the node, with
+    /// The kubelet's folder; targets must be below it. It must be mounted here at the same path as on the node, with
     /// Bidirectional propagation
     #[arg(long, env = "LARDER_KUBELET_DIR", default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
 
-    /// Another folder that targets may lie in, for tests; may be repeated
+    /// Another folder in which targets may be, for tests; may be repeated
     #[arg(long, hide = true)]
     target_root: Vec<PathBuf>,
 
-    /// What Kubernetes calls this node
+    /// The name of this node in Kubernetes
     #[arg(long, env = "NODE_NAME")]
     node_name: String,
 
     /// Report the node as a topology segment, topology.larder.dev/node. Volumes of a StorageClass with delayed binding then
-    /// stay on the node of their first pod, which is seldom wanted
+    /// stay on the node of their first pod, which is rarely wanted
     #[arg(long, env = "LARDER_TOPOLOGY")]
     topology: bool,
 
-    /// Where larderd listens: larderd.sock and handover.sock. Made, and given to larderd's user
+    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user
     #[arg(long, env = "LARDER_RUN_DIR", default_value = "/run/larder")]
     run_dir: PathBuf,
 
-    /// A folder to make and give to larderd's user, such as its --cache-dir; may be repeated
+    /// A folder to create and give to larderd's user, such as its --cache-dir; may be repeated
     #[arg(long, value_name = "DIR")]
     daemon_dir: Vec<PathBuf>,
 
-    /// Where to remember what is published; must outlive the pod of this plugin [default: plugins/csi.larder.dev/state in the
-    /// kubelet's folder]
+    /// The folder for the records of published volumes; it must outlive the pod of this plugin [default:
+    /// plugins/csi.larder.dev/state in the kubelet's folder]
     #[arg(long, env = "LARDER_STATE_DIR")]
     state_dir: Option<PathBuf>,
 
-    /// YAML file of the datasets that pods may use in inline volumes; read at each use
+    /// A YAML file of the datasets that pods may use in inline volumes; it is read at each use
     #[arg(long, env = "LARDER_DATASETS")]
     datasets: Option<PathBuf>,
 
@@ -81,11 +82,11 @@ struct Args {
     #[arg(long, env = "LARDER_FILE_ROOT", value_delimiter = ',')]
     file_root: Vec<PathBuf>,
 
-    /// Where to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9811 [default: nowhere]
+    /// The address on which to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9465 [default: none]
     #[arg(long, env = "LARDER_ADMIN_ADDRESS")]
     admin_address: Option<std::net::SocketAddr>,
 
-    /// Milliseconds that a publish waits for the listing of an origin before the kubelet is told to ask again
+    /// Milliseconds for which a publish waits for the listing of an origin before it fails and the kubelet retries
     #[arg(long, env = "LARDER_PREPARE_WAIT_MS", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     prepare_wait_ms: u64,
 }
@@ -102,7 +103,7 @@ fn socket_path(text: &str) -> Result<PathBuf, String> {
 
 impl Args {
     fn into_config(self) -> Config {
-        let own = self.kubelet_dir.join("plugins").join(larder_csi::identity::DRIVER_NAME);
+        let own = self.kubelet_dir.join("plugins").join(larder_csi::driver_name::DRIVER_NAME);
         let endpoint = self.endpoint.unwrap_or_else(|| own.join("csi.sock"));
         Config {
             kubelet_endpoint: self.kubelet_endpoint.unwrap_or_else(|| endpoint.clone()),
@@ -127,21 +128,20 @@ impl Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Err(error) = larder_telemetry::init_logs("info") {
-        // Without logs there is standard error.
         eprintln!("larder-csi: {error}");
         return ExitCode::from(2);
     }
     match run(args.into_config()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            error!(error = format!("{error:#}"), "larder-csi ends");
+            error!(error = format!("{error:#}"), "larder-csi failed");
             ExitCode::FAILURE
         }
     }
 }
 
 fn run(config: Config) -> anyhow::Result<()> {
-    // What we make is for us alone, unless said otherwise.
+    // New files are private unless their mode is set explicitly.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     info!(?config, "settings");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -161,7 +161,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         });
         driver.serve(stop).await
     });
-    // A call that hangs in the kernel must not keep the process.
+    // A call that hangs in the kernel must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }

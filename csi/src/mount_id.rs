@@ -1,10 +1,10 @@
-//! The name of a mount: hex digits, which larderd makes of a snapshot and its origin.
+//! The name of a mount: hex digits that larderd derives from a snapshot and its origin.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// At most 64 lower-case hex digits, and so a safe name of a folder.
+/// 1 to 64 lower-case hex digits, so it is a safe name for a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct MountId(String);
@@ -15,7 +15,7 @@ impl TryFrom<String> for MountId {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         if text.is_empty() || text.len() > 64 || !text.bytes().all(is_hex) {
-            return Err("a mount's name must be 1 to 64 hex digits");
+            return Err("the name of a mount must be 1 to 64 lower-case hex digits");
         }
         Ok(Self(text))
     }

@@ -1,6 +1,6 @@
 //! Makes and ends mounts: one FUSE mount per dataset snapshot in a folder of our own, and binds of it at targets.
 //!
-//! All calls block, and none asks a FUSE file system anything: no `stat`, no `statfs`, no look-up below its root. So they
+//! All calls block, and none sends a request to a FUSE file system: no `stat`, no `statfs`, no look-up below its root. So they
 //! work while larderd is stopped or gone. The caller holds the lock of the mount or of the target.
 
 use std::ffi::CString;
@@ -11,6 +11,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use larder_daemon_api::mountinfo::{Device, MountEntry, mounted_at, mounts, source_of};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -18,14 +19,16 @@ use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use tracing::{debug, info, warn};
 
 use crate::mount_id::MountId;
-use crate::mountinfo::{Device, MountEntry, SOURCE_PREFIX, mounted_at, mounts};
 use crate::target_path::{TargetError, TargetPath};
 
 /// How long the kernel may take to send its first request.
-const INIT_WITHIN: Duration = Duration::from_secs(5);
+const INIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The kernel wants room for the largest request, whatever it sends.
+/// The kernel requires room for the largest request, whatever it sends.
 const REQUEST_BYTES: usize = 1 << 20;
+
+/// Longer dataset names are cut in the source of a mount.
+const NAME_CHARS: usize = 64;
 
 /// The operation code of FUSE_INIT, in the second word of a request.
 const FUSE_INIT: u32 = 26;
@@ -36,35 +39,35 @@ pub enum MounterError {
     /// The kernel refused.
     #[error("{what} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed step.
         what: &'static str,
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
     /// The kernel sent no INIT request.
-    #[error("the kernel did not begin the FUSE connection of {path}: {what}")]
+    #[error("the kernel did not start the FUSE connection of {path}: {what}")]
     NoInit {
         /// The mount.
         path: PathBuf,
-        /// What came instead.
+        /// What happened instead.
         what: &'static str,
     },
-    /// The FUSE mount that should be bound is not there.
-    #[error("nothing is mounted at {path}, though pods use the dataset; it can be mounted again once they have ended")]
+    /// The FUSE mount to bind is missing.
+    #[error("nothing is mounted at {path}, but pods use the dataset; it can be mounted again once they have ended")]
     Gone {
         /// The mount.
         path: PathBuf,
     },
 }
 
-/// What is at a target.
+/// The mount at a target.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
     /// No mount.
     Nothing,
-    /// A FUSE mount of Larder's.
+    /// A Larder mount.
     Ours(Device),
     /// Another mount.
     Foreign {
@@ -73,37 +76,37 @@ pub enum Found {
     },
 }
 
-/// Where and how FUSE mounts are made.
+/// Makes FUSE mounts and binds.
 #[derive(Debug)]
 pub struct Mounter {
-    /// Resolved, so that mountinfo calls it the same.
+    /// Resolved, as in mountinfo.
     dir: PathBuf,
     daemon_uid: u32,
     read_ahead_kib: u64,
 }
 
-/// A FUSE connection that nobody serves yet.
+/// A FUSE connection that is not served yet.
 #[derive(Debug)]
 pub struct Begun {
-    /// The device, from which its requests are read.
+    /// The device from which its requests are read.
     pub fd: OwnedFd,
     /// The kernel's first request.
     pub init: Vec<u8>,
 }
 
 impl Mounter {
-    /// Mounts will lie in `dir`, which is made; requests are answered by a process of `daemon_uid`.
+    /// FUSE mounts go into `dir`, which is created if missing; a process of `daemon_uid` will answer their requests.
     pub fn new(dir: &Path, daemon_uid: u32, read_ahead_kib: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
         Ok(Self { dir: dir.canonicalize()?, daemon_uid, read_ahead_kib })
     }
 
-    /// Where a mount is.
+    /// The path of a mount.
     pub fn path(&self, mount: &MountId) -> PathBuf {
         self.dir.join(mount.as_str())
     }
 
-    /// Which file system is mounted for `mount`.
+    /// The file system that is mounted for `mount`.
     pub fn device(&self, mount: &MountId) -> Result<Option<Device>, MounterError> {
         let path = self.path(mount);
         match mounted_at(&path) {
@@ -112,20 +115,20 @@ impl Mounter {
         }
     }
 
-    /// All mounts that have a folder, mounted or not.
+    /// All mounts with a folder, mounted or not.
     pub fn left_over(&self) -> io::Result<Vec<MountId>> {
         let names = std::fs::read_dir(&self.dir)?.map(|entry| Ok(entry?.file_name().into_string()));
         let names = names.collect::<io::Result<Vec<_>>>()?;
         Ok(names.into_iter().flatten().filter_map(|name| MountId::try_from(name).ok()).collect())
     }
 
-    /// Mounts, and takes the kernel's first request. The mount ends with the last descriptor of its connection.
+    /// Mounts, and reads the kernel's first request. The mount ends with the last descriptor of its connection.
     pub fn begin(&self, mount: &MountId, dataset: &str) -> Result<Begun, MounterError> {
         let path = self.path(mount);
         let failed = |what, source| MounterError::Io { what, path: path.clone(), source };
         match DirBuilder::new().mode(0o750).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed("make the folder", error));
+                return Err(failed("create the folder", error));
             }
             _ => {}
         }
@@ -138,8 +141,8 @@ impl Mounter {
         );
         let options = CString::new(options).map_err(|error| failed("mount", error.into()))?;
         let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
-        let source = format!("{SOURCE_PREFIX}{}", printable(dataset));
-        rustix::mount::mount(source, &path, "fuse", flags, options.as_c_str())
+        let name: String = dataset.chars().take(NAME_CHARS).collect();
+        rustix::mount::mount(source_of(&name), &path, "fuse", flags, options.as_c_str())
             .map_err(|errno| failed("mount", errno.into()))?;
         match read_init(&fd) {
             Ok(init) => {
@@ -154,17 +157,17 @@ impl Mounter {
         }
     }
 
-    /// Lets the kernel read ahead further than 128 KiB, in pieces of which it otherwise cuts every file. Called when the
-    /// INIT request is answered: the answer sets it too. Only logs a failure.
+    /// Raises the kernel's read-ahead above 128 KiB, the size of the requests into which it otherwise cuts every file. Called
+    /// after the INIT request was answered, since the answer sets the read-ahead too. Only logs a failure.
     pub fn raise_read_ahead(&self, mount: &MountId) {
         let Ok(Some(Device { major, minor })) = self.device(mount) else { return };
         let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
         if let Err(error) = std::fs::write(&knob, self.read_ahead_kib.to_string()) {
-            info!(%error, "read-ahead stays as it is: files are read in smaller pieces");
+            info!(%error, "cannot raise the read-ahead: files are read in smaller requests");
         }
     }
 
-    /// Unmounts what is mounted for `mount`, if anything is, and removes its folder.
+    /// Unmounts `mount`, if it is mounted, and removes its folder.
     pub fn end(&self, mount: &MountId) -> Result<(), MounterError> {
         let path = self.path(mount);
         let failed = |what, source| MounterError::Io { what, path: path.clone(), source };
@@ -179,14 +182,14 @@ impl Mounter {
         }
     }
 
-    /// Shows `mount` at `target`, whose folder is made. Nothing may be mounted there.
+    /// Binds `mount` at `target`, whose folder is created. Nothing may be mounted there.
     pub fn bind(&self, mount: &MountId, target: &TargetPath) -> Result<(), BindError> {
         let path = self.path(mount);
         let failed = |what, errno: Errno| MounterError::Io { what, path: path.clone(), source: errno.into() };
         let parent =
             target.open_parent()?.ok_or_else(|| TargetError::NoParent { path: target.as_path().to_owned() })?;
         let folder = target.make(&parent)?;
-        // The descriptor holds on to what it was opened on, so what is looked up is what is cloned.
+        // The descriptor stays on the mount that it was opened on, so the mount that is checked is the one that is cloned.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| failed("open", errno))?;
         let id = mount_of(&root).map_err(|source| MounterError::Io { what: "look at", path: path.clone(), source })?;
@@ -206,7 +209,7 @@ impl Mounter {
         Ok(())
     }
 
-    /// What is mounted at `target`. If nothing is, then a folder or nothing is there: all else is an error.
+    /// Finds what is mounted at `target`. If nothing is mounted there, anything but a folder is an error.
     pub fn look(&self, target: &TargetPath) -> Result<Found, TargetError> {
         let Some(parent) = target.open_parent()? else { return Ok(Found::Nothing) };
         let entry = mounted_at(parent.target_in_mountinfo()).map_err(|source| TargetError::Io {
@@ -224,8 +227,8 @@ impl Mounter {
         })
     }
 
-    /// Unmounts what of ours is at `target`, and removes its folder. Done already is done. A mount of somebody else and a
-    /// folder that is not empty are errors, and stay.
+    /// Unmounts our mounts at `target`, and removes its folder. Idempotent. A foreign mount and a folder that is not empty are
+    /// errors, and stay.
     pub fn unbind(&self, target: &TargetPath) -> Result<(), TargetError> {
         let Some(parent) = target.open_parent()? else { return Ok(()) };
         loop {
@@ -245,70 +248,47 @@ impl Mounter {
     }
 }
 
-/// Why a mount could not be shown at a target.
+/// Why a mount could not be bound at a target.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// It is the target.
+    /// The target cannot be used.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// It is the mount.
+    /// The mount cannot be used.
     #[error(transparent)]
     Mount(#[from] MounterError),
 }
 
-/// Unmounts without following a link; out of sight at once if files are in use.
+/// Unmounts without following a link; detaches the mount if files are in use.
 fn unmount(path: &Path) -> Result<(), Errno> {
     match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
         Err(Errno::BUSY) => {
-            warn!(path = %path.display(), "files are in use: the mount goes out of sight and ends with the last of them");
+            warn!(path = %path.display(), "files are in use: the mount is detached, and ends with the last of them");
             rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
         }
         outcome => outcome,
     }
 }
 
-/// The kernel's id of the mount that a descriptor was opened on. `statx` would tell it too, but may ask the file system.
+/// The kernel's id of the mount that a descriptor was opened on. `statx` reports it too, but may send a request to the file
+/// system.
 fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    id.ok_or_else(|| io::Error::other("/proc tells no mount of a descriptor"))
-}
-
-/// False once the kernel has ended the connection: it was unmounted everywhere, or aborted.
-pub fn is_alive(fd: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(fd, PollFlags::IN)];
-    match rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-        Ok(_) => !polled[0].revents().contains(PollFlags::ERR),
-        Err(_) => true,
-    }
+    id.ok_or_else(|| io::Error::other("/proc/self/fdinfo names no mount of a descriptor"))
 }
 
 fn read_init(fd: &OwnedFd) -> Result<Vec<u8>, &'static str> {
     let mut polled = [PollFd::new(fd, PollFlags::IN)];
-    let within = Timespec::try_from(INIT_WITHIN).map_err(|_| "its time cannot be told")?;
+    let within = Timespec::try_from(INIT_TIMEOUT).map_err(|_| "the timeout is out of range")?;
     match rustix::event::poll(&mut polled, Some(&within)) {
         Ok(ready) if ready > 0 => {}
-        _ => return Err("no request came"),
+        _ => return Err("it sent no request"),
     }
-    let device = fd.as_fd().try_clone_to_owned().map_err(|_| "no descriptor is left")?;
+    let device = fd.as_fd().try_clone_to_owned().map_err(|_| "the process has no descriptor left")?;
     let mut request = vec![0; REQUEST_BYTES];
     let length = File::from(device).read(&mut request).map_err(|_| "its first request cannot be read")?;
     request.truncate(length);
     let operation = request.get(4..8).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes);
     if operation == Some(FUSE_INIT) { Ok(request) } else { Err("its first request is not INIT") }
-}
-
-/// A comma ends a mount option and a newline a line of /proc/mounts.
-fn printable(name: &str) -> String {
-    name.chars().take(64).map(|c| if c.is_ascii_graphic() && c != ',' && c != '\\' { c } else { '_' }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dataset_name_cannot_smuggle_mount_options_in() {
-        assert_eq!(printable("a,suid b\n"), "a_suid_b_");
-    }
 }

@@ -1,4 +1,4 @@
-//! Tells the kubelet that the driver is there: it watches a folder, and asks whoever listens in it.
+//! Registers the driver with the kubelet, which watches a folder for sockets and calls the service behind each.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 use tracing::{error, info};
 
-use crate::identity::DRIVER_NAME;
+use crate::driver_name::DRIVER_NAME;
 
 /// The registration service on the wire.
 #[derive(Clone, Debug)]
 pub struct RegistrationService {
     /// Our CSI socket, as the kubelet sees it.
     pub endpoint: PathBuf,
-    /// Becomes the kubelet's words when it does not take us.
+    /// Receives the kubelet's error when it refuses the driver.
     pub refused: watch::Sender<Option<String>>,
 }
 
@@ -38,7 +38,7 @@ impl Registration for RegistrationService {
         if plugin_registered {
             info!("registered with the kubelet");
         } else {
-            error!(%error, "the kubelet does not register the driver");
+            error!(%error, "the kubelet refuses to register the driver");
             self.refused.send_replace(Some(error));
         }
         Ok(Response::new(RegistrationStatusResponse {}))

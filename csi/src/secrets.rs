@@ -1,18 +1,15 @@
-//! A volume's Secret, checked: the credentials that read its origin, and the token that opens its dataset to other nodes.
+//! A volume's Secret, checked: the credentials that read its origin, and the token that gives its blocks to other nodes.
 //!
-//! Invariant: no value is in an error.
+//! Invariant: no error contains a value.
 
 use std::collections::HashMap;
 
 use larder_daemon_api::v1::Credentials;
+use larder_dataset::environment::PEER_TOKEN;
 
 use crate::attributes::{AttributeError, printable};
 
-/// What opens a dataset to the nodes that show the same. It is the administrator's: in an inline volume the Secret is the
-/// pod author's, who could only shut the others out by it.
-const PEER_TOKEN: &str = "LARDER_PEER_TOKEN";
-
-/// The variables that a secret may hold, and the other names of some.
+/// The keys that a Secret may have, and the variables that they stand for.
 const SECRETS: [(&str, &str); 11] = [
     ("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"),
     ("AWS_SECRET_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY"),
@@ -27,7 +24,7 @@ const SECRETS: [(&str, &str); 11] = [
     (PEER_TOKEN, PEER_TOKEN),
 ];
 
-/// What is no use without something else.
+/// Variables that are useless without another.
 const NEEDS: [(&str, &str); 5] = [
     ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
     ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
@@ -36,7 +33,8 @@ const NEEDS: [(&str, &str); 5] = [
     ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_ACCOUNT_NAME"),
 ];
 
-/// Reads the node-publish secrets; `inline`: of a pod author. `None`: there are none, and larderd uses its own identity.
+/// Reads the node-publish secrets; `inline`: a pod author wrote them. `None`: there are none, and larderd uses its own
+/// identity.
 pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Option<Credentials>, AttributeError> {
     let mut variables = HashMap::new();
     for (key, value) in secrets {
@@ -45,33 +43,32 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
             let known: Vec<_> = SECRETS.iter().map(|(known, _)| *known).collect();
             return Err(secret(format!("is unknown; known are {}", known.join(", "))));
         };
+        // The token is the administrator's: a pod author could only shut other nodes out with one.
         if *variable == PEER_TOKEN && inline {
             return Err(secret(
-                "is not for inline volumes: the token of a listed dataset is larderd's own, in the Secret larder-origin"
-                    .to_owned(),
+                "is not for inline volumes: these use larderd's own token, from the Secret larder-origin".to_owned(),
             ));
         }
-        // Line ends at the end come from `echo` and editors.
+        // `echo` and editors add newlines at the end.
         let value = value.trim_end_matches(['\n', '\r']);
         if value.is_empty() || value.len() > (16 << 10) {
             return Err(secret("is empty or too long".to_owned()));
         }
         if variables.insert((*variable).to_owned(), value.to_owned()).is_some() {
-            return Err(secret(format!("is given twice, also as {variable}")));
+            return Err(secret(format!("is set twice, also as {variable}")));
         }
     }
     let needs = |has: &str, what: &str| Err(AttributeError::Secret { name: has.to_owned(), what: what.to_owned() });
     for (has, other) in NEEDS {
         if variables.contains_key(has) && !variables.contains_key(other) {
-            return needs(has, &format!("is no use without {other}"));
+            return needs(has, &format!("requires {other}"));
         }
     }
-    // It would stand for an identity that may read nothing.
+    // A token alone would be an identity that may read nothing.
     if variables.len() == 1 && variables.contains_key(PEER_TOKEN) {
         return needs(
             PEER_TOKEN,
-            "is no use without keys for the origin; what larderd reads with its own has larderd's own token, in the \
-             Secret larder-origin",
+            "requires keys for the origin; a volume without keys uses larderd's own token, from the Secret larder-origin",
         );
     }
     Ok((!variables.is_empty()).then_some(Credentials { variables }))

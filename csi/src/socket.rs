@@ -1,4 +1,4 @@
-//! Unix sockets that we listen at.
+//! The unix sockets on which the driver listens.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -10,16 +10,16 @@ use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 
-/// A bound socket. Dropping it removes the file, unless a later process has put its own there.
+/// A bound socket. Dropping it removes the file, unless a later process has replaced it.
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     path: PathBuf,
-    /// The file. As long as it is open, no other file has its number.
+    /// The file. While it is open, no other file has its inode number.
     file: File,
 }
 
-/// Listens at `path` for root alone, in place of a socket that an earlier process left. Anything but a socket is not
-/// removed. Must be called within a runtime.
+/// Listens at `path` for root alone. Replaces a socket that an earlier process left, but nothing other than a socket. Must be
+/// called within a runtime.
 pub(crate) fn listen(path: &Path) -> io::Result<(BoundSocket, UnixListenerStream)> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(folder)?;

@@ -1,18 +1,18 @@
 //! The one table from our errors to the codes that a caller sees.
 //!
-//! A caller's mistake is never a code that is worth a new try; what comes right by itself is `UNAVAILABLE`; what a person
-//! must look at is `INTERNAL`.
+//! A caller's mistake never becomes a code that invites a retry. A temporary condition is `UNAVAILABLE`. A condition that a
+//! person must look at is `INTERNAL`.
 
 use tonic::{Code, Status};
 
 use crate::attributes::AttributeError;
-use crate::controller::VolumeError;
 use crate::daemon::DaemonError;
 use crate::datasets::GrantError;
 use crate::fdkeeper::KeeperError;
 use crate::mounter::MounterError;
 use crate::node::{PublishError, StatsError, UnpublishError};
 use crate::target_path::TargetError;
+use crate::volumes::VolumeError;
 
 fn attribute(error: &AttributeError) -> Code {
     match error {
@@ -56,9 +56,9 @@ fn keeper(error: &KeeperError) -> Code {
 fn daemon(error: &DaemonError) -> Code {
     match error {
         DaemonError::Silent { .. } | DaemonError::Importing { .. } => Code::Unavailable,
-        DaemonError::Nonsense(_) => Code::Internal,
+        DaemonError::Malformed(_) => Code::Internal,
         DaemonError::Refused { code, .. } => match code {
-            // Those that its proto promises mean the same here.
+            // The codes that its proto promises mean the same here.
             Code::InvalidArgument
             | Code::NotFound
             | Code::PermissionDenied
@@ -96,7 +96,7 @@ impl From<PublishError> for Status {
             PublishError::Grant(error) => grant(error),
             PublishError::Busy => Code::Aborted,
             PublishError::Taken { .. } => Code::AlreadyExists,
-            PublishError::Unready => Code::Unavailable,
+            PublishError::NotReady => Code::Unavailable,
             PublishError::Daemon(error) => daemon(error),
             PublishError::Keeper(error) => keeper(error),
             PublishError::Mount(error) => mounter(error),

@@ -1,5 +1,5 @@
-//! The path that a volume is published at. It comes from outside, so it is resolved below the kubelet's folder without
-//! following a symbolic link, and used by descriptor: what is checked is what is mounted on.
+//! The path at which a volume is published. It comes from outside, so it is resolved below the kubelet's folder without
+//! following a symbolic link, and used by descriptor: the folder that is checked is the one that is mounted on.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 /// Why a target cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// The path is not one that a kubelet sends.
+    /// A kubelet does not send such a path.
     #[error("target path: {0}")]
     Invalid(&'static str),
-    /// Something other than a folder is there, or on the way.
+    /// The target or a folder above it is something else.
     #[error("target path {path}: {what}")]
     NotAFolder {
         /// The target.
@@ -23,14 +23,14 @@ pub enum TargetError {
         /// What is there.
         what: &'static str,
     },
-    /// The folder that the target should be made in is missing.
+    /// The folder above the target is missing.
     #[error("target path {path}: the folder above it does not exist")]
     NoParent {
         /// The target.
         path: PathBuf,
     },
-    /// A mount that is not ours is there.
-    #[error("target path {path}: a mount of type {fs_type} is there that is not Larder's; unmount it first")]
+    /// A foreign mount is there.
+    #[error("target path {path}: a mount of type {fs_type} is there that Larder did not make; unmount it first")]
     Foreign {
         /// The target.
         path: PathBuf,
@@ -40,7 +40,7 @@ pub enum TargetError {
     /// The kernel refused.
     #[error("{what} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed step.
         what: &'static str,
         /// The target.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum TargetError {
     },
 }
 
-/// The folders that targets may lie in.
+/// The folders in which targets may be.
 #[derive(Clone, Debug)]
 pub struct TargetRoots(Vec<PathBuf>);
 
@@ -59,25 +59,25 @@ impl TargetRoots {
         Self(roots)
     }
 
-    /// Reads a target path. It touches no disk.
+    /// Reads a target path, without any I/O.
     pub fn parse(&self, text: &str) -> Result<TargetPath, TargetError> {
         if text.len() > 4000 || text.contains('\0') {
-            return Err(TargetError::Invalid("is too long or holds a NUL byte"));
+            return Err(TargetError::Invalid("is too long or contains a NUL byte"));
         }
         let mut path = PathBuf::new();
         for part in Path::new(text).components() {
             match part {
                 Component::RootDir | Component::Normal(_) => path.push(part),
                 Component::CurDir => {}
-                Component::ParentDir | Component::Prefix(_) => return Err(TargetError::Invalid("must not hold `..`")),
+                Component::ParentDir | Component::Prefix(_) => return Err(TargetError::Invalid("must not contain `..`")),
             }
         }
         let below = self.0.iter().find_map(|root| Some((root, path.strip_prefix(root).ok()?)));
         let (Some((root, below)), Some(name)) = (below, path.file_name()) else {
-            return Err(TargetError::Invalid("must lie below the kubelet's folder (--kubelet-dir)"));
+            return Err(TargetError::Invalid("must be below the kubelet's folder (--kubelet-dir)"));
         };
         let Some(parent) = below.parent() else {
-            return Err(TargetError::Invalid("must lie below the kubelet's folder, not be it"));
+            return Err(TargetError::Invalid("must be below the kubelet's folder, not that folder itself"));
         };
         Ok(TargetPath { root: root.clone(), parent: parent.to_owned(), name: name.to_owned(), path })
     }
@@ -87,14 +87,14 @@ impl TargetRoots {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetPath {
     root: PathBuf,
-    /// Below the root.
+    /// Relative to the root.
     parent: PathBuf,
     name: OsString,
     path: PathBuf,
 }
 
 impl TargetPath {
-    /// As it was given, without `//` and `.`.
+    /// The path as the kubelet sent it, without `//` and `.`.
     pub fn as_path(&self) -> &Path {
         &self.path
     }
@@ -112,7 +112,7 @@ impl TargetPath {
         let mut tries = 0;
         let fd = loop {
             match rustix::fs::openat2(&root, parent, flags, Mode::empty(), resolve) {
-                // Somebody renames folders meanwhile.
+                // A folder was renamed meanwhile.
                 Err(Errno::AGAIN) if tries < 100 => tries += 1,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(Errno::LOOP) => return Err(self.not_a_folder("a symbolic link is on the way")),
@@ -120,25 +120,25 @@ impl TargetPath {
                 opened => break opened.map_err(failed)?,
             }
         };
-        // What mountinfo calls it, should the root be reached through a link.
+        // Mountinfo has the resolved path; the root may be a link.
         let real = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
             .map_err(|source| TargetError::Io { what: "resolve", path: self.path.clone(), source })?
             .join(&self.name);
         Ok(Some(Parent { fd, real }))
     }
 
-    /// Makes the target's folder, unless it is there, and opens it. Nothing may be mounted on it.
+    /// Opens the target's folder, and creates it if missing. Nothing may be mounted on it.
     pub fn make(&self, parent: &Parent) -> Result<OwnedFd, TargetError> {
         match rustix::fs::mkdirat(parent, &self.name, Mode::from_raw_mode(0o750)) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(self.io("make the folder", errno)),
+            Err(errno) => return Err(self.io("create the folder", errno)),
         }
         self.open(parent)?.ok_or_else(|| self.io("open the folder", Errno::NOENT))
     }
 
-    /// Opens the target's folder; `None` if it is not there. Anything but a folder is an error, and so is a mount on it.
+    /// Opens the target's folder; `None` if it is missing. Anything but a folder is an error, and so is a mount on it.
     pub fn open(&self, parent: &Parent) -> Result<Option<OwnedFd>, TargetError> {
-        // With O_PATH and O_NOFOLLOW a link is opened itself; NO_XDEV refuses what was mounted since it was looked at.
+        // O_PATH with O_NOFOLLOW opens a link itself. NO_XDEV refuses a mount that was made since the last check.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let fd = match rustix::fs::openat2(parent, &self.name, flags, Mode::empty(), resolve) {
@@ -153,7 +153,7 @@ impl TargetPath {
         }
     }
 
-    /// Removes the target's folder, if it is there. A folder that is not empty is left alone, and that is an error.
+    /// Removes the target's folder, if it exists. A folder that is not empty stays, and is an error.
     pub fn remove(&self, parent: &Parent) -> Result<(), TargetError> {
         match rustix::fs::unlinkat(parent, &self.name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -170,7 +170,7 @@ impl TargetPath {
         TargetError::NotAFolder { path: self.path.clone(), what }
     }
 
-    /// The last part.
+    /// The last component.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
@@ -190,12 +190,12 @@ impl AsFd for Parent {
 }
 
 impl Parent {
-    /// The target, as mountinfo calls it.
+    /// The target's path in mountinfo.
     pub fn target_in_mountinfo(&self) -> &Path {
         &self.real
     }
 
-    /// A path to `name` that stays good while this lives, for calls that know no descriptors.
+    /// A path to `name` that is valid as long as `self` lives, for calls that take no descriptor.
     pub fn path_to(&self, name: &OsStr) -> PathBuf {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }

@@ -1,7 +1,7 @@
-//! The wire of a CSI driver, generated: [`csi`] is CSI 1.12, [`registration`] is how a plugin tells the kubelet that it is
-//! there. `tests/regenerate.rs` makes the code from `proto/` and fails if what is checked in differs.
+//! The wire protocols of a CSI driver, generated: [`csi`] is CSI 1.12, [`registration`] is the kubelet's plugin registration.
+//! `tests/regenerate.rs` fails if the checked-in code differs from what `proto/` generates.
 //!
-//! Invariant: a message that carries secrets prints as its name alone, so that no log line can hold one.
+//! Invariant: a message that carries secrets prints as its name alone, so no log line can contain one.
 
 /// CSI, package `csi.v1`.
 #[path = "gen/csi.v1.rs"]

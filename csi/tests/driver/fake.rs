@@ -1,5 +1,5 @@
-//! A made-up larderd: it prepares whatever it is asked for, takes connections over the handover socket, and serves an empty
-//! folder on each.
+//! A fake larderd: it prepares every dataset, accepts connections over the handover socket, and serves an empty folder on
+//! each.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_daemon_api::handover::{Listener, Said, Socket};
+use larder_daemon_api::handover::{Listener, Message, Socket};
+use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_daemon_api::v1::daemon_server::{Daemon, DaemonServer};
 use larder_daemon_api::v1::prepare_response::Outcome;
 use larder_daemon_api::v1::*;
@@ -18,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, async_trait};
 
-/// Files and bytes of every dataset.
+/// The files and bytes of every dataset.
 pub(crate) const FILES: u64 = 7;
 pub(crate) const BYTES: u64 = 7_000;
 
@@ -42,7 +43,7 @@ struct Served {
     _responder: Responder,
 }
 
-/// One life of a larderd.
+/// One run of a larderd.
 pub(crate) struct FakeDaemon {
     state: Arc<State>,
     runtime: Option<tokio::runtime::Runtime>,
@@ -50,7 +51,7 @@ pub(crate) struct FakeDaemon {
     run_dir: PathBuf,
 }
 
-/// The mount that the made-up larderd names for a source.
+/// The name that the fake larderd gives the mount of a source.
 pub(crate) fn mount_of(source: &str) -> String {
     let mut hasher = DefaultHasher::new();
     source.hash(&mut hasher);
@@ -63,7 +64,7 @@ impl FakeDaemon {
         std::fs::create_dir_all(run_dir).unwrap();
         let state = Arc::new(State::default());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let path = run_dir.join("larderd.sock");
+        let path = run_dir.join(GRPC_SOCKET);
         let _ = std::fs::remove_file(&path);
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -73,7 +74,7 @@ impl FakeDaemon {
             let server = tonic::transport::Server::builder().add_service(DaemonServer::new(service));
             server.serve_with_incoming(incoming).await.unwrap();
         });
-        let listener = Listener::bind(&run_dir.join("handover.sock")).unwrap();
+        let listener = Listener::bind(&run_dir.join(HANDOVER_SOCKET)).unwrap();
         let keeping = Arc::clone(&state);
         let handover = std::thread::spawn(move || {
             while !keeping.stop.load(Ordering::Acquire) {
@@ -85,7 +86,7 @@ impl FakeDaemon {
         Self { state, runtime: Some(runtime), handover: Some(handover), run_dir: run_dir.to_owned() }
     }
 
-    /// Dies as by SIGKILL: every socket and descriptor closes. Its sockets' files stay.
+    /// Dies as after SIGKILL: every socket and descriptor closes. The files of its sockets stay.
     pub(crate) fn kill(&mut self) {
         self.state.stop.store(true, Ordering::Release);
         if let Some(runtime) = self.runtime.take() {
@@ -97,13 +98,13 @@ impl FakeDaemon {
         self.state.served.lock().unwrap().clear();
     }
 
-    /// A new larderd that knows nothing.
+    /// Starts a new larderd without any state.
     pub(crate) fn restart(&mut self) {
         self.kill();
         *self = Self::start(&self.run_dir.clone());
     }
 
-    /// What Prepare answers from now on.
+    /// Sets the answer of Prepare from now on.
     pub(crate) fn answer(&self, answer: impl Fn(&Dataset) -> Result<Outcome, Status> + Send + 'static) {
         *self.state.answer.lock().unwrap() = Some(Box::new(answer));
     }
@@ -138,15 +139,15 @@ impl Drop for FakeDaemon {
 impl State {
     fn keep_session(&self, socket: &Socket) {
         for served in self.served.lock().unwrap().values() {
-            socket.send(Said::Held(served.connection.clone()), Some(served.fd.as_fd())).unwrap();
+            socket.send(Message::Held(served.connection.clone()), Some(served.fd.as_fd())).unwrap();
         }
-        socket.send(Said::held_end(), None).unwrap();
+        socket.send(Message::held_end(), None).unwrap();
         while !self.stop.load(Ordering::Acquire) {
             if !readable(socket) {
                 continue;
             }
             let outcome = match socket.receive() {
-                Ok(Some((Said::Offer(connection), Some(fd)))) => {
+                Ok(Some((Message::Offer(connection), Some(fd)))) => {
                     self.offered.lock().unwrap().push(connection.clone());
                     if self.refuse_offers.load(Ordering::Acquire) {
                         Err("no room".to_owned())
@@ -158,7 +159,7 @@ impl State {
                         Ok(())
                     }
                 }
-                Ok(Some((Said::Forget(Forget { mount }), _))) => {
+                Ok(Some((Message::Forget(Forget { mount }), _))) => {
                     self.served.lock().unwrap().remove(&mount);
                     self.forgotten.lock().unwrap().push(mount);
                     Ok(())
@@ -166,12 +167,12 @@ impl State {
                 Ok(None) | Err(_) => return,
                 Ok(Some(other)) => panic!("{other:?}"),
             };
-            let _ = socket.send(Said::answer(outcome), None);
+            let _ = socket.send(Message::answer(outcome), None);
         }
     }
 }
 
-/// True if there is something to read within a moment.
+/// True if the descriptor becomes readable within a moment.
 fn readable(fd: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(fd, PollFlags::IN)];
     let moment = Timespec::try_from(Duration::from_millis(10)).unwrap();
@@ -215,20 +216,12 @@ impl Daemon for Service {
         Err(Status::unimplemented("not here"))
     }
 
-    async fn get_stats(&self, _: Request<GetStatsRequest>) -> Result<Response<GetStatsResponse>, Status> {
-        Err(Status::unimplemented("not here"))
-    }
-
-    async fn warm(&self, _: Request<WarmRequest>) -> Result<Response<WarmResponse>, Status> {
-        Err(Status::unimplemented("not here"))
-    }
-
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
 }
 
-/// Answers the kernel: an empty folder.
+/// Answers the kernel's requests: an empty folder.
 struct Responder {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -236,7 +229,7 @@ struct Responder {
 
 impl Responder {
     fn start(fd: Arc<OwnedFd>, init: &[u8]) -> Self {
-        // After a restart the kernel has its answer already, and refuses a second one.
+        // After a restart the kernel already has this answer, and refuses a second one.
         answer_to(&fd, init);
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);

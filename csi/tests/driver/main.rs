@@ -1,6 +1,6 @@
-//! The driver against real mounts: the kernel's FUSE and a made-up larderd ([`fake`]). With the real one: `tests/tests/csi.rs`.
+//! The driver with real FUSE mounts and a fake larderd ([`fake`]). `tests/tests/csi.rs` has the real larderd.
 //!
-//! These tests need root and /dev/fuse, and fail without.
+//! These tests need root and /dev/fuse, and fail without them.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod fake;

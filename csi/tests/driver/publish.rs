@@ -1,4 +1,4 @@
-//! Publishing and unpublishing, while all live.
+//! Publishing and unpublishing, while both processes live.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
@@ -106,7 +106,7 @@ async fn a_foreign_mount_at_the_target_stays() {
     assert!(target.join("precious").exists());
     rustix::mount::unmount(&target, UnmountFlags::empty()).unwrap();
 
-    // One that is put on top of ours is not taken away either, and keeps the record.
+    // A foreign mount on top of ours is not removed either, and the record stays.
     driver.publish(plain("v", &target)).await.unwrap();
     rustix::mount::mount("none", &target, "tmpfs", MountFlags::empty(), None).unwrap();
     assert_eq!(driver.unpublish("v", &target).await.unwrap_err().code(), Code::FailedPrecondition);
@@ -140,7 +140,7 @@ async fn a_mount_in_use_goes_out_of_sight() {
     let open = tokio::task::spawn_blocking(move || std::fs::File::open(folder)).await.unwrap().unwrap();
     driver.unpublish("v", &target).await.unwrap();
     rig.assert_clean();
-    // The same dataset is mounted anew, not shared with what is on its way out.
+    // The same dataset gets a new mount; the detached one is not shared.
     driver.publish(plain("v", &target)).await.unwrap();
     assert_eq!(list(&target).await.unwrap(), 0);
     drop(open);
@@ -374,7 +374,7 @@ async fn an_inline_volume_gets_what_its_namespace_was_granted() {
     let mut url = inline("b", "imagenet", "team-a");
     url.volume_context.insert("source".to_owned(), "s3://anything".to_owned());
     assert_eq!(driver.publish(url).await.unwrap_err().code(), Code::InvalidArgument);
-    // The grant is taken back: what runs goes on, new pods are refused.
+    // The grant is withdrawn: running pods keep the mount, new pods are refused.
     std::fs::write(rig.path("datasets.yaml"), "datasets: {}").unwrap();
     driver.publish(inline("a", "imagenet", "team-a")).await.unwrap();
     assert_eq!(driver.publish(inline("b", "imagenet", "team-a")).await.unwrap_err().code(), Code::PermissionDenied);

@@ -1,4 +1,4 @@
-//! Deaths of either process, and of both.
+//! The death of either process, and of both.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn a_new_larderd_is_offered_every_connection_with_the_same_init() {
     driver.publish(plain("v", &target)).await.unwrap();
     let first = rig.fake.offered();
     rig.fake.kill();
-    // A reader waits meanwhile, and is answered by the new one.
+    // A reader waits meanwhile, and the new larderd answers it.
     let path = target.clone();
     let reader = tokio::spawn(async move { list(&path).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -46,7 +46,7 @@ async fn a_new_plugin_takes_over_what_larderd_holds() {
     assert_eq!(driver.publish(plain("w", &target)).await.unwrap_err().code(), Code::AlreadyExists);
     driver.publish(plain("w", &rig.target("b"))).await.unwrap();
     assert_eq!(rig.mounted(&rig.target("b")).unwrap().device, device);
-    // And it keeps them for the next larderd.
+    // The plugin holds them for the next larderd.
     rig.fake.restart();
     assert_eq!(list(&target).await.unwrap(), 0);
     driver.unpublish("v", &target).await.unwrap();
@@ -65,7 +65,7 @@ async fn when_both_died_new_pods_get_a_fresh_mount_and_a_repeated_call_repairs_t
     driver.kill().await;
     rig.fake.restart();
     let driver = rig.driver().await;
-    assert_eq!(rig.fuse_mounts(), [], "the dead one is taken away");
+    assert_eq!(rig.fuse_mounts(), [], "the dead mount is removed");
     assert_eq!(rig.mounted(&old).unwrap().device, dead, "the pod keeps its dead mount");
     assert_eq!(list(&old).await.unwrap_err().raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
 
@@ -91,7 +91,7 @@ async fn a_dead_mount_is_unpublished_without_larderd() {
     let driver = rig.driver_alone().await;
     driver.unpublish("v", &target).await.unwrap();
     rig.assert_clean();
-    // And if larderd lived and was only out of reach, it hears later.
+    // A larderd that was only unreachable learns of it later.
     rig.fake.restart();
     until("the driver is ready", || driver.driver.node.is_ready()).await;
 }
@@ -102,7 +102,7 @@ async fn a_plugin_killed_between_record_and_bind_leaves_no_leak() {
     let driver = rig.driver().await;
     driver.publish(plain("v", &rig.target("a"))).await.unwrap();
     driver.kill().await;
-    // What a killed process can leave: a record without its bind, in a pod that lives and in one that is gone, ...
+    // A killed process can leave a record without its bind, in a pod that lives and in one that is gone, ...
     let records = Records::open(&rig.path("state/targets")).unwrap();
     let record = |target: &str| Record {
         volume_id: "w".to_owned(),
@@ -117,13 +117,13 @@ async fn a_plugin_killed_between_record_and_bind_leaves_no_leak() {
     records.put(record("lives")).unwrap();
     records.put(record("gone/mount")).unwrap();
     drop(records);
-    // ... and a folder of a mount that was not made yet.
+    // ... and the folder of a mount that was not made yet.
     std::fs::create_dir(rig.kubelet().join("plugins/csi.larder.dev/mounts/abc")).unwrap();
 
     let driver = rig.driver().await;
     assert_eq!(std::fs::read_dir(rig.path("state/targets")).unwrap().count(), 2);
     assert_eq!(rig.fuse_mounts().len(), 1);
-    // The kubelet asks again, as it never got an answer; whatever it asks now is what counts.
+    // The kubelet got no answer and retries; only the retried request counts.
     driver.publish(plain("x", &rig.target("lives"))).await.unwrap();
     assert_eq!(list(&rig.target("lives")).await.unwrap(), 0);
     driver.unpublish("x", &rig.target("lives")).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_mount_without_any_record_is_ended_with_its_connection() {
     let target = rig.target("a");
     driver.publish(plain("v", &target)).await.unwrap();
     driver.kill().await;
-    // The state folder is lost. The bind is found when the kubelet unpublishes it.
+    // The state folder is lost. The driver finds the bind when the kubelet unpublishes it.
     std::fs::remove_dir_all(rig.path("state")).unwrap();
     let driver = rig.driver().await;
     assert_eq!(rig.fuse_mounts(), []);

@@ -1,16 +1,16 @@
-//! A kubelet's folder, a made-up larderd, and drivers that come and go.
+//! A kubelet's folder, a fake larderd, and drivers that start and die.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_csi::mountinfo::{MountEntry, mounts};
 use larder_csi::{Config, Driver};
 use larder_csi_api::csi;
 use larder_csi_api::csi::node_server::Node as _;
 use larder_csi_api::csi::volume_capability::access_mode::Mode;
 use larder_csi_api::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use larder_daemon_api::mountinfo::{MountEntry, mounts};
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -68,14 +68,14 @@ impl Rig {
         }
     }
 
-    /// A driver that has spoken with larderd.
+    /// A driver that is connected to larderd.
     pub(crate) async fn driver(&self) -> Running {
         let running = self.driver_alone().await;
         until("the driver is ready", || running.driver.node.is_ready()).await;
         running
     }
 
-    /// A driver that may not have.
+    /// A driver that may not be connected.
     pub(crate) async fn driver_alone(&self) -> Running {
         let config = self.config();
         let driver = tokio::task::spawn_blocking(move || Driver::open(config)).await.unwrap().unwrap();
@@ -99,7 +99,7 @@ impl Rig {
         self.mounts().into_iter().filter(|entry| entry.path.starts_with(&dir)).collect()
     }
 
-    /// Nothing is left: no mount, no folder of one, no record, no connection.
+    /// Asserts that nothing is left: no mount, no folder of one, no record, no connection.
     pub(crate) fn assert_clean(&self) {
         assert_eq!(self.mounts(), []);
         for folder in ["kubelet/plugins/csi.larder.dev/mounts", "state/targets", "kubelet/pods"] {
@@ -114,7 +114,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.fake.kill();
-        // The temporary folder is removed next: nothing may be mounted in it then.
+        // The temporary folder is removed next, so nothing may be mounted in it.
         for entry in mounts().unwrap().iter().rev().filter(|entry| entry.path.starts_with(self.folder.path())) {
             let _ = rustix::mount::unmount(&entry.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
@@ -127,7 +127,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Ends as by SIGKILL: the descriptors close, nothing is cleaned up.
+    /// Ends as after SIGKILL: the descriptors close, and nothing is cleaned up.
     pub(crate) async fn kill(self) {
         self.sweeping.abort();
         let _ = self.sweeping.await;
@@ -177,17 +177,17 @@ pub(crate) fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Lists a mounted folder, which asks the made-up larderd.
+/// Lists a mounted folder, which sends requests to the fake larderd.
 pub(crate) async fn list(path: &Path) -> std::io::Result<usize> {
     let path = path.to_owned();
     tokio::task::spawn_blocking(move || Ok(std::fs::read_dir(path)?.count())).await.unwrap()
 }
 
-/// Waits for something that must come soon.
-pub(crate) async fn until(what: &str, mut came: impl FnMut() -> bool) {
+/// Waits for a condition that must hold soon.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
-    while !came() {
-        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(20), "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The command itself: its sockets, its log, its end.
+//! The program itself: its sockets, its log, its exit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 use crate::fake::mount_of;
 use crate::rig::{Rig, SOURCE, list, map, plain, until};
 
-/// The running command. Dropping it kills it.
+/// The running program. Dropping it kills it.
 pub(crate) struct Plugin {
     child: Child,
     log: PathBuf,
@@ -58,10 +58,10 @@ impl Plugin {
             {
                 return;
             }
-            assert!(self.child.try_wait().unwrap().is_none(), "it ended: {}", self.log());
+            assert!(self.child.try_wait().unwrap().is_none(), "larder-csi ended: {}", self.log());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("not ready: {}", self.log());
+        panic!("larder-csi is not ready: {}", self.log());
     }
 
     fn channel(&self) -> Channel {
@@ -210,7 +210,7 @@ async fn secrets_are_in_no_file_log_or_error() {
         assert_eq!(error.code(), Code::InvalidArgument);
         assert!(!format!("{error:?}").contains(SECRET), "{error:?}");
     }
-    assert!(plugin.log().contains("larder_csi"), "the log is there");
+    assert!(plugin.log().contains("larder_csi"), "the log is written");
     assert!(!plugin.log().contains(SECRET), "the log");
     let mut folders = vec![rig.path("state"), rig.kubelet().join("plugins"), rig.kubelet().join("plugins_registry")];
     let mut files = 0;

@@ -1,10 +1,10 @@
-//! Hands FUSE connections from one process to another: packets of a `SOCK_SEQPACKET` unix socket, each one a
-//! [`Handover`], two kinds of which carry a file descriptor. The daemon listens, the keeper connects; who says what when is
-//! told in the proto.
+//! Hands FUSE connections from one process to another, in packets of a `SOCK_SEQPACKET` unix socket. Each packet is a
+//! [`Handover`]; two kinds of message carry a file descriptor. The daemon listens and the keeper connects; the proto
+//! documents the order of the messages.
 //!
-//! Invariants: a packet is whole or an error; a message that should carry a descriptor and does not is an error; every
-//! descriptor received is close-on-exec and owned, so that none leaks whatever fails afterwards. Calls block, at most as
-//! long as the time given to [`Socket::set_timeout`].
+//! Invariants: a packet is whole or an error. A message that should carry a descriptor and does not is an error. Every
+//! descriptor received is close-on-exec and owned, so none leaks whatever fails afterwards. Calls block, at most for the
+//! time passed to [`Socket::set_timeout`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,14 +12,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use prost::Message;
+use prost::Message as _;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use crate::socket_path::SocketDir;
-pub use crate::v1::handover::Message as Said;
+use crate::peer_uid::peer_uid;
+use crate::socket::SocketDir;
+pub use crate::v1::handover::Message;
 use crate::v1::{Answer, Connection, Forget, Handover, HeldEnd};
 
 /// The largest packet: an INIT request is about a hundred bytes, credentials at most a few kilobytes.
@@ -34,7 +35,7 @@ pub struct Socket(OwnedFd);
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens at `path`, in place of a socket that a killed process left there.
+    /// Listens at `path`. Replaces a socket that a killed process left there.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let dir = SocketDir::open(path)?;
         match std::fs::remove_file(path) {
@@ -90,28 +91,28 @@ impl Socket {
         Ok(Self(self.0.try_clone()?))
     }
 
-    /// Ends both directions: a blocked [`receive`](Self::receive) returns `None`.
+    /// Closes both directions: a blocked [`receive`](Self::receive) returns `None`.
     pub fn shut_down(&self) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
-    /// How long a send or a receive may block; `None`: for ever.
+    /// Limits how long a send or a receive may block; `None`: without limit.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, timeout)?;
         sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, timeout)?;
         Ok(())
     }
 
-    /// The user that the other end runs as, and so what it may be trusted with.
+    /// The user that the other end ran as when it connected.
     pub fn peer_uid(&self) -> io::Result<u32> {
-        crate::peer::uid(self.0.as_fd())
+        peer_uid(self.0.as_fd())
     }
 
     /// Sends one message, with the descriptor that `held` and `offer` need.
-    pub fn send(&self, said: Said, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let bytes = Handover { message: Some(said) }.encode_to_vec();
+    pub fn send(&self, message: Message, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let bytes = Handover { message: Some(message) }.encode_to_vec();
         if bytes.len() > PACKET_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too large for a packet"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the handover message is too large for a packet"));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -123,8 +124,8 @@ impl Socket {
         Ok(())
     }
 
-    /// The next message, with its descriptor; `None` once the other end is gone.
-    pub fn receive(&self) -> io::Result<Option<(Said, Option<OwnedFd>)>> {
+    /// Receives the next message, with its descriptor; `None` once the other end has closed.
+    pub fn receive(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
         let mut bytes = vec![0; PACKET_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -143,49 +144,49 @@ impl Socket {
         }
         let broken = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || fds.len() > 1 {
-            return Err(broken("a packet of the handover socket is too large"));
+            return Err(broken("a packet on the handover socket is too large"));
         }
         let handover = Handover::decode(&bytes[..received.bytes])
-            .map_err(|_| broken("a packet of the handover socket cannot be understood"))?;
-        let said = handover.message.ok_or_else(|| {
-            broken("a message of the handover socket is not known: larderd and larder-csi are of different versions")
+            .map_err(|_| broken("a packet on the handover socket cannot be decoded"))?;
+        let message = handover.message.ok_or_else(|| {
+            broken("unknown message on the handover socket: larderd and larder-csi are of different versions")
         })?;
         let fd = fds.pop();
-        match (&said, &fd) {
-            (Said::Held(_) | Said::Offer(_), None) => Err(broken("a connection came without its descriptor")),
-            _ => Ok(Some((said, fd))),
+        match (&message, &fd) {
+            (Message::Held(_) | Message::Offer(_), None) => Err(broken("a connection came without its descriptor")),
+            _ => Ok(Some((message, fd))),
         }
     }
 
-    /// Asks and waits for the answer: `Ok(Err(text))` is the other side's refusal.
-    pub fn ask(&self, said: Said, fd: Option<BorrowedFd<'_>>) -> io::Result<Result<(), String>> {
-        self.send(said, fd)?;
+    /// Sends a request and waits for its answer. `Ok(Err(text))`: the other side refuses.
+    pub fn ask(&self, request: Message, fd: Option<BorrowedFd<'_>>) -> io::Result<Result<(), String>> {
+        self.send(request, fd)?;
         match self.receive()? {
-            Some((Said::Answer(Answer { error }), _)) => Ok(if error.is_empty() { Ok(()) } else { Err(error) }),
-            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "larderd answered out of turn")),
+            Some((Message::Answer(Answer { error }), _)) => Ok(if error.is_empty() { Ok(()) } else { Err(error) }),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "larderd sent another message instead of an answer")),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 }
 
-impl From<Connection> for Said {
+impl From<Connection> for Message {
     fn from(connection: Connection) -> Self {
         Self::Offer(connection)
     }
 }
 
-impl Said {
+impl Message {
     /// The answer to an `offer` or a `forget`.
     pub fn answer(outcome: Result<(), String>) -> Self {
         Self::Answer(Answer { error: outcome.err().unwrap_or_default() })
     }
 
-    /// A mount is gone.
+    /// The message that a mount is gone.
     pub fn forget(mount: &str) -> Self {
         Self::Forget(Forget { mount: mount.to_owned() })
     }
 
-    /// All that is held was told.
+    /// The message that ends the list of held connections.
     pub fn held_end() -> Self {
         Self::HeldEnd(HeldEnd {})
     }
@@ -205,10 +206,10 @@ mod tests {
     fn a_descriptor_arrives_with_its_message_and_works() {
         let (one, other) = Socket::pair().unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();
-        one.send(Said::Held(connection(b"init")), Some(writer.as_fd())).unwrap();
+        one.send(Message::Held(connection(b"init")), Some(writer.as_fd())).unwrap();
         drop(writer);
-        let (said, fd) = other.receive().unwrap().unwrap();
-        assert_eq!(said, Said::Held(connection(b"init")));
+        let (message, fd) = other.receive().unwrap().unwrap();
+        assert_eq!(message, Message::Held(connection(b"init")));
         let mut writer = std::fs::File::from(fd.unwrap());
         writer.write_all(b"through").unwrap();
         drop(writer);
@@ -220,16 +221,16 @@ mod tests {
     #[test]
     fn a_connection_without_its_descriptor_is_refused() {
         let (one, other) = Socket::pair().unwrap();
-        one.send(Said::Offer(connection(b"")), None).unwrap();
+        one.send(Message::Offer(connection(b"")), None).unwrap();
         assert!(other.receive().unwrap_err().to_string().contains("without its descriptor"));
     }
 
     #[test]
     fn an_answer_is_heard_and_a_closed_socket_is_the_end() {
         let (one, other) = Socket::pair().unwrap();
-        other.send(Said::answer(Err("no room".to_owned())), None).unwrap();
-        assert_eq!(one.ask(Said::forget("m"), None).unwrap(), Err("no room".to_owned()));
-        assert_eq!(other.receive().unwrap().unwrap().0, Said::forget("m"));
+        other.send(Message::answer(Err("no room".to_owned())), None).unwrap();
+        assert_eq!(one.ask(Message::forget("m"), None).unwrap(), Err("no room".to_owned()));
+        assert_eq!(other.receive().unwrap().unwrap().0, Message::forget("m"));
         drop(other);
         assert!(one.receive().unwrap().is_none());
     }
@@ -251,10 +252,10 @@ mod tests {
         let listener = Listener::bind(&path).unwrap();
         let keeper = Socket::connect(&path).unwrap();
         let daemon = listener.accept().unwrap();
-        keeper.send(Said::held_end(), None).unwrap();
-        assert_eq!(daemon.receive().unwrap().unwrap().0, Said::held_end());
+        keeper.send(Message::held_end(), None).unwrap();
+        assert_eq!(daemon.receive().unwrap().unwrap().0, Message::held_end());
         drop(listener);
-        // What a killed process left is no hindrance.
+        // The socket file of a killed process does not get in the way.
         Listener::bind(&path).unwrap();
     }
 }

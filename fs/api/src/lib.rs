@@ -1,16 +1,21 @@
-//! How one talks to `larderd`, the node daemon.
+//! What the clients of `larderd`, the node daemon, share with it.
 //!
-//! [`v1`] is its gRPC service on a unix socket, generated from `proto/`; `tests/regenerate.rs` fails if what is checked in
-//! differs. [`handover`] is the socket beside it, over which FUSE connections change hands.
+//! - [`v1`]: its gRPC service, generated from `proto/`; `tests/regenerate.rs` fails if the checked-in code differs.
+//! - [`handover`]: the socket over which FUSE connections change hands.
+//! - [`socket`]: the names of both sockets, and how to connect to them.
+//! - [`convert`]: the dataset of a request as a [`larder_dataset::DatasetSpec`], and back.
+//! - [`mountinfo`]: how a Larder mount is recognized.
 //!
 //! Invariant: credentials print as the names of their variables.
 
 pub mod convert;
+mod credentials;
 pub mod handover;
-mod peer;
-mod socket_path;
+pub mod mountinfo;
+mod peer_uid;
+pub mod socket;
 
-pub use socket_path::{SocketDir, connect_channel};
+pub use socket::{SocketDir, connect_channel};
 
 /// Package `larder.daemon.v1`.
 #[path = "gen/larder.daemon.v1.rs"]
@@ -23,9 +28,3 @@ pub use socket_path::{SocketDir, connect_channel};
 )]
 #[rustfmt::skip]
 pub mod v1;
-
-impl std::fmt::Debug for v1::Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.variables.keys()).finish()
-    }
-}

@@ -1,15 +1,15 @@
-//! Keeps the generated code current: makes it anew from `proto/`, and fails if what is checked in differs. With
-//! `LARDER_WRITE_GOLDEN=1` it writes it.
+//! Keeps the generated code current: generates it again from `proto/` and fails if the checked-in code differs. With
+//! `LARDER_WRITE_GOLDEN=1` it replaces the checked-in code.
 
 use std::path::PathBuf;
 
 #[test]
 fn the_generated_code_is_current() {
-    // At run time: a test binary may have been built in another clone.
+    // Read at run time: a test binary may have been built in another clone.
     let here = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap());
     let out = tempfile::tempdir().unwrap();
     let proto = here.join("proto");
-    // Whoever prints a message with a secret must not print the secret: `src/lib.rs` writes their Debug by hand.
+    // A message must not print a secret that it carries: `src/credentials.rs` implements its Debug by hand.
     let builder = tonic_prost_build::configure().out_dir(out.path()).build_transport(false).skip_debug(WITH_SECRETS);
     let files = ["larder/daemon/v1/daemon.proto"].map(|file| proto.join(file));
     builder.compile_protos(&files, &[proto]).expect("protoc works (`make tools` installs it)");
@@ -20,8 +20,8 @@ fn the_generated_code_is_current() {
         std::fs::write(&kept, &made).unwrap();
     }
     let same = std::fs::read_to_string(&kept).is_ok_and(|kept| kept == made);
-    assert!(same, "{} is not what proto/ makes: run this test with LARDER_WRITE_GOLDEN=1", kept.display());
+    assert!(same, "{} differs from what proto/ generates: run this test with LARDER_WRITE_GOLDEN=1", kept.display());
 }
 
-/// Messages that carry a secret themselves.
+/// Messages with a field that holds a secret.
 const WITH_SECRETS: &[&str] = &["larder.daemon.v1.Credentials"];

@@ -15,7 +15,7 @@ pub struct GetInfoResponse {
     #[prost(string, tag = "3")]
     pub cache_dir: ::prost::alloc::string::String,
 }
-/// What to serve, and how it is reached.
+/// A dataset, and how to reach it.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Dataset {
@@ -30,10 +30,10 @@ pub struct Dataset {
     /// Send no credentials.
     #[prost(bool, tag = "4")]
     pub anonymous: bool,
-    /// The snapshot that must be served, 64 hex digits; empty: the one that is found.
+    /// The snapshot to serve, 64 hex digits; empty: the one that is found.
     #[prost(string, tag = "5")]
     pub snapshot: ::prost::alloc::string::String,
-    /// Bytes to keep; unset: all of it, as far as there is room.
+    /// Bytes to keep in the cache; unset: all of the dataset, as far as there is room.
     #[prost(uint64, optional, tag = "6")]
     pub cache_bytes: ::core::option::Option<u64>,
     /// nr, lru, fifo or random; empty: nr.
@@ -42,20 +42,20 @@ pub struct Dataset {
     /// Unset: the daemon's own credentials.
     #[prost(message, optional, tag = "8")]
     pub credentials: ::core::option::Option<Credentials>,
-    /// The longest that an attempt may stand still, and that a read may wait. 0: the daemon's defaults.
+    /// Timeouts: of an attempt that receives nothing, and of a whole read. 0: the daemon's defaults.
     #[prost(uint64, tag = "9")]
     pub attempt_timeout_ms: u64,
     #[prost(uint64, tag = "10")]
     pub read_deadline_ms: u64,
-    /// Requests to the origin at once. 0: the daemon's default.
+    /// Concurrent requests to the origin. 0: the daemon's default.
     #[prost(uint32, tag = "11")]
     pub origin_concurrency: u32,
-    /// How the blocks are spread over the nodes that share them: local, partitioned or replicated:N; empty: local.
+    /// How the nodes share the blocks: local, partitioned or replicated:N; empty: local.
     #[prost(string, tag = "12")]
     pub placement: ::prost::alloc::string::String,
 }
-/// Variables such as AWS_ACCESS_KEY_ID, as a process would have them in its environment. Never logged, never on disk.
-/// LARDER_PEER_TOKEN, if there is one, opens the dataset to other nodes that show the same.
+/// Variables such as AWS_ACCESS_KEY_ID, as in a process's environment. They are never logged or written to disk.
+/// LARDER_PEER_TOKEN, if present, gives the dataset's blocks to nodes that present the same token.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
@@ -71,7 +71,7 @@ pub struct Credentials {
 pub struct PrepareRequest {
     #[prost(message, optional, tag = "1")]
     pub dataset: ::core::option::Option<Dataset>,
-    /// How long the caller waits, at most a minute.
+    /// How long to wait before reporting progress, at most a minute.
     #[prost(uint32, tag = "2")]
     pub wait_ms: u32,
 }
@@ -92,11 +92,11 @@ pub mod prepare_response {
         Importing(super::Importing),
     }
 }
-/// A dataset that can be served.
+/// A dataset that is ready to be served.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Prepared {
-    /// Names the mount: the same for all who get the same snapshot from the same origin. Hex digits, at most 64.
+    /// The name of the mount: 1 to 64 hex digits. The same snapshot from the same origin always has the same name.
     #[prost(string, tag = "1")]
     pub mount: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -107,11 +107,11 @@ pub struct Prepared {
     pub files: u64,
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
-    /// True if a connection for it is being served.
+    /// True if the daemon already serves a connection for it.
     #[prost(bool, tag = "6")]
     pub served: bool,
 }
-/// The origin is being listed.
+/// The daemon is listing the origin.
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Importing {
@@ -127,10 +127,10 @@ pub struct MountRequest {
     pub dir: ::prost::alloc::string::String,
     #[prost(bool, tag = "3")]
     pub allow_other: bool,
-    /// Threads that serve the kernel, 0: the default.
+    /// Threads that serve the kernel; 0: the default.
     #[prost(uint32, tag = "4")]
     pub threads: u32,
-    /// Bytes that the kernel reads ahead in a file, 0: the default.
+    /// Bytes that the kernel reads ahead in a file; 0: the default.
     #[prost(uint64, tag = "5")]
     pub read_ahead_bytes: u64,
 }
@@ -145,14 +145,14 @@ pub struct MountResponse {
 pub struct UnmountRequest {
     #[prost(string, tag = "1")]
     pub dir: ::prost::alloc::string::String,
-    /// Out of sight though files are in use.
+    /// Detach the mount even if files are in use.
     #[prost(bool, tag = "2")]
     pub lazy: bool,
 }
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnmountResponse {
-    /// It was the last one, and the daemon stops with it.
+    /// It was the last mount, and the daemon stops.
     #[prost(bool, tag = "1")]
     pub leaving: bool,
 }
@@ -178,31 +178,10 @@ pub struct MountInfo {
     /// Without credentials.
     #[prost(string, tag = "4")]
     pub origin: ::prost::alloc::string::String,
-    /// Where Mount put it; empty for a connection that was handed over.
+    /// The folder of a mount that Mount made; empty for a connection that was handed over.
     #[prost(string, tag = "5")]
     pub dir: ::prost::alloc::string::String,
 }
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct GetStatsRequest {
-    #[prost(string, tag = "1")]
-    pub mount: ::prost::alloc::string::String,
-}
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct GetStatsResponse {
-    #[prost(string, tag = "1")]
-    pub json: ::prost::alloc::string::String,
-}
-#[allow(clippy::all)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct WarmRequest {
-    #[prost(string, tag = "1")]
-    pub mount: ::prost::alloc::string::String,
-}
-#[allow(clippy::all)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct WarmResponse {}
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListNodesRequest {}
@@ -217,25 +196,25 @@ pub struct ListNodesResponse {
 pub struct NodeInfo {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Where its cache is served.
+    /// The address at which it serves its cache.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// Its share compared to the others'.
+    /// Its share of the blocks, relative to the weights of the others.
     #[prost(uint32, tag = "3")]
     pub weight: u32,
-    /// Empty: not said.
+    /// Empty: unknown.
     #[prost(string, tag = "4")]
     pub zone: ::prost::alloc::string::String,
-    /// Why nothing is known of it now; empty: all is.
+    /// Why its state is unknown; empty: the fields below are current.
     #[prost(string, tag = "5")]
     pub error: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "6")]
     pub datasets: ::prost::alloc::vec::Vec<CachedDataset>,
-    /// What it counted about the others since it started, by name.
+    /// Its counters of traffic with other nodes since it started, by name.
     #[prost(map = "string, uint64", tag = "7")]
     pub counters: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
 }
-/// What a node has of a dataset.
+/// The part of a dataset that a node has in its cache.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CachedDataset {
@@ -247,7 +226,7 @@ pub struct CachedDataset {
     pub blocks: u64,
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
-    /// What it keeps at most.
+    /// The most that it keeps.
     #[prost(uint64, tag = "5")]
     pub capacity_bytes: u64,
 }
@@ -274,7 +253,7 @@ pub mod handover {
         Answer(super::Answer),
     }
 }
-/// A FUSE connection, all that is needed to serve it anew.
+/// A FUSE connection, with everything that is needed to serve it again.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Connection {
@@ -284,7 +263,7 @@ pub struct Connection {
     /// With its snapshot and credentials.
     #[prost(message, optional, tag = "2")]
     pub dataset: ::core::option::Option<Dataset>,
-    /// The FUSE_INIT request that the kernel sent, as it was read.
+    /// The kernel's FUSE_INIT request, as it was read.
     #[prost(bytes = "vec", tag = "3")]
     pub init: ::prost::alloc::vec::Vec<u8>,
 }
@@ -384,7 +363,7 @@ pub mod daemon_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Who answers.
+        /// Describes the daemon.
         pub async fn get_info(
             &mut self,
             request: impl tonic::IntoRequest<super::GetInfoRequest>,
@@ -409,11 +388,11 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "GetInfo"));
             self.inner.unary(req, path, codec).await
         }
-        /// Finds a dataset's snapshot with the caller's credentials, which must be able to read it, and lists the origin if nobody
-        /// did. Waits as long as it is told; work that takes longer goes on, and the next call hears how far it is.
-        /// INVALID_ARGUMENT: a field is wrong, named in the message. NOT_FOUND: there is no such dataset. PERMISSION_DENIED:
-        /// these credentials may not read it. FAILED_PRECONDITION: another snapshot is there, or it is served already with other
-        /// settings. UNAVAILABLE: the origin does not answer.
+        /// Finds a dataset's snapshot with the caller's credentials, which must be able to read it, and lists the origin if it was
+        /// not listed before. Waits at most wait_ms; longer work continues, and the next call reports its progress.
+        /// INVALID_ARGUMENT: a field is wrong; the message names it. NOT_FOUND: there is no such dataset. PERMISSION_DENIED:
+        /// these credentials may not read it. FAILED_PRECONDITION: the origin has another snapshot, or the dataset is already
+        /// served with other settings. UNAVAILABLE: the origin does not answer.
         pub async fn prepare(
             &mut self,
             request: impl tonic::IntoRequest<super::PrepareRequest>,
@@ -438,7 +417,7 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "Prepare"));
             self.inner.unary(req, path, codec).await
         }
-        /// Mounts a dataset at a folder that the daemon itself can mount at. Ends as Prepare does, and with RESOURCE_EXHAUSTED if
+        /// Mounts a dataset at a folder where the daemon itself can mount. Fails as Prepare does, and with RESOURCE_EXHAUSTED if
         /// the cache has no room.
         pub async fn mount(
             &mut self,
@@ -461,7 +440,7 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "Mount"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends a mount made by Mount, by its folder. NOT_FOUND: none is there.
+        /// Ends the mount that Mount made at a folder. NOT_FOUND: there is none.
         pub async fn unmount(
             &mut self,
             request: impl tonic::IntoRequest<super::UnmountRequest>,
@@ -486,7 +465,7 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "Unmount"));
             self.inner.unary(req, path, codec).await
         }
-        /// Every mount that is served, whoever made it.
+        /// Lists every mount that the daemon serves.
         pub async fn list_mounts(
             &mut self,
             request: impl tonic::IntoRequest<super::ListMountsRequest>,
@@ -511,55 +490,8 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "ListMounts"));
             self.inner.unary(req, path, codec).await
         }
-        /// What one mount has counted: the text of its .larder/stats.json.
-        pub async fn get_stats(
-            &mut self,
-            request: impl tonic::IntoRequest<super::GetStatsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::GetStatsResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/larder.daemon.v1.Daemon/GetStats",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "GetStats"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Starts to fill a mount's cache, unless that is going on.
-        pub async fn warm(
-            &mut self,
-            request: impl tonic::IntoRequest<super::WarmRequest>,
-        ) -> std::result::Result<tonic::Response<super::WarmResponse>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/larder.daemon.v1.Daemon/Warm",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "Warm"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// The nodes that share their caches, the daemon's own among them, with what each tells about itself now.
-        /// FAILED_PRECONDITION: this daemon shares with nobody.
+        /// Lists the nodes that share their caches, this one included, each with its present state.
+        /// FAILED_PRECONDITION: this daemon does not share its cache.
         pub async fn list_nodes(
             &mut self,
             request: impl tonic::IntoRequest<super::ListNodesRequest>,
@@ -599,32 +531,32 @@ pub mod daemon_server {
     /// Generated trait containing gRPC methods that should be implemented for use with DaemonServer.
     #[async_trait]
     pub trait Daemon: std::marker::Send + std::marker::Sync + 'static {
-        /// Who answers.
+        /// Describes the daemon.
         async fn get_info(
             &self,
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
-        /// Finds a dataset's snapshot with the caller's credentials, which must be able to read it, and lists the origin if nobody
-        /// did. Waits as long as it is told; work that takes longer goes on, and the next call hears how far it is.
-        /// INVALID_ARGUMENT: a field is wrong, named in the message. NOT_FOUND: there is no such dataset. PERMISSION_DENIED:
-        /// these credentials may not read it. FAILED_PRECONDITION: another snapshot is there, or it is served already with other
-        /// settings. UNAVAILABLE: the origin does not answer.
+        /// Finds a dataset's snapshot with the caller's credentials, which must be able to read it, and lists the origin if it was
+        /// not listed before. Waits at most wait_ms; longer work continues, and the next call reports its progress.
+        /// INVALID_ARGUMENT: a field is wrong; the message names it. NOT_FOUND: there is no such dataset. PERMISSION_DENIED:
+        /// these credentials may not read it. FAILED_PRECONDITION: the origin has another snapshot, or the dataset is already
+        /// served with other settings. UNAVAILABLE: the origin does not answer.
         async fn prepare(
             &self,
             request: tonic::Request<super::PrepareRequest>,
         ) -> std::result::Result<tonic::Response<super::PrepareResponse>, tonic::Status>;
-        /// Mounts a dataset at a folder that the daemon itself can mount at. Ends as Prepare does, and with RESOURCE_EXHAUSTED if
+        /// Mounts a dataset at a folder where the daemon itself can mount. Fails as Prepare does, and with RESOURCE_EXHAUSTED if
         /// the cache has no room.
         async fn mount(
             &self,
             request: tonic::Request<super::MountRequest>,
         ) -> std::result::Result<tonic::Response<super::MountResponse>, tonic::Status>;
-        /// Ends a mount made by Mount, by its folder. NOT_FOUND: none is there.
+        /// Ends the mount that Mount made at a folder. NOT_FOUND: there is none.
         async fn unmount(
             &self,
             request: tonic::Request<super::UnmountRequest>,
         ) -> std::result::Result<tonic::Response<super::UnmountResponse>, tonic::Status>;
-        /// Every mount that is served, whoever made it.
+        /// Lists every mount that the daemon serves.
         async fn list_mounts(
             &self,
             request: tonic::Request<super::ListMountsRequest>,
@@ -632,21 +564,8 @@ pub mod daemon_server {
             tonic::Response<super::ListMountsResponse>,
             tonic::Status,
         >;
-        /// What one mount has counted: the text of its .larder/stats.json.
-        async fn get_stats(
-            &self,
-            request: tonic::Request<super::GetStatsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::GetStatsResponse>,
-            tonic::Status,
-        >;
-        /// Starts to fill a mount's cache, unless that is going on.
-        async fn warm(
-            &self,
-            request: tonic::Request<super::WarmRequest>,
-        ) -> std::result::Result<tonic::Response<super::WarmResponse>, tonic::Status>;
-        /// The nodes that share their caches, the daemon's own among them, with what each tells about itself now.
-        /// FAILED_PRECONDITION: this daemon shares with nobody.
+        /// Lists the nodes that share their caches, this one included, each with its present state.
+        /// FAILED_PRECONDITION: this daemon does not share its cache.
         async fn list_nodes(
             &self,
             request: tonic::Request<super::ListNodesRequest>,
@@ -931,92 +850,6 @@ pub mod daemon_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListMountsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/larder.daemon.v1.Daemon/GetStats" => {
-                    #[allow(non_camel_case_types)]
-                    struct GetStatsSvc<T: Daemon>(pub Arc<T>);
-                    impl<T: Daemon> tonic::server::UnaryService<super::GetStatsRequest>
-                    for GetStatsSvc<T> {
-                        type Response = super::GetStatsResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::GetStatsRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Daemon>::get_stats(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = GetStatsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/larder.daemon.v1.Daemon/Warm" => {
-                    #[allow(non_camel_case_types)]
-                    struct WarmSvc<T: Daemon>(pub Arc<T>);
-                    impl<T: Daemon> tonic::server::UnaryService<super::WarmRequest>
-                    for WarmSvc<T> {
-                        type Response = super::WarmResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::WarmRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Daemon>::warm(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = WarmSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,13 +1,13 @@
-//! Who is at the other end of a unix socket.
-#![expect(unsafe_code, reason = "no safe wrapper gives the user of a peer that another pid namespace hides")]
+//! The user at the other end of a unix socket.
+#![expect(unsafe_code, reason = "no safe wrapper returns the user of a process that another pid namespace hides")]
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The user that the peer of a connected unix socket ran as when it connected. In another pid namespace than ours it has no
-/// process id here, which is why only the user is told.
-pub(crate) fn uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
+/// The user that the process at the other end ran as when it connected. In another pid namespace that process has no id
+/// here, so only its user is returned.
+pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut found = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `found`, which has that many; all bits are valid in its integers.
@@ -31,10 +31,12 @@ pub(crate) fn uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
 mod tests {
     use std::os::fd::AsFd;
 
+    use super::*;
+
     #[test]
     fn a_peer_is_told_by_its_user() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert_eq!(super::uid(one.as_fd()).unwrap(), rustix::process::geteuid().as_raw());
-        assert!(super::uid(std::io::stdin().as_fd()).is_err());
+        assert_eq!(peer_uid(one.as_fd()).unwrap(), rustix::process::geteuid().as_raw());
+        assert!(peer_uid(std::io::stdin().as_fd()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Unix sockets at paths of any length. The kernel takes 107 bytes; a folder's descriptor gives a shorter name for it.
+//! The daemon's unix sockets: their names, and connections at paths of any length.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +8,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// The open folder of a socket. The short path is good as long as this lives.
+/// The gRPC socket in the run folder.
+pub const GRPC_SOCKET: &str = "larderd.sock";
+
+/// The handover socket in the run folder.
+pub const HANDOVER_SOCKET: &str = "handover.sock";
+
+/// The open folder of a socket. A socket address holds at most 107 bytes of path; the folder's descriptor gives the socket
+/// a path that fits.
 #[derive(Debug)]
 pub struct SocketDir {
     dir: OwnedFd,
@@ -16,7 +23,7 @@ pub struct SocketDir {
 }
 
 impl SocketDir {
-    /// Opens the folder that `path` lies in.
+    /// Opens the folder that contains `path`.
     pub fn open(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -24,16 +31,17 @@ impl SocketDir {
         Ok(Self { dir, name })
     }
 
-    /// A path to the socket that fits into an address.
+    /// A path to the socket that fits into an address. Valid as long as `self` lives.
     pub fn short_path(&self) -> PathBuf {
         Path::new("/proc/self/fd").join(self.dir.as_raw_fd().to_string()).join(&self.name)
     }
 }
 
-/// A gRPC channel to the server at a unix socket. It connects with the first call, and again whenever the server was gone.
+/// A gRPC channel to the server at a unix socket. It connects with the first call, and reconnects when the server comes
+/// back.
 pub fn connect_channel(socket: &Path) -> Channel {
     let socket = socket.to_owned();
-    // The address is not used: the connector knows its socket.
+    // The connector ignores this address and uses the socket's path.
     Endpoint::from_static("http://larderd").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
         let socket = socket.clone();
         async move {

@@ -1,0 +1,55 @@
+//! What is wrong with a request.
+
+/// What is wrong with a request. The message never contains a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError {
+    /// A field of the request.
+    #[error("{field} {what}")]
+    Field {
+        /// The field, as CSI names it.
+        field: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// An unknown attribute.
+    #[error("unknown attribute `{name}`; known are {known}")]
+    Unknown {
+        /// Its name.
+        name: String,
+        /// The known ones.
+        known: String,
+    },
+    /// An attribute with an invalid value.
+    #[error("attribute `{name}` {what}")]
+    Value {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// A key of the Secret that is unknown, or incomplete without another.
+    #[error("secret key `{name}` {what}")]
+    Secret {
+        /// The key.
+        name: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl AttributeError {
+    /// An error about the field `field` of a request.
+    pub(crate) fn field(field: &'static str, what: impl Into<String>) -> Self {
+        Self::Field { field, what: what.into() }
+    }
+
+    /// An error about the value of the attribute `name`.
+    pub(crate) fn value(name: &'static str, what: impl Into<String>) -> Self {
+        Self::Value { name, what: what.into() }
+    }
+}
+
+/// Text from outside, made fit for a message.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
+}

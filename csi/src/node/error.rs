@@ -1,0 +1,94 @@
+//! Why the node service refuses a call.
+
+use std::io;
+
+use crate::attributes::AttributeError;
+use crate::daemon::DaemonError;
+use crate::datasets::GrantError;
+use crate::fdkeeper::KeeperError;
+use crate::mounter::{BindError, MounterError};
+use crate::target_path::TargetError;
+
+/// Why a volume was not published.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The request is invalid.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
+    /// The target cannot be used.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The pod may not have the dataset.
+    #[error(transparent)]
+    Grant(#[from] GrantError),
+    /// Another call works on the target.
+    #[error("another call works on this target path")]
+    Busy,
+    /// Something else is published there.
+    #[error("the target path already shows volume {volume_id}, or this volume with other settings")]
+    Taken {
+        /// The volume that is there.
+        volume_id: String,
+    },
+    /// It is not yet known which connections are alive.
+    #[error("larderd has not connected yet; the node plugin waits for it")]
+    NotReady,
+    /// larderd did not prepare the dataset.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// larderd did not accept the connection.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    /// The kernel refused a mount.
+    #[error(transparent)]
+    Mount(#[from] MounterError),
+    /// A record could not be written.
+    #[error("write the record of the target: {0}")]
+    Record(#[source] io::Error),
+    /// A previous publication could not be removed.
+    #[error("remove the previous publication: {0}")]
+    Withdraw(#[from] UnpublishError),
+}
+
+impl From<BindError> for PublishError {
+    fn from(error: BindError) -> Self {
+        match error {
+            BindError::Target(error) => Self::Target(error),
+            BindError::Mount(error) => Self::Mount(error),
+        }
+    }
+}
+
+/// Why a volume was not unpublished.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpublishError {
+    /// The request is invalid.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
+    /// The target cannot be cleaned.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Another call works on the target.
+    #[error("another call works on this target path")]
+    Busy,
+    /// The FUSE mount could not be ended.
+    #[error(transparent)]
+    Mount(#[from] MounterError),
+    /// A record could not be removed.
+    #[error("remove the record of the target: {0}")]
+    Record(#[source] io::Error),
+}
+
+/// Why there are no statistics.
+#[derive(Debug, thiserror::Error)]
+pub enum StatsError {
+    /// The request is invalid.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
+    /// The volume is not published there.
+    #[error("volume {volume_id} is not published at that path")]
+    Unknown {
+        /// The volume.
+        volume_id: String,
+    },
+}

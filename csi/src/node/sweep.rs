@@ -1,0 +1,61 @@
+//! Cleans up what killed processes and deleted pods left behind. It runs after each new session with larderd, when it is
+//! known which connections are alive.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use crate::calls::blocking;
+use crate::mount_id::MountId;
+use crate::node::mounts::Mounts;
+use crate::target_path::{TargetPath, TargetRoots};
+
+/// Removes the records of targets that are gone, and ends the mounts that no record names or whose connection is dead.
+/// Logs failures; the next sweep retries.
+pub(crate) async fn sweep(mounts: &Arc<Mounts>, roots: &TargetRoots) {
+    remove_gone_targets(mounts, roots).await;
+    end_unused_mounts(mounts).await;
+}
+
+async fn remove_gone_targets(mounts: &Arc<Mounts>, roots: &TargetRoots) {
+    for record in mounts.records.all() {
+        let Ok(target) = roots.parse(&record.target.to_string_lossy()) else { continue };
+        // Checked before the target is taken, so that no call for a living pod is refused, and again afterwards.
+        if !is_gone(&target).await {
+            continue;
+        }
+        let Some(busy) = mounts.busy.take(&record.target) else { continue };
+        let Some(record) = mounts.records.at(target.as_path()) else { continue };
+        if is_gone(&target).await {
+            info!(volume = %record.volume_id, "the pod's folder is gone: remove the volume's record");
+            if let Err(error) = mounts.withdraw(&target, &record, &busy).await {
+                warn!(%error, volume = %record.volume_id, "cannot clean up");
+            }
+        }
+    }
+}
+
+async fn end_unused_mounts(mounts: &Arc<Mounts>) {
+    let looking = Arc::clone(mounts);
+    let left_over = blocking(move || looking.mounter.left_over()).await;
+    let left_over = left_over.inspect_err(|error| warn!(%error, "cannot look for mounts")).unwrap_or_default();
+    let all: BTreeSet<MountId> = mounts.keeper.mounts().into_iter().chain(left_over).collect();
+    for mount in all {
+        let _lock = mounts.locks.lock(&mount).await;
+        let alive = mounts.keeper.is_alive(&mount);
+        if alive && mounts.records.uses(&mount, None) {
+            continue;
+        }
+        info!(%mount, alive, "end a mount that was left over");
+        if let Err(error) = mounts.release(&mount).await {
+            warn!(%error, %mount, "cannot clean up");
+        }
+    }
+}
+
+/// True if the pod's folder is gone, and with it the target.
+async fn is_gone(target: &TargetPath) -> bool {
+    let target = target.clone();
+    blocking(move || matches!(target.open_parent(), Ok(None))).await
+}

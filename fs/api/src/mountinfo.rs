@@ -1,0 +1,139 @@
+//! Mounts as /proc/self/mountinfo lists them.
+//!
+//! Reading it makes no request to any file system, so it works while the process behind a FUSE mount is stopped or gone;
+//! `stat` and `statfs` would wait for that process.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The first part of the source of every Larder mount. The type does not identify one: it is `fuse` when root mounts, and
+/// `fuse.larder` when fusermount3 does.
+pub const SOURCE_PREFIX: &str = "larder:";
+
+/// A superblock, as long as it is mounted anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// The kernel's id of the mount.
+    pub id: u64,
+    /// The mounted superblock.
+    pub device: Device,
+    /// The mount point.
+    pub path: PathBuf,
+    /// Mounts made below it propagate to other mount namespaces.
+    pub shared: bool,
+    /// The type of the file system.
+    pub fs_type: String,
+    /// The source that the file system names.
+    pub source: String,
+}
+
+impl MountEntry {
+    /// True for a FUSE mount that Larder made.
+    pub fn is_ours(&self) -> bool {
+        self.fs_type.starts_with("fuse") && self.source.starts_with(SOURCE_PREFIX)
+    }
+}
+
+/// The source of a mount that shows `dataset`. A comma would end a mount option, and a newline a line of /proc/mounts.
+pub fn source_of(dataset: &str) -> String {
+    let plain = |c: char| if c.is_ascii_graphic() && c != ',' && c != '\\' { c } else { '_' };
+    SOURCE_PREFIX.chars().chain(dataset.chars().map(plain)).collect()
+}
+
+/// All mounts that this process sees; where mounts cover each other, the covered one comes first.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The Larder mounts that this process sees; none if /proc cannot be read.
+pub fn larder_mounts() -> Vec<MountEntry> {
+    mounts().unwrap_or_default().into_iter().filter(MountEntry::is_ours).collect()
+}
+
+/// The uppermost mount at exactly `path`, which must be resolved.
+pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
+    Ok(mounts()?.into_iter().rfind(|mount| mount.path == path))
+}
+
+/// Reads the text of a mountinfo file. Lines that are not as documented are left out.
+pub fn parse(text: &[u8]) -> Vec<MountEntry> {
+    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    // Optional fields come before a lone hyphen.
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    let plain = |index: usize| Some(String::from_utf8_lossy(&unescape(fields.get(index)?)).into_owned());
+    let (major, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    Some(MountEntry {
+        id: std::str::from_utf8(fields.first()?).ok()?.parse().ok()?,
+        device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
+        path: OsString::from_vec(unescape(fields.get(4)?)).into(),
+        shared: fields.get(6..dash)?.iter().any(|field| field.starts_with(b"shared:")),
+        fs_type: plain(dash + 1)?,
+        source: plain(dash + 2)?,
+    })
+}
+
+/// The kernel writes blanks, tabs, newlines and backslashes as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = after
+            .get(..3)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        plain.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { &after[3..] } else { after };
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_read_with_their_real_names() {
+        let text = b"36 35 0:98 / /mnt/a\\040b\\134c ro,noatime shared:1 - fuse larder:set ro,user_id=0\n\
+                     37 35 8:1 / /mnt/other rw master:3 shared:4 - ext4 larder:vda rw\n\
+                     38 35 8:1 / /mnt/private rw master:3 - ext4 /dev/vda rw\n\
+                     broken line\n\n";
+        let all = parse(text);
+        let [ours, other, private] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!((ours.id, ours.device), (36, Device { major: 0, minor: 98 }));
+        assert_eq!(ours.path, Path::new("/mnt/a b\\c"));
+        assert!(ours.is_ours() && !other.is_ours());
+        assert!(ours.shared && other.shared && !private.shared);
+    }
+
+    #[test]
+    fn mountinfo_gives_our_mounts_with_their_real_names() {
+        let text = b"36 35 98:0 / /mnt/a\\040b\\134c ro,noatime shared:1 - fuse.larder larder:set ro,user_id=0\n\
+                     37 35 98:1 / /mnt/other rw - ext4 larder:vda rw\n\
+                     38 35 98:2 / /mnt/root rw - fuse larder:two rw\n\
+                     39 35 98:3 / /mnt/sshfs rw - fuse host:dir rw\n\
+                     broken line\n\n";
+        let ours: Vec<_> = parse(text).into_iter().filter(MountEntry::is_ours).map(|m| (m.path, m.source)).collect();
+        let entry = |path: &str, source: &str| (PathBuf::from(path), source.to_owned());
+        assert_eq!(ours, [entry("/mnt/a b\\c", "larder:set"), entry("/mnt/root", "larder:two")]);
+    }
+
+    #[test]
+    fn a_dataset_name_cannot_smuggle_mount_options_in() {
+        assert_eq!(source_of("a,suid b\n"), "larder:a_suid_b_");
+    }
+}
