@@ -4,9 +4,9 @@ use std::future::Future;
 use std::path::Path;
 
 use anyhow::bail;
+use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1::daemon_client::DaemonClient;
 use larder_daemon_api::{connect_channel, v1};
-use larder_fs::daemon::socket_in;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
@@ -25,7 +25,7 @@ pub(crate) async fn at(socket: &Path) -> anyhow::Result<Option<Client>> {
 
 /// The daemon that owns `run_dir`.
 pub(crate) async fn of(run_dir: &Path) -> anyhow::Result<Option<Client>> {
-    at(&socket_in(run_dir)).await
+    at(&run_dir.join(GRPC_SOCKET)).await
 }
 
 impl Client {

@@ -115,7 +115,8 @@ impl Driver {
             .with_context(|| format!("create the folder {}", mounts.display()))?;
         let counters = Arc::new(KeeperCounters::default());
         let handover = config.run_dir.join(HANDOVER_SOCKET);
-        let keeper = FdKeeper::start(handover, config.daemon_uid, Arc::clone(&counters)).context("start the keeper of connections")?;
+        let keeper = FdKeeper::start(handover, config.daemon_uid, Arc::clone(&counters))
+            .context("start the keeper of connections")?;
         let roots = std::iter::once(&config.kubelet_dir).chain(&config.target_roots).cloned().collect();
         let node = Node {
             node_id: config.node_id.clone(),

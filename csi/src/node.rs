@@ -74,10 +74,7 @@ impl Node {
         }
     }
 
-    pub(crate) async fn publish(
-        self: Arc<Self>,
-        request: csi::NodePublishVolumeRequest,
-    ) -> Result<(), PublishError> {
+    pub(crate) async fn publish(self: Arc<Self>, request: csi::NodePublishVolumeRequest) -> Result<(), PublishError> {
         check_volume_id(&request.volume_id)?;
         if request.target_path.is_empty() {
             return Err(AttributeError::field("target_path", "is missing").into());

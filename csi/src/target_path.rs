@@ -69,7 +69,9 @@ impl TargetRoots {
             match part {
                 Component::RootDir | Component::Normal(_) => path.push(part),
                 Component::CurDir => {}
-                Component::ParentDir | Component::Prefix(_) => return Err(TargetError::Invalid("must not contain `..`")),
+                Component::ParentDir | Component::Prefix(_) => {
+                    return Err(TargetError::Invalid("must not contain `..`"));
+                }
             }
         }
         let below = self.0.iter().find_map(|root| Some((root, path.strip_prefix(root).ok()?)));

@@ -13,24 +13,21 @@ mod handover;
 mod mounts;
 mod service;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_daemon_api::v1;
 use larder_dataset::environment::PEER_TOKEN;
 
-pub use self::core::{Daemon, DaemonConfig, SOCKET};
+pub use self::core::{Daemon, DaemonConfig};
 pub use error::DaemonError;
-
-/// The handover socket in the run folder.
-pub const HANDOVER_SOCKET: &str = "handover.sock";
 
 impl Daemon {
     /// Serves the sockets, until [`Self::stopping`] is cancelled or, if so configured, the last mount has ended.
     /// Errors: a socket or the admin address cannot be used, or a task of the daemon has ended.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(service::serve(Arc::clone(&self), self.run_dir.join(SOCKET)));
+        tasks.spawn(service::serve(Arc::clone(&self), self.run_dir.join(GRPC_SOCKET)));
         tasks.spawn(handover::serve(Arc::clone(&self), self.run_dir.join(HANDOVER_SOCKET)));
         if let Some(address) = self.admin {
             tasks.spawn(service::serve_admin(Arc::clone(&self), address));
@@ -48,7 +45,7 @@ impl Daemon {
             Some(ended) = tasks.join_next() => ended.map_err(anyhow::Error::from).flatten(),
         };
         stopping.cancel();
-        for socket in [SOCKET, HANDOVER_SOCKET] {
+        for socket in [GRPC_SOCKET, HANDOVER_SOCKET] {
             let _ = std::fs::remove_file(self.run_dir.join(socket));
         }
         tasks.shutdown().await;
@@ -68,9 +65,4 @@ pub fn origin_variables() -> v1::Credentials {
             .filter(|(name, _)| wanted(name))
             .collect(),
     }
-}
-
-/// The gRPC socket of the daemon that owns `run_dir`.
-pub fn socket_in(run_dir: &std::path::Path) -> PathBuf {
-    run_dir.join(SOCKET)
 }

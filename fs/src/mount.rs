@@ -5,15 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fuser::{BackgroundSession, MountOption, Session, SessionACL};
+use larder_daemon_api::mountinfo::{larder_mounts, source_of};
 use tracing::{info, warn};
 
 use crate::filesystem::Filesystem;
 use crate::fuse::{Front, KernelLimits};
 use larder_cachenode::dataset::Dataset;
-
-/// What the source of our mounts begins with, as /proc/self/mounts shows it. The type does not tell them: it is `fuse` when
-/// root mounts, and `fuse.larder` when fusermount3 does.
-const SOURCE_PREFIX: &str = "larder:";
 
 /// How a dataset is mounted.
 #[derive(Clone, Debug)]
@@ -90,7 +87,7 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
         MountOption::NoSuid,
         MountOption::NoAtime,
         MountOption::DefaultPermissions,
-        MountOption::FSName(format!("{SOURCE_PREFIX}{}", fsname(&name))),
+        MountOption::FSName(source_of(&name)),
         MountOption::Subtype("larder".to_owned()),
     ];
     options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
@@ -103,11 +100,6 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
     raise_read_ahead(&path, config.read_ahead_bytes);
     info!(path = %path.display(), "mounted");
     Ok(Mounted { session, path })
-}
-
-/// Replaces what would end a mount option (a comma) or a line of /proc/mounts (a newline).
-fn fsname(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_graphic() && c != ',' && c != '\\' { c } else { '_' }).collect()
 }
 
 impl Mounted {
@@ -141,7 +133,7 @@ fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
         Ok(found) if !found.is_dir() => return Err(refuse("is not a folder; name an empty folder")),
         Ok(_) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            if mounts().iter().any(|mount| mount.path == absolute(mountpoint)) {
+            if larder_mounts().iter().any(|mount| mount.path == absolute(mountpoint)) {
                 warn!(path = %mountpoint.display(), "unmounting the dead mount of a killed process");
                 unmount(mountpoint, true)?;
             } else {
@@ -154,7 +146,7 @@ fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
         Err(error) => return Err(MountError::Refused { path: mountpoint.to_owned(), source: error }),
     }
     let path = mountpoint.canonicalize().map_err(|_| refuse("cannot be resolved"))?;
-    if mounts().iter().any(|mount| mount.path == path) {
+    if larder_mounts().iter().any(|mount| mount.path == path) {
         return Err(refuse("has a Larder mount already; `larder umount` it first, or name another folder"));
     }
     Ok(path)
@@ -171,50 +163,6 @@ fn absolute(path: &Path) -> PathBuf {
         }
         _ => path.to_owned(),
     }
-}
-
-/// One of our mounts, as the kernel lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountEntry {
-    /// Where.
-    pub path: PathBuf,
-    /// `larder:` and the dataset's name.
-    pub source: String,
-}
-
-/// The Larder mounts that this process can see.
-pub fn mounts() -> Vec<MountEntry> {
-    parse_mountinfo(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
-}
-
-fn parse_mountinfo(text: &[u8]) -> Vec<MountEntry> {
-    use std::os::unix::ffi::OsStringExt;
-    let entry = |line: &[u8]| {
-        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        let path = std::ffi::OsString::from_vec(unescape(fields.get(4)?));
-        let source = String::from_utf8_lossy(&unescape(fields.get(dash + 2)?)).into_owned();
-        if !fields.get(dash + 1)?.starts_with(b"fuse") || !source.starts_with(SOURCE_PREFIX) {
-            return None;
-        }
-        Some(MountEntry { path: path.into(), source })
-    };
-    text.split(|&byte| byte == b'\n').filter_map(entry).collect()
-}
-
-/// Blanks, tabs, newlines and backslashes stand as a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, after)) = rest.split_first() {
-        let octal = after
-            .get(..3)
-            .filter(|_| byte == b'\\')
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        plain.push(octal.unwrap_or(byte));
-        rest = if octal.is_some() { &after[3..] } else { after };
-    }
-    plain
 }
 
 /// Unmounts `path`; `lazy` detaches it from the tree even if files are in use.
@@ -255,22 +203,6 @@ fn raise_read_ahead(path: &Path, bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo_gives_our_mounts_with_their_real_names() {
-        let text = b"36 35 98:0 / /mnt/a\\040b\\134c ro,noatime shared:1 - fuse.larder larder:set ro,user_id=0\n\
-                     37 35 98:1 / /mnt/other rw - ext4 larder:vda rw\n\
-                     38 35 98:2 / /mnt/root rw - fuse larder:two rw\n\
-                     39 35 98:3 / /mnt/sshfs rw - fuse host:dir rw\n\
-                     broken line\n\n";
-        let entry = |path: &str, source: &str| MountEntry { path: path.into(), source: source.to_owned() };
-        assert_eq!(parse_mountinfo(text), [entry("/mnt/a b\\c", "larder:set"), entry("/mnt/root", "larder:two")]);
-    }
-
-    #[test]
-    fn a_dataset_name_cannot_smuggle_mount_options_in() {
-        assert_eq!(fsname("a,suid b\n"), "a_suid_b_");
-    }
 
     #[test]
     fn a_mount_point_that_is_missing_or_a_file_is_refused_in_words() {

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use larder_daemon_api::handover::{Said, Socket};
+use larder_daemon_api::handover::{Message, Socket};
+use larder_daemon_api::mountinfo::source_of;
+use larder_daemon_api::socket::HANDOVER_SOCKET;
 use larder_daemon_api::v1;
 
 /// Mounts as the plugin does, and keeps the connections. Dropping it unmounts.
@@ -37,22 +39,22 @@ impl Keeper {
     }
 
     fn try_connect(&mut self) -> std::io::Result<Vec<String>> {
-        let socket = Socket::connect(&self.run_dir.join("handover.sock"))?;
+        let socket = Socket::connect(&self.run_dir.join(HANDOVER_SOCKET))?;
         socket.set_timeout(Some(Duration::from_secs(20)))?;
         let mut held = Vec::new();
         loop {
             match socket.receive()? {
-                Some((Said::Held(connection), Some(fd))) => {
+                Some((Message::Held(connection), Some(fd))) => {
                     held.push(connection.mount.clone());
                     self.kept.entry(connection.mount.clone()).or_insert((connection, fd));
                 }
-                Some((Said::HeldEnd(_), _)) => break,
+                Some((Message::HeldEnd(_), _)) => break,
                 other => return Err(std::io::Error::other(format!("{other:?}"))),
             }
         }
         for (mount, (connection, fd)) in &self.kept {
             if !held.contains(mount) {
-                socket.ask(Said::Offer(connection.clone()), Some(fd.as_fd()))?.map_err(std::io::Error::other)?;
+                socket.ask(Message::Offer(connection.clone()), Some(fd.as_fd()))?.map_err(std::io::Error::other)?;
             }
         }
         self.socket = Some(socket);
@@ -68,7 +70,7 @@ impl Keeper {
             fuse.as_fd().as_raw_fd()
         );
         let flags = rustix::mount::MountFlags::RDONLY | rustix::mount::MountFlags::NODEV;
-        rustix::mount::mount("larder:kept", dir, "fuse", flags, Some(&*CString::new(options).unwrap())).unwrap();
+        rustix::mount::mount(source_of("kept"), dir, "fuse", flags, Some(&*CString::new(options).unwrap())).unwrap();
         self.dirs.push(dir.to_owned());
         let mut init = vec![0; 64 << 10];
         let len = rustix::io::read(&fuse, &mut init).unwrap();
@@ -77,7 +79,7 @@ impl Keeper {
         let (connection, fuse) =
             self.kept.entry(connection.mount.clone()).insert_entry((connection, OwnedFd::from(fuse))).into_mut();
         let socket = self.socket.as_ref().expect("connected");
-        socket.ask(Said::Offer(connection.clone()), Some(fuse.as_fd())).map_err(|error| error.to_string())?
+        socket.ask(Message::Offer(connection.clone()), Some(fuse.as_fd())).map_err(|error| error.to_string())?
     }
 
     /// As if it were killed: it holds nothing any more, and its mounts stay.

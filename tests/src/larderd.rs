@@ -6,7 +6,9 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use larder_daemon_api::connect_channel;
+use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1::daemon_client::DaemonClient;
+use larder_dataset::environment::PEER_TOKEN;
 use larder_testkit::built;
 use rustix::process::{Pid, Signal, kill_process};
 use tonic::transport::Channel;
@@ -69,7 +71,7 @@ impl Larderd {
         };
         // No mount brings it a token.
         if program == "cachenode" {
-            larderd.environment.push(("LARDER_PEER_TOKEN".to_owned(), TOKEN.to_owned()));
+            larderd.environment.push((PEER_TOKEN.to_owned(), TOKEN.to_owned()));
         }
         larderd.restart();
         larderd
@@ -117,7 +119,7 @@ impl Larderd {
     /// Waits until it accepts connections, at most 60 s. Before that there is no socket, or that of a killed predecessor.
     pub(crate) fn wait_until_it_answers(&self) {
         let started = Instant::now();
-        let socket = self.run_dir.join("larderd.sock");
+        let socket = self.run_dir.join(GRPC_SOCKET);
         while UnixStream::connect(&socket).is_err() {
             let runs = self.pid().is_some_and(|pid| !is_zombie(pid));
             assert!(runs && started.elapsed() < Duration::from_secs(60), "larderd does not come up: {}", self.log());
@@ -148,7 +150,7 @@ impl Larderd {
 
     /// A gRPC client. Must be called within a runtime.
     pub fn client(&self) -> DaemonClient<Channel> {
-        DaemonClient::new(connect_channel(&self.run_dir.join("larderd.sock")))
+        DaemonClient::new(connect_channel(&self.run_dir.join(GRPC_SOCKET)))
     }
 
     /// True if this process holds a FUSE connection.

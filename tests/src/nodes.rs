@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use larder_dataset::environment::PEER_TOKEN;
 use larder_s3_server::S3ServerConfig;
 use larder_testkit::larder_binary;
 use rustix::process::Signal;
@@ -134,7 +135,7 @@ impl Node {
     pub fn larder(&self, args: &[&str], token: Option<&str>) -> Output {
         let mut command = self.namespace.command(larder_binary());
         command.args(args).env_clear().envs(self.environment.iter().cloned()).stdin(Stdio::null());
-        command.envs(token.map(|token| ("LARDER_PEER_TOKEN", token)));
+        command.envs(token.map(|token| (PEER_TOKEN, token)));
         command.output().unwrap()
     }
 

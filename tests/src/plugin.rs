@@ -1,9 +1,10 @@
 //! [`Plugin`]: the CSI node plugin as a process.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use larder_daemon_api::connect_channel;
+use larder_daemon_api::mountinfo::mounts;
 use larder_testkit::built;
 use tonic::transport::Channel;
 
@@ -87,12 +88,9 @@ impl Drop for Plugin {
         self.kill();
         // Its mounts are made to outlive it.
         let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        for path in mounts.lines().filter_map(|line| line.split(' ').nth(4)) {
-            if Path::new(path).starts_with(&folder) {
-                use rustix::mount::UnmountFlags;
-                let _ = rustix::mount::unmount(path, UnmountFlags::FORCE | UnmountFlags::DETACH);
-            }
+        for mount in mounts().unwrap_or_default().iter().filter(|mount| mount.path.starts_with(&folder)) {
+            use rustix::mount::UnmountFlags;
+            let _ = rustix::mount::unmount(&mount.path, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use larder_cachenode::Stats;
-use larder_fs::mount::mounts;
+use larder_daemon_api::mountinfo::larder_mounts;
 
 use crate::args::StatsArgs;
 use crate::mount_stats::read;
@@ -19,7 +19,7 @@ use table::table;
 pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
     let dirs: Vec<PathBuf> = match &args.dir {
         Some(dir) => vec![dir.clone()],
-        None => mounts().into_iter().map(|mount| mount.path).collect(),
+        None => larder_mounts().into_iter().map(|mount| mount.path).collect(),
     };
     if dirs.is_empty() {
         bail!("no dataset is mounted: `larder mount SRC DIR` mounts one");

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use larder_fs::mount::{mounts, unmount};
+use larder_daemon_api::mountinfo::larder_mounts;
+use larder_fs::mount::unmount;
 
 use crate::args::UmountArgs;
 use crate::{daemon, mount_stats, source};
@@ -15,7 +16,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
         let parent = args.dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(".".as_ref());
         Ok::<_, std::io::Error>(parent.canonicalize()?.join(args.dir.file_name().unwrap_or_default()))
     })?;
-    if !mounts().iter().any(|mount| mount.path == resolved) {
+    if !larder_mounts().iter().any(|mount| mount.path == resolved) {
         bail!("{} is not a Larder mount: `larder stats` lists the mounts of this machine", args.dir.display());
     }
     // A dead mount has no stats that would name its process.
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
         // No daemon, or one that does not know this mount: let the kernel unmount it.
         Ok(None) => unmount(&resolved, args.lazy).map(|()| true).map_err(Into::into),
         // A process ends with its last mount, possibly before it answers.
-        Err(_) if !mounts().iter().any(|mount| mount.path == resolved) => Ok(true),
+        Err(_) if !larder_mounts().iter().any(|mount| mount.path == resolved) => Ok(true),
         Err(error) => Err(error),
     };
     match ended {

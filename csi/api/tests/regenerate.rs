@@ -20,7 +20,11 @@ fn the_generated_code_is_current() {
             std::fs::write(&kept, &made).unwrap();
         }
         let same = std::fs::read_to_string(&kept).is_ok_and(|kept| kept == made);
-        assert!(same, "{} differs from what proto/ generates: run this test with LARDER_WRITE_GOLDEN=1", kept.display());
+        assert!(
+            same,
+            "{} differs from what proto/ generates: run this test with LARDER_WRITE_GOLDEN=1",
+            kept.display()
+        );
     }
 }
 

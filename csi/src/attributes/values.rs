@@ -44,8 +44,7 @@ impl RawSpec<'_> {
             endpoint: given(self.endpoint),
             region: given(self.region),
             anonymous: self.anonymous,
-            snapshot: optional(self.snapshot)
-                .map_err(|()| invalid("snapshot", "must be 64 lower-case hex digits"))?,
+            snapshot: optional(self.snapshot).map_err(|()| invalid("snapshot", "must be 64 lower-case hex digits"))?,
             cache_bytes: self.cache_size.map(cache_size).transpose()?,
             policy: optional(self.policy).map_err(|()| invalid("policy", "must be nr, lru, fifo or random"))?,
             placement: optional(self.placement).map_err(|()| {

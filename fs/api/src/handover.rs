@@ -163,7 +163,9 @@ impl Socket {
         self.send(request, fd)?;
         match self.receive()? {
             Some((Message::Answer(Answer { error }), _)) => Ok(if error.is_empty() { Ok(()) } else { Err(error) }),
-            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "larderd sent another message instead of an answer")),
+            Some(_) => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "larderd sent another message instead of an answer"))
+            }
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

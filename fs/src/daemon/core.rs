@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use larder_cachenode::node::{Found, Node, NodeConfig, NodeError, Prepared, StoreError};
 use larder_cachenode::request::DatasetRequest;
+use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -17,9 +18,6 @@ use super::error::DaemonError;
 use super::mounts::{Connection, Mount, Mounts};
 use crate::connection::ServeConfig;
 use crate::mount::{MountConfig, unmount};
-
-/// The gRPC socket in the run folder.
-pub const SOCKET: &str = "larderd.sock";
 
 /// How a daemon runs.
 #[derive(Clone, Debug)]
@@ -52,7 +50,7 @@ impl Daemon {
     /// Opens the cache; waits up to 5 s if another process is just closing it. Blocks; must be called within a runtime.
     pub fn open(config: DaemonConfig) -> Result<Arc<Self>, StoreError> {
         let DaemonConfig { node, run_dir, admin, threads, stop_when_idle } = config;
-        let node = Node::open(NodeConfig { socket: Some(run_dir.join(SOCKET)), ..node })?;
+        let node = Node::open(NodeConfig { socket: Some(run_dir.join(GRPC_SOCKET)), ..node })?;
         let (mounts, owner) = Mounts::new(Arc::clone(&node), stop_when_idle);
         node.runtime().spawn(owner.run());
         Ok(Arc::new(Self { node, mounts, run_dir, admin, threads, stop_when_idle, started: Instant::now() }))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use larder_daemon_api::handover::{Listener, Said, Socket};
+use larder_daemon_api::handover::{Listener, Message, Socket};
 use larder_daemon_api::v1;
 use larder_dataset::Chain;
 use tracing::{info, warn};
@@ -64,13 +64,13 @@ fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
     for (mount, connection) in held.rev() {
         let dataset = Some(convert::dataset(&mount.request));
         let held = v1::Connection { mount: mount.id.clone(), dataset, init: connection.init.clone() };
-        socket.send(Said::Held(held), Some(connection.fd.as_fd()))?;
+        socket.send(Message::Held(held), Some(connection.fd.as_fd()))?;
     }
-    socket.send(Said::held_end(), None)?;
+    socket.send(Message::held_end(), None)?;
     // The keeper offers what this daemon lacks without pausing in between; its first silence means that it has finished.
     socket.set_timeout(Some(OFFERS_PAUSE))?;
     loop {
-        let (said, fd) = match socket.receive() {
+        let (message, fd) = match socket.receive() {
             Ok(Some(received)) => received,
             Ok(None) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -80,15 +80,15 @@ fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
             }
             Err(error) => return Err(error),
         };
-        let outcome = match (said, fd) {
-            (Said::Offer(connection), Some(fd)) => daemon.node.runtime().block_on(daemon.offer(connection, fd)),
+        let outcome = match (message, fd) {
+            (Message::Offer(connection), Some(fd)) => daemon.node.runtime().block_on(daemon.offer(connection, fd)),
             // The session ends when the kernel releases the mount; until then there may be readers.
-            (Said::Forget(_), _) => Ok(()),
+            (Message::Forget(_), _) => Ok(()),
             _ => Err(DaemonError::Invalid {
                 field: "message",
                 what: "the keeper sends offer and forget only".to_owned(),
             }),
         };
-        socket.send(Said::answer(outcome.map_err(|error| Chain(&error).to_string())), None)?;
+        socket.send(Message::answer(outcome.map_err(|error| Chain(&error).to_string())), None)?;
     }
 }

@@ -117,14 +117,6 @@ impl v1::daemon_server::Daemon for Service {
         Ok(Response::new(v1::ListMountsResponse { mounts }))
     }
 
-    async fn get_stats(&self, _: Request<v1::GetStatsRequest>) -> Result<Response<v1::GetStatsResponse>, Status> {
-        Err(Status::unimplemented("read .larder/stats.json"))
-    }
-
-    async fn warm(&self, _: Request<v1::WarmRequest>) -> Result<Response<v1::WarmResponse>, Status> {
-        Err(Status::unimplemented("use larder warm"))
-    }
-
     async fn list_nodes(&self, _: Request<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
         let reports = self.0.node.members().await.map_err(DaemonError::from)?;
         Ok(Response::new(v1::ListNodesResponse { nodes: reports.into_iter().map(node_info).collect() }))

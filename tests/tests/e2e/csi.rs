@@ -10,6 +10,7 @@ use larder_csi_api::csi;
 use larder_csi_api::csi::node_client::NodeClient;
 use larder_csi_api::csi::volume_capability::access_mode::Mode;
 use larder_csi_api::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use larder_daemon_api::mountinfo::{MountEntry, mounts};
 use larder_e2e::{Lab, Larderd, Plugin, SECRET};
 use larder_testkit::scaled;
 use serde_json::Value;
@@ -104,9 +105,8 @@ fn csi_sanity_passes() {
 
 /// Our mounts below a folder.
 fn larder_mounts(folder: &Path) -> Vec<String> {
-    let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let ours = |line: &&str| line.contains(" - fuse larder:") && line.contains(folder.to_str().unwrap());
-    all.lines().filter(ours).map(str::to_owned).collect()
+    let below = |mount: &MountEntry| mount.is_ours() && mount.path.starts_with(folder);
+    mounts().unwrap().into_iter().filter(below).map(|mount| mount.path.display().to_string()).collect()
 }
 
 fn bytes(i: u64) -> Vec<u8> {

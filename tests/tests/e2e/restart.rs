@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use larder_daemon_api::mountinfo::mounts;
+use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_e2e::{Lab, Mount};
 use larder_testkit::seeded_bytes;
 use rand::rngs::StdRng;
@@ -31,9 +33,7 @@ fn mount_again(lab: &Lab, dead: Mount, name: &str, flags: &[&str]) -> Mount {
     let mount = lab.mount(name, &lab.url(), flags);
     assert_eq!(mount.dir(), dead.dir());
     assert_ne!(mount.pid(), dead.pid());
-    let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let path = mount.dir().to_str().unwrap();
-    let here = mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some(path)).count();
+    let here = mounts().unwrap().iter().filter(|other| other.path == mount.dir()).count();
     assert_eq!(here, 1, "the dead mount is gone and not only covered");
     // Dropping it would unmount its successor.
     std::mem::forget(dead);
@@ -258,7 +258,7 @@ fn a_cache_of_a_process_that_does_not_answer_is_refused_in_words() {
     let lab = Lab::new();
     put_files(&lab, [10_000; 3]);
     let mount = lab.mount("m", &lab.url(), &[]);
-    std::fs::remove_file(lab.cache_dir("m").join("larderd.sock")).unwrap();
+    std::fs::remove_file(lab.cache_dir("m").join(GRPC_SOCKET)).unwrap();
     let second = lab.folder().join("second");
     std::fs::create_dir(&second).unwrap();
     let cache = lab.cache_dir("m");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
 use larder_e2e::{Keeper, Lab, Larderd};
 use larder_testkit::{Fault, scaled};
@@ -225,7 +226,7 @@ fn a_daemon_killed_before_it_answered_the_first_request_is_no_loss() {
 fn larder_mount_joins_a_larderd_that_runs_and_leaves_it_running() {
     let lab = lab();
     let larderd = Larderd::start(&lab, "standing", &["--cache-size=1MB"]);
-    let listening = || larderd.run_dir().join("larderd.sock").exists();
+    let listening = || larderd.run_dir().join(GRPC_SOCKET).exists();
     let started = std::time::Instant::now();
     while !listening() {
         assert!(started.elapsed() < Duration::from_secs(30), "larderd does not come up: {}", larderd.log());

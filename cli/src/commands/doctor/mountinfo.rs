@@ -1,30 +1,13 @@
-//! Mounts as the kernel lists them.
+//! The mount that contains a folder.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// A line of `/proc/self/mountinfo`.
-pub(super) struct MountLine {
-    pub(super) point: PathBuf,
-    /// Other mount namespaces see what is mounted below it.
-    pub(super) shared: bool,
-    pub(super) fs_type: String,
-}
-
-fn parse_mount(line: &str) -> Option<MountLine> {
-    let (mount, source) = line.split_once(" - ")?;
-    let mut fields = mount.split(' ').skip(4);
-    let point = fields.next()?.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
-    Some(MountLine {
-        point: point.replace("\\134", "\\").into(),
-        shared: fields.skip(1).any(|field| field.starts_with("shared:")),
-        fs_type: source.split(' ').next()?.to_owned(),
-    })
-}
+use larder_daemon_api::mountinfo::{MountEntry, parse};
 
 /// The mount that contains a folder: the deepest, and of two at one point the later, which covers the other.
-pub(super) fn mount_of(mountinfo: &str, folder: &Path) -> Option<MountLine> {
-    let mounts = mountinfo.lines().filter_map(parse_mount);
-    mounts.filter(|mount| folder.starts_with(&mount.point)).max_by_key(|mount| mount.point.as_os_str().len())
+pub(super) fn mount_of(mountinfo: &str, folder: &Path) -> Option<MountEntry> {
+    let mounts = parse(mountinfo.as_bytes()).into_iter().filter(|mount| folder.starts_with(&mount.path));
+    mounts.max_by_key(|mount| mount.path.as_os_str().len())
 }
 
 #[cfg(test)]

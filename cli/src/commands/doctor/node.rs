@@ -129,9 +129,9 @@ fn propagation(mountinfo: &str, kubelet_dir: &Path) -> Finding {
     };
     let (verdict, found) = match mount_of(mountinfo, &folder) {
         Some(mount) if mount.shared => {
-            (Verdict::Ok, format!("{} is shared (mount {})", folder.display(), mount.point.display()))
+            (Verdict::Ok, format!("{} is shared (mount {})", folder.display(), mount.path.display()))
         }
-        Some(mount) => (Verdict::Fail, format!("{} is not shared (mount {})", folder.display(), mount.point.display())),
+        Some(mount) => (Verdict::Fail, format!("{} is not shared (mount {})", folder.display(), mount.path.display())),
         None => (Verdict::Fail, format!("{} is in no visible mount", folder.display())),
     };
     finding(WHAT, verdict, found, "mount --make-rshared / (or the named mount), then restart the kubelet")
