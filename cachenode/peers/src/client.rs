@@ -185,7 +185,7 @@ impl Peers {
     }
 
     /// A range of a block that the peer has or fetches: exactly as many bytes as requested, with the right checksum. Bounded in
-    /// time. Cancel-safe: the peer is told to abandon a read that is dropped.
+    /// time. Cancel-safe: a read that is dropped sends the peer a cancel.
     pub async fn read(&self, peer: &str, request: &ReadRequest) -> Result<Bytes, PeerError> {
         if !request.range.fits(RANGE_BYTES_MOST) {
             return Err(PeerError::Invalid { what: "no block can contain such a range".to_owned() });

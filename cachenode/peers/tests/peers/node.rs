@@ -1,4 +1,4 @@
-//! A node with made-up blocks, a node that reads, and a client without a protocol of its own.
+//! A node with made-up blocks, a node that reads, and a lane that a test drives by hand.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

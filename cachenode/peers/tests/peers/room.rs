@@ -54,7 +54,7 @@ async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
         lane.ask(tag, range(1, 0, 4 * MIB), "sesame", 1000).await;
     }
     until("its share is taken", || server.counters.under_way_bytes.load(Ordering::Relaxed) == 8 << 20).await;
-    // It has no other on another lane.
+    // All lanes of a peer share its limit.
     let mut second = RawLane::connect(&server).await;
     second.ask(7, range(1, 0, MIB), "sesame", 1000).await;
     let (answer, _) = second.answer().await;

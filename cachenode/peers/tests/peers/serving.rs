@@ -1,4 +1,4 @@
-//! Nodes that work serve each other.
+//! Working nodes serve each other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
