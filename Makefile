@@ -94,7 +94,7 @@ bench: packages
 	cargo bench -p larder-dataset --bench manifest -- $(ARGS)
 	cargo bench -p larder-dataset --bench placement -- $(ARGS)
 	cargo bench -p larder-store --bench store -- $(ARGS)
-	cargo bench -p larder-fs --bench requests -- $(ARGS)
+	cargo bench -p larder-bench --bench requests -- $(ARGS)
 
 fmt:
 	cargo fmt --all

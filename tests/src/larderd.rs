@@ -28,6 +28,8 @@ pub struct Larderd {
     flags: [Vec<String>; 2],
     environment: Vec<(String, String)>,
     run_dir: PathBuf,
+    /// How often it was started.
+    starts: usize,
     log: PathBuf,
     child: Option<Child>,
 }
@@ -66,6 +68,7 @@ impl Larderd {
                 ("AWS_SECRET_ACCESS_KEY".to_owned(), SECRET.to_owned()),
             ],
             run_dir,
+            starts: 0,
             log: folder.join("log"),
             child: None,
         };
@@ -92,6 +95,7 @@ impl Larderd {
             .spawn()
             .unwrap();
         self.child = Some(child);
+        self.starts += 1;
     }
 
     /// `kill -9`, and waits until it is gone.
@@ -117,10 +121,15 @@ impl Larderd {
     }
 
     /// Waits until it accepts connections, at most 60 s. Before that there is no socket, or that of a killed predecessor.
+    /// A `cachenode` has no socket: its log says when it serves.
     pub(crate) fn wait_until_it_answers(&self) {
         let started = Instant::now();
         let socket = self.run_dir.join(GRPC_SOCKET);
-        while UnixStream::connect(&socket).is_err() {
+        let answers = || match self.program {
+            "cachenode" => self.log().matches("serving peers").count() >= self.starts,
+            _ => UnixStream::connect(&socket).is_ok(),
+        };
+        while !answers() {
             let runs = self.pid().is_some_and(|pid| !is_zombie(pid));
             assert!(runs && started.elapsed() < Duration::from_secs(60), "larderd does not come up: {}", self.log());
             std::thread::sleep(Duration::from_millis(5));

@@ -55,17 +55,8 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
 }
 
 fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
-    let mounts = daemon.mounts.now().mounts;
-    let held = mounts.iter().filter_map(|mount| Some((mount, mount.connection.as_ref()?)));
-    info!(held = held.clone().count(), "keeper connected");
     socket.set_timeout(Some(SEND_TIMEOUT))?;
-    // The newest first: a mount that was unmounted while files were in use may still be served beside its successor, and
-    // the keeper takes the first of a name.
-    for (mount, connection) in held.rev() {
-        let dataset = Some(convert::dataset(&mount.request));
-        let held = v1::Connection { mount: mount.id.clone(), dataset, init: connection.init.clone() };
-        socket.send(Message::Held(held), Some(connection.fd.as_fd()))?;
-    }
+    return_held(daemon, socket)?;
     socket.send(Message::held_end(), None)?;
     // The keeper offers what this daemon lacks without pausing in between; its first silence means that it has finished.
     socket.set_timeout(Some(OFFERS_PAUSE))?;
@@ -91,4 +82,20 @@ fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
         };
         socket.send(Message::answer(outcome.map_err(|error| Chain(&error).to_string())), None)?;
     }
+}
+
+/// Sends the connections that are held here. It keeps no hold on them, since a mount lives for as long as a descriptor of its
+/// connection is open.
+fn return_held(daemon: &Daemon, socket: &Socket) -> std::io::Result<()> {
+    let mounts = daemon.mounts.now().mounts;
+    let held = mounts.iter().filter_map(|mount| Some((mount, mount.connection.as_ref()?)));
+    info!(held = held.clone().count(), "keeper connected");
+    // The newest first: a mount that was unmounted while files were in use may still be served beside its successor, and
+    // the keeper takes the first of a name.
+    for (mount, connection) in held.rev() {
+        let dataset = Some(convert::dataset(&mount.request));
+        let held = v1::Connection { mount: mount.id.clone(), dataset, init: connection.init.clone() };
+        socket.send(Message::Held(held), Some(connection.fd.as_fd()))?;
+    }
+    Ok(())
 }
