@@ -252,7 +252,7 @@ impl Node {
         self.token(request)?;
         match request.spec.placement.unwrap_or_default() {
             placement if placement != Placement::Local && self.cluster.is_none() => {
-                let what = format_args!("{placement} needs peers: start larderd with --peers");
+                let what = format_args!("{placement} needs other nodes: start larderd with --peers");
                 Err(NodeError::invalid("placement", what))
             }
             _ => Ok(()),

@@ -9,7 +9,7 @@ use super::node::{MembershipError, Node, check_name, invalid};
 /// The largest weight.
 const WEIGHT_MOST: u32 = 1_000_000;
 
-/// Nodes written as text: `a=10.0.0.1:9465,b=10.0.0.2:9465;weight=2;zone=z1`. Commas separate nodes, semicolons the settings of
+/// Nodes written as text: `a=10.0.0.1:9466,b=10.0.0.2:9466;weight=2;zone=z1`. Commas separate nodes, semicolons the settings of
 /// one node: `weight=N` (1 to 1000000) and `zone=Z`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeList(pub Vec<Node>);
@@ -47,7 +47,7 @@ pub(super) fn parse_file(text: &str) -> Result<Vec<Node>, MembershipError> {
 fn parse_node<'a>(name: &str, address: &str, settings: impl Iterator<Item = &'a str>) -> Result<Node, MembershipError> {
     check_name("the name of a node", name)?;
     let address: SocketAddr = address.parse().map_err(|_| {
-        invalid(format_args!("{name}: {address:?} is not an address: write 10.0.0.1:9465 or [fd00::1]:9465"))
+        invalid(format_args!("{name}: {address:?} is not an address: write 10.0.0.1:9466 or [fd00::1]:9466"))
     })?;
     if address.port() == 0 {
         return Err(invalid(format_args!("{name}: the port is 0")));
@@ -102,8 +102,8 @@ mod tests {
 
     #[test]
     fn a_list_is_read_and_sorted() {
-        let list: NodeList = "b=10.0.0.2:9465;weight=2;zone=z1, a=[fd00::1]:1".parse().unwrap();
-        assert_eq!(list.0, [node("a", "[fd00::1]:1", 1, ""), node("b", "10.0.0.2:9465", 2, "z1")]);
+        let list: NodeList = "b=10.0.0.2:9466;weight=2;zone=z1, a=[fd00::1]:1".parse().unwrap();
+        assert_eq!(list.0, [node("a", "[fd00::1]:1", 1, ""), node("b", "10.0.0.2:9466", 2, "z1")]);
     }
 
     #[test]

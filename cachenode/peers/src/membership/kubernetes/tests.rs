@@ -26,7 +26,7 @@ fn slice(name: &str, version: u32, endpoints: Value) -> Value {
     json!({
         "metadata": {"name": name, "resourceVersion": version.to_string()},
         "endpoints": endpoints,
-        "ports": [{"name": "metrics", "port": 9464}, {"name": "peers", "port": 9465}],
+        "ports": [{"name": "metrics", "port": 9464}, {"name": "peers", "port": 9466}],
     })
 }
 
@@ -69,7 +69,7 @@ fn endpoints_that_serve_are_nodes() {
     ]));
     assert_eq!(
         names(&all.nodes("peers")),
-        ["a=10.0.0.1:9465", "b=10.0.0.2:9465", "e=10.0.0.4:9465", "pod-5=10.0.0.5:9465"]
+        ["a=10.0.0.1:9466", "b=10.0.0.2:9466", "e=10.0.0.4:9466", "pod-5=10.0.0.5:9466"]
     );
     assert_eq!(names(&all.nodes(""))[0], "a=10.0.0.1:9464");
     assert_eq!(all.nodes("none"), []);
@@ -89,7 +89,7 @@ fn events_are_applied_and_odd_ones_are_errors() {
     assert!(matches!(apply("ERROR", json!({"code": 500, "message": "no"})), Err(ApiError::Unexpected { .. })));
     assert!(matches!(apply("ADDED", json!({"no": 1})), Err(ApiError::Unexpected { .. })));
     assert!(matches!(all.apply(b"not json\n"), Err(ApiError::Unexpected { .. })));
-    assert_eq!((all.version.as_str(), names(&all.nodes("peers"))), ("9", vec!["c=10.0.0.3:9465".to_owned()]));
+    assert_eq!((all.version.as_str(), names(&all.nodes("peers"))), ("9", vec!["c=10.0.0.3:9466".to_owned()]));
 }
 
 #[test]
@@ -221,10 +221,10 @@ async fn endpoints_are_listed_watched_resumed_and_listed_again() {
         ca_file: folder.path().join("none"),
     };
     let (mut membership, watcher) = MemberSource::Kubernetes(service).open().await.unwrap();
-    assert_eq!(names(&membership.borrow_and_update()), ["a=10.0.0.1:9465"]);
+    assert_eq!(names(&membership.borrow_and_update()), ["a=10.0.0.1:9466"]);
     let stopping = CancellationToken::new();
     let watching = tokio::spawn(watcher.run(stopping.clone()));
-    for expected in ["a=10.0.0.2:9465", "a=10.0.0.3:9465", "a=10.0.0.4:9465", "a=10.0.0.5:9465"] {
+    for expected in ["a=10.0.0.2:9466", "a=10.0.0.3:9466", "a=10.0.0.4:9466", "a=10.0.0.5:9466"] {
         changed(&mut membership).await;
         assert_eq!(names(&membership.borrow_and_update()), [expected]);
         if expected.contains("10.0.0.4") {
@@ -260,7 +260,7 @@ async fn a_node_starts_while_the_api_server_is_away_and_finds_the_others_later()
     assert_eq!(*membership.borrow_and_update(), Arc::default());
     let watching = tokio::spawn(watcher.run(CancellationToken::new()));
     changed(&mut membership).await;
-    assert_eq!(names(&membership.borrow_and_update()), ["a=10.0.0.1:9465"]);
+    assert_eq!(names(&membership.borrow_and_update()), ["a=10.0.0.1:9466"]);
     watching.abort();
     assert_eq!(*surprises.lock().unwrap(), Vec::<String>::new());
 }
