@@ -47,8 +47,9 @@ fn a_full_volume_is_understood() {
 
 #[test]
 fn every_bad_value_is_refused_by_its_name() {
+    let upper = "AB".repeat(32);
     let long = format!("s3://b/{}", "a".repeat(2000));
-    let bad: [(&str, &[(&str, &str)]); 29] = [
+    let bad: [(&str, &[(&str, &str)]); 30] = [
         ("source", &[]),
         ("sauce", &[("sauce", "s3://b")]),
         ("source", &[("source", "bucket/x")]),
@@ -66,6 +67,7 @@ fn every_bad_value_is_refused_by_its_name() {
         ("region", &[("source", "s3://b"), ("region", "eu west")]),
         ("anonymous", &[("source", "s3://b"), ("anonymous", "yes")]),
         ("snapshot", &[("source", "s3://b"), ("snapshot", "abc")]),
+        ("snapshot", &[("source", "s3://b"), ("snapshot", &upper)]),
         ("cacheSize", &[("source", "s3://b"), ("cacheSize", "lots")]),
         ("cacheSize", &[("source", "s3://b"), ("cacheSize", "-1")]),
         ("cacheSize", &[("source", "s3://b"), ("cacheSize", "0")]),

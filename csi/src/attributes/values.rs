@@ -11,6 +11,9 @@ use crate::attributes::error::AttributeError;
 /// The longest value of an attribute.
 const VALUE_BYTES: usize = 1024;
 
+/// What a snapshot must be.
+const SNAPSHOT: &str = "must be 64 lower-case hex digits";
+
 /// What the administrator allows.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
@@ -39,12 +42,15 @@ impl RawSpec<'_> {
         check_endpoint(self.endpoint)?;
         check_region(self.region)?;
         let invalid = |name, what: &str| AttributeError::value(name, what);
+        if self.snapshot.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return Err(invalid("snapshot", SNAPSHOT));
+        }
         Ok(DatasetSpec {
             source: self.source.to_owned(),
             endpoint: given(self.endpoint),
             region: given(self.region),
             anonymous: self.anonymous,
-            snapshot: optional(self.snapshot).map_err(|()| invalid("snapshot", "must be 64 lower-case hex digits"))?,
+            snapshot: optional(self.snapshot).map_err(|()| invalid("snapshot", SNAPSHOT))?,
             cache_bytes: self.cache_size.map(cache_size).transpose()?,
             policy: optional(self.policy).map_err(|()| invalid("policy", "must be nr, lru, fifo or random"))?,
             placement: optional(self.placement).map_err(|()| {
