@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder_cachenode::{CacheSpec, Dataset, DatasetConfig, open_manifest};
-use larder_dataset::manifest::FileSource;
+use larder_dataset::manifest::PlainFile;
 use larder_dataset::{ManifestBuilder, NameRules, PolicyKind, VersionTag};
 use larder_fs::connection::{ServeConfig, serve};
 use larder_import::write_manifest;
@@ -72,7 +72,7 @@ fn requests(criterion: &mut Criterion) {
     for file in 0..FILES {
         let path = format!("all/image-{file:07}.jpg");
         let version = VersionTag::ETag("\"0123456789abcdef0123456789abcdef\"".into());
-        let source = FileSource { path: path.as_bytes(), size: 111_000, mtime_ns: 0, version };
+        let source = PlainFile { path: path.as_bytes(), size: 111_000, mtime_ns: 0, version };
         builder.push(&source, NameRules::OBJECT_STORE).unwrap();
     }
     let url = format!("file://{}", data.display());

@@ -1,23 +1,23 @@
-//! Look-ups in a manifest of a million files, as LOOKUP, GETATTR and READDIRPLUS make them.
+//! Lookups in a manifest of a million files, as for LOOKUP, GETATTR and READDIRPLUS.
 #![expect(missing_docs, reason = "criterion's macros make functions without them")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use larder_dataset::manifest::FileSource;
+use larder_dataset::manifest::PlainFile;
 use larder_dataset::{DirIndex, Entry, FileIndex, Manifest, ManifestBuilder, NameRules, VersionTag};
 
-/// Files in the big folder, and in all others together.
+/// Files in the big folder, and in all other folders together.
 const FILES: u32 = 500_000;
-/// Files in each of the others.
+/// Files in each of the other folders.
 const FILES_IN_A_FOLDER: u32 = 1000;
 
 fn manifest() -> Manifest<Vec<u8>> {
     let mut builder = ManifestBuilder::new();
     let mut push = |path: &str| {
         let version = VersionTag::ETag("\"0123456789abcdef0123456789abcdef\"".into());
-        let file = FileSource { path: path.as_bytes(), size: 111_000, mtime_ns: 0, version };
+        let file = PlainFile { path: path.as_bytes(), size: 111_000, mtime_ns: 0, version };
         builder.push(&file, NameRules::OBJECT_STORE).unwrap();
     };
     for file in 0..FILES {
@@ -27,7 +27,7 @@ fn manifest() -> Manifest<Vec<u8>> {
     Manifest::open(builder.finish("bench", "s3://bench/train", 0).unwrap().to_bytes()).unwrap()
 }
 
-/// Numbers below `below`, each as likely, without a generator's cost: the multiplier is odd, so none repeats early.
+/// Numbers below `below`, equally likely, without the cost of a generator; the multiplier is odd, so none repeats early.
 fn scattered(below: u32) -> impl FnMut() -> u32 {
     let mut state = 0_u32;
     move || {

@@ -1,4 +1,4 @@
-//! Who owns a block, as each miss asks.
+//! Finding the owners of a block, as each miss does.
 #![expect(missing_docs, reason = "criterion's macros make functions without them")]
 
 use std::hint::black_box;

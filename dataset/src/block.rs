@@ -1,7 +1,7 @@
-//! Blocks: the unit of caching. A file of up to 4 MiB is one block; a larger one is cut every 4 MiB.
+//! Blocks: the unit of caching. A file of up to 4 MiB is one block; a larger one is split every 4 MiB.
 //!
-//! Blocks are numbered through the whole snapshot in file order, so that a flat table indexed by [`BlockIndex`] can say
-//! where each one is. An empty file has no block.
+//! Blocks are numbered through the whole snapshot in file order, so that a flat table indexed by [`BlockIndex`] can hold
+//! the place of each. An empty file has no block.
 
 /// The most bytes a block holds.
 pub const BLOCK_BYTES: u64 = 4 << 20;
@@ -28,7 +28,7 @@ pub struct BlockRange {
     pub block: BlockIndex,
     /// First byte, counted from the start of the block.
     pub start: u32,
-    /// Bytes; at least 1.
+    /// Length in bytes, at least 1.
     pub len: u32,
 }
 
@@ -39,18 +39,18 @@ impl BlockRange {
     }
 }
 
-/// The piece of a read that falls into one block.
+/// The part of a read that falls into one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPart {
     /// Which block of the snapshot.
     pub block: BlockIndex,
     /// Where the block starts in its file, in bytes.
     pub file_offset: u64,
-    /// Bytes that the whole block holds.
+    /// Length of the whole block in bytes.
     pub block_len: u32,
-    /// First byte wanted, counted from the start of the block.
+    /// First byte of the part, counted from the start of the block.
     pub start: u32,
-    /// Bytes wanted.
+    /// Length of the part in bytes.
     pub len: u32,
 }
 
@@ -71,8 +71,18 @@ impl BlockPart {
     }
 }
 
-/// Cuts a read of `len` bytes at `offset` into the blocks of a file of `size` bytes whose first block is `first_block`.
-/// What lies beyond the end of the file is left out.
+/// Splits a read of `len` bytes at `offset` into its parts, for a file of `size` bytes whose first block is `first_block`.
+/// Bytes beyond the end of the file are left out.
+///
+/// ```
+/// use larder_dataset::block::{BLOCK_BYTES, BlockIndex, parts};
+///
+/// // A file of 5 MiB has the blocks 7 and 8; this read ends one byte into the second.
+/// let parts: Vec<_> = parts(BlockIndex(7), 5 << 20, BLOCK_BYTES - 2, 3).collect();
+/// assert_eq!((parts[0].block, parts[0].start, parts[0].len), (BlockIndex(7), 4_194_302, 2));
+/// assert_eq!((parts[1].block, parts[1].start, parts[1].len), (BlockIndex(8), 0, 1));
+/// assert_eq!(parts[1].block_len, 1 << 20);
+/// ```
 pub fn parts(first_block: BlockIndex, size: u64, offset: u64, len: u64) -> impl Iterator<Item = BlockPart> {
     let end = offset.saturating_add(len).min(size);
     let mut at = offset;
@@ -87,7 +97,7 @@ pub fn parts(first_block: BlockIndex, size: u64, offset: u64, len: u64) -> impl 
         let len = (end - at).min(block_len - start);
         at += len;
         Some(BlockPart {
-            // A manifest holds at most u32::MAX blocks, which its builder and decoder both check.
+            // The builder and the decoder of a manifest both check that it has at most u32::MAX blocks.
             block: BlockIndex(first_block.0 + nth as u32),
             file_offset,
             block_len: block_len as u32,

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-/// Displays an error and its sources, except a source whose text the line ends with already.
+/// Displays an error and its sources. A source is left out if the line already ends with its text.
 pub struct Chain<'a>(pub &'a dyn Error);
 
 impl fmt::Display for Chain<'_> {

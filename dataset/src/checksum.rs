@@ -1,7 +1,8 @@
 //! CRC32C, the checksum of everything that Larder stores and packs.
 //!
-//! Every byte that a reader gets from the cache's disk is summed first. Carry-less multiplication over wide vectors is four
-//! times as fast as the CPU's CRC instruction over bytes in its cache; over bytes fresh from the disk, memory is the limit.
+//! Every byte that a reader gets from the cache's disk is checksummed first. Over bytes in the CPU's cache, carry-less
+//! multiplication over wide vectors is four times as fast as the CPU's CRC instruction; over bytes fresh from the disk,
+//! memory is the limit.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -10,15 +11,15 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The CRC32C of what `crc` is that of, followed by `bytes`. That of nothing is 0.
+/// Continues a CRC32C: the checksum of the bytes that gave `crc`, followed by `bytes`. The CRC32C of no bytes is 0.
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(bytes);
-    // 32 bits of a type that fits all CRCs.
+    // The type fits all CRCs; this one has 32 bits.
     digest.finalize() as u32
 }
 
-/// The CRC32C of two pieces one after the other, out of theirs; the second has `second_len` bytes.
+/// The CRC32C of two adjacent pieces from the CRC32C of each; the second has `second_len` bytes.
 pub fn crc32c_combine(first: u32, second: u32, second_len: u64) -> u32 {
     let both = crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, u64::from(first), u64::from(second), second_len);
     both as u32
@@ -35,7 +36,7 @@ mod tests {
         let bytes: Vec<u8> = (0..100_000_u32).map(|n| ((n * 7919) >> 5) as u8).collect();
         for len in [0, 1, 63, 64, 255, 4096, 65_537, bytes.len()] {
             let (head, tail) = bytes.split_at(len);
-            // A bit at a time, as the standard has it.
+            // Bit by bit, as the standard defines it.
             let slow = !head.iter().fold(u32::MAX, |crc, byte| {
                 (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
             });

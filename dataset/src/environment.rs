@@ -1,4 +1,4 @@
-//! Names of environment variables that several programs agree on.
+//! Names of environment variables that several programs share.
 
-/// The token that opens a dataset to peers. It travels with the credentials.
+/// The token that gives peers access to a dataset. It travels with the credentials.
 pub const PEER_TOKEN: &str = "LARDER_PEER_TOKEN";

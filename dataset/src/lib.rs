@@ -1,11 +1,13 @@
-//! The domain of Larder: what a dataset's snapshot is made of.
+//! The domain of Larder: the parts of a dataset's snapshot.
 //!
-//! The cast: [`name`] decides which origin keys can be file names; [`block`] cuts files into the units of caching;
-//! [`manifest`] is the immutable index of a snapshot, and at the same time the inode table of a mount; [`placement`] says
-//! which nodes own what; [`spec`] is a dataset as users describe it, and [`size`] and [`policy`] are its vocabulary.
+//! - [`name`] decides which origin keys can be file names.
+//! - [`block`] splits files into the units of caching.
+//! - [`manifest`] is the immutable index of a snapshot and the inode table of its mounts.
+//! - [`placement`] decides which nodes own which blocks.
+//! - [`spec`] is a dataset as users describe it; [`size`] and [`policy`] are parts of it.
 //!
 //! Invariant: everything here is pure. No I/O, no clock, no logging, no async: the same input gives the same answer on
-//! every node, so that readers, schedulers and controllers cannot disagree.
+//! every node, so readers, schedulers and controllers cannot disagree.
 
 pub mod block;
 mod chain;

@@ -1,30 +1,30 @@
-//! Which origin keys can be file names, and why the others cannot.
+//! Decides which origin keys can be file names, and why the others cannot.
 //!
-//! A key becomes a path by splitting it at `/`. Nothing is repaired: a key that is not a clean relative path is rejected
-//! with its reason, listed by `larder import` and reachable under no name, so that no key can shadow or escape another.
+//! A key becomes a path by splitting it at `/`. Nothing is repaired: a key that is not a clean relative path is rejected.
+//! `larder import` lists it with the reason, and no name leads to it, so that no key can shadow or escape another.
 
 use std::fmt;
 
-/// The most bytes one part of a path may have (Linux's NAME_MAX).
+/// Maximum length of one part of a path in bytes (Linux's NAME_MAX).
 pub const NAME_MAX: usize = 255;
 
-/// The most bytes a whole path may have (Linux's PATH_MAX, less its final NUL).
+/// Maximum length of a whole path in bytes (Linux's PATH_MAX without the final NUL).
 pub const PATH_MAX: usize = 4095;
 
-/// The folder at the root of each mount that tells about the mount itself.
+/// The folder at the root of each mount that describes the mount itself.
 pub const RESERVED: &[u8] = b".larder";
 
-/// What a kind of origin cannot express, beside what no file system can.
+/// Which names a kind of origin can express, beside the rules of every file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameRules {
-    /// False where keys with ASCII control characters cannot be asked for.
+    /// False where no request can carry a key with ASCII control characters.
     pub control_characters: bool,
 }
 
 impl NameRules {
-    /// Object stores: keys with control characters cannot be put into a request.
+    /// Object stores: no request can carry a key with control characters.
     pub const OBJECT_STORE: Self = Self { control_characters: false };
-    /// Local folders: every byte but `/` and NUL.
+    /// Local folders: every byte except `/` and NUL.
     pub const FOLDER: Self = Self { control_characters: true };
 }
 
@@ -38,22 +38,22 @@ pub enum Rejection {
     DotPart,
     /// A part of more than 255 bytes.
     PartTooLong,
-    /// More than 4,095 bytes in all.
+    /// More than 4,095 bytes in total.
     PathTooLong,
     /// A NUL byte.
     Nul,
-    /// An ASCII control character, in an origin that cannot be asked for it.
+    /// An ASCII control character, in an origin whose requests cannot carry it.
     ControlCharacter,
     /// Below the reserved folder `.larder` at the root.
     Reserved,
-    /// There is a folder of the same name (`a` beside `a/b`).
+    /// A folder has the same name (`a` beside `a/b`).
     ShadowedByFolder,
     /// A folder marker (a key that ends in `/`) that holds bytes.
     MarkerWithBytes,
 }
 
 impl Rejection {
-    /// Every reason, for tables.
+    /// Every reason.
     pub const ALL: [Self; 9] = [
         Self::EmptyPart,
         Self::DotPart,
@@ -88,7 +88,16 @@ impl fmt::Display for Rejection {
     }
 }
 
+impl std::error::Error for Rejection {}
+
 /// Checks that `path` is a clean relative path of a file or folder. Errors: the first reason found.
+///
+/// ```
+/// use larder_dataset::name::{NameRules, Rejection, check};
+///
+/// assert_eq!(check(b"train/cat.jpg", NameRules::OBJECT_STORE), Ok(()));
+/// assert_eq!(check(b"train//cat.jpg", NameRules::OBJECT_STORE), Err(Rejection::EmptyPart));
+/// ```
 pub fn check(path: &[u8], rules: NameRules) -> Result<(), Rejection> {
     if path.len() > PATH_MAX {
         return Err(Rejection::PathTooLong);
@@ -113,7 +122,7 @@ pub fn check(path: &[u8], rules: NameRules) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Splits a clean path into its folder (empty for the root) and its last part.
+/// Splits a clean path into its folder (empty for the root) and its last part, the name.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),

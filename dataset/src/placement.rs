@@ -1,19 +1,19 @@
-//! Placement: which nodes own which piece of a dataset, by weighted rendezvous hashing.
+//! Placement: which nodes own which blocks of a dataset, by weighted rendezvous hashing.
 //!
-//! The cast: [`Members`] are the nodes, [`PlaceKey`] is what is placed as one, [`Placement`] says how many nodes own it.
-//! For each key every member draws a waiting time, exponentially distributed with its weight as the rate, out of nothing
-//! but a hash of its name and the key. Those who wait least own the key. The chance to be first is the member's share of
-//! all weights; and as nobody's draw depends on anybody else, a member that leaves gives away only what it owned, and one
-//! that joins takes only what it will own.
+//! [`Members`] are the nodes, a [`PlaceKey`] is a unit of placement (a block, or an extent of a pack), and [`Placement`]
+//! is the number of nodes that own each. For each key, every member draws a waiting time from an exponential distribution
+//! whose rate is its weight. The draw depends on nothing but a hash of the member's name and the key. The members with the
+//! shortest times own the key. A member's chance to be first is its share of all weights. Since no draw depends on another
+//! member, a member that leaves gives away only what it owned, and one that joins takes only what it will own.
 //!
-//! Invariant: the same members and key give the same owners on every node, in whatever order the members were listed and
-//! whatever the machine. So names and snapshots are hashed with SHA-256, the rest is integer arithmetic and those
-//! operations on f64 (`+ - * /`, comparison) whose results IEEE 754 fixes to the last bit; `f64::ln`, which it does not,
-//! is done without. To change the function is to move every dataset of every cluster; the tests hold it in a table.
+//! Invariant: the same members and key give the same owners on every node and machine, in whatever order the members were
+//! listed. Therefore names and snapshots are hashed with SHA-256, and the rest uses integers and those operations on f64
+//! (`+ - * /`, comparison) whose results IEEE 754 defines to the last bit. It does not define `f64::ln`, which is not used.
+//! A change of the function would move every dataset of every cluster; a table in the tests pins it.
 //!
-//! It does not know who is alive, nor what a node has. Two nodes that see different members may name different owners:
-//! that costs a GET more, since the one asked may have to fetch what the other has, and never a wrong byte, since a
-//! block is checked against its snapshot wherever it comes from.
+//! This module does not know which nodes are alive or what they have cached. Two nodes that see different members may name
+//! different owners. That costs an extra GET, since the requested owner may have to fetch a block that the other has. It
+//! never gives a wrong byte, since a block is checked against its snapshot wherever it comes from.
 
 use std::fmt;
 use std::num::NonZeroU8;
@@ -26,32 +26,45 @@ use sha2::{Digest, Sha256};
 use crate::block::BlockIndex;
 use crate::snapshot::SnapshotId;
 
-/// Up to this many owners are found without allocating.
+/// Finding up to this many owners does not allocate.
 const FEW: usize = 8;
 
 /// How a dataset's blocks are spread over the nodes that cache it.
+///
+/// ```
+/// use larder_dataset::{BlockIndex, Member, Members, PlaceKey, Placement, SnapshotId};
+///
+/// let placement: Placement = "replicated:2".parse()?;
+/// let member = |name: &str, zone: &str| Member { name: name.into(), weight: 1, zone: zone.into() };
+/// let members = Members::new([member("a", "west"), member("b", "west"), member("c", "east")]);
+///
+/// let owners = members.owners(placement, PlaceKey::block(&SnapshotId([0; 32]), BlockIndex(0)));
+/// assert_eq!(owners.len(), 2);
+/// assert_ne!(members.get(owners[0]).zone, members.get(owners[1]).zone);
+/// # Ok::<(), larder_dataset::PlacementError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Placement {
-    /// Each node caches what it reads; nobody owns anything.
+    /// Each node caches what it reads; no block has an owner.
     #[default]
     Local,
-    /// Each piece has one owner, so that the nodes' caches add up.
+    /// Each block has one owner, so that the nodes' caches add up.
     Partitioned,
-    /// Each piece has this many owners, in different zones as far as there are zones. One is the same as `Partitioned`.
+    /// Each block has this many owners, in different zones as far as there are zones. One is the same as `Partitioned`.
     Replicated(NonZeroU8),
 }
 
-/// A placement that nobody can read.
+/// A text that is not a placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("placement {given:?} is none of local, partitioned, replicated:N (N copies, 1 to 255)")]
+#[error("placement {given:?} is invalid: use local, partitioned or replicated:N (N copies, 1 to 255)")]
 pub struct PlacementError {
-    /// What was given instead.
+    /// The text.
     pub given: String,
 }
 
 impl Placement {
-    /// How many nodes own each piece, if there are that many.
+    /// How many nodes own each block, if there are that many nodes.
     pub const fn copies(self) -> u8 {
         match self {
             Self::Local => 0,
@@ -88,7 +101,7 @@ impl TryFrom<String> for Placement {
 impl FromStr for Placement {
     type Err = PlacementError;
 
-    /// Reads exactly what `Display` writes.
+    /// Accepts exactly the texts that `Display` writes.
     fn from_str(text: &str) -> Result<Self, PlacementError> {
         let placement = match text.strip_prefix("replicated:") {
             Some(copies) => copies.parse().ok().map(Self::Replicated),
@@ -96,64 +109,64 @@ impl FromStr for Placement {
             None if text == "partitioned" => Some(Self::Partitioned),
             None => None,
         };
-        // Rust's integers may also be written `+2` and `02`.
+        // Rust also parses `+2` and `02` as integers.
         placement
             .filter(|placement| placement.to_string() == text)
             .ok_or_else(|| PlacementError { given: text.to_owned() })
     }
 }
 
-/// What is placed as one.
+/// A unit of placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlaceKey(u64);
 
 impl PlaceKey {
-    /// A block by itself.
+    /// A single block.
     pub fn block(snapshot: &SnapshotId, block: BlockIndex) -> Self {
         Self(absorb(Self::domain(snapshot, 0), u64::from(block.0)))
     }
 
-    /// The `extent`th piece of a pack, with all blocks in it.
+    /// Extent number `extent` of a pack, with all blocks in it.
     pub fn extent(snapshot: &SnapshotId, pack: u32, extent: u64) -> Self {
         Self(absorb(absorb(Self::domain(snapshot, 1), u64::from(pack)), extent))
     }
 
-    /// A state that no other snapshot and no other kind of key starts from.
+    /// The initial state of the hash, different for each snapshot and kind of key.
     fn domain(snapshot: &SnapshotId, kind: u64) -> u64 {
         absorb(first_word(&snapshot.0), kind)
     }
 }
 
-/// One node.
+/// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// What it is called everywhere in the cluster.
+    /// Its name, the same everywhere in the cluster.
     pub name: String,
-    /// Its share, relative to the others' weights: say, the size of its cache. With 0 it owns nothing.
+    /// Its share relative to the others' weights, such as the size of its cache. With 0 it owns nothing.
     pub weight: u32,
-    /// What fails together with it: a rack, a zone of a cloud. Members whose zone is empty count as one zone, since nobody
-    /// knows that they do not fail together.
+    /// Its failure domain: a rack, or a zone of a cloud. All members without a zone count as one zone, since nothing says
+    /// that they fail independently.
     pub zone: String,
 }
 
-/// All nodes of a cluster, sorted by name. Immutable: any number of threads may ask at the same time.
+/// All nodes of a cluster, sorted by name. Immutable; any number of threads may share it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Members {
     members: Vec<Member>,
-    /// Those with a weight, in the same order.
+    /// The members with a weight, in the same order.
     entrants: Vec<Entrant>,
-    /// How many zones the entrants lie in.
+    /// Number of zones that have an entrant.
     zone_count: usize,
 }
 
-/// What a draw needs to know of a member, side by side for the one pass over all of them.
+/// The data of a member that a draw needs, compact for the one pass over all members.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entrant {
     /// The hash of its name.
     seed: u64,
-    /// 1 / weight: the mean of its waiting times.
+    /// The mean of its waiting times: 1 / weight.
     mean_wait: f64,
-    /// Its position among the members.
+    /// Its position in the list of members.
     at: u32,
     /// The number of its zone.
     zone: u32,
@@ -168,13 +181,13 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Holds a place in a list until someone better comes.
+    /// Fills a place in a list until a better candidate comes.
     const NOBODY: Self = Self { wait: f64::INFINITY, at: u32::MAX, zone: u32::MAX };
 }
 
 impl Members {
-    /// The order in which members are given does not matter, not even where several have one name (a node may appear in
-    /// more than one EndpointSlice): the one with the largest weight counts, among those the one whose zone sorts last.
+    /// The order of `members` does not matter, not even where several have one name (a node may appear in more than one
+    /// EndpointSlice). Of these, the one with the largest weight counts; of equal weights, the one whose zone sorts last.
     pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
         let mut members: Vec<Member> = members.into_iter().collect();
         members.sort_by(|a, b| (&a.name, b.weight, &b.zone).cmp(&(&b.name, a.weight, &a.zone)));
@@ -199,7 +212,7 @@ impl Members {
         self.members.iter()
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -209,21 +222,21 @@ impl Members {
         self.members.is_empty()
     }
 
-    /// The member at a position. Panics if there is none, as there always is for one of [`Members::owners`].
+    /// The member at a position. Panics if there is none; every position that [`Members::owners`] gives has one.
     pub fn get(&self, at: u32) -> &Member {
         &self.members[at as usize]
     }
 
-    /// The position of the member of this name.
+    /// The position of the member with this name.
     pub fn position(&self, name: &str) -> Option<u32> {
         self.members.binary_search_by(|member| member.name.as_str().cmp(name)).ok().map(|at| at as u32)
     }
 
-    /// The positions of the owners of `key`, best first: as many as `placement` asks for, or all members with a weight
-    /// if they are fewer. The first is the one that owns it when `Partitioned`. The others lie in zones of their own, zones
-    /// in the order of their best member; when no zone is left, the next best of all follow.
+    /// The positions of the owners of `key`, best first: as many as `placement` requires, or all members with a weight if
+    /// there are fewer. The first is the only owner under `Partitioned`. The others are in different zones, in the order of
+    /// each zone's best member; when every zone has an owner, the next best members of all follow.
     ///
-    /// One pass over the members, without allocation up to eight owners.
+    /// Makes one pass over the members, and does not allocate for up to eight owners.
     pub fn owners(&self, placement: Placement, key: PlaceKey) -> Owners {
         let copies = usize::from(placement.copies()).min(self.entrants.len());
         let mut owners = Owners::default();
@@ -237,14 +250,14 @@ impl Members {
             many.resize(2 * copies, Candidate::NOBODY);
             &mut many[..]
         };
-        // The best of each zone, and the best of all for when zones run out.
+        // The best of each zone, and the best of all for when the zones run out.
         let (zone_best, best) = candidates.split_at_mut(copies.min(self.zone_count));
         let best = &mut best[..if zone_best.len() < copies { copies } else { 0 }];
 
         let mut slowest = f64::INFINITY;
         for entrant in &self.entrants {
             let chance = chance(entrant.seed, key);
-            // -ln(1 - x) >= x, so that few need the logarithm.
+            // -ln(1 - x) >= x, so few entrants need the logarithm.
             if chance * entrant.mean_wait >= slowest {
                 continue;
             }
@@ -277,12 +290,12 @@ impl<'a> IntoIterator for &'a Members {
     }
 }
 
-/// Positions of owners, best first; a slice of them.
+/// The positions of owners, best first. Dereferences to a slice.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
     few: [u32; FEW],
     len: usize,
-    /// All of them, once they are more than `few` holds.
+    /// All positions, once there are more than `few` holds.
     many: Vec<u32>,
 }
 
@@ -308,8 +321,8 @@ impl Deref for Owners {
     }
 }
 
-/// Puts a candidate into its place in a sorted list, in stead of the one at `replaced` or else of the last, unless it
-/// waits longer than that one. Of two that wait alike the earlier member stays ahead.
+/// Inserts a candidate into a sorted list. It replaces the one at `replaced`, or else the last, unless it waits longer than
+/// that one. Of two with equal times, the earlier member stays ahead.
 fn insert(list: &mut [Candidate], replaced: Option<usize>, candidate: Candidate) {
     let Some(out) = replaced.or(list.len().checked_sub(1)) else { return };
     let place = list.partition_point(|held| held.wait <= candidate.wait);
@@ -319,23 +332,23 @@ fn insert(list: &mut [Candidate], replaced: Option<usize>, candidate: Candidate)
     }
 }
 
-/// How long the last of a list waits; less than anybody if there is none.
+/// The waiting time of a list's last candidate; 0, less than any other, for an empty list.
 fn last_wait(list: &[Candidate]) -> f64 {
     list.last().map_or(0.0, |held| held.wait)
 }
 
-/// A member's draw for a key: a number between 0 and 1, both excluded, each of 2^52 as likely.
+/// A member's draw for a key: one of 2^52 equally likely numbers between 0 and 1, both excluded.
 fn chance(seed: u64, key: PlaceKey) -> f64 {
     let bits = mix(seed ^ key.0) >> 12;
-    // 52 bits and a half are all that an f64 holds, so neither this nor 1 - this is rounded.
+    // An f64 holds 52 bits and a half exactly, so neither this number nor 1 minus it is rounded.
     (bits as f64 + 0.5) * (1.0 / (1_u64 << 52) as f64)
 }
 
-/// -ln(1 - chance), never less than `chance`: what is as likely as that to be waited at most, when the mean is 1.
+/// -ln(1 - chance), never less than `chance`: the waiting time with mean 1 that is not exceeded with probability `chance`.
 ///
-/// `f64::ln` may differ in the last bit between machines. This cannot: see the module.
+/// `f64::ln` may differ in the last bit between machines. This function cannot: see the module.
 fn exponential(chance: f64) -> f64 {
-    /// 1 / (2n + 1). As t is at most 1/3, what is left out is less than 1e-8 of the result.
+    /// 1 / (2n + 1). As t is at most 1/3, the truncated terms are less than 1e-8 of the result.
     const TERMS: [f64; 8] = [1.0, 1.0 / 3.0, 1.0 / 5.0, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0];
     let (mut rest, mut wait) = (1.0 - chance, 0.0);
     while rest < 0.5 {
@@ -348,19 +361,19 @@ fn exponential(chance: f64) -> f64 {
     wait + 2.0 * t * series
 }
 
-/// Takes a word into the state of a hash: the `word`th number that the generator SplitMix64 makes from this state.
+/// Mixes a word into the state of a hash: gives number `word` of the generator SplitMix64 that starts from this state.
 fn absorb(state: u64, word: u64) -> u64 {
     mix(state.wrapping_add(word.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// SplitMix64's mixing: each bit of the input changes each bit of the output half of the time.
+/// SplitMix64's mixing function: each bit of the input changes each bit of the output half of the time.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// The first eight bytes of a SHA-256, little-endian: as good as any other eight.
+/// The first eight bytes of a SHA-256, little-endian; any other eight would do as well.
 fn first_word(hash: &[u8; 32]) -> u64 {
     hash[..8].iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte))
 }

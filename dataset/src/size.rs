@@ -1,4 +1,4 @@
-//! Sizes and times as people write them: `64MiB`, `111KB`, `2.5GiB`, `1000`; `250ms`, `60s`, `2m`.
+//! Sizes and durations as users write them: `64MiB`, `111KB`, `2.5GiB`, `1000`; `250ms`, `60s`, `2m`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 10] = [
     ("", 1),
 ];
 
-/// Reads a number of bytes. Errors: what is accepted.
+/// Parses a number of bytes. The error names the accepted forms.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let accepted = || format!("`{text}` is not a size; write for example 64MiB, 100GiB, 111KB or 1048576");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -34,29 +34,29 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Writes a number of bytes so that [`parse_bytes`] reads exactly the same: `100GiB`, `1536KiB`, `1001`.
+/// Writes a number of bytes so that [`parse_bytes`] gives exactly the same number: `100GiB`, `1536KiB`, `1001`.
 pub fn exact_bytes(bytes: u64) -> String {
     let binary = UNITS[..4].iter().rev().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor));
     binary.map_or_else(|| bytes.to_string(), |(unit, factor)| format!("{}{unit}", bytes / factor))
 }
 
-/// For serde: a size as text, or nothing.
+/// For serde: an optional size as text.
 pub mod optional {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    /// Writes it as [`super::exact_bytes`].
+    /// Writes the size with [`super::exact_bytes`].
     pub fn serialize<S: Serializer>(bytes: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
         bytes.map(super::exact_bytes).serialize(serializer)
     }
 
-    /// Reads it as [`super::parse_bytes`].
+    /// Parses the size with [`super::parse_bytes`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
         text.map(|text| super::parse_bytes(&text)).transpose().map_err(serde::de::Error::custom)
     }
 }
 
-/// Reads a time. Errors: what is accepted.
+/// Parses a duration. The error names the accepted forms.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let accepted = || format!("`{text}` is not a time; write for example 250ms, 60s or 2m");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -74,7 +74,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Writes a number of bytes with three digits or so.
+/// Writes a number of bytes in a rounded form for people: `1.5 MB`.
 pub fn show_bytes(bytes: u64) -> String {
     let (unit, factor) = match bytes {
         0..1_000 => return format!("{bytes} B"),

@@ -1,11 +1,12 @@
-//! The name of a snapshot.
+//! The id of a snapshot.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Identifies a snapshot: SHA-256 over what it holds and where from. Two snapshots of the same listing are one.
+/// Identifies a snapshot: SHA-256 over its contents and its origin's URL. Two snapshots of the same listing have the same
+/// id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SnapshotId(pub [u8; 32]);
@@ -24,7 +25,7 @@ impl fmt::Debug for SnapshotId {
 
 /// A text that is not a snapshot id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a snapshot id: write its 64 hex digits, as `larder stats` shows them")]
+#[error("{given:?} is not a snapshot id: give its 64 hex digits, as `larder stats` shows them")]
 pub struct InvalidSnapshotId {
     /// The text.
     pub given: String,

@@ -1,9 +1,9 @@
-//! What a dataset is: where it is read from and how it is cached.
+//! The specification of a dataset: where it is read from and how it is cached.
 //!
-//! [`DatasetSpec`] is the one type for it. The command line, the CSI driver's attributes, the administrator's file and the
-//! daemon's gRPC interface each spell it in their own syntax at their edge and convert it here.
+//! [`DatasetSpec`] is the only type for it. The command line, the CSI driver's attributes, the administrator's file and the
+//! daemon's gRPC interface each have a syntax of their own, which they convert to this type at their edge.
 //!
-//! It never holds credentials: those travel beside it, and are not written anywhere.
+//! It never holds credentials: those travel beside it and are not written anywhere.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,28 +12,40 @@ use crate::policy::PolicyKind;
 use crate::size;
 use crate::snapshot::SnapshotId;
 
-/// A dataset as users describe it. What is `None` is left to the node's defaults.
+/// A dataset as users describe it. A field that is `None` has the node's default.
+///
+/// ```
+/// use larder_dataset::{DatasetSpec, Placement};
+///
+/// let spec: DatasetSpec = serde_json::from_str(
+///     r#"{"source": "s3://bucket/imagenet", "cacheSize": "100GiB", "placement": "partitioned"}"#,
+/// )?;
+/// assert_eq!(spec.cache_bytes, Some(100 << 30));
+/// assert_eq!(spec.placement, Some(Placement::Partitioned));
+/// assert_eq!(spec.policy, None);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DatasetSpec {
     /// URL of the origin (`s3://`, `gs://`, `az://`, `file://`), or of a manifest, or the path of a manifest file.
     pub source: String,
-    /// URL of the S3 server, for anything but AWS.
+    /// URL of the S3 server; not needed for AWS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Region of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// Reads without credentials.
+    /// True to read without credentials.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub anonymous: bool,
     /// The only snapshot that is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
-    /// Bytes of cache on each node; `None`: as much as the dataset has.
+    /// Size of the cache on each node; `None` for the size of the dataset.
     #[serde(default, rename = "cacheSize", with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub cache_bytes: Option<u64>,
-    /// What happens once they are full.
+    /// The policy once the cache is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyKind>,
     /// Which nodes hold which blocks.
@@ -42,7 +54,7 @@ pub struct DatasetSpec {
 }
 
 impl DatasetSpec {
-    /// A dataset of which only the source is stated.
+    /// A dataset with only a source and defaults.
     pub fn new(source: impl Into<String>) -> Self {
         Self { source: source.into(), ..Self::default() }
     }

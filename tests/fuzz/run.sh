@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs every fuzz target for SECONDS each, from the golden files on, and fails if one of them finds something.
+# Runs every fuzz target for SECONDS each, starting from the golden files, and fails if one of them finds a bug.
 #   tests/fuzz/run.sh SECONDS [TARGET...]
-# Wants cargo-fuzz (`cargo install cargo-fuzz --locked`) and a C++ compiler; the stable toolchain is enough, because no
-# sanitizer is used: the code under test has no unsafe.
+# Needs cargo-fuzz (`cargo install cargo-fuzz --locked`) and a C++ compiler. The stable toolchain is enough: no sanitizer is
+# used, because the code under test has no unsafe.
 set -eu
 
 seconds=${1:?usage: tests/fuzz/run.sh SECONDS [TARGET...]}
@@ -13,7 +13,7 @@ export CARGO_TARGET_DIR="${LARDER_FUZZ_TARGET_DIR:-$HOME/.cache/larder/fuzz-targ
 
 cargo fuzz build --fuzz-dir tests/fuzz --sanitizer none
 for target in "$@"; do
-    # What was learnt stays for the next run; the seeds are put in anew each time.
+    # The corpus stays for the next run; the seeds are copied into it each time.
     corpus=$CARGO_TARGET_DIR/corpus/$target
     mkdir -p "$corpus"
     for golden in dataset/golden/*."$target" origin/import/golden/*."$target" cachenode/*/golden/*."$target"; do

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use larder_dataset::manifest::FileSource;
+use larder_dataset::manifest::PlainFile;
 use larder_dataset::{ManifestBuilder, NameRules, VersionTag};
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ impl Made {
         for file in 0..files {
             let version = VersionTag::MtimeSize { mtime_ns: 0, size: FILE_BYTES };
             let path = path(file);
-            let source = FileSource { path: path.as_bytes(), size: FILE_BYTES, mtime_ns: 0, version };
+            let source = PlainFile { path: path.as_bytes(), size: FILE_BYTES, mtime_ns: 0, version };
             if let Err(reason) = builder.push(&source, NameRules::FOLDER) {
                 bail!("add {path} to the manifest: {reason}");
             }

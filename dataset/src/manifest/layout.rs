@@ -11,10 +11,10 @@
 //!       chunk CRCs   4 bytes each   CRC32C of each 64 KiB of the file from byte 256 up to here
 //! ```
 //!
-//! The header's CRC covers the header and, through a field of it, the chunk CRCs; these cover all else. A reader checks a
-//! chunk when it first touches it, so that opening costs the same for a thousand files and for ten million.
+//! The header's CRC covers the header and, through a field of it, the chunk CRCs; these cover everything else. A reader
+//! checks a chunk when it first touches it, so opening costs the same for a thousand files and for ten million.
 
-/// First bytes of each manifest.
+/// The first bytes of a manifest.
 pub(crate) const MAGIC: [u8; 8] = *b"LARDERMF";
 /// The version this code writes, and the only one it reads.
 pub(crate) const VERSION: u8 = 1;
@@ -34,7 +34,7 @@ pub(crate) const CRC_BYTES: usize = 4;
 /// Flag: the files' bytes lie in packs.
 pub(crate) const FLAG_PACKED: u8 = 1;
 
-/// Where the header's fields are.
+/// Offsets of the header's fields.
 pub(crate) mod header {
     /// Version byte.
     pub(crate) const VERSION: usize = 8;
@@ -52,7 +52,7 @@ pub(crate) mod header {
     pub(crate) const PACKS: usize = 60;
     /// Sum of the files' sizes, u64.
     pub(crate) const BYTES: usize = 64;
-    /// When it was made, i64 nanoseconds since the epoch.
+    /// Creation time, i64 nanoseconds since the epoch.
     pub(crate) const CREATED: usize = 72;
     /// Section table: offset u64 and length u64 of each section.
     pub(crate) const SECTIONS: usize = 80;
@@ -75,21 +75,21 @@ pub(crate) enum Section {
     Packs,
     /// Names and other strings.
     Heap,
-    /// Name and origin.
+    /// The dataset's name and its origin's URL.
     Meta,
     /// CRC32C of each chunk.
     ChunkCrcs,
 }
 
-/// How a file row tells the version of its bytes: the low byte of the row's tag.
+/// How a file row stores the version of its bytes: the low byte of the row's tag.
 pub(crate) mod tag {
-    /// Modification time and size, which the row has anyway.
+    /// Modification time and size, which the row holds anyway.
     pub(crate) const MTIME_SIZE: u8 = 0;
     /// `"<32 hex digits>"`, and `-N` before the closing quote when the tag's upper 24 bits are N > 0.
     pub(crate) const MD5: u8 = 1;
-    /// An ETag of another shape: 8 bytes of string reference.
+    /// Any other ETag: 8 bytes of string reference.
     pub(crate) const HEAP: u8 = 2;
-    /// In a pack: number u32, 4 bytes of zero, offset u64.
+    /// In a pack: its number u32, 4 bytes of zero, offset u64.
     pub(crate) const PACKED: u8 = 3;
 }
 

@@ -3,13 +3,16 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::layout::{CHUNK_BYTES, HEADER_BYTES, header, u64_at};
 use super::*;
+use crate::block::BlockIndex;
+use crate::checksum::{crc32c, crc32c_combine};
 use crate::name::{NameRules, Rejection};
 
 const MD5: &str = "\"0123456789abcdef0123456789abcdef\"";
 
-fn plain<'a>(path: &'a [u8], size: u64, etag: &'a str) -> FileSource<'a> {
-    FileSource { path, size, mtime_ns: 1_700_000_000_000_000_000, version: VersionTag::ETag(Cow::Borrowed(etag)) }
+fn plain<'a>(path: &'a [u8], size: u64, etag: &'a str) -> PlainFile<'a> {
+    PlainFile { path, size, mtime_ns: 1_700_000_000_000_000_000, version: VersionTag::ETag(Cow::Borrowed(etag)) }
 }
 
 fn build(files: &[(&[u8], u64, &str)]) -> Built {
@@ -20,11 +23,11 @@ fn build(files: &[(&[u8], u64, &str)]) -> Built {
     builder.finish("small", "s3://bucket/small", 42).unwrap()
 }
 
-/// The snapshots whose bytes are checked in: one of each kind, with every version tag.
+/// The snapshots whose bytes are checked in: one of each kind, together with every version tag.
 fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
     let mut builder = ManifestBuilder::new();
     let mut add = |path: &[u8], size, version| {
-        builder.push(&FileSource { path, size, mtime_ns: -1, version }, NameRules::FOLDER).unwrap();
+        builder.push(&PlainFile { path, size, mtime_ns: -1, version }, NameRules::FOLDER).unwrap();
     };
     add(b"train/n01440764/n01440764_10026.JPEG", 13_697, VersionTag::ETag(MD5.into()));
     add(
@@ -39,7 +42,7 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
 
     let mut builder = ManifestBuilder::new();
     let mut add = |path: &[u8], size, pack, offset, block_crcs: &[u32]| {
-        builder.push_packed(&Packed { path, size, mtime_ns: 7, pack, offset, block_crcs }).unwrap();
+        builder.push_packed(&PackedFile { path, size, mtime_ns: 7, pack, offset, block_crcs }).unwrap();
     };
     add(b"b/2", 5 << 20, 1, 0, &[3, 4]);
     add(b"a/1", 100, 0, 0, &[1]);
@@ -100,7 +103,7 @@ fn packed_files_know_their_pack_and_checksums() {
     assert_eq!(file.location, Location::Pack { pack: 1, offset: 0 });
     assert_eq!(manifest.block_crc(file.first_block).unwrap(), Some(3));
     assert_eq!(manifest.block_crc(BlockIndex(file.first_block.0 + 1)).unwrap(), Some(4));
-    assert_eq!(manifest.file_crc(&file).unwrap(), Some(crate::checksum::crc32c_combine(3, 4, 1 << 20)));
+    assert_eq!(manifest.file_crc(&file).unwrap(), Some(crc32c_combine(3, 4, 1 << 20)));
     assert_eq!(manifest.version(&file).unwrap(), None, "a pack in a folder has no ETag");
     assert_eq!(manifest.pack(0).unwrap().etag, MD5);
 }
@@ -148,7 +151,7 @@ fn a_million_imagenet_like_paths_cost_at_most_100_bytes_each() {
     }
     let built = builder.finish("imagenet", "s3://bucket/imagenet", 0).unwrap();
     let bytes_a_file = built.len_bytes() as f64 / 1e6;
-    println!("{bytes_a_file} bytes a file");
+    println!("{bytes_a_file} bytes per file");
     assert!(bytes_a_file <= 100.0, "{bytes_a_file}");
 }
 
@@ -228,30 +231,30 @@ proptest! {
             let at = at % bytes.len();
             bytes[at] = value;
         }
-        // Make the checksums right again, so that the rows themselves are what is tested.
+        // Correct the checksums, so that the rows themselves are tested.
         walk(&reseal(bytes));
     }
 }
 
-/// Sets the CRCs to those of the bytes.
+/// Sets the CRCs to those of the bytes as they are now.
 fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
     let crcs_at = (u64_at(&bytes, header::SECTIONS + 6 * 16) as usize).min(bytes.len());
     let chunks = crcs_at.div_ceil(CHUNK_BYTES);
     for chunk in 0..chunks {
         let range = (chunk * CHUNK_BYTES).max(HEADER_BYTES)..((chunk + 1) * CHUNK_BYTES).min(crcs_at);
         let Some(body) = bytes.get(range) else { return bytes };
-        let crc = crate::checksum::crc32c(body).to_le_bytes();
+        let crc = crc32c(body).to_le_bytes();
         let Some(slot) = bytes.get_mut(crcs_at + chunk * 4..crcs_at + chunk * 4 + 4) else { return bytes };
         slot.copy_from_slice(&crc);
     }
-    let crc = crate::checksum::crc32c(&bytes[crcs_at..]).to_le_bytes();
+    let crc = crc32c(&bytes[crcs_at..]).to_le_bytes();
     bytes[header::CHUNKS_CRC..header::CRC].copy_from_slice(&crc);
-    let crc = crate::checksum::crc32c(&bytes[..header::CRC]).to_le_bytes();
+    let crc = crc32c(&bytes[..header::CRC]).to_le_bytes();
     bytes[header::CRC..HEADER_BYTES].copy_from_slice(&crc);
     bytes
 }
 
-/// Calls everything a mount would call.
+/// Calls everything that a mount calls.
 fn walk(bytes: &[u8]) {
     let Ok(manifest) = Manifest::open(bytes) else { return };
     let _ = manifest.verify();

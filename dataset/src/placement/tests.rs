@@ -10,7 +10,7 @@ fn member(name: impl Into<String>, weight: u32, zone: impl Into<String>) -> Memb
     Member { name: name.into(), weight, zone: zone.into() }
 }
 
-/// Nodes named like those of a cluster: they differ in a digit or two.
+/// Nodes named as in a cluster: their names differ in a digit or two.
 fn nodes(count: u32, weight: impl Fn(u32) -> u32) -> Members {
     Members::new((0..count).map(|node| member(format!("node-{node:04}"), weight(node), "")))
 }
@@ -27,7 +27,7 @@ fn names(members: &Members, placement: Placement, key: PlaceKey) -> Vec<&str> {
     members.owners(placement, key).iter().map(|at| members.get(*at).name.as_str()).collect()
 }
 
-/// How many of the keys each member is among the owners of.
+/// For each member, how many of the keys it owns.
 fn owned(members: &Members, placement: Placement, keys: u32) -> Vec<u32> {
     let mut owned = vec![0; members.len()];
     for number in 0..keys {
@@ -38,7 +38,7 @@ fn owned(members: &Members, placement: Placement, keys: u32) -> Vec<u32> {
     owned
 }
 
-/// The owners by sorting all members, word by word what `owners` promises.
+/// The owners by sorting all members: a literal implementation of what `owners` promises.
 fn owners_by_sorting(members: &Members, placement: Placement, key: PlaceKey) -> Vec<u32> {
     let mut all: Vec<(f64, u32)> = Vec::new();
     for (member, at) in members.iter().zip(0..) {
@@ -148,7 +148,7 @@ fn keys_of_blocks_snapshots_and_extents_are_apart() {
 
 #[test]
 fn the_mixing_is_that_of_splitmix64() {
-    // The first numbers of the published generator, seeded with 0 and with 1234567.
+    // The first numbers of the published generator with the seeds 0 and 1234567.
     assert_eq!([absorb(0, 1), absorb(0, 2)], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
     assert_eq!([absorb(1_234_567, 1), absorb(1_234_567, 2)], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
 }
@@ -165,7 +165,7 @@ fn exponential_is_the_logarithm_and_never_less_than_the_chance() {
     }
 }
 
-/// Whoever changes the function moves all data of all clusters, and while an upgrade goes round, nodes disagree.
+/// A change of the function moves all data of all clusters, and nodes disagree during a rolling upgrade.
 #[test]
 fn owners_are_these_for_ever() {
     let members = Members::new([
@@ -212,9 +212,9 @@ fn owners_are_these_for_ever() {
     }
 }
 
-/// With n keys, a member whose share is p owns n p of them on average, and the standard deviation is sqrt(n p (1 - p)) by
-/// chance alone. For 800,000 keys and a thousand nodes that is 3.5 %, and of a thousand nodes some are always three
-/// deviations off. So each key is given eight owners here: then it is 1.2 %.
+/// Of n keys, a member whose share is p owns n p on average, with a standard deviation of sqrt(n p (1 - p)) by chance
+/// alone. For 800,000 keys and a thousand nodes that is 3.5 %, and of a thousand nodes some are always three deviations
+/// off. Therefore each key has eight owners here, which gives 1.2 %.
 #[test]
 fn a_thousand_nodes_own_the_same_to_five_percent() {
     const NODES: u32 = 1000;
@@ -235,8 +235,8 @@ fn a_thousand_nodes_own_the_same_to_five_percent() {
     println!("of {mean}: {:.2} % to {:.2} %", 100.0 * least, 100.0 * most);
     assert!(least > 0.95 && most < 1.05, "{least} to {most}");
 
-    // The counts scatter as dice do and no wider. If the nodes' true shares differed by 1 % (standard deviation), this sum
-    // would be 640 more for all owners and 80 more for the first ones, which are too few to be held to 5 %.
+    // The counts scatter by chance and no wider. If the nodes' true shares differed by 1 % (standard deviation), this sum
+    // would be larger by 640 for all owners and by 80 for the first owners, which are too few to be tested to 5 %.
     for (counts, copies) in [(first, 1.0), (any, f64::from(COPIES))] {
         let share = copies / f64::from(NODES);
         let mean = f64::from(KEYS) * share;
@@ -284,7 +284,7 @@ fn shares_are_in_proportion_to_weights() {
 }
 
 fn any_member() -> impl Strategy<Value = Member> {
-    // Few names, so that some occur twice; weights far apart, and none.
+    // Few names, so that some occur twice. Weights far apart, and weight 0.
     let weight = prop_oneof![Just(1_u32), 0..4_u32, 1..100_u32, 1..=u32::MAX];
     (0..60_u32, weight, 0..5_u32).prop_map(|(name, weight, zone)| {
         member(format!("node-{name}"), weight, if zone == 0 { String::new() } else { format!("zone-{zone}") })
@@ -299,7 +299,7 @@ fn any_placement() -> impl Strategy<Value = Placement> {
     prop_oneof![Just(Placement::Partitioned), (1..20_u8).prop_map(replicated)]
 }
 
-/// Their names, each once, without zones or with them.
+/// The members, each name once, with their zones or without.
 fn one_name_each(mut given: Vec<Member>, zones: bool) -> Members {
     for member in &mut given {
         if !zones {
@@ -343,7 +343,7 @@ proptest! {
         for number in 0..KEYS {
             let (before, after) = (names(&with, placement, block(number)), names(&without, placement, block(number)));
             if before.contains(&who.as_str()) {
-                // The others stay, and at most one comes in its place.
+                // The others stay, and at most one takes its place.
                 prop_assert!(before.iter().filter(|name| !after.contains(name)).eq([&who]));
                 prop_assert!(after.iter().filter(|name| !before.contains(name)).count() <= 1);
             } else {

@@ -1,47 +1,48 @@
 //! Import: one listing of an origin becomes a manifest.
 //!
-//! The cast: [`import`] walks the prefixes, many at once; `Ledger` owns the builder, the journal and the counts and takes
-//! the pages in one after the other; [`Imported`] is the outcome, with the journal that the caller discards when the
-//! manifest is stored.
+//! [`import`] lists many prefixes in parallel. `Ledger` owns the builder, the journal and the counts, and accepts the
+//! pages one after the other. [`Imported`] is the outcome, with the journal that the caller discards once the manifest is
+//! stored.
 //!
-//! Invariant: what is in the builder is what is in the journal, page by page, so a run that goes on after `kill -9` ends
-//! with the manifest of a run that was never stopped. Every listed key is a file, a folder, a skipped key with a reason,
-//! or reserved. It knows neither where the manifest goes nor how progress is shown.
+//! Invariant: the builder and the journal hold the same pages, so a run that continues after `kill -9` ends with the
+//! manifest of a run that was never stopped. Every listed key is a file, a folder, a skipped key with a reason, or
+//! reserved. This module knows neither where the manifest goes nor how progress is shown.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use larder_dataset::manifest::{BuildError, Built, FileSource};
+use larder_dataset::manifest::{BuildError, Built, PlainFile};
 use larder_dataset::name::{self, NameRules, RESERVED};
 use larder_dataset::{ManifestBuilder, Rejection};
-use larder_origin::{Listed, Origin, Scheme};
+use larder_origin::{Origin, Scheme};
 
-use crate::journal::{BadRecord, Identity, Journal, JournalError, Kind, PageRecord};
+use crate::blocking::off_runtime;
+use crate::clock::nanoseconds_now;
+use crate::journal::{BadRecord, Journal, JournalError, JournalIdentity, JournalKind, PageFile, PageRecord};
 use crate::listing::{self, ListError, PageOwner, Walk};
 use crate::progress::Progress;
-use crate::source::tag_of;
 
 /// How to import.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
     /// The name of the dataset.
     pub name: String,
-    /// What, beside its URL, tells this origin from others, such as the server it is reached at. Not shown, not stored.
+    /// What distinguishes this origin from others of the same URL, such as its server. Neither shown nor stored.
     pub endpoint: Option<String>,
-    /// Where the journal is kept until the manifest is stored.
+    /// The folder of the journal, which is kept until the manifest is stored.
     pub journal_dir: PathBuf,
-    /// How many LIST calls are in flight at most.
+    /// Maximum number of LIST calls in flight.
     pub concurrency: usize,
-    /// An older journal is not gone on with.
+    /// An older journal is started over.
     pub max_age_resume: Duration,
-    /// Lists everything again, whatever the journal says.
+    /// Lists everything again, whatever the journal holds.
     pub restart: bool,
 }
 
 impl ImportOptions {
-    /// 16 calls at once, journals of up to a day.
+    /// 16 calls in flight, journals of up to a day.
     pub fn new(name: impl Into<String>, journal_dir: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -59,35 +60,35 @@ impl ImportOptions {
 pub struct SkippedKey {
     /// The key below the origin.
     pub key: Vec<u8>,
-    /// Why, in words for people.
+    /// The reason, in words.
     pub reason: Cow<'static, str>,
 }
 
 /// The outcome of an import.
 #[derive(Debug)]
-#[must_use = "the manifest is to be stored, and then the journal to be discarded"]
+#[must_use = "store the manifest, then discard the journal"]
 pub struct Imported {
     /// The manifest.
     pub built: Built,
     /// Every key that cannot be a file, sorted.
     pub skipped: Vec<SkippedKey>,
-    /// Objects below `.larder/`, which are Larder's own.
+    /// Number of objects below `.larder/`, which are Larder's own.
     pub reserved: u64,
-    /// Files that an earlier run had listed.
+    /// Number of files that an earlier run had listed.
     pub resumed_files: u64,
-    /// LIST calls of this run.
+    /// Number of LIST calls of this run.
     pub list_requests: u64,
-    /// To be discarded when the manifest is stored. Dropped instead, it lets the next import go on from the end.
+    /// To be discarded once the manifest is stored. If it is dropped instead, the next import continues from the end.
     pub journal: Journal,
 }
 
-/// Why an import failed. What was listed until then is kept in the journal.
+/// Why an import failed. The journal keeps everything listed so far.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The origin cannot be listed.
     #[error(transparent)]
     List(#[from] ListError),
-    /// The journal cannot be used; somebody else may be using it.
+    /// The journal cannot be used; another run may hold it.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The listing does not make a manifest.
@@ -95,9 +96,9 @@ pub enum ImportError {
     Build(#[from] BuildError),
 }
 
-/// Lists `origin` into a manifest, going on where an earlier run was stopped. Cancel-safe: what was listed is kept.
-/// Errors: `List` when the origin fails for good or the listing is odd, `Journal` also when the same import is running,
-/// `Build` when the dataset is too large or changed under the listing.
+/// Lists `origin` into a manifest, continuing where an earlier run was stopped. Cancel-safe: the journal keeps everything
+/// listed so far. Errors: `List` when a call fails for good or the listing is inconsistent, `Journal` also when the same
+/// import is running, `Build` when the dataset is too large or changed during the listing.
 pub async fn import(
     origin: Arc<dyn Origin>,
     options: ImportOptions,
@@ -105,8 +106,10 @@ pub async fn import(
 ) -> Result<Imported, ImportError> {
     let url = origin.url().to_string();
     let scheme = origin.url().scheme();
-    let identity =
-        Identity::new(Kind::Import, &[url.as_bytes(), options.endpoint.as_deref().unwrap_or_default().as_bytes()]);
+    let identity = JournalIdentity::new(
+        JournalKind::Import,
+        &[url.as_bytes(), options.endpoint.as_deref().unwrap_or_default().as_bytes()],
+    );
     let ImportOptions { name, journal_dir, concurrency, max_age_resume, restart, .. } = options;
     let ledger = off_runtime(move || {
         let mut contents = Contents::new(scheme);
@@ -141,21 +144,7 @@ pub async fn import(
     .await
 }
 
-/// Where this crate's CPU and disk work leaves the runtime. A panic goes on in the caller.
-pub(crate) async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
-}
-
-/// The time of making, which is in the manifest's header only.
-pub(crate) fn nanoseconds_now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// What was listed so far.
+/// Everything listed so far.
 struct Contents {
     scheme: Scheme,
     rules: NameRules,
@@ -179,7 +168,7 @@ impl Contents {
         }
     }
 
-    /// Takes a page in; `first` says whether it is its unit's first.
+    /// Adds a page; `first` is true for the first page of a unit.
     fn add(&mut self, page: &PageRecord, first: bool) {
         for file in &page.files {
             self.add_file(file);
@@ -187,7 +176,7 @@ impl Contents {
         for (key, reason) in &page.skipped {
             self.skipped.push(SkippedKey { key: key.clone(), reason: reason.clone() });
         }
-        // A folder origin has empty directories; a prefix of an object store exists because something is below it.
+        // A folder origin has empty directories; a prefix of an object store exists only because something is below it.
         let empty = first && page.next.is_none() && page.files.is_empty() && page.prefixes.is_empty();
         if empty && self.scheme == Scheme::Folder && !page.prefix.is_empty() {
             let path = &page.prefix[..page.prefix.len() - 1];
@@ -195,7 +184,7 @@ impl Contents {
         }
     }
 
-    fn add_file(&mut self, file: &Listed) {
+    fn add_file(&mut self, file: &PageFile) {
         if is_reserved(&file.key) {
             self.reserved += 1;
             return;
@@ -206,11 +195,11 @@ impl Contents {
             Some(path) if file.size == 0 => return self.add_folder(path, &file.key),
             Some(path) => Err(name::check(path, self.rules).err().unwrap_or(Rejection::MarkerWithBytes)),
             None => {
-                let file = FileSource {
+                let file = PlainFile {
                     path: &file.key,
                     size: file.size,
                     mtime_ns: file.mtime_ns,
-                    version: tag_of(&file.version),
+                    version: file.version.borrowed(),
                 };
                 self.builder.push(&file, self.rules)
             }
@@ -238,12 +227,12 @@ impl Contents {
     }
 }
 
-/// Below `.larder/` are the manifest and what else Larder stores beside a dataset.
+/// True below `.larder/`, where Larder stores the manifest and its other objects of a dataset.
 fn is_reserved(key: &[u8]) -> bool {
     key.strip_prefix(RESERVED).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-/// All state of a run; moves to a blocking thread for each page and back.
+/// All state of a run; moves to a blocking thread and back for each page.
 struct Ledger {
     contents: Contents,
     walk: Walk,
@@ -251,18 +240,18 @@ struct Ledger {
 }
 
 struct LedgerOwner<'a> {
-    /// Away only while a page is taken in, or lost with an error.
+    /// `None` only while a page is being accepted, or after an error.
     ledger: Option<Ledger>,
     progress: &'a dyn Progress,
 }
 
 impl LedgerOwner<'_> {
     fn ledger(&mut self) -> &mut Ledger {
-        self.ledger.as_mut().expect("only an error or a dropped future leaves the ledger away, and both end the run")
+        self.ledger.as_mut().expect("only an error or a dropped future leaves no ledger, and both end the run")
     }
 
     fn into_ledger(self) -> Ledger {
-        self.ledger.expect("only an error or a dropped future leaves the ledger away, and both end the run")
+        self.ledger.expect("only an error or a dropped future leaves no ledger, and both end the run")
     }
 
     fn report(&mut self) {
@@ -284,7 +273,7 @@ impl PageOwner for LedgerOwner<'_> {
         if let Some(mut ledger) = self.ledger.take() {
             let taken = off_runtime(move || {
                 let first = ledger.walk.is_first(&page);
-                // An odd page must not get into the journal, where it would stop every later run too.
+                // An inconsistent page must not reach the journal, where it would stop every later run too.
                 ledger.walk.accept(&page)?;
                 ledger.journal.append(&page.encode())?;
                 ledger.contents.add(&page, first);

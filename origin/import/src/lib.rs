@@ -1,30 +1,34 @@
-//! Makes snapshots: an origin's listing becomes a manifest, small files become packs, and both can be checked.
+//! Makes snapshots: turns an origin's listing into a manifest, packs small files, and checks both.
 //!
-//! - [`import`](import::import) lists an origin once, in parallel and resumable, into a manifest.
-//! - [`pack`](pack::pack) writes a snapshot's files into packs, and the manifest of these.
-//! - [`publish`] stores manifests and fetches them.
+//! - [`import()`] lists an origin once, in parallel and resumably, into a manifest.
+//! - [`pack()`] writes a snapshot's files into packs, and the manifest of these.
+//! - [`put_manifest`], [`write_manifest`] and [`fetch_manifest`] store and fetch manifests.
 //! - [`verify_origin`] compares an origin with a manifest.
-//! - [`object_range`] says where a file's bytes are; the mount uses it too.
-//! - [`journal`] is what lets a run go on after `kill -9`; [`Progress`] hears how far it is.
+//! - [`object_range`] says where a file's bytes are; mounts use it, too.
+//! - [`Journal`] lets a run continue after `kill -9`; [`Progress`] receives its progress.
 //!
-//! Invariant: a manifest that is stored is true: it names only what was listed, or packs that were written before it.
+//! Invariant: a stored manifest is true: it names only objects that were listed, or packs that were written before it.
 //! Nothing here prints, mounts or caches.
 
-pub mod import;
-pub mod journal;
+mod blocking;
+mod clock;
+mod import;
+mod journal;
 mod listing;
 #[cfg(test)]
 mod memory;
-pub mod pack;
+mod object_range;
+mod pack;
 mod progress;
-pub mod publish;
-pub mod source;
-pub mod verify;
+mod publish;
+mod verify;
+mod version;
 
 pub use import::{ImportError, ImportOptions, Imported, SkippedKey, import};
+pub use journal::{Journal, JournalError};
 pub use listing::ListError;
+pub use object_range::{ObjectRange, object_range};
 pub use pack::{PackError, PackOptions, Packed, pack};
 pub use progress::{Progress, Silent};
-pub use publish::{Fetched, MANIFEST_KEY, PublishError, fetch_manifest, put_manifest, write_manifest};
-pub use source::{ObjectRange, object_range};
+pub use publish::{FetchedManifest, MANIFEST_KEY, PublishError, fetch_manifest, put_manifest, write_manifest};
 pub use verify::{Problems, VerifyError, VerifyReport, verify_origin};

@@ -1,7 +1,6 @@
-//! An origin in memory for the tests of this crate: a map of keys, which can be told to fail.
+//! An origin in memory for the tests of this crate: a map of keys that fails on request.
 //!
-//! The cast: [`MemoryOrigin`]. Invariant: it lists like an object store (key order, pages, common prefixes), and what it
-//! holds is the truth that a test compares with.
+//! Invariant: it lists like an object store (key order, pages, common prefixes).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +14,7 @@ use futures::stream::BoxStream;
 use larder_origin::{Depth, Key, Listed, Origin, OriginError, OriginUrl, Page, Version};
 use md5::{Digest, Md5};
 
-/// Objects by key; calls are counted, and fail from a chosen one on.
+/// Objects by key. Counts its calls, and fails from a chosen call on.
 #[derive(Debug)]
 pub(crate) struct MemoryOrigin {
     url: OriginUrl,
@@ -24,18 +23,18 @@ pub(crate) struct MemoryOrigin {
     pub(crate) lists: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) puts: AtomicU64,
-    /// LIST calls that are answered before they fail; `u64::MAX` for no failure.
+    /// Number of LIST calls that succeed before they start to fail; `u64::MAX` for no failure.
     pub(crate) lists_allowed: AtomicU64,
     /// The same for PUT calls.
     pub(crate) puts_allowed: AtomicU64,
-    /// Answers every LIST, whatever there is.
+    /// If set, the answer to every LIST call.
     pub(crate) answer: Mutex<Option<Page>>,
-    /// Every key that was written, in order.
+    /// Every key written, in order.
     pub(crate) written: Mutex<Vec<Vec<u8>>>,
 }
 
 fn down() -> OriginError {
-    OriginError::Unavailable { source: "told to fail".into() }
+    OriginError::Unavailable { source: "configured to fail".into() }
 }
 
 /// The ETag of an object that was put in one piece.
@@ -66,7 +65,7 @@ impl MemoryOrigin {
         self.objects.lock().unwrap().insert(key.as_ref().to_vec(), (bytes, version));
     }
 
-    /// Sets what is there without anybody being able to tell from the version.
+    /// Changes the bytes of an object without changing its version.
     pub(crate) fn rot(&self, key: &[u8], bytes: impl Into<Bytes>) {
         self.objects.lock().unwrap().get_mut(key).unwrap().0 = bytes.into();
     }
@@ -96,7 +95,7 @@ impl Origin for MemoryOrigin {
     }
 
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
-        // Gives the other calls a chance to be in flight at the same time.
+        // Lets other calls be in flight at the same time.
         tokio::task::yield_now().await;
         if self.lists.fetch_add(1, Ordering::SeqCst) >= self.lists_allowed.load(Ordering::SeqCst) {
             return Err(down());

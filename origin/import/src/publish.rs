@@ -1,10 +1,10 @@
 //! Where manifests are stored: a file of this machine, or an object beside the data.
 //!
-//! The cast: [`write_manifest`] and [`put_manifest`] store one, [`fetch_manifest`] brings one here; [`MANIFEST_KEY`] is
-//! where it is looked for.
+//! [`write_manifest`] and [`put_manifest`] store a manifest and [`fetch_manifest`] fetches one; [`MANIFEST_KEY`] is its
+//! default key.
 //!
-//! Invariant: whoever opens a stored manifest sees a whole one or the one before it, whatever dies in between; and what
-//! [`fetch_manifest`] leaves behind was checked to the last row.
+//! Invariant: a reader of a stored manifest sees a complete one, the new or the previous, whichever process dies in
+//! between; and every row of a manifest that [`fetch_manifest`] stores was checked.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,12 +17,12 @@ use larder_dataset::manifest::Built;
 use larder_dataset::{Manifest, ManifestError, SnapshotId};
 use larder_origin::{Key, Origin, OriginError, Version};
 
-use crate::import::off_runtime;
+use crate::blocking::off_runtime;
 
 /// The key of a dataset's manifest below its origin.
 pub const MANIFEST_KEY: &[u8] = b".larder/manifest";
 
-/// The largest manifest that is fetched: far above what the format can number in practice.
+/// The largest manifest that is fetched, far above any that occurs in practice.
 const MANIFEST_MAX_BYTES: u64 = 8 << 30;
 const PIECE_BYTES: u64 = 8 << 20;
 const PIECES_AT_ONCE: usize = 4;
@@ -33,35 +33,35 @@ pub enum PublishError {
     /// A local file cannot be read or written.
     #[error("{verb} {}", path.display())]
     File {
-        /// What was tried.
+        /// The operation that failed.
         verb: &'static str,
         /// The manifest's path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// The origin refused or failed.
     #[error("{verb} manifest {}", Key::from(key.as_slice()))]
     Origin {
-        /// What was tried.
+        /// The operation that failed.
         verb: &'static str,
         /// The manifest's key.
         key: Vec<u8>,
-        /// Why it failed.
+        /// The cause.
         source: OriginError,
     },
-    /// What the origin holds under the key is no sound manifest.
+    /// The object under the key is not a sound manifest.
     #[error("check manifest {}", Key::from(key.as_slice()))]
     Manifest {
         /// The manifest's key.
         key: Vec<u8>,
-        /// What is wrong with it.
+        /// The fault in the manifest.
         source: ManifestError,
     },
 }
 
-/// Stores a manifest as a file, in place of what was there. When it returns, the manifest survives a power cut. Readable
-/// by everybody whom the umask allows. Blocking: call it off the runtime. Errors: `File`; what was there is untouched.
+/// Stores a manifest as a file, replacing any file at `path`. Once it returns, the manifest survives a power cut. The umask
+/// decides who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file is untouched.
 pub fn write_manifest(path: &Path, built: &Built) -> Result<(), PublishError> {
     let mut file = temporary_beside(path)?;
     for part in &built.parts {
@@ -70,7 +70,7 @@ pub fn write_manifest(path: &Path, built: &Built) -> Result<(), PublishError> {
     put_in_place(file, path)
 }
 
-/// Stores a manifest as an object and returns its version. Cancel-safe: it is there whole or not at all.
+/// Stores a manifest as an object and returns its version. Cancel-safe: it is stored completely or not at all.
 pub async fn put_manifest(origin: &dyn Origin, key: &[u8], built: &Built) -> Result<Version, PublishError> {
     let put = if built.len_bytes() <= PIECE_BYTES {
         origin.put(key, built.to_bytes().into()).await
@@ -84,19 +84,19 @@ pub async fn put_manifest(origin: &dyn Origin, key: &[u8], built: &Built) -> Res
 
 /// A manifest that was fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetched {
-    /// Which snapshot it is.
+pub struct FetchedManifest {
+    /// The id of the snapshot.
     pub snapshot: SnapshotId,
-    /// The version of the object it came from, to see later whether there is a newer one.
+    /// The version of its object, to detect a newer one later.
     pub version: Version,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// Brings the manifest `key` into the file `to`, all of one version, and checks every row of it before it is shown there.
-/// The check holds it in memory once. Cancel-safe: `to` is as it was. Errors: `Origin` (`NotFound` inside if there is
-/// none, `TooLarge` above 8 GiB), `Manifest` if it is damaged, `File`.
-pub async fn fetch_manifest(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<Fetched, PublishError> {
+/// Fetches the manifest `key` into the file `to`, all of one version, and checks every row before it replaces that file.
+/// Holds the manifest in memory once. Cancel-safe: `to` stays as it was. Errors: `Origin` (with `NotFound` inside if there
+/// is none, `TooLarge` above 8 GiB), `Manifest` if it is damaged, `File`.
+pub async fn fetch_manifest(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<FetchedManifest, PublishError> {
     let failed_at_origin = |source| PublishError::Origin { verb: "fetch", key: key.to_vec(), source };
     let head = origin.head(key).await.map_err(failed_at_origin)?;
     if head.size > MANIFEST_MAX_BYTES {
@@ -123,7 +123,7 @@ pub async fn fetch_manifest(origin: &dyn Origin, key: &[u8], to: &Path) -> Resul
         let mut file = temporary_beside(&path)?;
         file.write_all(&bytes).map_err(|source| failed("write", &path, source))?;
         put_in_place(file, &path)?;
-        Ok(Fetched { snapshot, version: head.version, size })
+        Ok(FetchedManifest { snapshot, version: head.version, size })
     })
     .await
 }
@@ -136,13 +136,13 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file that removes itself unless it is put in place.
+/// A file that is removed on drop unless it is put in place.
 fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile, PublishError> {
     tempfile::Builder::new()
         .prefix(".larder-manifest-")
         .permissions(std::fs::Permissions::from_mode(0o666))
         .tempfile_in(folder_of(path))
-        .map_err(|source| failed("make a file beside", path, source))
+        .map_err(|source| failed("create a file beside", path, source))
 }
 
 fn put_in_place(file: tempfile::NamedTempFile, path: &Path) -> Result<(), PublishError> {

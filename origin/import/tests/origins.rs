@@ -1,4 +1,4 @@
-//! Import, packing and verifying over the real origins: a folder, and S3 over the wire.
+//! Import, packing and verification over the real origins: a folder, and S3 over the network.
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ fn dataset() -> Files {
     files
 }
 
-/// Imports, publishes, packs into `dst`, and reads both back.
+/// Imports, publishes and packs into `dst`, and reads both snapshots back.
 async fn there_and_back(src: Arc<dyn Origin>, dst: Arc<dyn Origin>, files: &Files) {
     let imported = import_whole(&src).await;
     assert_eq!(imported.skipped, []);
@@ -72,7 +72,7 @@ async fn there_and_back(src: Arc<dyn Origin>, dst: Arc<dyn Origin>, files: &File
     assert_eq!(read_all(&plain, &src).await, *files);
 
     let again = import_whole(&src).await;
-    assert_eq!((again.built.snapshot, again.reserved), (imported.built.snapshot, 1), "its own manifest is no file");
+    assert_eq!((again.built.snapshot, again.reserved), (imported.built.snapshot, 1), "its own manifest is not a file");
 
     let options = PackOptions { pack_bytes: 64 << 10, ..PackOptions::new(dir.path()) };
     pack(Arc::clone(&plain), Arc::clone(&src), Arc::clone(&dst), options, &Silent).await.unwrap();
@@ -152,11 +152,11 @@ const CHILD_JOURNAL: &str = "LARDER_TEST_JOURNAL_DIR";
 
 /// The process that the next test kills.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "is run by another test"]
+#[ignore = "another test runs it"]
 async fn child_that_imports() {
     let Some(journal) = std::env::var_os(CHILD_JOURNAL) else { return };
     let config = OriginConfig { env: Env::of_process(), ..OriginConfig::default() };
-    // One call at a time leaves the other test the time to see it half done.
+    // One call at a time gives the other test time to see it half finished.
     let options = ImportOptions { concurrency: 1, ..ImportOptions::new("data", journal) };
     let _ = import(open("s3://data/set", &config), options, &Silent).await.unwrap();
 }

@@ -1,10 +1,10 @@
-//! Reads bytes as frames of a lane between nodes: as its server hears them, and as its asker does.
+//! Reads bytes as frames of a lane between nodes: as its server receives them, and as its client does.
 //!
-//! Invariant under test: no panic, what is decoded keeps within its limits, and is encoded as it came.
+//! Invariant under test: no panic; a decoded frame keeps within its limits and encodes to the same bytes.
 #![no_main]
 
 // Included rather than linked: the API's crate would compile tonic, with the fuzzer's flags.
-#[path = "../../cachenode/api/src/frame.rs"]
+#[path = "../../../cachenode/api/src/frame.rs"]
 mod frame;
 
 use frame::{

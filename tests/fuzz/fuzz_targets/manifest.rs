@@ -1,19 +1,19 @@
-//! Opens bytes as a manifest, as they are and with their checksums made right, and calls all that a mount calls.
+//! Opens bytes as a manifest, as they are and with their checksums corrected, and makes every call that a mount makes.
 //!
-//! Invariant under test: whatever the bytes are, the answer is an error or a row, never a panic, a loop or a read outside
-//! the file; and a manifest that verifies answers everything.
+//! Invariant under test: for any bytes, the answer is an error or a row, never a panic, a loop or a read outside the file;
+//! and a manifest that verifies answers every call.
 #![no_main]
 
 use larder_dataset::{BlockIndex, DirIndex, Entry, FileIndex, Manifest, ManifestError};
 use libfuzzer_sys::fuzz_target;
 
-/// Where the header says the chunk CRCs are; see the layout of a manifest in `larder-dataset`.
+/// Where the header holds the offset of the chunk CRCs; see the layout of a manifest in `larder-dataset`.
 const CHUNK_CRCS_OFFSET: usize = 80 + 6 * 16;
 const CHUNKS_CRC: usize = 248;
 const HEADER_CRC: usize = 252;
 const HEADER_BYTES: usize = 256;
 const CHUNK_BYTES: usize = 64 << 10;
-/// Rows of each kind that are looked at; the rest are alike.
+/// How many rows of each kind are read; the others are alike.
 const ROWS: u32 = 64;
 
 fuzz_target!(|data: &[u8]| {
@@ -30,7 +30,7 @@ fn walk(bytes: &[u8]) {
     assert!(!sound || answers.is_ok(), "verified, and then {answers:?}");
 }
 
-/// Errors end the asking, as they end a mount's call; a manifest that verifies gives none.
+/// Returns the first error; a manifest that verifies gives none.
 fn ask(manifest: &Manifest<&[u8]>) -> Result<(), ManifestError> {
     let totals = manifest.totals();
     let mut first_error = Ok(());
@@ -49,7 +49,7 @@ fn ask(manifest: &Manifest<&[u8]>) -> Result<(), ManifestError> {
     for index in (0..totals.packs).take(ROWS as usize) {
         note(manifest.pack(index).map(drop));
     }
-    // What is not there is an error or nothing.
+    // A missing row is an error.
     let _ = manifest.file(FileIndex(totals.files));
     let _ = manifest.dir(DirIndex(totals.dirs));
     let _ = manifest.pack(totals.packs);
@@ -77,14 +77,14 @@ fn ask_file(manifest: &Manifest<&[u8]>, index: FileIndex) -> Result<(), Manifest
     manifest.version(&file)?;
     manifest.file_crc(&file)?;
     // A file beyond its pack is found here, not by `verify`.
-    let _ = larder_import::object_range(manifest, &file, 0..file.size);
-    let _ = larder_import::object_range(manifest, &file, 1..u64::MAX);
+    let _ = manifest.locate(&file, 0..file.size);
+    let _ = manifest.locate(&file, 1..u64::MAX);
     let asked: u64 = file.parts(3, 20 << 20).map(|part| u64::from(part.len)).sum();
     assert_eq!(asked, file.size.saturating_sub(3).min(20 << 20));
     Ok(())
 }
 
-/// Makes the CRCs those of the bytes, so that the rows themselves are what is tested; `None` if there is no room for them.
+/// Corrects the CRCs, so that the rows themselves are tested; `None` if the bytes are too few for them.
 fn reseal(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let at = bytes.get(CHUNK_CRCS_OFFSET..CHUNK_CRCS_OFFSET + 8)?;
     let crcs_at = usize::try_from(u64::from_le_bytes(at.try_into().ok()?)).ok()?.min(bytes.len());

@@ -1,11 +1,11 @@
-//! Reads bytes as a cached block's record: the header, then a part of the data, as a read of the store does.
+//! Reads bytes as the record of a cached block: the header, then a part of the data, as a read of the store does.
 //!
-//! Invariant under test: no panic, whatever the header says, also when its checksum is right.
+//! Invariant under test: no panic, whatever the header holds, even if its checksum is right.
 #![no_main]
 #![expect(dead_code, reason = "the target calls a part of what it includes")]
 
 // Included rather than linked: the store's crate would compile RocksDB once more, with the fuzzer's flags.
-#[path = "../../cachenode/store/src/record.rs"]
+#[path = "../../../cachenode/store/src/record.rs"]
 mod record;
 
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +13,7 @@ use record::{HEADER_BYTES, Part, decode_header};
 
 fuzz_target!(|data: &[u8]| {
     read(data);
-    // The same again with a right checksum, so that what it guards is reached.
+    // The same again with a right checksum, to reach the code behind its check.
     let mut sealed = data.to_vec();
     if sealed.len() >= HEADER_BYTES {
         let crc = larder_dataset::crc32c(&sealed[..60]);

@@ -114,12 +114,12 @@ fn a_folder_of_a_million_files_is_listed_and_looked_up() {
     let lab = Lab::new();
     let manifest = lab.folder().join("many.manifest");
     {
-        use larder_dataset::manifest::FileSource;
+        use larder_dataset::manifest::PlainFile;
         let mut builder = larder_dataset::ManifestBuilder::new();
         for n in 0..FILES {
             let path = format!("all/file-{n:07}.jpg");
             let version = larder_dataset::VersionTag::ETag("\"0123456789abcdef0123456789abcdef\"".into());
-            let file = FileSource { path: path.as_bytes(), size: n % 1000, mtime_ns: 0, version };
+            let file = PlainFile { path: path.as_bytes(), size: n % 1000, mtime_ns: 0, version };
             builder.push(&file, larder_dataset::NameRules::OBJECT_STORE).unwrap();
         }
         let built = builder.finish("many", &lab.url(), 0).unwrap();

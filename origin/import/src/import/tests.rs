@@ -15,7 +15,7 @@ const URL: &str = "s3://bucket/data";
 fn origin(page: usize, keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Arc<MemoryOrigin> {
     let origin = MemoryOrigin::new(URL, page);
     for key in keys {
-        // The size tells the keys apart.
+        // The size identifies the key.
         origin.set(key.as_ref(), vec![b'x'; key.as_ref().len()]);
     }
     Arc::new(origin)
@@ -123,8 +123,8 @@ async fn hostile_keys_are_skipped_with_their_reasons_and_honest_neighbours_are_k
     assert_eq!(version, Some(VersionTag::ETag("\"9dd4e461268c8034f5c8564e155c67a6\"".into())), "MD5 of x");
 }
 
-/// A run that was killed after any number of answers, and one more that ends it, list everything once, save the calls
-/// that were in flight.
+/// A run that was killed after any number of answers and a second run that finishes it list everything once, except for
+/// the calls that were in flight.
 #[tokio::test]
 async fn an_import_killed_at_any_page_goes_on_where_it_was() {
     let keys: Vec<_> = (0..300).map(|n| format!("{}/{}/{n}", n % 4, n % 9)).chain(["a//b".into()]).collect();

@@ -1,14 +1,17 @@
+use std::borrow::Cow;
+
+use larder_dataset::VersionTag;
 use proptest::prelude::*;
 
 use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn identity() -> Identity {
-    Identity::new(Kind::Import, &[b"s3://bucket/data"])
+fn identity() -> JournalIdentity {
+    JournalIdentity::new(JournalKind::Import, &[b"s3://bucket/data"])
 }
 
-fn reopen(dir: &Path, identity: Identity) -> (Journal, Vec<Vec<u8>>) {
+fn reopen(dir: &Path, identity: JournalIdentity) -> (Journal, Vec<Vec<u8>>) {
     let mut seen = Vec::new();
     let journal = Journal::open(dir, identity, DAY, false, |payload| {
         seen.push(payload.to_vec());
@@ -51,7 +54,7 @@ fn a_journal_torn_anywhere_gives_its_whole_frames_and_can_be_gone_on_with() {
     let whole = std::fs::read(&path).unwrap();
     assert_eq!(whole.len(), *ends.last().unwrap());
     for len in 0..=whole.len() {
-        // What a torn write leaves: nothing, zeroes, or something else.
+        // A torn write may leave nothing, zeroes, or other bytes.
         for tail in [&[][..], &[0; 40], &[0xa5; 40]] {
             std::fs::write(&path, [&whole[..len], tail].concat()).unwrap();
             let (mut journal, seen) = reopen(dir.path(), identity());
@@ -90,8 +93,8 @@ fn a_journal_in_use_is_refused_and_free_again_when_its_run_ends() {
     let second = Journal::open(dir.path(), identity(), DAY, true, |_| Ok(()));
     assert!(matches!(&second, Err(JournalError::InUse { .. })), "{second:?}");
     assert!(second.unwrap_err().to_string().contains("running already"));
-    reopen(dir.path(), Identity::new(Kind::Import, &[b"s3://bucket/other"]));
-    reopen(dir.path(), Identity::new(Kind::Pack, &[b"s3://bucket/data"]));
+    reopen(dir.path(), JournalIdentity::new(JournalKind::Import, &[b"s3://bucket/other"]));
+    reopen(dir.path(), JournalIdentity::new(JournalKind::Pack, &[b"s3://bucket/data"]));
     drop(journal);
     reopen(dir.path(), identity());
 }
@@ -115,10 +118,10 @@ fn an_old_or_unwanted_journal_is_begun_anew() {
     };
     assert_eq!(write(), 0);
     assert_eq!(forget(DAY, true), 0);
-    assert_eq!(write(), 0, "restart had emptied it");
+    assert_eq!(write(), 0, "restart emptied it");
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(forget(Duration::from_millis(1), false), 0);
-    assert_eq!(write(), 0, "its age had emptied it");
+    assert_eq!(write(), 0, "it was emptied because of its age");
     assert_eq!(forget(DAY, false), 1);
 }
 
@@ -136,13 +139,17 @@ fn a_record_that_is_refused_is_cut_off() {
 
 /// The journals whose bytes are checked in: one of each kind, with every field in use.
 fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
-    let etag = Version::ETag("\"0123456789abcdef0123456789abcdef\"".into());
-    let local = Version::MtimeSize { mtime_ns: -1, size: 2 };
-    let file =
-        |key: &[u8], version: &Version| Listed { key: key.to_vec(), size: 2, mtime_ns: 7, version: version.clone() };
+    let etag = VersionTag::ETag("\"0123456789abcdef0123456789abcdef\"".into());
+    let local = VersionTag::MtimeSize { mtime_ns: -1, size: 2 };
+    let file = |key: &[u8], version: &VersionTag<'static>| PageFile {
+        key: key.to_vec(),
+        size: 2,
+        mtime_ns: 7,
+        version: version.clone(),
+    };
     let root = PageRecord {
         prefix: Vec::new(),
-        depth: Depth::One,
+        recursive: false,
         files: vec![file(b"a", &etag), file(b"\xff", &local)],
         prefixes: vec![b"train/".to_vec(), b"val/".to_vec()],
         skipped: vec![(b"pipe".to_vec(), Cow::Borrowed("not a regular file"))],
@@ -150,7 +157,7 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
     };
     let train = PageRecord {
         prefix: b"train/".to_vec(),
-        depth: Depth::All,
+        recursive: true,
         files: vec![file(b"train/1", &etag)],
         prefixes: Vec::new(),
         skipped: Vec::new(),
@@ -166,7 +173,7 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
         block_crcs: vec![1, 2, u32::MAX],
     };
     let journal = |kind, payloads: &[Vec<u8>]| {
-        let mut bytes = encode_header(Identity::new(kind, &[b"s3://bucket/data"]), 42).to_vec();
+        let mut bytes = encode_header(JournalIdentity::new(kind, &[b"s3://bucket/data"]), 42).to_vec();
         payloads.iter().for_each(|payload| bytes.extend(encode_frame(payload).unwrap()));
         bytes
     };
@@ -174,27 +181,31 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
         (
             "v1-import.journal",
             include_bytes!("../../golden/v1-import.journal"),
-            journal(Kind::Import, &[root.encode(), train.encode()]),
+            journal(JournalKind::Import, &[root.encode(), train.encode()]),
         ),
-        ("v1-pack.journal", include_bytes!("../../golden/v1-pack.journal"), journal(Kind::Pack, &[pack.encode()])),
+        (
+            "v1-pack.journal",
+            include_bytes!("../../golden/v1-pack.journal"),
+            journal(JournalKind::Pack, &[pack.encode()]),
+        ),
     ]
 }
 
 #[test]
 fn golden_files_are_still_written_and_read() {
-    for ((name, checked_in, made), kind) in golden().into_iter().zip([Kind::Import, Kind::Pack]) {
+    for ((name, checked_in, made), kind) in golden().into_iter().zip([JournalKind::Import, JournalKind::Pack]) {
         if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
             std::fs::write(format!("{}/golden/{name}", std::env::var("CARGO_MANIFEST_DIR").unwrap()), &made).unwrap();
         }
         assert_eq!(checked_in, made, "{name}: the format changed: raise the version and add a golden file beside it");
         let (header, mut frames) = checked_in.split_first_chunk().unwrap();
-        assert_eq!(decode_header(header, Identity::new(kind, &[b"s3://bucket/data"])), Some(42));
+        assert_eq!(decode_header(header, JournalIdentity::new(kind, &[b"s3://bucket/data"])), Some(42));
         let mut read = 0;
         let mut frames = Frames::new(&mut frames);
         while let Some(payload) = frames.next_frame().unwrap() {
             match kind {
-                Kind::Import => assert_eq!(PageRecord::decode(payload).unwrap().encode(), payload),
-                Kind::Pack => assert_eq!(PackRecord::decode(payload).unwrap().encode(), payload),
+                JournalKind::Import => assert_eq!(PageRecord::decode(payload).unwrap().encode(), payload),
+                JournalKind::Pack => assert_eq!(PackRecord::decode(payload).unwrap().encode(), payload),
             }
             read += FRAME_HEAD_BYTES + payload.len();
         }
@@ -206,15 +217,15 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..20)
 }
 
-fn version() -> impl Strategy<Value = Version> {
+fn version() -> impl Strategy<Value = VersionTag<'static>> {
     prop_oneof![
-        ".{0,40}".prop_map(Version::ETag),
-        (any::<i64>(), any::<u64>()).prop_map(|(mtime_ns, size)| Version::MtimeSize { mtime_ns, size }),
+        ".{0,40}".prop_map(|etag| VersionTag::ETag(Cow::Owned(etag))),
+        (any::<i64>(), any::<u64>()).prop_map(|(mtime_ns, size)| VersionTag::MtimeSize { mtime_ns, size }),
     ]
 }
 
 fn page() -> impl Strategy<Value = PageRecord> {
-    let file = (bytes(), any::<u64>(), any::<i64>(), version()).prop_map(|(key, size, mtime_ns, version)| Listed {
+    let file = (bytes(), any::<u64>(), any::<i64>(), version()).prop_map(|(key, size, mtime_ns, version)| PageFile {
         key,
         size,
         mtime_ns,
@@ -223,15 +234,15 @@ fn page() -> impl Strategy<Value = PageRecord> {
     let skipped = (bytes(), ".{0,20}").prop_map(|(key, reason)| (key, Cow::Owned(reason)));
     (
         bytes(),
-        prop::sample::select(&[Depth::One, Depth::All][..]),
+        any::<bool>(),
         prop::collection::vec(file, 0..5),
         prop::collection::vec(bytes(), 0..5),
         prop::collection::vec(skipped, 0..3),
         prop::option::of(bytes()),
     )
-        .prop_map(|(prefix, depth, files, prefixes, skipped, next)| PageRecord {
+        .prop_map(|(prefix, recursive, files, prefixes, skipped, next)| PageRecord {
             prefix,
-            depth,
+            recursive,
             files,
             prefixes,
             skipped,

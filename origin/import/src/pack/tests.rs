@@ -1,17 +1,18 @@
 use std::sync::atomic::Ordering;
 
-use larder_dataset::{Entry, VersionTag};
+use larder_dataset::{Entry, FileIndex, VersionTag};
 use proptest::prelude::*;
 
 use super::*;
 use crate::import::{ImportOptions, import};
 use crate::memory::MemoryOrigin;
+use crate::object_range::object_range;
 use crate::progress::Silent;
 
 const SRC: &str = "s3://bucket/plain";
 const DST: &str = "s3://other/packed";
 
-/// Contents that differ from file to file and from byte to byte.
+/// Contents that differ between files and between bytes.
 fn contents(name: &str, len: usize) -> Vec<u8> {
     let seed = larder_dataset::crc32c(name.as_bytes());
     (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
@@ -46,7 +47,7 @@ async fn pack_into(
     pack(Arc::clone(manifest), src, dst, options, &Silent).await
 }
 
-/// Reads every file of a packed manifest back, block by block, checking the checksums.
+/// Reads every file of a packed manifest back, block by block, and checks the checksums.
 async fn read_back(dst: &Arc<MemoryOrigin>) -> Vec<(String, Vec<u8>)> {
     let (bytes, _) = dst.read_all(MANIFEST_KEY, u64::MAX).await.unwrap();
     let manifest = Manifest::open(bytes).unwrap();
@@ -154,7 +155,7 @@ async fn a_packing_killed_after_any_pack_goes_on_without_reading_the_finished_on
         let reads_before = src.reads.load(Ordering::SeqCst);
         let packed = pack_into(&manifest, &src, &dst, options(&dir, 1000)).await.unwrap();
         assert_eq!(packed.packs_written + packed.packs_resumed, 20);
-        // A pack may have been written and not noted when another one failed.
+        // A pack may have been written and not recorded when another one failed.
         assert!(packed.packs_resumed + 3 >= allowed.min(20), "{allowed} allowed, {} resumed", packed.packs_resumed);
         assert_eq!(src.reads.load(Ordering::SeqCst) - reads_before, 2 * packed.packs_written);
         assert_eq!(read_back(&dst).await, expected(&files));
@@ -237,10 +238,10 @@ async fn a_range_beyond_the_file_or_the_pack_is_refused() {
     let file = manifest.file(FileIndex(0)).unwrap();
     let object = object_range(&manifest, &file, 2..10).unwrap();
     assert_eq!((object.key.as_slice(), object.range), (&b"a"[..], 2..10));
-    assert_eq!(object.version, manifest.version(&file).unwrap().map(crate::source::version_of));
+    assert_eq!(object.version, manifest.version(&file).unwrap().map(crate::version::version_of));
     assert!(matches!(manifest.version(&file).unwrap(), Some(VersionTag::ETag(_))));
     assert!(object_range(&manifest, &file, 2..11).is_err());
-    #[expect(clippy::reversed_empty_ranges, reason = "that is what is tested")]
+    #[expect(clippy::reversed_empty_ranges, reason = "the test needs a reversed range")]
     let reversed = 3..2;
     assert!(object_range(&manifest, &file, reversed).is_err());
 }

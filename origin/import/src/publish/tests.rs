@@ -1,6 +1,6 @@
 use std::sync::atomic::Ordering;
 
-use larder_dataset::manifest::FileSource;
+use larder_dataset::manifest::PlainFile;
 use larder_dataset::{ManifestBuilder, NameRules, VersionTag};
 
 use super::*;
@@ -11,7 +11,7 @@ fn built(files: u32) -> Built {
     for n in 0..files {
         let version = VersionTag::MtimeSize { mtime_ns: 1, size: 2 };
         let path = format!("{:03}/{n:09}-{}", n % 100, "x".repeat(60));
-        let file = FileSource { path: path.as_bytes(), size: 2, mtime_ns: 1, version };
+        let file = PlainFile { path: path.as_bytes(), size: 2, mtime_ns: 1, version };
         builder.push(&file, NameRules::FOLDER).unwrap();
     }
     builder.finish("data", "s3://bucket/data", 5).unwrap()
@@ -33,12 +33,12 @@ fn a_written_manifest_replaces_the_old_one_and_leaves_nothing_beside_it() {
 #[test]
 fn a_manifest_that_cannot_be_written_says_where() {
     let error = write_manifest(Path::new("/nonexistent/data.manifest"), &built(1)).unwrap_err();
-    assert_eq!(error.to_string(), "make a file beside /nonexistent/data.manifest");
+    assert_eq!(error.to_string(), "create a file beside /nonexistent/data.manifest");
 }
 
 #[tokio::test]
 async fn a_manifest_comes_back_as_it_was_put() {
-    // The larger one takes several pieces both ways.
+    // The largest takes several pieces both ways.
     for files in [0, 10, 200_000] {
         let origin = MemoryOrigin::new("s3://bucket/data", 10);
         let built = built(files);
@@ -46,7 +46,7 @@ async fn a_manifest_comes_back_as_it_was_put() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("m");
         let fetched = fetch_manifest(&origin, MANIFEST_KEY, &to).await.unwrap();
-        assert_eq!(fetched, Fetched { snapshot: built.snapshot, version, size: built.len_bytes() });
+        assert_eq!(fetched, FetchedManifest { snapshot: built.snapshot, version, size: built.len_bytes() });
         assert_eq!(std::fs::read(&to).unwrap(), built.to_bytes());
         let reads = origin.reads.load(Ordering::SeqCst);
         assert_eq!(reads, built.len_bytes().div_ceil(PIECE_BYTES));

@@ -1,6 +1,9 @@
+use larder_dataset::Entry;
+
 use super::*;
 use crate::import::{ImportOptions, import};
 use crate::memory::MemoryOrigin;
+use crate::object_range::object_range;
 use crate::pack::{PackOptions, pack};
 use crate::progress::Silent;
 use crate::publish::MANIFEST_KEY;

@@ -1,0 +1,30 @@
+//! Why a manifest cannot be read.
+
+/// Why a manifest cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// The file is not a manifest.
+    #[error("not a Larder manifest (wrong first bytes)")]
+    NotAManifest,
+    /// Another version of Larder made the manifest.
+    #[error(
+        "manifest has format version {found}, but this program reads version {supported}: import the dataset again"
+    )]
+    Version {
+        /// The version byte found.
+        found: u8,
+        /// The version this code reads.
+        supported: u8,
+    },
+    /// The manifest is truncated or its bytes have changed.
+    #[error("manifest is damaged ({what}): import the dataset again")]
+    Corrupt {
+        /// The inconsistent part.
+        what: &'static str,
+    },
+}
+
+/// Shorthand for [`ManifestError::Corrupt`].
+pub(super) const fn corrupt(what: &'static str) -> ManifestError {
+    ManifestError::Corrupt { what }
+}

@@ -1,0 +1,321 @@
+//! Reads a manifest in place.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use super::error::{ManifestError, corrupt};
+use super::layout::{
+    self, CRC_BYTES, DIR_BYTES, FILE_BYTES, PACK_BYTES, Section, StringRef, header, tag, u32_at, u64_at,
+};
+use super::rows::{Dir, DirIndex, Entry, File, FileIndex, Location, Pack, Totals};
+use super::sections::Sections;
+use super::version_tag::{VersionTag, format_md5};
+use crate::block::{self, BlockIndex};
+use crate::checksum::crc32c_combine;
+use crate::snapshot::SnapshotId;
+
+/// A manifest read in place over `B`, usually a mapped file. Any number of threads may share it. It allocates only for
+/// paths and version tags.
+///
+/// ```
+/// use larder_dataset::manifest::PlainFile;
+/// use larder_dataset::{Entry, Manifest, ManifestBuilder, NameRules, VersionTag};
+///
+/// let mut builder = ManifestBuilder::new();
+/// let version = VersionTag::ETag("\"0123456789abcdef0123456789abcdef\"".into());
+/// let file = PlainFile { path: b"train/cat.jpg", size: 9 << 20, mtime_ns: 0, version };
+/// builder.push(&file, NameRules::OBJECT_STORE)?;
+/// let built = builder.finish("pets", "s3://bucket/pets", 0)?;
+///
+/// let manifest = Manifest::open(built.to_bytes())?;
+/// let Some(Entry::File(index)) = manifest.resolve(b"train/cat.jpg")? else { panic!("the file was added above") };
+/// let file = manifest.file(index)?;
+/// assert_eq!(file.size, 9 << 20);
+/// // A read of the first 5 MiB touches the first two blocks of 4 MiB.
+/// assert_eq!(file.parts(0, 5 << 20).count(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Manifest<B> {
+    pub(super) sections: Sections<B>,
+    totals: Totals,
+    snapshot: SnapshotId,
+    packed: bool,
+}
+
+impl<B: AsRef<[u8]>> Manifest<B> {
+    /// Checks the header and the chunk CRCs; rows are checked when first touched.
+    pub fn open(bytes: B) -> Result<Self, ManifestError> {
+        let sections = Sections::open(bytes)?;
+        let head = sections.header();
+        let totals = Totals {
+            dirs: u32_at(head, header::DIRS),
+            files: u32_at(head, header::FILES),
+            blocks: u32_at(head, header::BLOCKS),
+            packs: u32_at(head, header::PACKS),
+            bytes: u64_at(head, header::BYTES),
+        };
+        let packed = head[header::FLAGS] & layout::FLAG_PACKED != 0;
+        let expect = |section: Section, rows: u32, row: usize| {
+            if sections.section_bytes(section) as u64 == u64::from(rows) * row as u64 {
+                Ok(())
+            } else {
+                Err(corrupt("section length"))
+            }
+        };
+        expect(Section::Dirs, totals.dirs, DIR_BYTES)?;
+        expect(Section::Files, totals.files, FILE_BYTES)?;
+        expect(Section::BlockCrcs, if packed { totals.blocks } else { 0 }, CRC_BYTES)?;
+        expect(Section::Packs, totals.packs, PACK_BYTES)?;
+        if totals.dirs == 0 {
+            return Err(corrupt("no root folder"));
+        }
+        let mut snapshot = SnapshotId([0; 32]);
+        snapshot.0.copy_from_slice(&head[header::SNAPSHOT..header::SNAPSHOT + 32]);
+        Ok(Self { sections, totals, snapshot, packed })
+    }
+
+    /// The id of the snapshot.
+    pub fn snapshot(&self) -> SnapshotId {
+        self.snapshot
+    }
+
+    /// Counts and sizes.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// When the manifest was made, nanoseconds since the epoch.
+    pub fn created_ns(&self) -> i64 {
+        u64_at(self.sections.header(), header::CREATED).cast_signed()
+    }
+
+    /// True if the files' bytes are in packs.
+    pub fn is_packed(&self) -> bool {
+        self.packed
+    }
+
+    /// Length of the manifest itself in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.sections.len_bytes()
+    }
+
+    /// The name of the dataset and the URL of its origin.
+    pub fn name_and_origin(&self) -> Result<(&str, &str), ManifestError> {
+        let meta = self.sections.get(Section::Meta, 0, self.sections.section_bytes(Section::Meta))?;
+        let (name, rest) = split_string(meta)?;
+        let (origin, _) = split_string(rest)?;
+        Ok((name, origin))
+    }
+
+    /// A folder's row. Errors: `Corrupt`, also when there is no such row.
+    pub fn dir(&self, dir: DirIndex) -> Result<Dir<'_>, ManifestError> {
+        let row = self.sections.row(Section::Dirs, dir.0, DIR_BYTES)?;
+        let found = Dir {
+            name: self.sections.string(StringRef(u64_at(row, 0)))?,
+            parent: DirIndex(u32_at(row, 8)),
+            first_dir: u32_at(row, 12),
+            dir_count: u32_at(row, 16),
+            first_file: u32_at(row, 20),
+            file_count: u32_at(row, 24),
+        };
+        let dirs_end = u64::from(found.first_dir) + u64::from(found.dir_count);
+        let files_end = u64::from(found.first_file) + u64::from(found.file_count);
+        // Parents come before their children, so a walk towards the root always ends there.
+        let ordered = if dir.0 == 0 { found.parent.0 == 0 } else { found.parent < dir };
+        if ordered && dirs_end <= u64::from(self.totals.dirs) && files_end <= u64::from(self.totals.files) {
+            Ok(found)
+        } else {
+            Err(corrupt("folder row"))
+        }
+    }
+
+    /// A file's row. Errors: `Corrupt`, also when there is no such row.
+    pub fn file(&self, file: FileIndex) -> Result<File<'_>, ManifestError> {
+        let row = self.sections.row(Section::Files, file.0, FILE_BYTES)?;
+        let mut version = [0; 16];
+        version.copy_from_slice(&row[36..52]);
+        let tag = u32_at(row, 32);
+        let found = File {
+            name: self.sections.string(StringRef(u64_at(row, 0)))?,
+            size: u64_at(row, 8),
+            mtime_ns: u64_at(row, 16).cast_signed(),
+            dir: DirIndex(u32_at(row, 24)),
+            first_block: BlockIndex(u32_at(row, 28)),
+            location: if tag as u8 == tag::PACKED {
+                Location::Pack { pack: u32_at(&version, 0), offset: u64_at(&version, 8) }
+            } else {
+                Location::Object
+            },
+            tag,
+            version,
+        };
+        let blocks_end = block::block_count(found.size).checked_add(u64::from(found.first_block.0));
+        if found.dir.0 < self.totals.dirs && blocks_end.is_some_and(|end| end <= u64::from(self.totals.blocks)) {
+            Ok(found)
+        } else {
+            Err(corrupt("file row"))
+        }
+    }
+
+    /// A pack's row. Errors: `Corrupt`, also when there is no such row.
+    pub fn pack(&self, pack: u32) -> Result<Pack<'_>, ManifestError> {
+        let row = self.sections.row(Section::Packs, pack, PACK_BYTES)?;
+        let etag = self.sections.string(StringRef(u64_at(row, 16)))?;
+        Ok(Pack {
+            key: self.sections.string(StringRef(u64_at(row, 0)))?,
+            size: u64_at(row, 8),
+            etag: std::str::from_utf8(etag).map_err(|_| corrupt("pack row"))?,
+        })
+    }
+
+    /// The version that the bytes of a file's object (or of its pack) are bound to. `None` for a pack in a local folder,
+    /// whose blocks have CRCs instead.
+    pub fn version(&self, file: &File<'_>) -> Result<Option<VersionTag<'_>>, ManifestError> {
+        Ok(match file.tag as u8 {
+            tag::MTIME_SIZE => Some(VersionTag::MtimeSize { mtime_ns: file.mtime_ns, size: file.size }),
+            tag::MD5 => Some(VersionTag::ETag(Cow::Owned(format_md5(&file.version, file.tag >> 8)))),
+            tag::HEAP => {
+                let etag = self.sections.string(StringRef(u64_at(&file.version, 0)))?;
+                Some(VersionTag::ETag(Cow::Borrowed(std::str::from_utf8(etag).map_err(|_| corrupt("version tag"))?)))
+            }
+            tag::PACKED => {
+                let pack = self.pack(u32_at(&file.version, 0))?;
+                (!pack.etag.is_empty()).then_some(VersionTag::ETag(Cow::Borrowed(pack.etag)))
+            }
+            _ => return Err(corrupt("version tag")),
+        })
+    }
+
+    /// The object that holds the bytes `range` of a file, as its key below the origin, and their range in it: the object
+    /// of the file's path in a plain snapshot, its pack in a packed one. Errors: `Corrupt`, also when `range` reaches
+    /// beyond the file.
+    pub fn locate(&self, file: &File<'_>, range: Range<u64>) -> Result<(Vec<u8>, Range<u64>), ManifestError> {
+        if range.start > range.end || range.end > file.size {
+            return Err(corrupt("range beyond the file"));
+        }
+        match file.location {
+            Location::Object => Ok((self.file_path(file)?, range)),
+            Location::Pack { pack, offset } => {
+                let pack = self.pack(pack)?;
+                // The whole file must lie in the pack; this also rules out overflow below.
+                if offset.checked_add(file.size).is_none_or(|end| end > pack.size) {
+                    return Err(corrupt("file beyond its pack"));
+                }
+                Ok((pack.key.to_vec(), offset + range.start..offset + range.end))
+            }
+        }
+    }
+
+    /// The CRC32C of a block, which only packed snapshots know in advance.
+    pub fn block_crc(&self, block: BlockIndex) -> Result<Option<u32>, ManifestError> {
+        if !self.packed {
+            return Ok(None);
+        }
+        Ok(Some(u32_at(self.sections.row(Section::BlockCrcs, block.0, CRC_BYTES)?, 0)))
+    }
+
+    /// The CRC32C of a whole file, which only packed snapshots know in advance.
+    pub fn file_crc(&self, file: &File<'_>) -> Result<Option<u32>, ManifestError> {
+        let mut crc = None;
+        for part in file.parts(0, file.size) {
+            let Some(next) = self.block_crc(part.block)? else { return Ok(None) };
+            crc = Some(crc.map_or(next, |so_far| crc32c_combine(so_far, next, u64::from(part.block_len))));
+        }
+        Ok(if self.packed { crc.or(Some(0)) } else { None })
+    }
+
+    /// Finds `name` in a folder by binary search.
+    pub fn lookup(&self, dir: &Dir<'_>, name: &[u8]) -> Result<Option<Entry>, ManifestError> {
+        let files = dir.first_file..dir.first_file + dir.file_count;
+        if let Some(row) = search(files, |row| Ok(self.sections.name(Section::Files, row, FILE_BYTES)?.cmp(name)))? {
+            return Ok(Some(Entry::File(FileIndex(row))));
+        }
+        let dirs = dir.first_dir..dir.first_dir + dir.dir_count;
+        let found = search(dirs, |row| Ok(self.sections.name(Section::Dirs, row, DIR_BYTES)?.cmp(name)))?;
+        Ok(found.map(|row| Entry::Dir(DirIndex(row))))
+    }
+
+    /// Finds a clean relative path; the empty path is the root.
+    pub fn resolve(&self, path: &[u8]) -> Result<Option<Entry>, ManifestError> {
+        let mut at = Entry::Dir(DirIndex(0));
+        for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+            let Entry::Dir(dir) = at else { return Ok(None) };
+            match self.lookup(&self.dir(dir)?, part)? {
+                Some(next) => at = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(at))
+    }
+
+    /// Appends the path of a folder to `out`; nothing for the root.
+    pub fn dir_path(&self, dir: DirIndex, out: &mut Vec<u8>) -> Result<(), ManifestError> {
+        let mut chain = Vec::new();
+        let mut at = dir;
+        while at.0 != 0 {
+            let row = self.dir(at)?;
+            chain.push(row.name);
+            at = row.parent;
+        }
+        for (nth, name) in chain.iter().rev().enumerate() {
+            if nth > 0 {
+                out.push(b'/');
+            }
+            out.extend_from_slice(name);
+        }
+        Ok(())
+    }
+
+    /// The path of a file, which is also its key below the origin in a plain snapshot.
+    pub fn file_path(&self, file: &File<'_>) -> Result<Vec<u8>, ManifestError> {
+        let mut path = Vec::new();
+        self.dir_path(file.dir, &mut path)?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(file.name);
+        Ok(path)
+    }
+
+    /// The file that a block belongs to.
+    pub fn file_of_block(&self, block: BlockIndex) -> Result<FileIndex, ManifestError> {
+        // The last file whose first block is not beyond `block`; empty files before it share its first block.
+        let (mut low, mut high) = (0, self.totals.files);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let file = self.file(FileIndex(middle))?;
+            if u64::from(file.first_block.0) + block::block_count(file.size) <= u64::from(block.0) {
+                low = middle + 1
+            } else {
+                high = middle
+            }
+        }
+        let file = self.file(FileIndex(low))?;
+        if file.first_block <= block { Ok(FileIndex(low)) } else { Err(corrupt("block numbers")) }
+    }
+}
+
+fn split_string(bytes: &[u8]) -> Result<(&str, &[u8]), ManifestError> {
+    let (len, rest) = bytes.split_first_chunk::<2>().ok_or(corrupt("meta"))?;
+    let (string, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len))).ok_or(corrupt("meta"))?;
+    Ok((std::str::from_utf8(string).map_err(|_| corrupt("meta"))?, rest))
+}
+
+/// Binary search over row numbers; `compare` gives the order of a row relative to the wanted one.
+fn search(
+    rows: Range<u32>,
+    mut compare: impl FnMut(u32) -> Result<Ordering, ManifestError>,
+) -> Result<Option<u32>, ManifestError> {
+    let (mut low, mut high) = (rows.start, rows.end);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match compare(middle)? {
+            Ordering::Less => low = middle + 1,
+            Ordering::Greater => high = middle,
+            Ordering::Equal => return Ok(Some(middle)),
+        }
+    }
+    Ok(None)
+}

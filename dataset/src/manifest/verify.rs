@@ -1,0 +1,56 @@
+//! Checks a whole manifest.
+
+use super::contents_hash::snapshot_id;
+use super::error::{ManifestError, corrupt};
+use super::layout::{DIR_BYTES, FILE_BYTES, Section};
+use super::read::Manifest;
+use super::rows::{DirIndex, FileIndex};
+use crate::block;
+
+impl<B: AsRef<[u8]>> Manifest<B> {
+    /// Checks every CRC and every row, and that the snapshot id is that of the contents. Reads the whole manifest.
+    pub fn verify(&self) -> Result<(), ManifestError> {
+        let contents = self.sections.contents()?;
+        let totals = self.totals();
+        let (mut first_dir, mut first_file, mut first_block, mut bytes) = (1, 0, 0, 0_u64);
+        for index in 0..totals.dirs {
+            let dir = self.dir(DirIndex(index))?;
+            if dir.first_dir != first_dir || dir.first_file != first_file {
+                return Err(corrupt("folder rows"));
+            }
+            self.verify_names(Section::Dirs, dir.first_dir, dir.dir_count, DIR_BYTES)?;
+            self.verify_names(Section::Files, dir.first_file, dir.file_count, FILE_BYTES)?;
+            first_dir += dir.dir_count;
+            first_file += dir.file_count;
+            for row in dir.first_file..first_file {
+                let file = self.file(FileIndex(row))?;
+                self.version(&file)?;
+                if file.dir.0 != index || file.first_block.0 != first_block {
+                    return Err(corrupt("file rows"));
+                }
+                first_block += block::block_count(file.size) as u32;
+                bytes = bytes.checked_add(file.size).ok_or(corrupt("file rows"))?;
+            }
+        }
+        if (first_dir, first_file, first_block, bytes) != (totals.dirs, totals.files, totals.blocks, totals.bytes) {
+            return Err(corrupt("totals"));
+        }
+        let (_, origin) = self.name_and_origin()?;
+        if snapshot_id(origin, [contents].into_iter()) != self.snapshot() {
+            return Err(corrupt("snapshot id"));
+        }
+        Ok(())
+    }
+
+    fn verify_names(&self, section: Section, first: u32, count: u32, row_bytes: usize) -> Result<(), ManifestError> {
+        let mut last: &[u8] = &[];
+        for row in first..first.checked_add(count).ok_or(corrupt("row numbers"))? {
+            let name = self.sections.name(section, row, row_bytes)?;
+            if name <= last || name.contains(&b'/') || name == b"." || name == b".." {
+                return Err(corrupt("names"));
+            }
+            last = name;
+        }
+        Ok(())
+    }
+}

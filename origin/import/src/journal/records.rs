@@ -1,0 +1,253 @@
+//! The records of a journal: the payloads of its frames.
+//!
+//! All numbers are little-endian; a byte string is its length as u32 and its bytes. Invariant: no bytes, however broken,
+//! make a decoder panic or reserve more memory than they themselves take; and a record that decodes encodes to the same
+//! bytes.
+//!
+//! The fuzz targets include this file by its path, so it uses nothing of this crate.
+
+use std::borrow::Cow;
+
+use larder_dataset::VersionTag;
+
+/// The payload is not a record. The frame's CRC was right, so another program wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("journal record is malformed")]
+pub(crate) struct BadRecord;
+
+/// One page of a listing: its unit, its contents, and where the unit continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PageRecord {
+    /// The prefix that was listed.
+    pub(crate) prefix: Vec<u8>,
+    /// True if everything below the prefix was listed, false if only the keys and prefixes directly below it.
+    pub(crate) recursive: bool,
+    /// The files on the page.
+    pub(crate) files: Vec<PageFile>,
+    /// The prefixes on the page.
+    pub(crate) prefixes: Vec<Vec<u8>>,
+    /// Keys that the origin itself could not list, with the reasons.
+    pub(crate) skipped: Vec<(Vec<u8>, Cow<'static, str>)>,
+    /// Where the next page of the unit starts; `None` if this was the last.
+    pub(crate) next: Option<Vec<u8>>,
+}
+
+/// A file on a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PageFile {
+    /// Its key below the origin.
+    pub(crate) key: Vec<u8>,
+    /// Size in bytes.
+    pub(crate) size: u64,
+    /// Time of last modification, nanoseconds since the epoch.
+    pub(crate) mtime_ns: i64,
+    /// The version that its bytes are bound to.
+    pub(crate) version: VersionTag<'static>,
+}
+
+impl PageRecord {
+    /// The record as a frame's payload.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64 + 128 * self.files.len());
+        out.push(u8::from(self.recursive));
+        put_bytes(&mut out, &self.prefix);
+        put_option(&mut out, self.next.as_deref());
+        put_u32(&mut out, self.files.len());
+        for file in &self.files {
+            put_bytes(&mut out, &file.key);
+            out.extend_from_slice(&file.size.to_le_bytes());
+            out.extend_from_slice(&file.mtime_ns.to_le_bytes());
+            put_version(&mut out, &file.version);
+        }
+        put_u32(&mut out, self.prefixes.len());
+        self.prefixes.iter().for_each(|prefix| put_bytes(&mut out, prefix));
+        put_u32(&mut out, self.skipped.len());
+        for (key, reason) in &self.skipped {
+            put_bytes(&mut out, key);
+            put_bytes(&mut out, reason.as_bytes());
+        }
+        out
+    }
+
+    /// Reads a payload back. Errors: it is not a page.
+    pub(crate) fn decode(payload: &[u8]) -> Result<Self, BadRecord> {
+        let mut fields = Fields(payload);
+        let recursive = fields.bool()?;
+        let prefix = fields.bytes()?.to_vec();
+        let next = fields.option()?.map(<[u8]>::to_vec);
+        let files = fields.list(|fields| {
+            Ok(PageFile {
+                key: fields.bytes()?.to_vec(),
+                size: fields.u64()?,
+                mtime_ns: fields.i64()?,
+                version: fields.version()?,
+            })
+        })?;
+        let prefixes = fields.list(|fields| Ok(fields.bytes()?.to_vec()))?;
+        let skipped = fields.list(|fields| {
+            let key = fields.bytes()?.to_vec();
+            Ok((key, Cow::Owned(fields.text()?.to_owned())))
+        })?;
+        fields.end()?;
+        Ok(Self { prefix, recursive, files, prefixes, skipped, next })
+    }
+}
+
+/// A finished pack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PackRecord {
+    /// Its number.
+    pub(crate) pack: u32,
+    /// Its key below the destination.
+    pub(crate) key: Vec<u8>,
+    /// Size in bytes.
+    pub(crate) size: u64,
+    /// Its version at the destination.
+    pub(crate) version: VersionTag<'static>,
+    /// The first file of the manifest that is in it.
+    pub(crate) first_file: u32,
+    /// One past the last file.
+    pub(crate) end_file: u32,
+    /// CRC32C of each block of its files, in order.
+    pub(crate) block_crcs: Vec<u32>,
+}
+
+impl PackRecord {
+    /// The record as a frame's payload.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128 + 4 * self.block_crcs.len());
+        out.extend_from_slice(&self.pack.to_le_bytes());
+        put_bytes(&mut out, &self.key);
+        out.extend_from_slice(&self.size.to_le_bytes());
+        put_version(&mut out, &self.version);
+        out.extend_from_slice(&self.first_file.to_le_bytes());
+        out.extend_from_slice(&self.end_file.to_le_bytes());
+        put_u32(&mut out, self.block_crcs.len());
+        self.block_crcs.iter().for_each(|crc| out.extend_from_slice(&crc.to_le_bytes()));
+        out
+    }
+
+    /// Reads a payload back. Errors: it is not a pack.
+    pub(crate) fn decode(payload: &[u8]) -> Result<Self, BadRecord> {
+        let mut fields = Fields(payload);
+        let record = Self {
+            pack: fields.u32()?,
+            key: fields.bytes()?.to_vec(),
+            size: fields.u64()?,
+            version: fields.version()?,
+            first_file: fields.u32()?,
+            end_file: fields.u32()?,
+            block_crcs: fields.list(Fields::u32)?,
+        };
+        fields.end()?;
+        Ok(record)
+    }
+}
+
+/// A length beyond u32 would make the record longer than a frame, which the journal refuses.
+fn put_u32(out: &mut Vec<u8>, len: usize) {
+    out.extend_from_slice(&(len as u32).to_le_bytes());
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_u32(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+fn put_option(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
+    out.push(u8::from(bytes.is_some()));
+    if let Some(bytes) = bytes {
+        put_bytes(out, bytes);
+    }
+}
+
+fn put_version(out: &mut Vec<u8>, version: &VersionTag<'_>) {
+    match version {
+        VersionTag::MtimeSize { mtime_ns, size } => {
+            out.push(0);
+            out.extend_from_slice(&mtime_ns.to_le_bytes());
+            out.extend_from_slice(&size.to_le_bytes());
+        }
+        VersionTag::ETag(etag) => {
+            out.push(1);
+            put_bytes(out, etag.as_bytes());
+        }
+    }
+}
+
+/// The rest of a payload.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], BadRecord> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(BadRecord)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadRecord> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(BadRecord)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, BadRecord> {
+        let [byte] = self.array()?;
+        Ok(byte)
+    }
+
+    fn bool(&mut self) -> Result<bool, BadRecord> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(BadRecord),
+        }
+    }
+
+    fn u32(&mut self) -> Result<u32, BadRecord> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, BadRecord> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn i64(&mut self) -> Result<i64, BadRecord> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], BadRecord> {
+        let len = self.u32()?;
+        self.take(len as usize)
+    }
+
+    fn text(&mut self) -> Result<&'a str, BadRecord> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| BadRecord)
+    }
+
+    fn option(&mut self) -> Result<Option<&'a [u8]>, BadRecord> {
+        if self.bool()? { self.bytes().map(Some) } else { Ok(None) }
+    }
+
+    fn version(&mut self) -> Result<VersionTag<'static>, BadRecord> {
+        match self.u8()? {
+            0 => Ok(VersionTag::MtimeSize { mtime_ns: self.i64()?, size: self.u64()? }),
+            1 => Ok(VersionTag::ETag(Cow::Owned(self.text()?.to_owned()))),
+            _ => Err(BadRecord),
+        }
+    }
+
+    /// Each item takes at least one byte, so a count larger than the rest of the payload fails before long.
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, BadRecord>) -> Result<Vec<T>, BadRecord> {
+        let count = self.u32()?;
+        let mut items = Vec::new();
+        for _ in 0..count {
+            items.push(item(self)?);
+        }
+        Ok(items)
+    }
+
+    fn end(self) -> Result<(), BadRecord> {
+        if self.0.is_empty() { Ok(()) } else { Err(BadRecord) }
+    }
+}
