@@ -58,7 +58,9 @@ pub enum StoreError {
         source: io::Error,
     },
     /// Opened a second time with different settings.
-    #[error("dataset {snapshot} is already open with another reservation or policy: unmount it first, or request the same values")]
+    #[error(
+        "dataset {snapshot} is already open with another reservation or policy: unmount it first, or request the same values"
+    )]
     AlreadyOpen {
         /// The snapshot.
         snapshot: SnapshotId,

@@ -16,8 +16,8 @@ use larder_dataset::{PolicyKind, SnapshotId};
 use tracing::{info, warn};
 
 use crate::base::{Base, LoggedFlaws};
-use crate::counters::StoreCounters;
 use crate::config::CacheConfig;
+use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
 use crate::error::StoreError;
 use crate::folder::Folder;

@@ -8,7 +8,9 @@ use larder_dataset::BlockIndex;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The caller's mistake: not the block of the permit, or not of its length.
-    #[error("block {got} of {got_bytes} bytes does not match the permit for block {permitted} of {permitted_bytes} bytes")]
+    #[error(
+        "block {got} of {got_bytes} bytes does not match the permit for block {permitted} of {permitted_bytes} bytes"
+    )]
     WrongBlock {
         /// The block of the permit.
         permitted: BlockIndex,

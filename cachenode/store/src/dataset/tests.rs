@@ -224,7 +224,8 @@ fn any_part_of_a_large_block_reads_back_and_nothing_beyond_it() {
         // Any memory, with any start.
         for more in [0, 1, 4095, 1 << 20] {
             let memory = |needed| vec![0xee; if more == 1 { 0 } else { needed + more }];
-            let PartBytes { memory, range, crc } = bed.cache().read_into(block, len, start, part, memory).hit().unwrap();
+            let PartBytes { memory, range, crc } =
+                bed.cache().read_into(block, len, start, part, memory).hit().unwrap();
             assert!(memory[range] == found, "{start} {part} {more}");
             assert_eq!(crc, larder_dataset::crc32c(&found));
         }
@@ -235,9 +236,7 @@ fn any_part_of_a_large_block_reads_back_and_nothing_beyond_it() {
     }
     assert_eq!(bed.counters.corrupt(), 0);
     assert_eq!(bed.cache().read(BlockIndex(u32::MAX), 5, 0, 5, |_| ()), Lookup::Miss);
-    assert!(
-        bed.cache().admit(BlockIndex(1000), 5).is_none() && bed.cache().admit(BlockIndex(4), len + 1).is_none()
-    );
+    assert!(bed.cache().admit(BlockIndex(1000), 5).is_none() && bed.cache().admit(BlockIndex(4), len + 1).is_none());
 }
 
 #[test]
@@ -531,7 +530,8 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     let mut bed = Bed::new(PolicyKind::Lru, 1 << 30);
     bed.put_all(0..10);
     let other = SnapshotId([0x22; 32]);
-    let cache = bed.store().dataset(CacheConfig { snapshot: other, name: "text".into(), ..bed.config.clone() }).unwrap();
+    let cache =
+        bed.store().dataset(CacheConfig { snapshot: other, name: "text".into(), ..bed.config.clone() }).unwrap();
     assert!(put(&cache, 4));
     drop(cache);
     let list = |bed: &Bed| -> Vec<_> {

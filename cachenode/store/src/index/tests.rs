@@ -50,7 +50,8 @@ fn an_index_with_the_history_of_earlier_versions_opens_with_all_its_blocks_and_w
         let mut options = Options::default();
         options.create_if_missing(true);
         options.create_missing_column_families(true);
-        let families = ["datasets", "blocks", "epochs"].map(|name| ColumnFamilyDescriptor::new(name, Options::default()));
+        let families =
+            ["datasets", "blocks", "epochs"].map(|name| ColumnFamilyDescriptor::new(name, Options::default()));
         let db = DB::open_cf_descriptors(&options, dir.path(), families).unwrap();
         db.put(b"state", b"\x01\x01boot").unwrap();
         let family = |name| db.cf_handle(name).unwrap();

@@ -77,8 +77,7 @@ fn another_blocks_record_is_foreign() {
 
 #[test]
 fn an_empty_part_or_one_beyond_the_block_is_none() {
-    for (block_len, start, len) in [(5, 0, 0), (5, 5, 1), (5, 0, 6), (5, u32::MAX, 2), (u32::MAX, 0, 1), (0, 0, 0)]
-    {
+    for (block_len, start, len) in [(5, 0, 0), (5, 5, 1), (5, 0, 6), (5, u32::MAX, 2), (u32::MAX, 0, 1), (0, 0, 0)] {
         assert_eq!(Part::new(block_len, start, len), None);
     }
 }

@@ -70,7 +70,10 @@ fn the_next_run_hits_everything_that_a_killed_one_kept() {
             if policy.evicts() {
                 let needed: usize = cached.iter().map(|&block| extent_bytes(len_of(BlockIndex(block)))).sum();
                 // ext4 counts blocks of its own for files with many holes.
-                assert!(bed.disk_bytes() <= needed as u64 + (64 << 10), "{policy}: the room that the kill left is freed");
+                assert!(
+                    bed.disk_bytes() <= needed as u64 + (64 << 10),
+                    "{policy}: the room that the kill left is freed"
+                );
             }
             bed.drop_all();
         }

@@ -105,7 +105,9 @@ fn evicting_the_newest_blocks_keeps_the_room_on_the_disk_within_its_bound() {
 #[ignore = "measures; run with --ignored --nocapture"]
 fn measure_writes_that_evict() {
     let (blocks, len, threads) = (800_u32, 111_000_u32, [1, 8, 64]);
-    for (policy, share) in [(PolicyKind::Nr, 100), (PolicyKind::Lru, 10), (PolicyKind::Fifo, 50), (PolicyKind::Random, 10)] {
+    for (policy, share) in
+        [(PolicyKind::Nr, 100), (PolicyKind::Lru, 10), (PolicyKind::Fifo, 50), (PolicyKind::Random, 10)]
+    {
         for threads in threads {
             let mut bed = Bed::new(PolicyKind::Nr, 1);
             bed.drop_all();
