@@ -53,7 +53,7 @@ e2e: tools build
 soak: tools
 	cargo build --release --workspace --bins --tests
 	LARDER_TEST_SCALE=$(or $(SCALE),10) cargo nextest run --profile soak --release -p larder-e2e -p larder-store \
-		-E 'test(/kill|churn|come_and_go|die_in_turn|every_read_is_the_reference|rotated/)'
+		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated/)'
 
 doc: packages
 	cargo test --workspace --doc

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use larder_daemon_api::mountinfo::mounts;
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_e2e::{Lab, Mount};
-use larder_testkit::seeded_bytes;
+use larder_testkit::{scaled, seeded_bytes};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -104,7 +104,7 @@ fn what_was_admitted_before_a_kill_is_a_hit_after_it() {
     let lab = Lab::new();
     // One block a file, read in one piece: a file without a GET is a block that was kept.
     let files = put_files(&lab, (0..80).map(|n| 1 + n * 2500));
-    for seed in 0..5 {
+    for seed in 0..u64::from(scaled(5)) {
         let name = format!("m{seed}");
         let mount = lab.mount(&name, &lab.url(), &[]);
         let moment = StdRng::seed_from_u64(seed).random_range(1..70);
@@ -153,7 +153,7 @@ fn a_cache_killed_again_and_again_while_it_fills_ends_whole() {
     let files = put_files(&lab, (0..60).map(|n| if n % 20 == 7 { 2 * BLOCK + n } else { n * 4000 }));
     let blocks: u64 = files.values().map(|bytes| (bytes.len() as u64).div_ceil(BLOCK)).sum();
     let mut mount = lab.mount("m", &lab.url(), &[]);
-    for seed in 0..5 {
+    for seed in 0..u64::from(scaled(5)) {
         let killed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             read_until(scope, &mount, &files, seed, &killed);

@@ -141,7 +141,7 @@ fn readers_outlive_300_kills_of_the_daemon() {
 fn a_keeper_that_lost_everything_gets_it_back_and_both_may_die_in_turn() {
     let (_lab, mut larderd, mut keeper, dir) = mounted("turns", &[]);
     let readers = Readers::start(&dir, 4);
-    for _ in 0..20 {
+    for _ in 0..scaled(20) {
         keeper.lose_everything();
         assert_eq!(keeper.connect().len(), 1, "{}", larderd.log());
         larderd.kill();
