@@ -1,7 +1,7 @@
 //! Larder and its peers side by side: the same files, the same S3 server, the same reader, in turns.
 //!
 //! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; a [`Measurement`] is one epoch of one of
-//! them; [`Outcome`] holds all measurements with their settings. `reader` is the process that reads, `ceiling` reads the
+//! them; [`PeersOutcome`] holds all measurements with their settings. `reader` is the process that reads, `ceiling` reads the
 //! objects without any filesystem, `machine` describes the computer, `table` and `chart` show the results.
 //!
 //! Invariant: every byte of every epoch is checked. A system that returned a wrong byte is left out, with the reason.
@@ -27,12 +27,12 @@ use crate::systems::{AnySystem, Corpus, CorpusOptions, Kind, Stop, System, child
 use crate::tree;
 pub use machine::Machine;
 use outcome::FILES_OF_FEWER_READERS;
-pub use outcome::{Measurement, Outcome, PeersConfig, RAW};
+pub use outcome::{Measurement, PeersConfig, PeersOutcome, RAW};
 use reader::Reader;
 
 /// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an error
 /// stops the run.
-pub fn run(config: &PeersConfig, progress: &dyn Progress) -> anyhow::Result<Outcome> {
+pub fn run(config: &PeersConfig, progress: &dyn Progress) -> anyhow::Result<PeersOutcome> {
     child::own_mounts()?;
     let (systems, missing) = chosen(&config.binary, &config.only)?;
     let (_scratch, folder) = Scratch::new(&config.folder, "peers-")?;
@@ -55,7 +55,7 @@ pub fn run(config: &PeersConfig, progress: &dyn Progress) -> anyhow::Result<Outc
         corpus: &corpus,
         server: &server,
         progress,
-        outcome: Outcome {
+        outcome: PeersOutcome {
             config: config.clone(),
             machine: Machine::of(&folder)?,
             bytes: corpus.bytes,
@@ -78,7 +78,7 @@ struct Lab<'a> {
     corpus: &'a Corpus,
     server: &'a S3Server,
     progress: &'a dyn Progress,
-    outcome: Outcome,
+    outcome: PeersOutcome,
 }
 
 impl Lab<'_> {

@@ -26,16 +26,16 @@ use anyhow::Context;
 
 use crate::systems::process::Usage;
 use certificates::write_certificates;
-pub use kind::Kind;
+pub use kind::ServerKind;
 pub use outcome::{PeersNetOutcome, PeersNetRow};
 use reading::read_for;
 pub use serving::{ServeConfig, serve};
 
-/// What to measure.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct PeersNetConfig {
     /// The servers.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<ServerKind>,
     /// Sizes of records, 1 byte to 4 MiB.
     pub record_bytes: Vec<u32>,
     /// Reads at a time.

@@ -17,16 +17,21 @@ use tokio::runtime::Handle;
 
 pub use config::QuickstartConfig;
 use lab::{Lab, Speed, restart_bar};
-pub use outcome::{Cell, Counted, Outcome, POLICIES, SHARES};
+pub use outcome::{Counted, POLICIES, QuickstartCell, QuickstartOutcome, SHARES};
 
 /// Runs everything; `bar` shows the progress. Errors say which step failed; a wrong byte is an error.
-pub fn run(config: &QuickstartConfig, bar: &ProgressBar) -> anyhow::Result<Outcome> {
+pub fn run(config: &QuickstartConfig, bar: &ProgressBar) -> anyhow::Result<QuickstartOutcome> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     run_on(config, runtime.handle(), runtime.handle(), bar)
 }
 
 /// Runs everything: the S3 server on `runtime`, the fetches of the mounts on `fetches`.
-fn run_on(config: &QuickstartConfig, runtime: &Handle, fetches: &Handle, bar: &ProgressBar) -> anyhow::Result<Outcome> {
+fn run_on(
+    config: &QuickstartConfig,
+    runtime: &Handle,
+    fetches: &Handle,
+    bar: &ProgressBar,
+) -> anyhow::Result<QuickstartOutcome> {
     let lab = Lab::set_up(config, runtime.clone(), fetches.clone(), bar)?;
     let combinations = (SHARES.len() * POLICIES.len()) as u64;
     let epochs = combinations * u64::from(config.epochs) + 4;
@@ -41,7 +46,7 @@ fn run_on(config: &QuickstartConfig, runtime: &Handle, fetches: &Handle, bar: &P
     bar.finish_and_clear();
     let manifest_bytes = std::fs::metadata(&lab.manifest).context("look at the manifest")?.len();
     let requests_not_counted = [&warm_requests, &hot_requests].into_iter().find_map(|counted| counted.as_ref().err());
-    Ok(Outcome {
+    Ok(QuickstartOutcome {
         files: config.files,
         bytes: lab.bytes,
         manifest_bytes_a_file: manifest_bytes as f64 / f64::from(config.files),

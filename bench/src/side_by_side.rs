@@ -1,4 +1,4 @@
-//! What the benchmarks of several filesystems share: choosing them, measuring them in turns, and reporting on them.
+//! Shared by the benchmarks of several filesystems: choosing them, measuring them in turns, and reporting on them.
 //!
 //! The cast: `selection` picks the systems; `rounds` takes them in turns; `scratch` is the folder they work in; `report`
 //! names systems and their states; `progress` tells the caller how far a run is.

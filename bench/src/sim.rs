@@ -1,7 +1,7 @@
 //! Simulates caching policies over shuffled epochs: the share of reads that would have been hits, for any cache size and
 //! number of nodes, in seconds and without a disk.
 //!
-//! The cast: `config` is what can be simulated; `files` makes up sizes; `replay` runs the store's own policy code
+//! The cast: `config` has the settings; `files` makes up sizes; `replay` runs the store's own policy code
 //! ([`larder_store::build_policy`]) over the orders of [`crate::order`], which the readers of `larder quickstart` follow
 //! too; `belady` is the policy that knows the order; `bits` are the sets that they need; `outcome` shows the result.
 //!

@@ -8,7 +8,6 @@ mod args;
 mod commands;
 mod daemon;
 mod help_page;
-mod home;
 mod ioctl;
 mod mount_stats;
 mod output;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use larder_cachenode::Home;
 use larder_cachenode::source::{self, ResolvedSource};
 use larder_import::{Imported, SkippedKey};
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl};
 use tokio::runtime::Runtime;
 
 use crate::args::OriginArgs;
-use crate::home;
 use crate::output::ProgressView;
 
 impl OriginArgs {
@@ -42,7 +42,7 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
 pub(crate) fn resolve(text: &str, origin: &OriginArgs, runtime: &Runtime) -> anyhow::Result<ResolvedSource> {
     let _in_runtime = runtime.enter();
     let progress = ProgressView::new(0, "listing");
-    let found = runtime.block_on(source::resolve(text, &origin.config(), &home::home()?, &progress));
+    let found = runtime.block_on(source::resolve(text, &origin.config(), &Home::of_process()?, &progress));
     progress.finish();
     let found = found?;
     report_skipped(&found.skipped);
@@ -59,7 +59,7 @@ pub(crate) fn import(
     runtime: &Runtime,
 ) -> anyhow::Result<Imported> {
     let progress = ProgressView::new(0, "listing");
-    let (config, home) = (args.config(), home::home()?);
+    let (config, home) = (args.config(), Home::of_process()?);
     let listing = source::import_url(url, Arc::clone(origin), name, restart, &config, &home, &progress);
     let imported = runtime.block_on(listing);
     progress.finish();

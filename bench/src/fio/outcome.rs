@@ -12,7 +12,7 @@ use crate::side_by_side::{LeftOut, State, SystemInfo, footer};
 /// The system that the others are compared with.
 const BASE: &str = "ext4";
 
-/// What to measure.
+/// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FioConfig {
     /// Bytes of the large file; at least 4 MiB.

@@ -15,7 +15,7 @@ pub(super) const FILE_BYTES: u64 = 1024;
 /// The system that the others are compared with.
 const BASE: &str = "ext4";
 
-/// What to measure.
+/// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct MetaConfig {
     /// Files, 200 to a folder; 0 measures no systems.

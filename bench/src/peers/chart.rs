@@ -1,10 +1,10 @@
 //! The figures as bars: files a second with the largest number of readers, cold, warm and hot.
 
-use super::outcome::{Outcome, RAW};
+use super::outcome::{PeersOutcome, RAW};
 use crate::plot::{Bar, Bars, Group};
 use crate::side_by_side::State;
 
-impl Outcome {
+impl PeersOutcome {
     /// A group of bars for each state, with a bar for each system that was measured in it.
     pub fn bars(&self) -> Bars {
         let most = self.most_readers();

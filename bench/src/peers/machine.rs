@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::systems::mounts;
 use crate::systems::process::total_memory;
 
-/// What a machine contributes to figures.
+/// The properties of a machine that figures depend on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The processor's model.

@@ -17,7 +17,7 @@ pub const RAW: &str = "object_store";
 /// How many files are read, except by the largest number of readers. Fewer readers are slow, and a rate needs no more files.
 pub(super) const FILES_OF_FEWER_READERS: u32 = 4000;
 
-/// What to measure.
+/// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeersConfig {
     /// Files.
@@ -75,7 +75,7 @@ pub struct Measurement {
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct PeersOutcome {
     /// The settings.
     pub config: PeersConfig,
     /// The machine.
@@ -94,7 +94,7 @@ pub struct Outcome {
     pub measurements: Vec<Measurement>,
 }
 
-impl Outcome {
+impl PeersOutcome {
     /// The measurements of one system, over the rounds.
     pub(super) fn of<'a>(
         &'a self,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::outcome::{FILES_OF_FEWER_READERS, Measurement, Outcome, RAW};
+use super::outcome::{FILES_OF_FEWER_READERS, Measurement, PeersOutcome, RAW};
 use crate::figures::{Spread, columns, median};
 use crate::fuse_requests::show_rates;
 use crate::side_by_side::State;
@@ -24,7 +24,7 @@ fn ratio(value: f64, base: Option<f64>) -> String {
     base.filter(|&base| base > 0.0).map_or_else(|| "-".to_owned(), |base| format!("{:.2}", value / base))
 }
 
-impl Outcome {
+impl PeersOutcome {
     /// A table for each state, FUSE requests by kind, the systems and the method.
     pub fn table(&self) -> String {
         let mut text = String::new();
@@ -192,7 +192,7 @@ pub(super) mod tests {
     use crate::peers::outcome::PeersConfig;
     use crate::side_by_side::{LeftOut, SystemInfo};
 
-    pub(in crate::peers) fn outcome() -> Outcome {
+    pub(in crate::peers) fn outcome() -> PeersOutcome {
         let system = |name: &str, kind| SystemInfo {
             name: name.to_owned(),
             kind,
@@ -228,7 +228,7 @@ pub(super) mod tests {
                 }
             }
         }
-        Outcome {
+        PeersOutcome {
             config: PeersConfig {
                 files: 100,
                 mean_size: 1,

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use larder_peers::{Security, Tls, TlsFiles};
 
-use super::kind::Kind;
+use super::kind::ServerKind;
 
 /// Writes a CA and one certificate for both sides.
 pub(super) fn write_certificates(folder: &Path) -> anyhow::Result<()> {
@@ -24,8 +24,8 @@ pub(super) fn write_certificates(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// TLS with those certificates, for the kinds that use it.
-pub(super) fn security(kind: Kind, folder: &Path) -> anyhow::Result<Security> {
-    if !matches!(kind, Kind::PeerTls | Kind::PeerStoreTls) {
+pub(super) fn security(kind: ServerKind, folder: &Path) -> anyhow::Result<Security> {
+    if !matches!(kind, ServerKind::PeerTls | ServerKind::PeerStoreTls) {
         return Ok(Security::Plaintext);
     }
     let [ca, cert, key] = ["ca.pem", "node.pem", "key.pem"].map(|name| folder.join(name));

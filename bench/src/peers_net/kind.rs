@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The server that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ServerKind {
     /// Bytes over a socket, a connection and a thread for each reader.
     RawTcp,
     /// The same with a CRC32C of each record, computed by one side and checked by the other.
@@ -25,7 +25,7 @@ pub enum Kind {
     Origin,
 }
 
-impl Kind {
+impl ServerKind {
     /// All of them, in the order of the table.
     pub const ALL: [Self; 7] =
         [Self::RawTcp, Self::RawSummed, Self::Peer, Self::PeerTls, Self::PeerStore, Self::PeerStoreTls, Self::Origin];
@@ -43,7 +43,7 @@ impl Kind {
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for ServerKind {
     type Err = String;
 
     /// Parses the name that the kind has in JSON.

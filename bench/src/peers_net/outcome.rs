@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::kind::Kind;
+use super::kind::ServerKind;
 use crate::epochs::Epoch;
 use crate::figures::Spread;
 
@@ -12,7 +12,7 @@ use crate::figures::Spread;
 #[derive(Clone, Debug, Serialize)]
 pub struct PeersNetRow {
     /// The server.
-    pub kind: Kind,
+    pub kind: ServerKind,
     /// Size of a record.
     pub record_bytes: u32,
     /// Reads at a time.
@@ -37,7 +37,7 @@ pub struct PeersNetOutcome {
 impl PeersNetOutcome {
     fn spread(
         &self,
-        kind: Kind,
+        kind: ServerKind,
         record_bytes: u32,
         readers: u32,
         figure: impl Fn(&PeersNetRow) -> f64,
@@ -62,8 +62,8 @@ impl PeersNetOutcome {
                 "{record_bytes} B, {readers} at a time\n{:<20} {:>22} {:>7} {:>9} {:>9} {:>13} {:>13}",
                 "", "MB/s", "x TCP", "p50 ms", "p99 ms", "server s/GB", "reader s/GB"
             );
-            let raw = median(Kind::RawTcp, &|row| row.epoch.mb_per_second);
-            for kind in Kind::ALL {
+            let raw = median(ServerKind::RawTcp, &|row| row.epoch.mb_per_second);
+            for kind in ServerKind::ALL {
                 let speeds = self.spread(kind, record_bytes, readers, |row| row.epoch.mb_per_second);
                 let Some(Spread { median: speed, min, max }) = speeds else { continue };
                 let _ = writeln!(
@@ -101,8 +101,12 @@ mod tests {
             server_cpu_seconds_per_gb: 0.25,
             reader_cpu_seconds_per_gb: 0.5,
         };
-        let rows =
-            vec![row(Kind::RawTcp, 1, 1.0), row(Kind::Peer, 1, 2.0), row(Kind::Peer, 2, 4.0), row(Kind::Peer, 3, 1.0)];
+        let rows = vec![
+            row(ServerKind::RawTcp, 1, 1.0),
+            row(ServerKind::Peer, 1, 2.0),
+            row(ServerKind::Peer, 2, 4.0),
+            row(ServerKind::Peer, 3, 1.0),
+        ];
         let table = PeersNetOutcome { rows }.table();
         let line = table.lines().find(|line| line.starts_with("peer, memory")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().skip(2).collect();

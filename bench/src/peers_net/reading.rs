@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::security;
-use super::kind::Kind;
+use super::kind::ServerKind;
 use super::records::{BUCKET, RECORDS, SECRET, SNAPSHOT};
 use super::serving::ServeConfig;
 use crate::epochs::Epoch;
@@ -28,10 +28,10 @@ pub(super) fn read_for(
     time: Duration,
 ) -> anyhow::Result<Epoch> {
     match server.kind {
-        Kind::RawTcp | Kind::RawSummed => {
-            read_raw(server.record_bytes, server.kind == Kind::RawSummed, address, readers, time)
+        ServerKind::RawTcp | ServerKind::RawSummed => {
+            read_raw(server.record_bytes, server.kind == ServerKind::RawSummed, address, readers, time)
         }
-        Kind::Origin => {
+        ServerKind::Origin => {
             let env = [("AWS_ACCESS_KEY_ID", "larder"), ("AWS_SECRET_ACCESS_KEY", SECRET)];
             let config = OriginConfig {
                 endpoint: Some(format!("http://{address}")),
@@ -45,7 +45,7 @@ pub(super) fn read_for(
                 async move { Ok(origin.read(record.to_string().as_bytes(), 0..len, None).await?.len()) }
             }))
         }
-        Kind::Peer | Kind::PeerTls | Kind::PeerStore | Kind::PeerStoreTls => {
+        ServerKind::Peer | ServerKind::PeerTls | ServerKind::PeerStore | ServerKind::PeerStoreTls => {
             let node = Node { name: "server".to_owned(), address, weight: 1, zone: String::new() };
             let (_members, membership) = watch::channel(Arc::new(vec![node]));
             let security = security(server.kind, &server.folder)?;

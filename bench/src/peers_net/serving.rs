@@ -11,18 +11,18 @@ use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockRange, PolicyKind, crc32c};
 use larder_peers::{BlockBytes, Blocks, Buffers, DatasetStats, ReadError, ReadRequest, Server};
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Store, StoreConfig, StoreCounters};
+use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, Store, StoreConfig, StoreCounters};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::security;
-use super::kind::Kind;
+use super::kind::ServerKind;
 use super::records::{BUCKET, RECORDS, SECRET, SNAPSHOT, content};
 
 /// The settings of a serving process; JSON on its command line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServeConfig {
-    pub(super) kind: Kind,
+    pub(super) kind: ServerKind,
     pub(super) record_bytes: u32,
     pub(super) folder: PathBuf,
 }
@@ -33,10 +33,10 @@ pub fn serve(config: &str) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let _in_runtime = runtime.enter();
     let (address, _served): (SocketAddr, Box<dyn std::any::Any>) = match config.kind {
-        Kind::RawTcp | Kind::RawSummed => {
-            (serve_raw(config.record_bytes, config.kind == Kind::RawSummed)?, Box::new(()))
+        ServerKind::RawTcp | ServerKind::RawSummed => {
+            (serve_raw(config.record_bytes, config.kind == ServerKind::RawSummed)?, Box::new(()))
         }
-        Kind::Origin => {
+        ServerKind::Origin => {
             let server = runtime.block_on(S3Server::start(S3ServerConfig {
                 secret_key: SECRET.to_owned(),
                 buckets: vec![BUCKET.to_owned()],
@@ -48,11 +48,11 @@ pub fn serve(config: &str) -> anyhow::Result<()> {
             }
             (server.address(), Box::new(server))
         }
-        Kind::Peer | Kind::PeerTls | Kind::PeerStore | Kind::PeerStoreTls => {
+        ServerKind::Peer | ServerKind::PeerTls | ServerKind::PeerStore | ServerKind::PeerStoreTls => {
             let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
             let address = listener.local_addr()?;
             let blocks: Arc<dyn Blocks> = match config.kind {
-                Kind::PeerStore | Kind::PeerStoreTls => Arc::new(Stored::fill(&config)?),
+                ServerKind::PeerStore | ServerKind::PeerStoreTls => Arc::new(Stored::fill(&config)?),
                 _ => Arc::new(Memory::of(config.record_bytes)),
             };
             let server = Server::new(
@@ -147,20 +147,20 @@ impl Stored {
         let folder = config.folder.join(format!("store-{}", config.record_bytes));
         let store = Store::open(StoreConfig::new(&folder), Arc::new(StoreCounters::default()))?;
         let record_bytes = config.record_bytes;
-        let cache = store.dataset(CacheConfig {
+        let cache = store.dataset(DatasetSpec {
             snapshot: SNAPSHOT,
             name: "bench".to_owned(),
             blocks: RECORDS,
             reservation_bytes: u64::from(RECORDS) * u64::from(record_bytes),
             policy: PolicyKind::Nr,
             seed: 1,
-            block_len: Arc::new(move |_| record_bytes),
+            lens: Arc::new(move |_| record_bytes),
         })?;
         if !cache.wait_rebuilt(Duration::from_secs(60)) {
             bail!("the store was not ready within 60 s");
         }
         for record in 0..RECORDS {
-            if let Some(reservation) = cache.admit(BlockIndex(record), record_bytes) {
+            if let Some(reservation) = cache.reserve(BlockIndex(record), record_bytes) {
                 cache.write(reservation, &cache.record(BlockIndex(record), &content(record, record_bytes)))?;
             }
         }
@@ -174,7 +174,7 @@ impl Blocks for Stored {
         let (cache, buffers, record_bytes) = (Arc::clone(&self.cache), Arc::clone(&self.buffers), self.record_bytes);
         let BlockRange { block, start, len } = request.range;
         let read = move || match cache.read_into(block, record_bytes, start, len, |len| buffers.take_filled(len)) {
-            Lookup::Hit(PartBytes { memory, range, crc }) => {
+            Lookup::Hit(InMemory { memory, range, crc }) => {
                 Ok(BlockBytes::Whole { bytes: buffers.lend_part(memory, range), crc })
             }
             Lookup::Miss => Err(ReadError::NoSuchRange),

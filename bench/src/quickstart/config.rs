@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What to run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct QuickstartConfig {
     /// Files.

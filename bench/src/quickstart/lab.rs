@@ -16,7 +16,7 @@ use larder_store::{Store, StoreConfig, StoreCounters};
 use tokio::runtime::Handle;
 
 use super::config::QuickstartConfig;
-use super::outcome::{Cell, Counted, SETTLE_TIMEOUT};
+use super::outcome::{Counted, QuickstartCell, SETTLE_TIMEOUT};
 use crate::epochs::{Epoch, ReadOptions, Target, read_epoch};
 use crate::fuse_requests::{Counting, Requests};
 use crate::order::epoch_seed;
@@ -144,7 +144,7 @@ impl Lab {
         policy: PolicyKind,
         share: f64,
         bar: &ProgressBar,
-    ) -> anyhow::Result<Cell> {
+    ) -> anyhow::Result<QuickstartCell> {
         let counters = Arc::new(StoreCounters::default());
         let (dataset, store) = self.open(policy, share, config.seed, &counters)?;
         let mounted = self.mount(&dataset)?;
@@ -155,7 +155,7 @@ impl Lab {
             epochs.push(self.counted(&dataset, || reader.read(number, true))?);
         }
         self.close(mounted, &dataset, store)?;
-        Ok(Cell { policy: policy.to_string(), share, evicted: counters.evicted.get(), epochs })
+        Ok(QuickstartCell { policy: policy.to_string(), share, evicted: counters.evicted.get(), epochs })
     }
 
     /// Measures the speed of the three sources with a cache of the whole dataset: S3, the cache's disk, the page cache.

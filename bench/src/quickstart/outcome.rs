@@ -40,7 +40,7 @@ pub struct Counted {
 
 /// All epochs of one policy at one cache size.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cell {
+pub struct QuickstartCell {
     /// The policy.
     pub policy: String,
     /// Cache size as a share of the dataset.
@@ -51,7 +51,7 @@ pub struct Cell {
     pub epochs: Vec<Counted>,
 }
 
-impl Cell {
+impl QuickstartCell {
     /// Mean of a figure over the epochs after the first.
     pub fn steady(&self, figure: impl Fn(&Counted) -> f64) -> f64 {
         let steady = &self.epochs[1..];
@@ -61,7 +61,7 @@ impl Cell {
 
 /// The result of the quickstart.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct QuickstartOutcome {
     /// Files of the dataset.
     pub files: u32,
     /// Bytes of the dataset.
@@ -69,7 +69,7 @@ pub struct Outcome {
     /// Bytes of its manifest for each file.
     pub manifest_bytes_a_file: f64,
     /// Every policy at every size.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<QuickstartCell>,
     /// The first epoch with an empty cache, everything from S3.
     pub cold: Epoch,
     /// An epoch from the cache's disk over a new mount: the kernel has no pages, names or attributes of it.
@@ -94,8 +94,8 @@ fn talk(policy: PolicyKind, share: f64) -> String {
     }
 }
 
-impl Outcome {
-    fn cell(&self, policy: PolicyKind, share: f64) -> Option<&Cell> {
+impl QuickstartOutcome {
+    fn cell(&self, policy: PolicyKind, share: f64) -> Option<&QuickstartCell> {
         self.cells.iter().find(|cell| cell.policy == policy.to_string() && cell.share == share)
     }
 

@@ -5,7 +5,7 @@
 //!
 //! On one node, or with an owner for each block, knowing the order gains nothing over NR. A shuffled epoch reads each file
 //! once, so a file that is hit was in the cache before the epoch began, and the cache held at most cache / dataset of them.
-//! NR reaches that bound, and no cache that is filled by reads can exceed it, whatever it knows. (Prefetching in that order
+//! NR reaches that bound, and no cache that is filled by reads can exceed it, however much it knows. (Prefetching in that order
 //! hides the origin's latency, but requests just as much.) Where each node reads its own shard, another one each epoch,
 //! knowing the next shard does gain: four nodes with 6.25 % each hit 24.9 %. A file with no known use only fills room that
 //! no other file needs.

@@ -1,4 +1,4 @@
-//! What can be simulated.
+//! The settings of a simulation.
 
 use std::str::FromStr;
 
@@ -65,13 +65,13 @@ impl CacheSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SimPlacement {
-    /// Each node caches what it reads: a share of the shuffle, dealt out anew each epoch.
+    /// Each node caches the files that it reads: another share of the shuffle each epoch.
     Local,
     /// Each block has one owner; all nodes read it through the owner's cache.
     Partitioned,
 }
 
-/// What to simulate.
+/// The settings of a simulation.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
     /// Files of the dataset.

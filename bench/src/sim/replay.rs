@@ -76,7 +76,7 @@ impl Cell {
         ((z ^ (z >> 31)) % u64::from(self.nodes)) as usize
     }
 
-    /// The node that reads the file at a place of the shuffle: places are dealt out like cards, anew each epoch.
+    /// The node that reads the file at a place of the shuffle: each epoch deals the places out like cards.
     fn reader(&self, place: u32) -> usize {
         (place % self.nodes) as usize
     }

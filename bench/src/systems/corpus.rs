@@ -18,7 +18,7 @@ const ACCESS_KEY: &str = "larder-bench";
 /// again each, and the page cache needs room for the files of the disk, of a cache and of a mount.
 const PART_OF_MEMORY: u64 = 6;
 
-/// What to make.
+/// The files to make.
 #[derive(Clone, Debug)]
 pub struct CorpusOptions {
     /// Sizes of the files.

@@ -1,4 +1,4 @@
-//! What every FUSE daemon has here: a process, a mount point and a cache folder.
+//! Common to every FUSE daemon of a benchmark: a process, a mount point and a cache folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

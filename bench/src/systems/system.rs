@@ -1,4 +1,4 @@
-//! What the benchmarks need of a filesystem.
+//! A filesystem as the benchmarks see it.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::corpus::Corpus;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Not a filesystem over S3, but what bounds one: the disk, or S3 itself.
+    /// Not a filesystem over S3, but a bound of one: the disk, or S3 itself.
     Floor,
     /// Larder.
     Larder,

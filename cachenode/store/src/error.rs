@@ -1,4 +1,4 @@
-//! Why a store cannot be used. A failure of a single block is a miss or a `WriteError`, never one of these.
+//! Why a store cannot be used. What goes wrong with single blocks is a miss or a `WriteError`, never one of these.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use larder_dataset::SnapshotId;
 /// Why a store or one of its datasets cannot be opened or released.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process uses it.
+    /// Another process has it.
     #[error(
         "cache folder {dir:?} is in use by {}: stop that process or choose another --cache-dir",
         .pid.map_or("another process".to_owned(), |pid| format!("process {pid}"))
@@ -16,18 +16,18 @@ pub enum StoreError {
     InUse {
         /// The cache folder.
         dir: PathBuf,
-        /// The process id in that process's own pid namespace.
+        /// The process, as it called itself in its own pid namespace.
         pid: Option<u32>,
     },
     /// Not empty and not a store.
-    #[error("cache folder {dir:?} is neither empty nor a Larder cache: choose another --cache-dir, or empty it")]
+    #[error("{dir:?} is neither empty nor a Larder cache: choose another --cache-dir, or empty it")]
     NotAStore {
         /// The folder.
         dir: PathBuf,
     },
-    /// Written by another version of Larder.
+    /// Made by another version of Larder.
     #[error(
-        "cache folder {dir:?} has format {found}, but this program uses format {supported}: empty the folder, and its blocks are fetched again"
+        "cache folder {dir:?} has format {found}, this program uses {supported}: empty it, it will be filled again"
     )]
     Version {
         /// The cache folder.
@@ -42,9 +42,9 @@ pub enum StoreError {
     Folder {
         /// The cache folder.
         dir: PathBuf,
-        /// The failed step, as a verb.
+        /// What was being done, as a verb.
         step: &'static str,
-        /// The system's error.
+        /// What the system said.
         source: io::Error,
     },
     /// A dataset's part of the folder cannot be used.
@@ -52,15 +52,13 @@ pub enum StoreError {
     Dataset {
         /// The snapshot.
         snapshot: SnapshotId,
-        /// The failed step, as a verb.
+        /// What was being done, as a verb.
         step: &'static str,
-        /// The system's error.
+        /// What the system said.
         source: io::Error,
     },
-    /// Opened a second time with different settings.
-    #[error(
-        "dataset {snapshot} is already open with another reservation or policy: unmount it first, or request the same values"
-    )]
+    /// Opened twice with different settings.
+    #[error("dataset {snapshot} is already open with another reservation or policy")]
     AlreadyOpen {
         /// The snapshot.
         snapshot: SnapshotId,

@@ -10,15 +10,17 @@ mod release;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use larder_cachenode::Home;
+
 use crate::args::DoctorArgs;
-use crate::{home, output};
+use crate::output;
 use finding::Verdict;
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let cache_dir = match &args.cache_dir {
         Some(dir) => dir.clone(),
         None if args.node => PathBuf::from("/var/lib/larder/cache"),
-        None => home::sub_folder("stores")?,
+        None => Home::of_process()?.sub_folder("stores")?,
     };
     let findings = if args.node {
         node::findings(&args.kubelet_dir, &cache_dir)

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use larder_cachenode::Home;
 use larder_cachenode::source::{is_url, local_manifest, manifest_url};
 use larder_import::{put_manifest, write_manifest};
 use larder_origin::OriginUrl;
 use serde_json::json;
 
 use crate::args::ImportArgs;
-use crate::{home, output, source};
+use crate::{output, source};
 use larder_dataset::size::show_bytes;
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
@@ -36,7 +37,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
             to.clone()
         }
         None => {
-            let path = local_manifest(&args.src, &args.origin.config(), &home::home()?)?;
+            let path = local_manifest(&args.src, &args.origin.config(), &Home::of_process()?)?;
             write_manifest(&path, &imported.built)?;
             path.display().to_string()
         }

@@ -4,13 +4,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use larder_cachenode::Home;
 use larder_import::PackOptions;
 use larder_origin::OriginUrl;
 use serde_json::json;
 
 use crate::args::PackArgs;
 use crate::output::ProgressView;
-use crate::{home, output, source};
+use crate::{output, source};
 use larder_dataset::size::show_bytes;
 
 pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
         bail!("DST {url} is the prefix of the files themselves: name another prefix");
     }
     let to = args.origin.open(&url)?;
-    let mut options = PackOptions::new(home::sub_folder("packings")?);
+    let mut options = PackOptions::new(Home::of_process()?.sub_folder("packings")?);
     options.pack_bytes = args.pack_size;
     options.endpoint.clone_from(&args.origin.endpoint);
     options.restart = args.restart;

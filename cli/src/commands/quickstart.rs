@@ -4,14 +4,15 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use larder_bench::quickstart::{QuickstartConfig, run as run_quickstart};
+use larder_cachenode::Home;
 
 use crate::args::QuickstartArgs;
-use crate::{home, output};
+use crate::output;
 
 pub(crate) fn run(args: &QuickstartArgs) -> anyhow::Result<ExitCode> {
     let (folder, temporary) = match &args.keep {
         Some(folder) => (folder.clone(), false),
-        None => (home::sub_folder("quickstart")?.join(std::process::id().to_string()), true),
+        None => (Home::of_process()?.sub_folder("quickstart")?.join(std::process::id().to_string()), true),
     };
     std::fs::create_dir_all(&folder).with_context(|| format!("make the folder {} (--keep)", folder.display()))?;
     let folder = folder.canonicalize().with_context(|| format!("find the folder {}", folder.display()))?;

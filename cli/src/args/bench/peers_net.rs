@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use larder_bench::peers_net::Kind;
+use larder_bench::peers_net::ServerKind;
 use larder_dataset::size::parse_bytes;
 
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub(crate) struct PeersNetArgs {
     /// Measure only these servers: raw-tcp, raw-summed, peer, peer-tls, peer-store, peer-store-tls, origin. Without raw-tcp
     /// the table has no ratios.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
-    pub(crate) only: Vec<Kind>,
+    pub(crate) only: Vec<ServerKind>,
     /// Serve with these settings (JSON); used by the command itself.
     #[arg(long, hide = true)]
     pub(crate) serve: Option<String>,

@@ -1,17 +1,16 @@
-//! What the benchmarks need before they run, and where their figures go.
+//! The rights and folders that the benchmarks need, and the files for their figures.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use larder_cachenode::Home;
 use serde::Serialize;
-
-use crate::home;
 
 /// The folder of `--folder`, created if missing; by default the folder of this name in Larder's home.
 pub(super) fn scratch_folder(given: Option<&Path>, name: &str) -> anyhow::Result<PathBuf> {
     let folder = match given {
         Some(folder) => folder.to_owned(),
-        None => home::sub_folder(name)?,
+        None => Home::of_process()?.sub_folder(name)?,
     };
     std::fs::create_dir_all(&folder).with_context(|| format!("make the folder {} (--folder)", folder.display()))?;
     Ok(folder)

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use larder_bench::peers_net::{Kind, PeersNetConfig, run as run_peers_net, serve};
+use larder_bench::peers_net::{PeersNetConfig, ServerKind, run as run_peers_net, serve};
 use larder_cachenode::process::raise_file_limit;
 
 use super::files::{check_folder, scratch_folder, write_json};
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<ExitCode> {
     }
     check_folder("--json", args.json.as_deref())?;
     let config = PeersNetConfig {
-        kinds: if args.only.is_empty() { Kind::ALL.to_vec() } else { args.only.clone() },
+        kinds: if args.only.is_empty() { ServerKind::ALL.to_vec() } else { args.only.clone() },
         record_bytes: args.record_size.clone(),
         readers: args.readers.clone(),
         time: Duration::from_secs(args.seconds.into()),

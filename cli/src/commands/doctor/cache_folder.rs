@@ -1,4 +1,4 @@
-//! What the cache needs of its folder.
+//! Checks of the cache folder.
 
 use std::path::{Path, PathBuf};
 

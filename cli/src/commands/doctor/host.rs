@@ -1,4 +1,4 @@
-//! What every mount needs of the machine.
+//! Checks of the machine that every mount needs.
 
 use std::path::Path;
 

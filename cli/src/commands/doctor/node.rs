@@ -1,4 +1,4 @@
-//! What larder-csi and larderd need of a Kubernetes node. Each check takes the kernel's text as an argument, so that tests can
+//! Checks of a Kubernetes node, for larder-csi and larderd. Each check takes the kernel's text as an argument, so that tests can
 //! show it a machine with a fault.
 
 use std::borrow::Cow;
@@ -53,7 +53,7 @@ fn kernel(release: &str) -> Finding {
     let (verdict, note) = match version(release) {
         Some(found) if found >= (6, 9) => (Verdict::Ok, ""),
         Some(found) if found >= (5, 10) => {
-            (Verdict::Warn, ": when larderd is killed, its current readers hang until they are killed")
+            (Verdict::Warn, ": when larderd is killed, every current reader hangs until it is killed")
         }
         Some(_) | None => (Verdict::Fail, ""),
     };

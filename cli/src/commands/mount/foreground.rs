@@ -1,0 +1,87 @@
+//! The process that serves: the daemon that owns the cache, with its first mount.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use larder_cachenode::Home;
+use larder_cachenode::node::NodeConfig;
+use larder_cachenode::process::raise_file_limit;
+use larder_fs::daemon::{Daemon, DaemonConfig};
+use larder_store::StoreError;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::warn;
+
+use super::announcement::Announcement;
+use super::request::{cache_dir, request};
+use crate::args::MountArgs;
+use crate::source;
+
+pub(super) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
+    if args.announce {
+        rustix::process::setsid()?;
+    }
+    raise_file_limit();
+    let runtime = source::runtime()?;
+    let _in_runtime = runtime.enter();
+    let daemon = match start(args, &runtime) {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            if args.announce {
+                // The log has the error too.
+                let text = format!("{error:#}");
+                let busy = matches!(error.downcast_ref(), Some(StoreError::InUse { .. }));
+                println!("{}", if busy { Announcement::Busy(text) } else { Announcement::Failed(text) });
+            }
+            return Err(error);
+        }
+    };
+    if args.announce {
+        println!("{}", Announcement::Ready);
+    }
+    runtime.block_on(async {
+        let signals = tokio::spawn(stop_on_signal(Arc::clone(&daemon)));
+        let outcome = Arc::clone(&daemon).run().await;
+        signals.abort();
+        daemon.stop().await?;
+        outcome
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn stop_on_signal(daemon: Arc<Daemon>) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        warn!("cannot listen for signals; end the mount with `larder umount`");
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    daemon.stopping().cancel();
+}
+
+/// Starts a daemon with its first mount.
+fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
+    let found = source::resolve(&args.src, &args.origin, runtime)?;
+    let cache_dir = cache_dir(args)?;
+    let daemon = Daemon::open(DaemonConfig {
+        run_dir: cache_dir.clone(),
+        node: NodeConfig {
+            cache_dir,
+            cache_bytes: None,
+            home: Home::of_process()?,
+            origin: args.origin.config(),
+            peers: None,
+            socket: None,
+        },
+        admin: None,
+        threads: args.threads as usize,
+        stop_when_idle: true,
+    })
+    .context("open the cache (--cache-dir)")?;
+    runtime.block_on(daemon.mount(request(args, &found.path, None)?))?;
+    Ok(daemon)
+}

@@ -1,0 +1,152 @@
+//! A mount as the daemon is asked for it, over gRPC or in the arguments of the process that serves.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use larder_cachenode::Home;
+use larder_daemon_api::v1;
+use larder_dataset::DatasetSpec;
+
+use crate::args::MountArgs;
+
+/// The folder of the cache, as an absolute path.
+pub(super) fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
+    match &args.cache_dir {
+        // The daemon may have another working directory.
+        Some(dir) => std::path::absolute(dir).with_context(|| format!("--cache-dir {}", dir.display())),
+        None => Ok(Home::of_process()?.dir().join("store")),
+    }
+}
+
+/// The dataset of these flags, once its manifest was found.
+fn spec(args: &MountArgs, manifest: &Path) -> anyhow::Result<DatasetSpec> {
+    Ok(DatasetSpec {
+        endpoint: args.origin.endpoint.clone(),
+        region: args.origin.region.clone(),
+        anonymous: args.origin.anonymous,
+        cache_bytes: args.cache_size,
+        policy: args.policy,
+        placement: args.placement,
+        ..DatasetSpec::new(absolute(manifest)?)
+    })
+}
+
+/// The request to the daemon.
+pub(super) fn request(
+    args: &MountArgs,
+    manifest: &Path,
+    credentials: Option<v1::Credentials>,
+) -> anyhow::Result<v1::MountRequest> {
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Ok(v1::MountRequest {
+        dataset: Some(v1::Dataset {
+            credentials,
+            attempt_timeout_ms: milliseconds(args.origin.attempt_timeout),
+            read_deadline_ms: milliseconds(args.origin.read_deadline),
+            origin_concurrency: args.origin.origin_concurrency,
+            ..v1::Dataset::from(&spec(args, manifest)?)
+        }),
+        dir: absolute(&args.dir)?,
+        allow_other: args.allow_other,
+        threads: args.threads,
+        read_ahead_bytes: args.read_ahead,
+    })
+}
+
+fn absolute(path: &Path) -> anyhow::Result<String> {
+    let path = std::path::absolute(path).with_context(|| format!("find {}", path.display()))?;
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| anyhow!("{} is not UTF-8: use another path", path.to_string_lossy()))
+}
+
+/// The flags of the serving process: those of this command, with the dataset already resolved.
+pub(super) fn serving_args(args: &MountArgs, manifest: &Path) -> Vec<OsString> {
+    let mut flags: Vec<OsString> = vec!["mount".into(), "--verbose".into(), "--foreground".into(), "--announce".into()];
+    let mut flag = |name: &str, value: &dyn std::fmt::Display| flags.push(format!("--{name}={value}").into());
+    if let Some(policy) = args.policy {
+        flag("policy", &policy);
+    }
+    if let Some(placement) = args.placement {
+        flag("placement", &placement);
+    }
+    flag("threads", &args.threads);
+    flag("read-ahead", &args.read_ahead);
+    flag("attempt-timeout", &format_args!("{}ms", args.origin.attempt_timeout.as_millis()));
+    flag("read-deadline", &format_args!("{}ms", args.origin.read_deadline.as_millis()));
+    flag("origin-concurrency", &args.origin.origin_concurrency);
+    if let Some(bytes) = args.cache_size {
+        flag("cache-size", &bytes);
+    }
+    for (name, value) in [("endpoint", &args.origin.endpoint), ("region", &args.origin.region)] {
+        if let Some(value) = value {
+            flag(name, value);
+        }
+    }
+    for (name, given) in [("--anonymous", args.origin.anonymous), ("--allow-other", args.allow_other)] {
+        if given {
+            flags.push(name.into());
+        }
+    }
+    if let Some(dir) = &args.cache_dir {
+        flags.push("--cache-dir".into());
+        flags.push(dir.into());
+    }
+    flags.extend(["--".into(), manifest.into(), args.dir.clone().into()]);
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn mount_args(args: &[&str]) -> MountArgs {
+        match Cli::try_parse_from([&["larder"], args].concat()).unwrap().command {
+            Command::Mount(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_serving_process_gets_every_flag_that_was_given() {
+        let given = mount_args(&[
+            "mount",
+            "s3://b/p",
+            "/mnt/-odd",
+            "--cache-dir",
+            "/c",
+            "--cache-size",
+            "3MiB",
+            "--policy",
+            "lru",
+            "--allow-other",
+            "--threads",
+            "3",
+            "--read-ahead",
+            "2MiB",
+            "--endpoint",
+            "http://h:1",
+            "--region",
+            "r",
+            "--anonymous",
+            "--attempt-timeout",
+            "7s",
+            "--read-deadline",
+            "9s",
+            "--origin-concurrency",
+            "5",
+        ]);
+        let served: Vec<_> =
+            serving_args(&given, Path::new("/m")).into_iter().map(|arg| arg.into_string().unwrap()).collect();
+        let mut got = mount_args(&served.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(got.foreground && got.announce);
+        assert_eq!(got.src, "/m");
+        (got.foreground, got.announce, got.src) = (false, false, given.src.clone());
+        assert_eq!(format!("{got:?}"), format!("{given:?}"));
+    }
+}
