@@ -13,7 +13,7 @@ use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, File, FileI
 use larder_import::object_range;
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, Buffers, ReadError};
-use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, Store, StoreCounters, StoreError, Usage};
+use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
 use crate::fetch::{FetchError, Fetched, Fetcher, Tier};
@@ -101,14 +101,14 @@ impl Dataset {
             // A block that the manifest does not describe has no length that could match its record's.
             move |block| block_len(&manifest, block).unwrap_or(0)
         };
-        let cache = store.dataset(DatasetSpec {
+        let cache = store.dataset(CacheConfig {
             snapshot: manifest.snapshot(),
             name: name.clone(),
             blocks: manifest.totals().blocks,
             reservation_bytes: spec.reservation_bytes,
             policy: spec.policy,
             seed: spec.seed,
-            lens: Arc::new(lens),
+            block_len: Arc::new(lens),
         })?;
         let store_counters = Arc::clone(store.counters());
         let counters = Arc::new(StatsCounters::default());
@@ -263,7 +263,7 @@ impl Dataset {
         if self.cache.contains(block) {
             let (cache, buffers) = (Arc::clone(&self.cache), Arc::clone(buffers));
             let read = move || match cache.read_into(block, block_len, start, len, |len| buffers.take_filled(len)) {
-                Lookup::Hit(InMemory { memory, range, crc }) => {
+                Lookup::Hit(PartBytes { memory, range, crc }) => {
                     Some(BlockBytes::Whole { bytes: buffers.lend_part(memory, range), crc })
                 }
                 Lookup::Miss => None,
@@ -367,14 +367,16 @@ impl Dataset {
 }
 
 /// What the store counts for all of its datasets, by name.
-pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 7] {
+pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 9] {
     [
         ("store_admitted_total", store.admitted.get()),
         ("store_admitted_bytes_total", store.admitted_bytes.get()),
         ("store_refused_total", store.refused.get()),
         ("store_evicted_total", store.evicted.get()),
         ("store_corrupt_total", store.corrupt()),
+        ("store_read_errors_total", store.read_errors.get()),
         ("store_write_errors_total", store.write_errors.get()),
+        ("store_index_dropped_total", store.index_dropped.get()),
         ("store_index_errors_total", store.index_errors.get()),
     ]
 }

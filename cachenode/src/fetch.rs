@@ -25,7 +25,7 @@ use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
 use larder_peers::{BlockBytes, ReadError};
-use larder_store::{DatasetCache, Lookup, Reservation};
+use larder_store::{AdmissionPermit, DatasetCache, Lookup};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_stream::StreamExt;
@@ -401,7 +401,7 @@ impl Fetcher {
 
     /// Takes room for the neighbours of the first seat, and only free room. Who gets none is left out, and so is who lies
     /// behind them, since one range brings all.
-    fn settle(&self, seats: Vec<Seat>, first: Option<Reservation>) -> (Vec<Ticket>, Vec<Seat>) {
+    fn settle(&self, seats: Vec<Seat>, first: Option<AdmissionPermit>) -> (Vec<Ticket>, Vec<Seat>) {
         let (mut aboard, mut left_out) = (Vec::with_capacity(seats.len()), Vec::new());
         let mut seats = seats.into_iter();
         let Some(own) = seats.next() else { return (aboard, left_out) };
@@ -410,7 +410,7 @@ impl Fetcher {
         let (mut forward, mut backward) = (true, true);
         for seat in seats {
             let open = if seat.file > at { &mut forward } else { &mut backward };
-            let room = open.then(|| self.cache.reserve_free(seat.part.block, seat.part.block_len)).flatten();
+            let room = open.then(|| self.cache.admit_without_evicting(seat.part.block, seat.part.block_len)).flatten();
             *open = room.is_some();
             match room {
                 Some(room) => aboard.push(Ticket { seat, reservation: Some(room) }),
@@ -434,7 +434,7 @@ impl Fetcher {
     }
 
     /// Room for the block, if the policy gives it any. Warming makes no other block leave.
-    async fn reserve(&self, part: BlockPart, purpose: Purpose) -> Option<Reservation> {
+    async fn reserve(&self, part: BlockPart, purpose: Purpose) -> Option<AdmissionPermit> {
         // After a restart the store refuses until it has counted what it holds: a few milliseconds, on its own thread.
         if !self.store_counted.load(Ordering::Relaxed) {
             let (cache, patience) = (Arc::clone(&self.cache), self.config.read_deadline);
@@ -442,8 +442,8 @@ impl Fetcher {
             self.store_counted.store(counted.unwrap_or(false), Ordering::Relaxed);
         }
         match purpose {
-            Purpose::Read | Purpose::Peer { .. } => self.cache.reserve(part.block, part.block_len),
-            Purpose::Warm => self.cache.reserve_free(part.block, part.block_len),
+            Purpose::Read | Purpose::Peer { .. } => self.cache.admit(part.block, part.block_len),
+            Purpose::Warm => self.cache.admit_without_evicting(part.block, part.block_len),
         }
     }
 

@@ -1,5 +1,5 @@
-//! The admin server of a daemon: `/metrics` for Prometheus, `/healthz` while the process works, `/readyz` while it can do
-//! its job. Plain HTTP, read-only, no secrets: whoever may reach the address may read all of it.
+//! The admin server of a daemon: `/metrics` for Prometheus, `/healthz` while the process runs, `/readyz` while it can do
+//! its job. Plain HTTP, read-only, no secrets: anyone who can reach the address can read all of it.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -14,7 +14,7 @@ use axum::routing::get;
 
 use crate::metrics::{Kind, METRICS};
 
-/// A metric's value. Its name stands in [`METRICS`].
+/// The value of a metric in [`METRICS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The metric's name.
@@ -23,16 +23,16 @@ pub struct Sample {
     pub value: u64,
 }
 
-/// What a daemon tells about itself.
+/// The state that a daemon reports.
 pub trait Admin: Send + Sync + 'static {
-    /// Whether it can do its job; if not, why.
+    /// Whether the daemon can do its job; if not, why.
     fn ready(&self) -> Result<(), String>;
 
     /// All its metrics. Called for each scrape; must not block.
     fn samples(&self) -> Vec<Sample>;
 }
 
-/// Serves until `stop` completes. Errors: the address cannot be had.
+/// Serves until `stop` completes. Errors: the address cannot be bound.
 pub async fn serve(
     address: SocketAddr,
     admin: Arc<impl Admin>,

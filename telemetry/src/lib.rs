@@ -1,9 +1,9 @@
-//! Telemetry: how logs are set up, and the table of all metrics.
+//! Telemetry: log setup and the table of all metrics.
 //!
-//! The cast: [`init_logs`] is called once by each `main`; [`METRICS`] is the one place that names a metric, from which
-//! `docs/METRICS.md` is made; [`admin`] serves them.
+//! The cast: [`init_logs`] is called once by each `main`; [`METRICS`] is the one place that names a metric and the source
+//! of `docs/METRICS.md`; [`admin`] serves the metrics.
 //!
-//! Invariant: no crate invents a metric's name elsewhere, and no label or field carries a secret.
+//! Invariant: no metric is named elsewhere, and no label or field carries a secret.
 
 pub mod admin;
 mod metrics;
@@ -12,11 +12,11 @@ pub use metrics::{Kind, METRICS, Metric, metrics_page};
 
 use tracing_subscriber::EnvFilter;
 
-/// The variable that sets which log lines are written, such as `info` or `larder_fs=debug`.
+/// The environment variable that selects the log lines to write, such as `info` or `larder_fs=debug`.
 pub const LOG_VARIABLE: &str = "LARDER_LOG";
 
 /// Sends log lines to standard error: `default_level` and above, unless [`LOG_VARIABLE`] says otherwise. Called once, by
-/// `main`. Errors: the variable cannot be understood.
+/// `main`. Errors: the variable is invalid.
 pub fn init_logs(default_level: &str) -> Result<(), String> {
     let wanted = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| default_level.to_owned());
     let filter = EnvFilter::try_new(&wanted)

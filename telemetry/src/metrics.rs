@@ -1,4 +1,4 @@
-//! The table of metrics: name, kind, unit and meaning. A name never changes its meaning; it goes, and another comes.
+//! The table of metrics: name, kind, unit and meaning. A name never changes its meaning; a new meaning gets a new name.
 
 /// How a metric's value moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub struct Metric {
     pub name: &'static str,
     /// How it moves.
     pub kind: Kind,
-    /// What it is counted in.
+    /// The unit of its value.
     pub unit: &'static str,
-    /// What it says.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -30,51 +30,55 @@ const fn gauge(name: &'static str, unit: &'static str, meaning: &'static str) ->
     Metric { name, kind: Kind::Gauge, unit, meaning }
 }
 
-/// Every metric of every part, by name.
+/// Every metric of every component, by name.
 pub const METRICS: &[Metric] = &[
-    gauge("csi_connections", "connections", "FUSE connections that the plugin keeps"),
-    counter("csi_offer_refusals_total", "offers", "connections that larderd did not take"),
+    gauge("csi_connections", "connections", "FUSE connections that the plugin holds"),
+    counter("csi_offer_refusals_total", "offers", "connections that larderd did not accept"),
     counter("csi_offers_total", "offers", "connections offered to larderd"),
-    counter("csi_panics_total", "calls", "calls that ended in a panic and were answered with Internal"),
-    counter("csi_sessions_total", "sessions", "times that the plugin found larderd"),
+    counter("csi_panics_total", "calls", "calls that panicked and were answered with Internal"),
+    counter("csi_sessions_total", "sessions", "sessions that the plugin opened with larderd"),
     counter("csi_takeovers_total", "connections", "connections that a restarted plugin got back from larderd"),
     gauge("csi_targets", "targets", "volumes published on this node"),
-    counter("daemon_connections_taken_total", "connections", "FUSE connections that the keeper handed over"),
-    gauge("daemon_mounts", "mounts", "mounts and connections being served"),
-    counter(
-        "daemon_peer_denied_total",
-        "ranges",
-        "ranges that other nodes did not get for want of the dataset's token",
-    ),
+    counter("daemon_connections_taken_total", "connections", "FUSE connections that larderd received from the plugin"),
+    gauge("daemon_mounts", "mounts", "mounts being served"),
+    counter("daemon_peer_denied_total", "ranges", "ranges refused to peers that did not show the dataset's token"),
     counter(
         "daemon_peer_failures_total",
         "failures",
-        "times that another node was found unfit, and bypassed for a while",
+        "times that a peer was marked as failed and bypassed for a while",
     ),
-    counter("daemon_peer_not_let_in_total", "connections", "connections without a certificate of the nodes' CA"),
-    counter("daemon_peer_read_bytes_total", "bytes", "bytes read from other nodes"),
-    counter("daemon_peer_reads_total", "requests", "requests sent to other nodes"),
-    counter("daemon_peer_served_bytes_total", "bytes", "bytes given to other nodes"),
-    gauge("daemon_peer_under_way_bytes", "bytes", "bytes of blocks on their way to other nodes"),
+    counter(
+        "daemon_peer_not_let_in_total",
+        "connections",
+        "connections refused for lack of a certificate of the nodes' CA",
+    ),
+    counter("daemon_peer_read_bytes_total", "bytes", "bytes read from peers"),
+    counter("daemon_peer_reads_total", "requests", "requests sent to peers"),
+    counter("daemon_peer_served_bytes_total", "bytes", "bytes served to peers"),
+    gauge("daemon_peer_under_way_bytes", "bytes", "bytes of blocks in flight to peers"),
     counter("fs_errors_total", "replies", "READ requests answered with an error"),
     counter("fs_lookups_total", "requests", "LOOKUP requests"),
-    counter("fs_origin_bytes_total", "bytes", "bytes of blocks fetched from the origin for readers or warming"),
+    counter("fs_origin_bytes_total", "bytes", "bytes fetched from the origin for readers, peers or warming"),
     counter(
         "fs_origin_gets_total",
         "GETs",
-        "blocks fetched from the origin; one block is one GET unless it is retried",
+        "ranges fetched from the origin, one GET each unless it is retried; a GET of a pack may bring several blocks",
     ),
-    counter("fs_origin_errors_total", "fetches", "blocks that the origin did not give within the deadline"),
-    counter("fs_panics_total", "requests", "requests that ended in a panic and were answered with EIO"),
+    counter("fs_origin_errors_total", "fetches", "fetches from the origin that failed or returned wrong bytes"),
+    counter("fs_panics_total", "requests", "requests that panicked and were answered with EIO"),
     counter(
         "fs_peer_errors_total",
         "reads",
-        "blocks that another node did not give as it should; the origin was asked",
+        "reads from a peer that failed or returned wrong bytes; the next peer or the origin was asked",
     ),
-    counter("fs_peer_served_bytes_total", "bytes", "bytes given to other nodes"),
-    counter("fs_peer_served_total", "reads", "ranges of blocks given to other nodes"),
-    counter("fs_read_bytes_origin_total", "bytes", "bytes answered from a block on its way from the origin"),
-    counter("fs_read_bytes_peer_total", "bytes", "bytes answered from a block on its way from another node"),
+    counter("fs_peer_served_bytes_total", "bytes", "bytes served to peers"),
+    counter("fs_peer_served_total", "reads", "ranges of blocks served to peers"),
+    counter(
+        "fs_read_bytes_origin_total",
+        "bytes",
+        "bytes answered from a block that was being fetched from the origin",
+    ),
+    counter("fs_read_bytes_peer_total", "bytes", "bytes answered from a block that was being read from a peer"),
     counter("fs_read_bytes_store_total", "bytes", "bytes answered from the store"),
     counter(
         "fs_read_bytes_window_total",
@@ -82,16 +86,34 @@ pub const METRICS: &[Metric] = &[
         "bytes answered from memory, from a block that the store did not keep",
     ),
     counter("fs_reads_total", "requests", "READ requests"),
-    counter("fs_stale_total", "replies", "reads answered with ESTALE since the object changed after import"),
-    gauge("fs_fetches_running", "fetches", "blocks on their way from the origin now"),
-    gauge("fs_window_bytes", "bytes", "blocks in memory that the store did not keep"),
+    counter("fs_stale_total", "replies", "reads answered with ESTALE because the object changed after the import"),
+    gauge(
+        "fs_fetches_running",
+        "fetches",
+        "fetches in flight, including blocks that are still being written to the store",
+    ),
+    gauge("fs_window_bytes", "bytes", "bytes of blocks in memory that the store did not keep"),
     counter("store_admitted_bytes_total", "bytes", "bytes of blocks written to the store"),
     counter("store_admitted_total", "blocks", "blocks written to the store"),
     counter("store_corrupt_total", "blocks", "blocks found torn, foreign or rotten in the store, and dropped"),
     counter("store_evicted_total", "blocks", "blocks evicted by the policy; always 0 with nr"),
-    counter("store_index_errors_total", "batches", "batches that the index did not take"),
-    counter("store_refused_total", "blocks", "blocks that the policy did not admit"),
-    counter("store_write_errors_total", "blocks", "blocks that could not be written: disk full, read-only, gone"),
+    counter(
+        "store_index_dropped_total",
+        "changes",
+        "changes to the index dropped because its queue was full; each may cost a fetch after a power loss",
+    ),
+    counter("store_index_errors_total", "failures", "operations of the index that failed"),
+    counter(
+        "store_read_errors_total",
+        "reads",
+        "reads of cached blocks that failed on the disk; the block was fetched",
+    ),
+    counter("store_refused_total", "blocks", "blocks that were not admitted to the store"),
+    counter(
+        "store_write_errors_total",
+        "failures",
+        "failures of the disk to write a block or free its room: full, read-only or gone",
+    ),
     gauge("store_blocks", "blocks", "blocks in the store"),
     gauge("store_capacity_bytes", "bytes", "the dataset's reservation"),
     gauge("store_used_bytes", "bytes", "bytes of the dataset in the store"),
@@ -101,9 +123,9 @@ pub const METRICS: &[Metric] = &[
 pub fn metrics_page() -> String {
     use std::fmt::Write;
     let mut page = String::from(
-        "# Metrics\n\nEach is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`), and under the same name with `larder_`\n\
-         before it at `/metrics` of `larderd --admin-address`, summed over its mounts; those that begin with `daemon_` are there\n\
-         only, and those that begin with `csi_` at that of `larder-csi`. Counters start at 0 with the process that serves the mount. This page is made from the table in `telemetry/src/metrics.rs`.\n\n\
+        "# Metrics\n\nEach metric is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`). `/metrics` at `--admin-address` of `larderd` and `cachenode` serves\n\
+         it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, and those that begin with `csi_` only at `/metrics` of\n\
+         `larder-csi`. Counters start at 0 with the process. This page is generated from the table in `telemetry/src/metrics.rs`.\n\n\
          | name | kind | unit | meaning |\n|---|---|---|---|\n",
     );
     for metric in METRICS {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockRange, PolicyKind, crc32c};
 use larder_peers::{BlockBytes, Blocks, Buffers, DatasetStats, ReadError, ReadRequest, Server};
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_store::{DatasetCache, DatasetSpec, InMemory, Lookup, Store, StoreConfig, StoreCounters};
+use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Store, StoreConfig, StoreCounters};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -147,20 +147,20 @@ impl Stored {
         let folder = config.folder.join(format!("store-{}", config.record_bytes));
         let store = Store::open(StoreConfig::new(&folder), Arc::new(StoreCounters::default()))?;
         let record_bytes = config.record_bytes;
-        let cache = store.dataset(DatasetSpec {
+        let cache = store.dataset(CacheConfig {
             snapshot: SNAPSHOT,
             name: "bench".to_owned(),
             blocks: RECORDS,
             reservation_bytes: u64::from(RECORDS) * u64::from(record_bytes),
             policy: PolicyKind::Nr,
             seed: 1,
-            lens: Arc::new(move |_| record_bytes),
+            block_len: Arc::new(move |_| record_bytes),
         })?;
         if !cache.wait_rebuilt(Duration::from_secs(60)) {
             bail!("the store was not ready within 60 s");
         }
         for record in 0..RECORDS {
-            if let Some(reservation) = cache.reserve(BlockIndex(record), record_bytes) {
+            if let Some(reservation) = cache.admit(BlockIndex(record), record_bytes) {
                 cache.write(reservation, &cache.record(BlockIndex(record), &content(record, record_bytes)))?;
             }
         }
@@ -174,7 +174,7 @@ impl Blocks for Stored {
         let (cache, buffers, record_bytes) = (Arc::clone(&self.cache), Arc::clone(&self.buffers), self.record_bytes);
         let BlockRange { block, start, len } = request.range;
         let read = move || match cache.read_into(block, record_bytes, start, len, |len| buffers.take_filled(len)) {
-            Lookup::Hit(InMemory { memory, range, crc }) => {
+            Lookup::Hit(PartBytes { memory, range, crc }) => {
                 Ok(BlockBytes::Whole { bytes: buffers.lend_part(memory, range), crc })
             }
             Lookup::Miss => Err(ReadError::NoSuchRange),

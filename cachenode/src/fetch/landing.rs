@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use larder_store::{Draft, Record, Reservation};
+use larder_store::{AdmissionPermit, Draft, Record};
 
 use super::flight::{Landed, Seat};
 use super::{FetchError, Fetcher, Purpose, Tier};
@@ -17,7 +17,7 @@ use crate::stats::add;
 /// A seat, and room in the store if the block is to be kept.
 pub(super) struct Ticket {
     pub(super) seat: Seat,
-    pub(super) reservation: Option<Reservation>,
+    pub(super) reservation: Option<AdmissionPermit>,
 }
 
 /// The blocks of a flight: to come, landed, and come with the wrong bytes.
@@ -34,7 +34,7 @@ pub(super) struct Landing<'a> {
 
 /// A block that landed and has room in the store.
 pub(super) struct Kept {
-    pub(super) reservation: Reservation,
+    pub(super) reservation: AdmissionPermit,
     pub(super) bytes: Bytes,
     /// None: the bytes came from another node, and lie where no record can be written from.
     pub(super) record: Option<Record>,

@@ -1,4 +1,4 @@
-//! What a read of the store costs, part by part, and what a policy takes for each block.
+//! The cost of a read of the store, part by part, and of a policy for each block.
 #![expect(missing_docs, reason = "criterion's macros make functions without them")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder_dataset::{BlockIndex, PolicyKind, SnapshotId};
-use larder_store::record::{Header, Part, Record};
-use larder_store::{DatasetSpec, Store, StoreConfig, StoreCounters};
+use larder_store::record::{Header, Part};
+use larder_store::{CacheConfig, Record, Store, StoreConfig, StoreCounters, build_policy};
 
 /// Bytes of a block: the mean of the talk's images.
 const LEN: u32 = 111_000;
 const BLOCKS: u32 = 1_000_000;
 const SNAPSHOT: SnapshotId = SnapshotId([7; 32]);
 
-/// Numbers below `below`, each as likely, without a generator's cost.
+/// Uniform numbers below `below`, without the cost of a generator.
 fn scattered(below: u32) -> impl FnMut() -> u32 {
     let mut state = 0_u32;
     move || {
@@ -28,9 +28,9 @@ fn scattered(below: u32) -> impl FnMut() -> u32 {
 fn policies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("policy");
     for kind in PolicyKind::ALL {
-        // Room for a third; first full, then each block is one that is not cached.
+        // Room for a third of the blocks.
         let capacity = u64::from(BLOCKS / 3) * u64::from(LEN);
-        let mut policy = larder_store::build_policy(kind, capacity, BLOCKS, 1);
+        let mut policy = build_policy(kind, capacity, BLOCKS, 1);
         let (mut cached, mut evicted) = (vec![false; BLOCKS as usize], Vec::new());
         let mut next = scattered(BLOCKS);
         group.bench_function(format!("{kind}: read a block, a third is cached"), |bencher| {
@@ -69,22 +69,22 @@ fn reads(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(StoreConfig::new(folder.path()), Arc::new(StoreCounters::default())).unwrap();
     let cache = store
-        .dataset(DatasetSpec {
+        .dataset(CacheConfig {
             snapshot: SNAPSHOT,
             name: "bench".to_owned(),
             blocks: BLOCKS,
             reservation_bytes: 1 << 30,
             policy: PolicyKind::Nr,
             seed: 0,
-            lens: Arc::new(|_| LEN),
+            block_len: Arc::new(|_| LEN),
         })
         .unwrap();
     assert!(cache.wait_rebuilt(Duration::from_secs(60)), "a new store has nothing to count");
     const CACHED: u32 = 500;
     let data = vec![1; LEN as usize];
     for block in 0..CACHED {
-        let reservation = cache.reserve(BlockIndex(block), LEN).unwrap();
-        cache.write(reservation, &cache.record(BlockIndex(block), &data)).unwrap();
+        let permit = cache.admit(BlockIndex(block), LEN).unwrap();
+        cache.write(permit, &cache.record(BlockIndex(block), &data)).unwrap();
     }
     let mut group = criterion.benchmark_group("store");
     let mut next = scattered(BLOCKS);

@@ -1,4 +1,4 @@
-//! What the datasets of one store stand on together: the folder and its lock, the index, the disk's health, the counts.
+//! What the datasets of one store share: the folder and its lock, the index, the disk's health, the counters.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,11 +19,11 @@ pub(crate) struct Base {
     pub(crate) segment_bytes: u64,
     pub(crate) closed: AtomicBool,
     pub(crate) logged: LoggedFlaws,
-    /// Last, so that the lock is given back after RocksDB is closed.
+    /// Last, so that the lock is released after RocksDB is closed.
     pub(crate) folder: Folder,
 }
 
-/// Which kinds of flaws were logged; each is once, the counters have the rest.
+/// Which kinds of flaws were logged: each is logged once, and the counters have the rest.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedFlaws {
     pub(crate) torn: AtomicBool,

@@ -1,7 +1,7 @@
-//! Aligned memory for reads and writes that bypass the page cache: one buffer a thread, or a part of what is brought along.
+//! Aligned memory for reads and writes that bypass the page cache: one buffer for each thread, or part of the caller's.
 //!
-//! Invariant: what is handed out starts at a multiple of 4 KiB in memory. The buffer grows to the most its thread ever
-//! needed and stays, so that a warm read allocates nothing.
+//! Invariant: the memory handed out starts at a multiple of 4 KiB. A buffer grows to the most that its thread ever needed
+//! and stays, so that a warm read allocates nothing.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -12,22 +12,22 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Memory of so many bytes has `len` that are aligned.
+/// Memory of this size has `len` aligned bytes.
 pub(crate) const fn bytes_for(len: usize) -> usize {
     len + ALIGN_BYTES
 }
 
-/// `len` aligned bytes of memory that has [`bytes_for`] them.
+/// Where `len` aligned bytes are in memory of [`bytes_for`] them.
 pub(crate) fn aligned(memory: &[u8], len: usize) -> Range<usize> {
     let start = memory.as_ptr().align_offset(ALIGN_BYTES);
     start..start + len
 }
 
-/// Calls `f` with `len` bytes of this thread's buffer, which hold anything. A call within `f` gets another buffer.
+/// Calls `f` with `len` bytes of this thread's buffer, whose content is arbitrary. A call within `f` gets another buffer.
 pub(crate) fn with<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut memory = BUFFER.take();
     if memory.len() < bytes_for(len) {
-        // Dropped first, so that growing does not copy bytes that mean nothing.
+        // Dropped first, so that growing does not copy arbitrary bytes.
         drop(std::mem::take(&mut memory));
         memory = vec![0; bytes_for(len).next_multiple_of(16 * ALIGN_BYTES)];
     }

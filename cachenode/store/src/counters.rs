@@ -1,8 +1,8 @@
-//! What a store counts. The struct is passed in, so that metrics and tests read the same numbers.
+//! The store's counters. The struct is passed in, so that metrics and tests read the same numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows, in a cache line of its own so that readers on different cores do not slow each other.
+/// A number that only grows, in a cache line of its own, so that cores do not slow each other.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Counter(AtomicU64);
@@ -23,27 +23,27 @@ impl Counter {
 pub struct StoreCounters {
     /// Reads of (a part of) a block that was cached.
     pub hits: Counter,
-    /// Bytes that those reads asked for.
+    /// Bytes requested by those reads.
     pub hit_bytes: Counter,
-    /// Reads of a block that was not cached, for whatever reason.
+    /// Reads of a block that was not cached, for any reason.
     pub misses: Counter,
     /// Blocks written.
     pub admitted: Counter,
     /// Bytes of the blocks written.
     pub admitted_bytes: Counter,
-    /// Blocks that were not kept: the policy said no, admissions are paused, or a rebuild is under way.
+    /// Blocks that were not kept: the policy refused, admissions are paused, or a rebuild is in progress.
     pub refused: Counter,
-    /// Blocks that a policy took out to make room.
+    /// Blocks that a policy evicted to make room.
     pub evicted: Counter,
     /// Bytes of the blocks evicted.
     pub evicted_bytes: Counter,
-    /// Records found cut off or never wholly written.
+    /// Records found cut off or never completely written.
     pub corrupt_torn: Counter,
-    /// Records found to be another block's or another snapshot's.
+    /// Records found to belong to another block or snapshot.
     pub corrupt_foreign: Counter,
     /// Records whose bytes have changed.
     pub corrupt_rotten: Counter,
-    /// Reads that the disk failed; each was a miss.
+    /// Reads that failed on the disk; each was a miss.
     pub read_errors: Counter,
     /// Blocks that could not be written.
     pub write_errors: Counter,
@@ -54,7 +54,7 @@ pub struct StoreCounters {
 }
 
 impl StoreCounters {
-    /// All records found unusable, whatever the reason.
+    /// All records found unusable, for any reason.
     pub fn corrupt(&self) -> u64 {
         self.corrupt_torn.get() + self.corrupt_foreign.get() + self.corrupt_rotten.get()
     }

@@ -1,4 +1,4 @@
-//! Why a store cannot be used. What goes wrong with single blocks is a miss or a `WriteError`, never one of these.
+//! Why a store cannot be used. A failure of a single block is a miss or a `WriteError`, never one of these.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use larder_dataset::SnapshotId;
 /// Why a store or one of its datasets cannot be opened or released.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it.
+    /// Another process uses it.
     #[error(
         "cache folder {dir:?} is in use by {}: stop that process or choose another --cache-dir",
         .pid.map_or("another process".to_owned(), |pid| format!("process {pid}"))
@@ -16,18 +16,18 @@ pub enum StoreError {
     InUse {
         /// The cache folder.
         dir: PathBuf,
-        /// The process, as it called itself in its own pid namespace.
+        /// The process id in that process's own pid namespace.
         pid: Option<u32>,
     },
     /// Not empty and not a store.
-    #[error("{dir:?} is neither empty nor a Larder cache: choose another --cache-dir, or empty it")]
+    #[error("cache folder {dir:?} is neither empty nor a Larder cache: choose another --cache-dir, or empty it")]
     NotAStore {
         /// The folder.
         dir: PathBuf,
     },
-    /// Made by another version of Larder.
+    /// Written by another version of Larder.
     #[error(
-        "cache folder {dir:?} has format {found}, this program uses {supported}: empty it, it will be filled again"
+        "cache folder {dir:?} has format {found}, but this program uses format {supported}: empty the folder, and its blocks are fetched again"
     )]
     Version {
         /// The cache folder.
@@ -42,9 +42,9 @@ pub enum StoreError {
     Folder {
         /// The cache folder.
         dir: PathBuf,
-        /// What was being done, as a verb.
+        /// The failed step, as a verb.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A dataset's part of the folder cannot be used.
@@ -52,13 +52,15 @@ pub enum StoreError {
     Dataset {
         /// The snapshot.
         snapshot: SnapshotId,
-        /// What was being done, as a verb.
+        /// The failed step, as a verb.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Opened twice with different settings.
-    #[error("dataset {snapshot} is already open with another reservation or policy")]
+    /// Opened a second time with different settings.
+    #[error(
+        "dataset {snapshot} is already open with another reservation or policy: unmount it first, or request the same values"
+    )]
     AlreadyOpen {
         /// The snapshot.
         snapshot: SnapshotId,

@@ -1,14 +1,14 @@
-//! The cache folder: what makes it one, who owns it, and what its file system can do.
+//! The cache folder: its format marker, its lock, and the abilities of its file system.
 //!
 //! ```text
 //!  format                           0 LARDERST 8 | version 9 | zeros 12 | crc32c of 0..12 16, little-endian
-//!  LOCK                             held by flock while a process has the store open; its text is that process's id
+//!  LOCK                             held by flock while a process has the store open; contains that process's id
 //!  index/                           RocksDB
 //!  datasets/<snapshot>/slots        see `slots`
 //!  datasets/<snapshot>/segments/    00000001.seg and so on, see `segment` and `record`
 //! ```
-//! Invariant: a folder that holds anything else and no marker is refused and left as it is, for the store deletes what
-//! it finds no use for.
+//! Invariant: a folder that holds anything else and no marker is refused and left unchanged, because the store deletes
+//! files that it has no use for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -35,7 +35,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes or opens the folder and takes its lock.
+    /// Opens or creates the folder and takes its lock.
     pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
         let failed = |step| move |source| StoreError::Folder { dir: dir.to_owned(), step, source };
         std::fs::create_dir_all(dir).map_err(failed("create"))?;
@@ -84,7 +84,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// Tries out what segments need. What cannot be tried, on a full disk say, is taken to work.
+    /// Tests what segments need. What cannot be tested, for example on a full disk, is assumed to work.
     pub(crate) fn probe(&self) -> Abilities {
         let path = self.dir.join("probe");
         let mut options = OpenOptions::new();
@@ -106,18 +106,18 @@ impl Folder {
         };
         let works = |tried: io::Result<()>| !tried.is_err_and(|error| refused(&error));
         let abilities = Abilities { direct: works(direct()), free: works(free()) };
-        // Nothing depends on it being gone.
+        // Nothing depends on its removal.
         let _ = std::fs::remove_file(&path);
         abilities
     }
 }
 
-/// What the folder's file system can do.
+/// Abilities of the folder's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// Reads and writes past the page cache.
+    /// Reads and writes that bypass the page cache.
     pub(crate) direct: bool,
-    /// Gives the room of a part of a file back.
+    /// Frees the room of a part of a file.
     pub(crate) free: bool,
 }
 
@@ -154,7 +154,7 @@ fn check_marker(dir: &Path, found: &[u8]) -> Result<(), StoreError> {
     }
 }
 
-/// A new store goes into an empty folder only. What a start that was cut off may have left is no hindrance.
+/// A new store needs an empty folder. Files that an interrupted start may have left are allowed.
 fn check_empty(dir: &Path) -> Result<(), StoreError> {
     let failed = |source| StoreError::Folder { dir: dir.to_owned(), step: "list", source };
     for entry in std::fs::read_dir(dir).map_err(failed)? {
@@ -179,7 +179,7 @@ fn take_lock(dir: &Path) -> Result<File, StoreError> {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut text = String::new();
-            // Without a readable id the message only says less.
+            // Without a readable id the message is only less specific.
             let _ = (&file).take(32).read_to_string(&mut text);
             return Err(StoreError::InUse { dir: dir.to_owned(), pid: text.trim().parse().ok() });
         }
@@ -190,7 +190,7 @@ fn take_lock(dir: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// Writes a file so that after a power loss it is whole or not there.
+/// Writes a file so that after a power loss it is complete or absent.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh)?;

@@ -1,7 +1,7 @@
-//! The pause after a failed write: a full or failing disk is asked again after a while, not for every block.
+//! The pause after a failed write: a full or failing disk is retried after a while, not for every block.
 //!
-//! Invariant: while the disk fails, at most one admission a pause goes through to try it; the pause doubles with each
-//! failed try up to its limit, and a try that works ends it. Reads know nothing of this.
+//! Invariant: while the disk fails, at most one admission for each pause tries it; the pause doubles with each failed try
+//! up to its limit, and a successful try ends it. Reads are not affected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ impl Health {
         Self { failing: AtomicBool::new(false), failure: Mutex::new(None), first, most }
     }
 
-    /// May an admission go to the disk now?
+    /// May an admission write to the disk now?
     pub(crate) fn may_write(&self, now: Instant) -> bool {
         if !self.failing.load(Ordering::Relaxed) {
             return true;
@@ -38,7 +38,7 @@ impl Health {
             None => true,
             Some(failure) if now < failure.until => false,
             Some(failure) => {
-                // If this try never writes, because its fetch failed, the next one comes a pause later.
+                // If this try never writes, because its fetch failed, the next one is a pause later.
                 failure.until = now + failure.pause;
                 failure.tried = true;
                 true
@@ -46,7 +46,7 @@ impl Health {
         }
     }
 
-    /// A write failed. True if the disk was thought to be well until now.
+    /// A write failed. True if this is the start of a failure.
     pub(crate) fn failed(&self, reason: &'static str, now: Instant) -> bool {
         self.failing.store(true, Ordering::Relaxed);
         match &mut *self.lock() {
@@ -56,7 +56,7 @@ impl Health {
             }
             Some(failure) => {
                 failure.reason = reason;
-                // Writes that were under way when the first one failed say nothing new.
+                // Writes in flight when the first one failed are no news.
                 if failure.tried {
                     failure.pause = (failure.pause * 2).min(self.most);
                     failure.until = now + failure.pause;
@@ -67,13 +67,13 @@ impl Health {
         }
     }
 
-    /// A write worked. True if that ends a failure.
+    /// A write succeeded. True if that ends a failure.
     pub(crate) fn worked(&self) -> bool {
         if !self.failing.load(Ordering::Relaxed) {
             return false;
         }
         let mut failure = self.lock();
-        // Only a try counts: on a full disk small writes that were under way may work between large ones that fail.
+        // Only a try counts: on a full disk, small writes in flight may succeed between large ones that fail.
         let over = failure.as_ref().is_some_and(|failure| failure.tried);
         if over {
             *failure = None;

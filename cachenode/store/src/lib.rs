@@ -1,35 +1,43 @@
-//! One node's cache: the blocks that were fetched once and need not be fetched again.
+//! One node's cache: blocks that were fetched once and need not be fetched again.
 //!
-//! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is the part of it that one snapshot
-//! has. Blocks lie in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table
-//! that says where each block is; `index` is the RocksDB that knows it too when the slots were lost; [`policy`] decides
-//! what is kept; `health` pauses admissions when the disk fails.
+//! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks lie
+//! in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says where
+//! each block is; `index` is the RocksDB that restores the slots when they are lost; [`policy`] decides what is kept;
+//! `health` pauses admissions when the disk fails.
 //!
-//! Invariant: what [`DatasetCache::read`] hands out are the bytes that were admitted for exactly this snapshot and
-//! block, whatever happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter.
-//! A block has a slot only while its whole record is written.
+//! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
+//! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a slot
+//! only while its complete record is on the disk.
 //!
 //! The store does not know where blocks come from or who reads them, and nothing in it is async: [`DatasetCache::write`]
 //! and all of [`Store`] block, the rest is quick.
 
 mod base;
 mod buffer;
+mod config;
 mod counters;
 mod dataset;
+mod draft;
 mod error;
 mod folder;
 mod health;
 mod index;
+mod lookup;
 pub mod policy;
 pub mod record;
 mod segment;
 mod slots;
 mod store;
+mod usage;
+mod write_error;
 
+pub use config::{BlockLen, CacheConfig};
 pub use counters::{Counter, StoreCounters};
-pub use dataset::{DatasetCache, DatasetSpec, InMemory, Lens, Lookup, Reservation, Usage, WriteError};
+pub use dataset::{AdmissionPermit, DatasetCache};
+pub use draft::{Draft, Record};
 pub use error::StoreError;
-pub use index::EpochRecord;
+pub use lookup::{Lookup, PartBytes};
 pub use policy::{Policy, build_policy};
-pub use record::{Draft, Record};
 pub use store::{DatasetInfo, Store, StoreConfig};
+pub use usage::Usage;
+pub use write_error::WriteError;

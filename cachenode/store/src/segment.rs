@@ -1,8 +1,8 @@
-//! Segments: append-only files that hold records, and the table of those that a dataset has.
+//! Segments: append-only files that hold records, and the table of a dataset's segments.
 //!
-//! Invariant: a place in a segment is written once in the segment's life, and a segment's number is not given out again
-//! while a process runs. So a reader that comes late finds the record, zeros where it was freed, or no segment; never
-//! another record in its place.
+//! Invariant: a place in a segment is written once in the segment's life, and a segment's number is not reused while a
+//! process runs. A late reader therefore finds the record, zeros where it was freed, or no segment; never another record
+//! in its place.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) struct Segment {
     pub(crate) number: u32,
     file: File,
     path: PathBuf,
-    /// Records that have a slot or are being written. Changed under the dataset's admission lock only.
+    /// Records that have a slot or are being written. Changed under the dataset's admission lock (or by the rebuild) only.
     live: AtomicU32,
 }
 
@@ -46,7 +46,7 @@ impl Segment {
     fn read_whole(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<bool> {
         while !buffer.is_empty() {
             match self.file.read_at(buffer, offset) {
-                // Only the end of the file cuts a direct read within a page; going on from there would be refused.
+                // A direct read ends within a page only at the end of the file; continuing from there would be refused.
                 Ok(read) if read == 0 || read % ALIGN_BYTES != 0 => return Ok(false),
                 Ok(read) => {
                     buffer = &mut buffer[read..];
@@ -59,14 +59,14 @@ impl Segment {
         Ok(true)
     }
 
-    /// Takes room on the disk for records to come and makes the file that long: writers that neither extend a file nor
-    /// fill its holes need not wait for each other, which is two to four times as many writes on ext4. Without room it
-    /// does nothing; the writes themselves will say so.
+    /// Allocates room on the disk for the next records and extends the file: writers that neither extend a file nor fill
+    /// its holes need not wait for each other, which on ext4 allows two to four times as many writes. Without room it
+    /// does nothing; the writes themselves will fail.
     pub(crate) fn prepare(&self, offset: u64, len: u64) {
         let _ = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len);
     }
 
-    /// Gives back what was prepared from here on.
+    /// Frees the prepared room from `offset` on.
     pub(crate) fn cut(&self, offset: u64) -> io::Result<()> {
         self.file.set_len(offset)
     }
@@ -75,12 +75,12 @@ impl Segment {
         self.file.write_all_at(record, offset)
     }
 
-    /// True if somebody deleted the file: what is written to it is lost with the process.
+    /// True if the file was deleted: bytes written to it are lost with the process.
     pub(crate) fn is_deleted(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() == 0)
     }
 
-    /// Gives the room of a record back to the file system; reads as zeros from now on.
+    /// Frees the room of records; it reads as zeros from now on.
     pub(crate) fn free(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, flags, offset, len)?)
@@ -106,21 +106,21 @@ impl Segment {
         self.live.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One record less; true if it was the last.
+    /// Subtracts a record; true if it was the last.
     pub(crate) fn drop_live(&self) -> bool {
         let before = self.live.load(Ordering::Relaxed);
-        // A slot that rotted may name the wrong segment; counting must not wrap for it.
+        // A slot that rotted may name the wrong segment; the count must not wrap.
         self.live.store(before.saturating_sub(1), Ordering::Relaxed);
         before == 1
     }
 }
 
-/// The segments of a dataset, sorted by number. Replaced whole when one comes or goes.
+/// The segments of a dataset, sorted by number. Replaced as a whole when one is added or deleted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
-    /// Opens all segments in `folder`. A file that is no segment is left alone.
+    /// Opens all segments in `folder`. Other files are left alone.
     pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<Self> {
         let mut segments = Vec::new();
         for entry in std::fs::read_dir(folder)? {

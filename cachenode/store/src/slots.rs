@@ -1,5 +1,5 @@
-//! The slot table: for each block of a snapshot, where its record is. A look-up is one load from a mapped file, a
-//! restart maps the file again.
+//! The slot table: for each block of a snapshot, where its record is. A look-up is one load from a mapped file; a restart
+//! maps the file again.
 //!
 //! ```text
 //!  0          8         16             48       52      60       64        4096        4096 + 8 b
@@ -10,13 +10,13 @@
 //! ```
 //! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each of 2^32 blocks.
 //!
-//! The table is read through a read-only mapping and changed by `pwrite`: both meet in the page cache, so that a change
-//! is seen at once and outlives the process. A store through the mapping would be a SIGBUS on a disk that has become
-//! read-only or full; a `pwrite` is an error.
+//! The table is read through a read-only mapping and changed by `pwrite`: both use the page cache, so that a change is
+//! visible at once and outlives the process. On a disk that has become read-only or full, a store through the mapping
+//! would be a SIGBUS; a `pwrite` is an error.
 //!
-//! Invariant: the mapping is as long as the file was made, and the file is never made shorter while it is open. (Who
-//! truncates it by hand meets SIGBUS.) A slot may be stale or wrong: records say themselves whose they are.
-#![expect(unsafe_code, reason = "maps the file and looks at it as atomics")]
+//! Invariant: the mapping has the length that the file was created with, and the file is never shortened while it is
+//! open. (Truncating it by hand causes a SIGBUS.) A slot may be stale or wrong: records name their own block.
+#![expect(unsafe_code, reason = "maps the file and reads it as atomics")]
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -65,12 +65,12 @@ impl Place {
     }
 }
 
-/// How a table came to be.
+/// Whether a table was there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// It was there.
     Kept,
-    /// It was made; `replaced` if there was one that did not fit.
+    /// It was created; `replaced` if there was one that did not fit.
     Made { replaced: bool },
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Opens the table at `path`, or makes it if it is missing or not this snapshot's.
+    /// Opens the table at `path`, or creates it if it is missing or not this snapshot's.
     pub(crate) fn open(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
         let header = encode_header(snapshot, blocks);
         let (file, found) = match OpenOptions::new().read(true).write(true).open(path) {
@@ -95,10 +95,10 @@ impl Slots {
             Err(error) => return Err(error),
         };
         let len = usize::try_from(file_bytes(blocks)).map_err(io::Error::other)?;
-        // SAFETY: the file is at least `len` bytes long, was just checked or made, and lies in a folder that this
-        // process holds the lock of; nothing in this program truncates it. Changes by `pwrite` are seen through atomics.
+        // SAFETY: the file is at least `len` bytes long, was just checked or created, and lies in a folder
+        // whose lock this process holds; nothing in this program truncates it. Changes by `pwrite` are read as atomics.
         let map = unsafe { MmapOptions::new().len(len).map(&file)? };
-        // Look-ups jump about; reading ahead would bring in pages nobody asked for. Advice only.
+        // Look-ups are random; read-ahead would load pages that nobody needs. Advice only.
         let _ = map.advise(memmap2::Advice::Random);
         Ok((Self { map, file, blocks }, found))
     }
@@ -110,7 +110,7 @@ impl Slots {
     /// Where the block's record is.
     pub(crate) fn get(&self, block: BlockIndex) -> Option<Place> {
         let slot = self.table().get(block.0 as usize)?.load(Ordering::Relaxed);
-        // A load with Acquire itself is not defined on read-only memory; with a fence it is, and costs the same.
+        // A load with Acquire is not defined on read-only memory; a relaxed load and a fence are, and cost the same.
         fence(Ordering::Acquire);
         Place::from_slot(u64::from_le(slot))
     }
@@ -123,18 +123,18 @@ impl Slots {
         self.file.write_all_at(&slot.to_le_bytes(), TABLE_AT + 8 * u64::from(block.0))
     }
 
-    /// The next block from `from` on that might be present: skips what was never written in the file.
+    /// The next block from `from` on that might be present: skips the parts of the file that were never written.
     pub(crate) fn next_written(&self, from: u32) -> Option<u32> {
         let at = TABLE_AT + 8 * u64::from(from);
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
             Ok(data) => u32::try_from((data.max(at) - TABLE_AT) / 8).ok().filter(|&block| block < self.blocks),
             Err(rustix::io::Errno::NXIO) => None,
-            // A file system that cannot tell.
+            // The file system does not know.
             Err(_) => (from < self.blocks).then_some(from),
         }
     }
 
-    /// Makes everything set so far outlive a power loss.
+    /// Makes all slots set so far outlive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -143,7 +143,7 @@ impl Slots {
         let bytes = &self.map[TABLE_AT as usize..];
         // SAFETY: the mapping starts at a page and the table 4096 bytes on, so it is aligned for u64; it is
         // `8 * blocks` bytes at least, as `file_bytes` says; AtomicU64 has the layout of u64, any bits are valid, and
-        // the memory is only ever loaded from here, with relaxed loads, which are defined on read-only memory.
+        // the memory is only read, with relaxed loads, which are defined on read-only memory.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.blocks as usize) }
     }
 }
@@ -163,7 +163,7 @@ fn encode_header(snapshot: &SnapshotId, blocks: u32) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// A table is this one exactly if its header is what would be written now: nothing in it varies.
+/// A table fits if and only if its header is the one that would be written now: nothing in it varies.
 fn is_whole(file: &File, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result<bool> {
     if file.metadata()?.len() < file_bytes(blocks) {
         return Ok(false);
@@ -173,7 +173,7 @@ fn is_whole(file: &File, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result
     Ok(found == *header)
 }
 
-/// Room for the whole table is taken now, so that a full disk is an error here and an eviction always can be noted.
+/// Allocates room for the whole table, so that a full disk is an error here and an eviction can always be recorded.
 fn make(path: &Path, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result<File> {
     let fresh = path.with_extension("new");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&fresh)?;

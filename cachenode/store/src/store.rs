@@ -1,7 +1,7 @@
 //! A store: one cache folder with its datasets, owned by one process.
 //!
-//! The cast: [`StoreConfig`] says where and how; [`Store`] opens and closes the folder and hands out a [`DatasetCache`]
-//! for each snapshot.
+//! The cast: [`StoreConfig`] says where the folder is and how it behaves; [`Store`] opens and closes it and hands out a
+//! [`DatasetCache`] for each snapshot.
 //!
 //! Invariant: at most one process has a folder open, and within it each snapshot is open at most once.
 
@@ -12,37 +12,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::{PolicyKind, SnapshotId};
 use tracing::{info, warn};
 
 use crate::base::{Base, LoggedFlaws};
+use crate::config::CacheConfig;
 use crate::counters::StoreCounters;
-use crate::dataset::{DatasetCache, DatasetSpec};
+use crate::dataset::DatasetCache;
 use crate::error::StoreError;
 use crate::folder::Folder;
 use crate::health::Health;
 use crate::index::Index;
-use larder_dataset::PolicyKind;
 
-/// Where a store is and how it behaves.
+/// Where a store is, and how it behaves.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// The cache folder. Made if missing; must be a store's or empty.
+    /// The cache folder. Created if missing; must be empty or a store.
     pub dir: PathBuf,
-    /// A segment is full at this size. Each segment is an open file of the process.
+    /// A segment is full at this size, or earlier if the policy evicts and the reservation is below 16 times that. Each
+    /// segment is an open file of the process.
     pub segment_bytes: u64,
-    /// How long admissions pause after a failed write; doubles with each failed try.
+    /// The pause of admissions after a failed write; doubles with each failed try.
     pub pause_first: Duration,
-    /// The longest such pause.
+    /// The longest pause.
     pub pause_most: Duration,
-    /// Changes that may wait for the index; more are dropped and counted.
+    /// Changes that may wait for the index; further ones are dropped and counted.
     pub index_queue: usize,
-    /// What a power loss may cost the index.
+    /// The interval between syncs of the index: a power loss costs at most the changes of one.
     pub index_sync: Duration,
 }
 
 impl StoreConfig {
-    /// The usual settings: segments of 1 GiB, pauses from 10 s to 5 min, index synced every second.
+    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, index synced every second.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -55,7 +56,7 @@ impl StoreConfig {
     }
 }
 
-/// A dataset that a store holds.
+/// A dataset in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
     /// The snapshot.
@@ -68,12 +69,12 @@ pub struct DatasetInfo {
     pub policy: PolicyKind,
     /// When it was last opened or closed, seconds since 1970; 0 if the index lost it.
     pub last_use_unix_s: u64,
-    /// True while a [`DatasetCache`] of it lives.
+    /// True while a [`DatasetCache`] of it exists.
     pub open: bool,
 }
 
-/// A cache folder. Methods block on the disk; call them off an async runtime. Dropped without [`Store::close`] it is
-/// as if the process had been killed: nothing is lost, a power loss later may cost some blocks.
+/// A cache folder. Methods block on the disk; call them off an async runtime. Dropping it without [`Store::close`] is like
+/// killing the process: nothing is lost, but a later power loss may cost some blocks.
 #[derive(Debug)]
 pub struct Store {
     base: Arc<Base>,
@@ -81,10 +82,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or makes the cache folder and takes its lock. Reads no segment and no slot: the time it takes does not
-    /// depend on what is cached.
+    /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot: the time does not depend on how
+    /// much is cached.
     pub fn open(config: StoreConfig, counters: Arc<StoreCounters>) -> Result<Self, StoreError> {
-        // Without a boot id every unclean end is taken for a power loss, which costs background work only.
+        // Without a boot id every unclean end counts as a power loss, which only costs background work.
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self::open_at_boot(config, counters, boot_id.trim())
     }
@@ -97,10 +98,10 @@ impl Store {
         let folder = Folder::open(&config.dir)?;
         let abilities = folder.probe();
         if !abilities.direct {
-            warn!(dir = ?folder.dir(), "file system refuses direct I/O: cached bytes may be in memory twice");
+            warn!(dir = ?folder.dir(), "the file system refuses direct I/O: cached bytes may be in memory twice");
         }
         if !abilities.free {
-            warn!(dir = ?folder.dir(), "file system cannot free parts of files: an evicted block keeps its room until its segment is empty");
+            warn!(dir = ?folder.dir(), "the file system cannot free parts of files: an evicted block keeps its room until its segment is empty");
         }
         let (index, last_run) =
             Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
@@ -119,37 +120,37 @@ impl Store {
         Ok(Self { base: Arc::new(base), open: Mutex::new(HashMap::new()) })
     }
 
-    /// The counters that it was opened with.
+    /// The counters that the store was opened with.
     pub fn counters(&self) -> &Arc<StoreCounters> {
         &self.base.counters
     }
 
-    /// Opens a dataset's cache, with whatever it holds from earlier runs; hits are served from the moment this returns.
-    /// A dataset that is open already is given again if it was opened with the same reservation and policy.
+    /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the dataset
+    /// is already open with the same reservation and policy, returns the same cache.
     ///
-    /// A smaller reservation than before: the evicting policies evict down to it before they admit again; NR keeps what
-    /// is there and admits nothing.
-    pub fn dataset(&self, spec: DatasetSpec) -> Result<Arc<DatasetCache>, StoreError> {
+    /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR keeps
+    /// all blocks and admits nothing.
+    pub fn dataset(&self, config: CacheConfig) -> Result<Arc<DatasetCache>, StoreError> {
         let mut open = self.lock();
         if self.base.closed.load(Ordering::Relaxed) {
             return Err(StoreError::Closed);
         }
-        let snapshot = spec.snapshot;
+        let snapshot = config.snapshot;
         if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
             let usage = cache.usage();
-            return if (usage.capacity_bytes, usage.policy) == (spec.reservation_bytes, spec.policy) {
+            return if (usage.capacity_bytes, usage.policy) == (config.reservation_bytes, config.policy) {
                 Ok(cache)
             } else {
                 Err(StoreError::AlreadyOpen { snapshot })
             };
         }
-        let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), spec)?);
+        let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), config)?);
         open.retain(|_, cache| cache.strong_count() > 0);
         open.insert(snapshot, Arc::downgrade(&cache));
         Ok(cache)
     }
 
-    /// Drops all that the store holds of a dataset, history included. False if it held nothing.
+    /// Deletes all that the store holds of a dataset. False if it held nothing.
     pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
         let open = self.lock();
         if open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0) {
@@ -163,7 +164,7 @@ impl Store {
         }
     }
 
-    /// The datasets that the store holds, sorted by snapshot.
+    /// The datasets in the store, sorted by snapshot.
     pub fn datasets(&self) -> Result<Vec<DatasetInfo>, StoreError> {
         let open = self.lock();
         self.base.index.flush();
@@ -202,8 +203,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Ends admissions, makes everything cached outlive a power loss and notes that it does. Reads go on working as
-    /// long as a [`DatasetCache`] lives; the folder's lock is given back with the last of them.
+    /// Ends admissions, makes all cached blocks outlive a power loss and records that. Reads continue as long as a
+    /// [`DatasetCache`] exists; the folder's lock is released with the last of them.
     pub fn close(&self) -> Result<(), StoreError> {
         let open = self.lock();
         self.base.closed.store(true, Ordering::Relaxed);

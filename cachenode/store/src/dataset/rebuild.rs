@@ -1,7 +1,7 @@
-//! Counting what an earlier run left, while hits are served already.
+//! Counting the blocks of an earlier run, while hits are already served.
 //!
-//! Invariant: until it ends there is no policy, so nothing is admitted or evicted, and the slots are changed from here
-//! only. What reads find flawed meanwhile is kept aside for the end.
+//! Invariant: until it ends there is no policy, so nothing is admitted or evicted, and only this thread changes slots.
+//! Flaws that reads find meanwhile are kept for the end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,31 +11,30 @@ use std::time::Instant;
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
 use tracing::info;
 
-use super::add;
 use super::admission::Shared;
-use crate::policy::Policy;
-use crate::policy::build_policy;
+use crate::policy::{Policy, build_policy};
 use crate::record;
 use crate::slots::Place;
 
-/// Blocks evicted in one go, so that the lock is held shortly.
+/// Blocks evicted under one hold of the lock.
 const EVICTED_AT_ONCE: usize = 256;
 
-/// What else is to do.
+/// What a rebuild does besides counting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// Blocks that the index knows and the slots do not are put back.
+    /// Restore the slots that only the index has.
     pub(super) refill: bool,
-    /// The index is told of all blocks.
+    /// Write all blocks to the index.
     pub(super) reindex: bool,
 }
 
 impl Shared {
     /// Runs on a thread of its own.
     pub(super) fn rebuild(&self, work: Work) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let refilled = if work.refill { self.refill() } else { 0 };
-        let mut policy = build_policy(self.spec.policy, self.spec.reservation_bytes, self.spec.blocks, self.spec.seed);
+        let config = &self.config;
+        let mut policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
         if !self.count(&mut *policy, work.reindex) {
             return;
         }
@@ -47,31 +46,31 @@ impl Shared {
                 self.evict(&mut state, victim, Instant::now());
             }
             drop(state);
-            self.collect_garbage();
+            self.free_room(true);
         }
-        let segments = Arc::clone(&self.segments.load());
+        let segments = Arc::clone(&self.space.segments());
         let mut state = self.lock();
         for segment in segments.iter().filter(|segment| segment.live() == 0) {
-            // Evictions above may have sent it off already.
-            if self.segments.load().get(segment.number).is_some() {
-                self.delete_segment(&mut state, Arc::clone(segment));
+            // The evictions above may have deleted it already.
+            if self.space.segments().get(segment.number).is_some() {
+                state.allocator.delete(&self.space, Arc::clone(segment));
             }
         }
         drop(state);
         self.finish_rebuild(policy);
-        self.collect_garbage();
+        self.free_room(true);
         info!(
-            dataset = self.spec.name,
+            dataset = self.config.name,
             blocks = self.blocks_cached.load(Ordering::Relaxed),
             refilled,
-            took_ms = begun.elapsed().as_millis() as u64,
+            took_ms = started.elapsed().as_millis() as u64,
             "cached blocks counted"
         );
     }
 
-    /// Puts back what only the index knows.
+    /// Restores the slots that only the index has.
     fn refill(&self) -> u64 {
-        let segments = self.segments.load();
+        let segments = self.space.segments();
         let mut refilled = 0;
         self.base.index.each_block(self.number, |block, place| {
             let is_lost = block.0 < self.slots.blocks() && self.slots.get(block).is_none();
@@ -84,16 +83,16 @@ impl Shared {
         refilled
     }
 
-    /// Tells the policy of every block that has a slot, oldest first; false if it was stopped before the end.
+    /// Gives the policy every block that has a slot, oldest first; false if it was stopped before the end.
     fn count(&self, policy: &mut dyn Policy, reindex: bool) -> bool {
-        let segments = self.segments.load();
-        // For NR the order means nothing and nothing is ever freed: no memory for a block.
-        let sorted = self.spec.policy.evicts();
+        let segments = self.space.segments();
+        // NR ignores the order and frees nothing: it needs no memory for each block.
+        let sorted = self.config.policy.evicts();
         let mut found: Vec<(Place, BlockIndex)> = Vec::new();
         let mut ends: HashMap<u32, u64> = segments.iter().map(|segment| (segment.number, 0)).collect();
         let mut next = self.slots.next_written(0);
         while let Some(number) = next {
-            // Asked once for each page of slots.
+            // One system call for each page of slots.
             next = if (number + 1).is_multiple_of(512) {
                 self.slots.next_written(number + 1)
             } else {
@@ -104,19 +103,19 @@ impl Shared {
             }
             let block = BlockIndex(number);
             let Some(place) = self.slots.get(block) else { continue };
-            let len = (self.spec.lens)(block);
+            let len = (self.config.block_len)(block);
             let segment = segments.get(place.segment).filter(|_| len > 0 && u64::from(len) <= BLOCK_BYTES);
             let Some(segment) = segment else {
-                // Its segment is gone. If the slot cannot be cleared, reads find out.
+                // Its segment is gone. If the slot cannot be cleared, a read will find out.
                 let _ = self.slots.set(block, None);
                 continue;
             };
             segment.add_live();
             let end = ends.entry(place.segment).or_default();
             *end = (*end).max(place.offset() + record::extent_bytes(len) as u64);
-            add(&self.blocks_cached, 1);
+            self.blocks_cached.fetch_add(1, Ordering::Relaxed);
             if reindex {
-                self.base.index.put_all(self.number, block, place);
+                self.base.index.put_waiting(self.number, block, place);
             }
             if sorted {
                 found.push((place, block));
@@ -125,35 +124,35 @@ impl Shared {
                 self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
             }
         }
-        // What the last run prepared, and records that it did not live to show. What cannot be cut off now goes with its
-        // segment, like the gaps below.
+        // Room that the last run prepared, and records whose slots it did not live to set. What cannot be cut off now is
+        // freed with its segment, like the gaps below.
         for segment in segments.iter() {
             let end = ends.get(&segment.number).copied().unwrap_or_default();
             if segment.bytes().is_ok_and(|bytes| bytes > end) {
                 let _ = segment.cut(end);
             }
         }
-        // Blocks were admitted in the order of their places, which is what FIFO goes by, and LRU until blocks are used.
+        // Blocks were admitted in the order of their places: FIFO's order, and LRU's until blocks are used.
         found.sort_unstable();
-        if sorted && self.base.abilities.free {
+        if sorted && self.space.can_free() {
             self.free_gaps(&found);
         }
         for (_, block) in found {
-            policy.restore(block, (self.spec.lens)(block));
+            policy.restore(block, (self.config.block_len)(block));
         }
         self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
         true
     }
 
-    /// Frees what lies between the records of blocks that have a slot: records whose block had left when the last run
-    /// was cut off, before they were freed.
+    /// Frees the room between the records of blocks that have a slot: records of evicted blocks that the last run did not
+    /// live to free.
     fn free_gaps(&self, sorted: &[(Place, BlockIndex)]) {
-        for segment in self.segments.load().iter() {
+        for segment in self.space.segments().iter() {
             let from = sorted.partition_point(|(place, _)| place.segment < segment.number);
             let to = sorted.partition_point(|(place, _)| place.segment <= segment.number);
             let mut end = 0;
             let ends = sorted[from..to].iter().map(|&(place, block)| {
-                (place.offset(), place.offset() + record::extent_bytes((self.spec.lens)(block)) as u64)
+                (place.offset(), place.offset() + record::extent_bytes((self.config.block_len)(block)) as u64)
             });
             for (start, next_end) in ends {
                 if start > end && !self.is_stopped() {

@@ -1,22 +1,25 @@
 //! A dataset's cache over a real folder.
 //!
-//! The cast: here, what it does when all is well; `faults`, what it does when the disk or its bytes are not; `crash`,
-//! being killed and being raced; `model`, any order of all that against a map.
+//! The cast: here, normal operation; `faults`, failing disks and broken bytes; `crash`, kills and races; `space`, the room
+//! in the segments; `model`, any order of all that against a map.
 
 mod crash;
 mod faults;
 mod model;
+mod space;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+use larder_dataset::{BLOCK_BYTES, PolicyKind, SnapshotId};
 
 use super::*;
 use crate::counters::StoreCounters;
 use crate::store::{Store, StoreConfig};
-use larder_dataset::BLOCK_BYTES;
 
 const SNAPSHOT: SnapshotId = SnapshotId([0x11; 32]);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn mix(mut z: u64) -> u64 {
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -25,7 +28,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Mostly small, some of several chunks, some at the edges.
+/// Mostly small, some of several chunks, some at the limits.
 fn len_of(block: BlockIndex) -> u32 {
     match block.0 % 16 {
         0 => 200_000,
@@ -45,12 +48,12 @@ fn bytes_of(block: BlockIndex, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// A cache folder, and what is open of it.
+/// A cache folder, and its store and dataset while they are open.
 struct Bed {
     dir: PathBuf,
     boot_id: String,
     counters: Arc<StoreCounters>,
-    spec: DatasetSpec,
+    config: CacheConfig,
     segment_bytes: u64,
     open: Option<(Store, Arc<DatasetCache>)>,
     _temp: Option<tempfile::TempDir>,
@@ -63,20 +66,20 @@ impl Bed {
     }
 
     fn at(dir: &Path, policy: PolicyKind, reservation_bytes: u64) -> Self {
-        let spec = DatasetSpec {
+        let config = CacheConfig {
             snapshot: SNAPSHOT,
             name: "images".into(),
             blocks: 1000,
             reservation_bytes,
             policy,
             seed: 5,
-            lens: Arc::new(len_of),
+            block_len: Arc::new(len_of),
         };
         let mut bed = Self {
             dir: dir.join("cache"),
             boot_id: "first boot".into(),
             counters: Arc::default(),
-            spec,
+            config,
             segment_bytes: 1 << 20,
             open: None,
             _temp: None,
@@ -98,17 +101,17 @@ impl Bed {
             ..StoreConfig::new(&self.dir)
         };
         let store = Store::open_at_boot(config, Arc::clone(&self.counters), &self.boot_id)?;
-        let cache = store.dataset(self.spec.clone())?;
+        let cache = store.dataset(self.config.clone())?;
         Ok((store, cache))
     }
 
-    /// Opens, and waits until admissions are open too.
+    /// Opens, and waits until admissions are open.
     fn open(&mut self) {
         self.open = Some(self.try_open().unwrap());
-        assert!(self.cache().wait_rebuilt(PATIENCE));
+        assert!(self.cache().wait_rebuilt(TIMEOUT));
     }
 
-    /// Ends as a killed process does.
+    /// Ends like a killed process.
     fn drop_all(&mut self) {
         self.open = None;
     }
@@ -173,12 +176,12 @@ impl Bed {
 
 fn put(cache: &DatasetCache, block: u32) -> bool {
     let block = BlockIndex(block);
-    let Some(reservation) = cache.reserve(block, len_of(block)) else { return false };
-    cache.write(reservation, &cache.record(block, &bytes_of(block, len_of(block)))).unwrap();
+    let Some(permit) = cache.admit(block, len_of(block)) else { return false };
+    cache.write(permit, &cache.record(block, &bytes_of(block, len_of(block)))).unwrap();
     true
 }
 
-/// Reads a whole block: true if it is a hit, which then has the right bytes.
+/// Reads a whole block; true if it is a hit. Checks the bytes.
 fn get(cache: &DatasetCache, block: u32) -> bool {
     let block = BlockIndex(block);
     let len = len_of(block);
@@ -209,19 +212,20 @@ fn an_admitted_block_is_a_hit_of_the_same_bytes_and_others_are_misses() {
 fn any_part_of_a_large_block_reads_back_and_nothing_beyond_it() {
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
     bed.drop_all();
-    bed.spec.lens = Arc::new(|_| BLOCK_BYTES as u32);
+    bed.config.block_len = Arc::new(|_| BLOCK_BYTES as u32);
     bed.open();
     let (block, len) = (BlockIndex(3), BLOCK_BYTES as u32);
     let bytes = bytes_of(block, len);
-    let reservation = bed.cache().reserve(block, len).unwrap();
-    bed.cache().write(reservation, &bed.cache().record(block, &bytes)).unwrap();
+    let permit = bed.cache().admit(block, len).unwrap();
+    bed.cache().write(permit, &bed.cache().record(block, &bytes)).unwrap();
     for (start, part) in [(0, 1), (0, len), (len - 1, 1), (65_535, 2), (1 << 20, 1 << 20), (3_000_000, 131_072)] {
         let found = bed.cache().read(block, len, start, part, <[u8]>::to_vec).hit().unwrap();
         assert!(found == bytes[start as usize..(start + part) as usize], "{start} {part}");
-        // Whatever memory it gets, wherever that begins.
+        // Any memory, with any start.
         for more in [0, 1, 4095, 1 << 20] {
             let memory = |needed| vec![0xee; if more == 1 { 0 } else { needed + more }];
-            let InMemory { memory, range, crc } = bed.cache().read_into(block, len, start, part, memory).hit().unwrap();
+            let PartBytes { memory, range, crc } =
+                bed.cache().read_into(block, len, start, part, memory).hit().unwrap();
             assert!(memory[range] == found, "{start} {part} {more}");
             assert_eq!(crc, larder_dataset::crc32c(&found));
         }
@@ -232,9 +236,7 @@ fn any_part_of_a_large_block_reads_back_and_nothing_beyond_it() {
     }
     assert_eq!(bed.counters.corrupt(), 0);
     assert_eq!(bed.cache().read(BlockIndex(u32::MAX), 5, 0, 5, |_| ()), Lookup::Miss);
-    assert!(
-        bed.cache().reserve(BlockIndex(1000), 5).is_none() && bed.cache().reserve(BlockIndex(4), len + 1).is_none()
-    );
+    assert!(bed.cache().admit(BlockIndex(1000), 5).is_none() && bed.cache().admit(BlockIndex(4), len + 1).is_none());
 }
 
 #[test]
@@ -252,11 +254,11 @@ fn a_read_may_read_another_block_while_it_has_the_bytes() {
 #[test]
 fn a_block_is_promised_once_and_a_dropped_promise_gives_its_room_back() {
     let bed = Bed::new(PolicyKind::Nr, u64::from(len_of(BlockIndex(5))));
-    let reservation = bed.cache().reserve(BlockIndex(5), len_of(BlockIndex(5))).unwrap();
-    assert!(bed.cache().reserve(BlockIndex(5), len_of(BlockIndex(5))).is_none());
+    let permit = bed.cache().admit(BlockIndex(5), len_of(BlockIndex(5))).unwrap();
+    assert!(bed.cache().admit(BlockIndex(5), len_of(BlockIndex(5))).is_none());
     assert!(!bed.put(1), "full");
     assert!(!bed.get(5));
-    drop(reservation);
+    drop(permit);
     assert_eq!(bed.cache().usage().used_bytes, 0);
     assert!(bed.put(5) && !bed.put(5), "cached already");
     assert!(bed.get(5));
@@ -265,15 +267,15 @@ fn a_block_is_promised_once_and_a_dropped_promise_gives_its_room_back() {
 #[test]
 fn a_write_of_another_block_length_or_dataset_is_refused_and_keeps_nothing() {
     let bed = Bed::new(PolicyKind::Nr, 1 << 30);
-    let other = bed.store().dataset(DatasetSpec { snapshot: SnapshotId([2; 32]), ..bed.spec.clone() }).unwrap();
+    let other = bed.store().dataset(CacheConfig { snapshot: SnapshotId([2; 32]), ..bed.config.clone() }).unwrap();
     let five = bed.cache().record(BlockIndex(5), b"five5");
     for (block, len) in [(5, 10), (6, 5)] {
-        let wrong = bed.cache().reserve(BlockIndex(block), len).unwrap();
+        let wrong = bed.cache().admit(BlockIndex(block), len).unwrap();
         assert!(matches!(bed.cache().write(wrong, &five), Err(WriteError::WrongBlock { got_bytes: 5, .. })));
     }
-    let foreign = other.reserve(BlockIndex(5), 5).unwrap();
+    let foreign = other.admit(BlockIndex(5), 5).unwrap();
     assert!(matches!(bed.cache().write(foreign, &five), Err(WriteError::WrongDataset)));
-    let ours = bed.cache().reserve(BlockIndex(5), 5).unwrap();
+    let ours = bed.cache().admit(BlockIndex(5), 5).unwrap();
     let theirs = other.record(BlockIndex(5), b"five5");
     assert!(matches!(bed.cache().write(ours, &theirs), Err(WriteError::WrongDataset)));
     assert_eq!((bed.cache().usage().used_bytes, other.usage().used_bytes), (0, 0));
@@ -304,7 +306,7 @@ fn lru_knows_of_reads_and_fifo_does_not() {
         let bed = Bed::new(policy, bytes_in([4, 5, 6]));
         bed.put_all([4, 5, 6]);
         assert!(bed.get(4));
-        // Takes the room of one block and a little more.
+        // Needs the room of one block and a little more.
         bed.put_all([1]);
         assert!(bed.get(survivor) && !bed.get(9 - survivor), "{policy}");
     }
@@ -319,10 +321,10 @@ fn what_is_evicted_gives_its_room_on_the_disk_back() {
         assert_eq!(bed.hits(0..600), cached.len());
         assert_eq!(bed.cache().usage().used_bytes, bytes_in(cached.iter().copied()));
         assert!(bed.cache().usage().used_bytes <= 2 << 20);
-        // The room that 600 blocks took was more than four times that.
+        // The 600 blocks needed more than four times that.
         assert!(bytes_in(0..600) > 8 << 20);
         let overhead = cached.len() as u64 * (4096 + 320);
-        // A segment's room is taken ahead, the last victims are freed by the next write, and ext4 counts its own blocks.
+        // A segment's room is taken ahead, the last victims are freed by a later write, and ext4 counts its own blocks.
         let most = (2 << 20) + overhead + (1 << 20) + (512 << 10);
         assert!(bed.disk_bytes() <= most, "{policy}: {} on disk", bed.disk_bytes());
         assert_eq!(bed.counters.corrupt(), 0);
@@ -360,8 +362,8 @@ fn a_segment_without_a_block_is_deleted() {
 #[test]
 fn a_block_evicted_before_it_was_written_is_a_miss_and_takes_no_room() {
     let bed = Bed::new(PolicyKind::Lru, 10_000);
-    let early = bed.cache().reserve(BlockIndex(1), 6000).unwrap();
-    let late = bed.cache().reserve(BlockIndex(2), 6000).unwrap();
+    let early = bed.cache().admit(BlockIndex(1), 6000).unwrap();
+    let late = bed.cache().admit(BlockIndex(2), 6000).unwrap();
     bed.cache().write(early, &bed.cache().record(BlockIndex(1), &[1; 6000])).unwrap();
     assert!(!bed.cache().contains(BlockIndex(1)));
     bed.cache().write(late, &bed.cache().record(BlockIndex(2), &[2; 6000])).unwrap();
@@ -405,7 +407,7 @@ fn a_smaller_reservation_evicts_down_but_for_nr_which_admits_nothing() {
         let mut bed = Bed::new(policy, 1 << 30);
         bed.put_all(0..200);
         bed.drop_all();
-        bed.spec.reservation_bytes = 500_000;
+        bed.config.reservation_bytes = 500_000;
         bed.open();
         let usage = bed.cache().usage();
         let cached: Vec<_> = (0..200).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
@@ -430,7 +432,7 @@ fn another_policy_takes_over_what_is_there() {
     bed.put_all(0..50);
     for policy in [PolicyKind::Lru, PolicyKind::Random, PolicyKind::Fifo, PolicyKind::Nr] {
         bed.drop_all();
-        bed.spec.policy = policy;
+        bed.config.policy = policy;
         bed.open();
         assert_eq!(bed.cache().usage().policy, policy);
         assert_eq!(bed.hits(0..50), 50);
@@ -466,7 +468,7 @@ fn after_a_power_loss_what_only_the_index_knows_is_put_back() {
     };
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
     bed.drop_all();
-    // One segment for all: one whose blocks have all lost their slots would be deleted.
+    // One segment for all blocks: a segment whose blocks have all lost their slots would be deleted.
     bed.segment_bytes = 1 << 30;
     bed.open();
     bed.put_all(0..100);
@@ -512,7 +514,7 @@ fn an_index_that_cannot_be_opened_is_counted_and_everything_else_works() {
     bed.put_all(0..10);
     bed.close();
     fs::remove_dir_all(bed.dir.join("index")).unwrap();
-    // A file where the folder should be: neither opened nor made anew.
+    // A file where the folder should be: neither opened nor replaced.
     fs::write(bed.dir.join("index"), b"").unwrap();
     bed.open();
     assert!(bed.counters.index_errors.get() > 0);
@@ -528,7 +530,8 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     let mut bed = Bed::new(PolicyKind::Lru, 1 << 30);
     bed.put_all(0..10);
     let other = SnapshotId([0x22; 32]);
-    let cache = bed.store().dataset(DatasetSpec { snapshot: other, name: "text".into(), ..bed.spec.clone() }).unwrap();
+    let cache =
+        bed.store().dataset(CacheConfig { snapshot: other, name: "text".into(), ..bed.config.clone() }).unwrap();
     assert!(put(&cache, 4));
     drop(cache);
     let list = |bed: &Bed| -> Vec<_> {
@@ -540,12 +543,12 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     assert!(bed.store().release(&other).unwrap() && !bed.store().release(&other).unwrap());
     assert_eq!(list(&bed), [images]);
     assert!(!bed.dir.join("datasets").join(other.to_string()).exists());
-    let cache = bed.store().dataset(DatasetSpec { snapshot: other, ..bed.spec.clone() }).unwrap();
+    let cache = bed.store().dataset(CacheConfig { snapshot: other, ..bed.config.clone() }).unwrap();
     assert!(!get(&cache, 4));
     drop(cache);
     bed.drop_all();
     bed.open();
-    assert_eq!(bed.hits(0..10), 10, "a release touches nobody else");
+    assert_eq!(bed.hits(0..10), 10, "a release changes no other dataset");
     let infos = bed.store().datasets().unwrap();
     assert!(infos.iter().all(|info| info.last_use_unix_s > 1_600_000_000 && info.reservation_bytes == 1 << 30));
 }
@@ -553,9 +556,9 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
 #[test]
 fn a_dataset_is_open_once_and_given_again_to_who_wants_the_same() {
     let bed = Bed::new(PolicyKind::Nr, 1 << 20);
-    let again = bed.store().dataset(bed.spec.clone()).unwrap();
+    let again = bed.store().dataset(bed.config.clone()).unwrap();
     assert!(std::ptr::eq(&*again, bed.cache()));
-    let other = DatasetSpec { reservation_bytes: 1 << 21, ..bed.spec.clone() };
+    let other = CacheConfig { reservation_bytes: 1 << 21, ..bed.config.clone() };
     assert!(matches!(bed.store().dataset(other), Err(StoreError::AlreadyOpen { .. })));
 }
 
@@ -563,13 +566,13 @@ fn a_dataset_is_open_once_and_given_again_to_who_wants_the_same() {
 fn a_closed_store_goes_on_serving_what_it_has_and_admits_nothing() {
     let bed = Bed::new(PolicyKind::Nr, 1 << 20);
     bed.put_all([4]);
-    let reservation = bed.cache().reserve(BlockIndex(5), len_of(BlockIndex(5))).unwrap();
+    let permit = bed.cache().admit(BlockIndex(5), len_of(BlockIndex(5))).unwrap();
     bed.store().close().unwrap();
     assert!(bed.get(4) && !bed.put(6));
     let record = bed.cache().record(BlockIndex(5), &bytes_of(BlockIndex(5), len_of(BlockIndex(5))));
-    bed.cache().write(reservation, &record).unwrap();
+    bed.cache().write(permit, &record).unwrap();
     assert!(bed.get(5));
-    assert!(matches!(bed.store().dataset(bed.spec.clone()), Err(StoreError::Closed)));
+    assert!(matches!(bed.store().dataset(bed.config.clone()), Err(StoreError::Closed)));
 }
 
 #[test]
@@ -596,19 +599,4 @@ fn a_folder_of_something_else_or_of_another_version_is_refused_and_left_alone() 
     assert!(matches!(open(), Err(StoreError::Version { found: 9, supported: 1, .. })));
     fs::write(temp.path().join("format"), b"LARD").unwrap();
     assert!(matches!(open(), Err(StoreError::NotAStore { .. })));
-}
-
-#[test]
-fn epochs_are_remembered_in_order_and_go_with_the_dataset() {
-    let mut bed = Bed::new(PolicyKind::Nr, 1 << 20);
-    let epoch = |nth| EpochRecord { started_unix_ms: nth, hits: 2, misses: 3, hit_bytes: 4, read_bytes: 5 };
-    bed.cache().record_epoch(epoch(1 << 33));
-    bed.cache().record_epoch(epoch(7));
-    bed.drop_all();
-    bed.open();
-    assert_eq!(bed.cache().epochs(), [epoch(7), epoch(1 << 33)]);
-    let (store, cache) = bed.open.take().unwrap();
-    drop(cache);
-    store.release(&SNAPSHOT).unwrap();
-    assert_eq!(store.dataset(bed.spec.clone()).unwrap().epochs(), []);
 }

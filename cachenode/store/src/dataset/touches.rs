@@ -1,8 +1,8 @@
-//! Hits on their way to a policy that orders blocks by use: a ring that readers write to without a lock and the holder
-//! of the admission lock empties.
+//! Hits on their way to a policy that orders blocks by use: readers write to a ring without a lock, and a holder of the
+//! admission lock drains it.
 //!
-//! Invariant: a reader never waits here. When more hits come than the ring holds before someone empties it, the oldest
-//! are lost, and the policy's order is that much less exact.
+//! Invariant: a reader never waits here. When more hits arrive than the ring holds before it is drained, the oldest are
+//! lost, and the policy's order is that much less exact.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ const RING: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Touches {
-    /// Block numbers plus one; 0 is nothing. Empty if nobody wants to know.
+    /// Block numbers plus one; 0 is none. Empty if the policy does not want them.
     ring: Box<[AtomicU32]>,
     head: AtomicU64,
 }
@@ -25,7 +25,7 @@ impl Touches {
         Self { ring: (0..ring).map(|_| AtomicU32::new(0)).collect(), head: AtomicU64::new(0) }
     }
 
-    /// Notes a hit. True now and then, when it is time to empty the ring.
+    /// Records a hit. True when it is time to drain the ring.
     pub(super) fn push(&self, block: BlockIndex) -> bool {
         if self.ring.is_empty() {
             return false;
@@ -35,7 +35,7 @@ impl Touches {
         (at + 1).is_multiple_of(RING as u64 / 2)
     }
 
-    /// Tells the policy of all hits since `tail`, in order. One caller at a time.
+    /// Passes all hits since `tail` to the policy, in order. One caller at a time.
     pub(super) fn drain(&self, tail: &mut u64, policy: &mut dyn Policy) {
         if self.ring.is_empty() {
             return;

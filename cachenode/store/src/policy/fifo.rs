@@ -1,19 +1,19 @@
-//! FIFO: the block that was admitted first leaves, used or not.
+//! FIFO: evicts the block that was admitted first, used or not.
 
 use larder_dataset::BlockIndex;
 
-use super::Policy;
+use super::contract::Policy;
 use super::queue::Queue;
 
 /// The queue in order of admission.
 #[derive(Debug)]
-pub struct Fifo {
+pub(super) struct Fifo {
     queue: Queue,
 }
 
 impl Fifo {
     /// Nothing cached yet.
-    pub fn new(capacity_bytes: u64, blocks: u32) -> Self {
+    pub(super) fn new(capacity_bytes: u64, blocks: u32) -> Self {
         Self { queue: Queue::new(capacity_bytes, blocks) }
     }
 }

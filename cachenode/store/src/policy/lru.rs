@@ -1,20 +1,20 @@
-//! LRU: the block that was not used for longest leaves. Right for readers that come back soon; under shuffled epochs it
-//! is no better than chance, and under sequential ones larger than the cache it never hits.
+//! LRU: evicts the block that has been unused for longest. Right for readers that come back soon; in shuffled epochs it
+//! is no better than chance, and in sequential epochs larger than the cache it never hits.
 
 use larder_dataset::BlockIndex;
 
-use super::Policy;
+use super::contract::Policy;
 use super::queue::Queue;
 
 /// The queue in order of last use.
 #[derive(Debug)]
-pub struct Lru {
+pub(super) struct Lru {
     queue: Queue,
 }
 
 impl Lru {
     /// Nothing cached yet.
-    pub fn new(capacity_bytes: u64, blocks: u32) -> Self {
+    pub(super) fn new(capacity_bytes: u64, blocks: u32) -> Self {
         Self { queue: Queue::new(capacity_bytes, blocks) }
     }
 }

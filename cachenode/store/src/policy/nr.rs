@@ -1,21 +1,21 @@
-//! NR, no replacement: what came first is kept until the dataset is released, so that every epoch hits cache / dataset.
-//! Where blocks are read in a new order each epoch, every eviction throws away a block that is as likely to be used next
-//! as the one that replaces it; so none is worth its write.
+//! NR, no replacement: the first blocks admitted stay until the dataset is released, so that every epoch hits
+//! cache / dataset. Where blocks are read in a new order each epoch, every eviction discards a block that is as likely to
+//! be used next as its replacement. No eviction is therefore worth its write.
 
 use larder_dataset::BlockIndex;
 
-use super::Policy;
+use super::contract::Policy;
 
-/// First fit until full; a counter and nothing else.
+/// First fit until full: only a counter.
 #[derive(Debug)]
-pub struct Nr {
+pub(super) struct Nr {
     used_bytes: u64,
     capacity_bytes: u64,
 }
 
 impl Nr {
     /// Nothing cached yet.
-    pub const fn new(capacity_bytes: u64) -> Self {
+    pub(super) const fn new(capacity_bytes: u64) -> Self {
         Self { used_bytes: 0, capacity_bytes }
     }
 }

@@ -1,7 +1,7 @@
-//! The queue that LRU and FIFO are made of: a doubly linked list through three flat arrays, so that joining, leaving
-//! from the middle and popping the oldest are O(1) and allocate nothing.
+//! The queue of LRU and FIFO: a doubly linked list through three flat arrays, so that pushing, removing from the middle
+//! and popping the oldest are O(1) and allocate nothing.
 //!
-//! Invariant: a block is in the queue exactly if its length is not 0, and `used_bytes` is the sum of all lengths. Links
+//! Invariant: a block is in the queue if and only if its length is not 0, and `used_bytes` is the sum of all lengths. Links
 //! are block numbers plus one, 0 is the end; arrays of zeros cost no memory until they are touched.
 
 use larder_dataset::BlockIndex;
@@ -27,7 +27,7 @@ impl Queue {
         self.len.get(block.0 as usize).is_some_and(|&len| len > 0)
     }
 
-    /// Puts an absent block at the new end; false if it is present or no block of this queue.
+    /// Adds an absent block as the newest; false if it is present or out of range.
     pub(super) fn push(&mut self, block: BlockIndex, len: u32) -> bool {
         if len == 0 || block.0 as usize >= self.len.len() || self.contains(block) {
             return false;
@@ -52,7 +52,7 @@ impl Queue {
         }
     }
 
-    /// Makes room for an absent block and adds it, as [`super::Policy::admit`] says.
+    /// Makes room for an absent block and adds it, as [`Policy::admit`](super::contract::Policy::admit) says.
     pub(super) fn admit(&mut self, block: BlockIndex, len: u32, evict: &mut Vec<BlockIndex>) -> bool {
         let known = (block.0 as usize) < self.len.len();
         if len == 0 || u64::from(len) > self.capacity_bytes || !known || self.contains(block) {
@@ -62,7 +62,7 @@ impl Queue {
         self.push(block, len)
     }
 
-    /// Takes the oldest out until at most this much is used.
+    /// Removes the oldest until at most this much is used.
     pub(super) fn evict_to(&mut self, used_bytes: u64, evict: &mut Vec<BlockIndex>) {
         while self.used_bytes > used_bytes
             && let Some(oldest) = self.oldest.checked_sub(1).map(BlockIndex)

@@ -1,14 +1,14 @@
-//! Random: any block leaves, by a seeded draw.
+//! Random: evicts any block, by a seeded draw.
 
 use larder_dataset::BlockIndex;
 
-use super::Policy;
+use super::contract::Policy;
 
-/// The cached blocks in a bag, and for each block its place in it.
+/// The cached blocks in a bag, and for each block its place in the bag.
 ///
 /// Invariant: `bag[place[b] - 1] == b` for every cached block b; `place` is 0 for the others.
 #[derive(Debug)]
-pub struct Random {
+pub(super) struct Random {
     bag: Vec<u32>,
     place: Vec<u32>,
     len: Vec<u32>,
@@ -19,7 +19,7 @@ pub struct Random {
 
 impl Random {
     /// Nothing cached yet.
-    pub fn new(capacity_bytes: u64, blocks: u32, seed: u64) -> Self {
+    pub(super) fn new(capacity_bytes: u64, blocks: u32, seed: u64) -> Self {
         let zeros = || vec![0; blocks as usize];
         Self { bag: Vec::new(), place: zeros(), len: zeros(), used_bytes: 0, capacity_bytes, state: seed }
     }

@@ -1,14 +1,15 @@
-//! What every policy promises, and each one's order against a naive model.
+//! Every policy against a naive model, and the order of each.
 
 use std::collections::HashSet;
 
+use larder_dataset::BlockIndex;
 use proptest::prelude::*;
 
 use super::*;
 
 const BLOCKS: u32 = 24;
 
-/// A policy as one would write it without a thought for speed: cached blocks, the next victim first.
+/// The simplest policy, slow: cached blocks, the next victim first.
 #[derive(Default)]
 struct Naive {
     cached: Vec<(BlockIndex, u32)>,
@@ -45,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// Runs the steps on a policy and on the naive model, and holds every promise of [`Policy`] against both.
+/// Runs the steps on a policy and on the naive model, and checks every promise of [`Policy`].
 fn conformance(kind: PolicyKind, capacity: u64, restored: &[u32], steps: &[Step]) {
     let mut policy = build_policy(kind, capacity, BLOCKS, 7);
     let mut naive = Naive::default();
@@ -95,7 +96,7 @@ fn conformance(kind: PolicyKind, capacity: u64, restored: &[u32], steps: &[Step]
     }
 }
 
-/// Takes the victims out of the model: each was cached, in the model's order where there is one, and none without need.
+/// Removes the victims from the model: each was cached, in the model's order where there is one, and had to leave.
 fn follow(kind: PolicyKind, naive: &mut Naive, evicted: &[BlockIndex], room: u64) {
     for &victim in evicted {
         assert!(naive.used_bytes() > room, "{victim} left without need");

@@ -1,4 +1,4 @@
-//! Being killed, and being raced.
+//! Kills and races.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -49,7 +49,7 @@ fn the_next_run_hits_everything_that_a_killed_one_kept() {
                 .unwrap();
             let begun = Instant::now();
             while !ready.exists() {
-                assert!(begun.elapsed() < PATIENCE && child.try_wait().unwrap().is_none(), "the child does not start");
+                assert!(begun.elapsed() < TIMEOUT && child.try_wait().unwrap().is_none(), "the child does not start");
                 std::thread::sleep(Duration::from_millis(1));
             }
             std::thread::sleep(Duration::from_millis(20 + 37 * kill));
@@ -70,14 +70,17 @@ fn the_next_run_hits_everything_that_a_killed_one_kept() {
             if policy.evicts() {
                 let needed: usize = cached.iter().map(|&block| extent_bytes(len_of(BlockIndex(block)))).sum();
                 // ext4 counts blocks of its own for files with many holes.
-                assert!(bed.disk_bytes() <= needed as u64 + (64 << 10), "{policy}: freed what the kill left");
+                assert!(
+                    bed.disk_bytes() <= needed as u64 + (64 << 10),
+                    "{policy}: the room that the kill left is freed"
+                );
             }
             bed.drop_all();
         }
     }
 }
 
-/// True bytes or a miss, whatever happens at the same time; and no eviction is mistaken for a flaw.
+/// Right bytes or a miss, whatever happens at the same time; and no eviction is mistaken for a flaw.
 #[test]
 fn readers_racing_evictions_get_right_bytes_or_a_miss() {
     for policy in [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Random] {
@@ -109,7 +112,7 @@ fn readers_racing_evictions_get_right_bytes_or_a_miss() {
             std::thread::sleep(Duration::from_millis(1500));
             over.store(true, Ordering::Relaxed);
         });
-        assert!(bed.counters.evicted.get() > 100 && bed.counters.hits.get() > 100, "{policy}: a race worth the name");
+        assert!(bed.counters.evicted.get() > 100 && bed.counters.hits.get() > 100, "{policy}: the threads did race");
         assert_eq!((bed.counters.corrupt(), bed.counters.write_errors.get()), (0, 0), "{policy}");
         let cached: Vec<_> = (0..120).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
         let usage = bed.cache().usage();
@@ -125,7 +128,7 @@ fn measure_restart_with_100_000_blocks() {
     for policy in PolicyKind::ALL {
         let mut bed = Bed::new(policy, 1 << 40);
         bed.drop_all();
-        bed.spec = DatasetSpec { snapshot: SnapshotId([3; 32]), blocks, lens: Arc::new(|_| 2000), ..bed.spec };
+        bed.config = CacheConfig { snapshot: SnapshotId([3; 32]), blocks, block_len: Arc::new(|_| 2000), ..bed.config };
         bed.segment_bytes = 1 << 30;
         bed.open();
         let begun = Instant::now();
@@ -134,8 +137,8 @@ fn measure_restart_with_100_000_blocks() {
                 let cache = bed.cache();
                 scope.spawn(move || {
                     for block in (thread..blocks).step_by(8).map(BlockIndex) {
-                        let reservation = cache.reserve(block, 2000).unwrap();
-                        cache.write(reservation, &cache.record(block, &[block.0 as u8; 2000])).unwrap();
+                        let permit = cache.admit(block, 2000).unwrap();
+                        cache.write(permit, &cache.record(block, &[block.0 as u8; 2000])).unwrap();
                     }
                 });
             }
@@ -148,7 +151,7 @@ fn measure_restart_with_100_000_blocks() {
         let hit = |block| bed.cache().read(BlockIndex(block), 2000, 0, 2000, |found| found == [block as u8; 2000]);
         assert_eq!(hit(99_999), Lookup::Hit(true));
         let first = begun.elapsed();
-        assert!(bed.cache().wait_rebuilt(PATIENCE));
+        assert!(bed.cache().wait_rebuilt(TIMEOUT));
         let rebuilt = begun.elapsed();
         assert_eq!(bed.cache().usage().blocks_cached, u64::from(blocks));
         let begun = Instant::now();

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::*;
 use crate::record::extent_bytes;
 
-/// A file system of the test's own. Needs root.
+/// A file system for one test. Needs root.
 struct Mount {
     at: tempfile::TempDir,
 }
@@ -32,8 +32,8 @@ fn run(command: &mut Command) {
 
 fn try_put(bed: &Bed, block: u32) -> Option<Result<(), WriteError>> {
     let block = BlockIndex(block);
-    let reservation = bed.cache().reserve(block, len_of(block))?;
-    Some(bed.cache().write(reservation, &bed.cache().record(block, &bytes_of(block, len_of(block)))))
+    let permit = bed.cache().admit(block, len_of(block))?;
+    Some(bed.cache().write(permit, &bed.cache().record(block, &bytes_of(block, len_of(block)))))
 }
 
 /// Changes the segment files behind the store's back.
@@ -68,7 +68,7 @@ fn a_full_disk_pauses_admissions_costs_no_hit_and_is_tried_again() {
     let cached = (0..1000).filter(|&block| bed.cache().contains(BlockIndex(block)));
     assert_eq!(usage.used_bytes, bytes_in(cached), "what failed gave its room back");
     std::thread::sleep(Duration::from_millis(25));
-    // A block of many pages: what is left may do for a small one.
+    // A block of many pages: the room left may be enough for a small one.
     assert!(try_put(&bed, 992).expect("tried").is_err());
     fs::remove_file(ballast).unwrap();
     std::thread::sleep(Duration::from_millis(45));
@@ -82,8 +82,8 @@ fn a_full_disk_pauses_admissions_costs_no_hit_and_is_tried_again() {
 fn a_disk_too_small_for_the_slot_table_is_a_clear_error() {
     let mount = Mount::new(&["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
     let mut bed = Bed::at(mount.at.path(), PolicyKind::Nr, 1 << 30);
-    bed.spec = DatasetSpec { snapshot: SnapshotId([9; 32]), blocks: 10_000_000, ..bed.spec };
-    let error = bed.store().dataset(bed.spec.clone()).unwrap_err().to_string();
+    bed.config = CacheConfig { snapshot: SnapshotId([9; 32]), blocks: 10_000_000, ..bed.config };
+    let error = bed.store().dataset(bed.config.clone()).unwrap_err().to_string();
     assert!(error.contains("open the slot table of dataset 0909") && error.contains("No space left"), "{error}");
 }
 
@@ -94,11 +94,11 @@ fn a_disk_that_becomes_read_only_costs_no_hit_and_no_process() {
     fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
     run(Command::new("mkfs.ext4").arg("-q").arg(&image));
     let mount = Mount::new(&["-o", "loop", image.to_str().unwrap()]);
-    // A cache that is full, so that evictions have slots to clear.
+    // A full cache, so that evictions have slots to clear.
     let bed = Bed::at(mount.at.path(), PolicyKind::Lru, 2 << 20);
     bed.put_all(0..300);
     let cached: Vec<_> = (0..300).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
-    // What the kernel does to ext4 after a journal error.
+    // The kernel does the same to ext4 after a journal error.
     run(Command::new("mount").args(["-o", "remount,abort"]).arg(mount.at.path()));
     let mut failed = 0;
     for block in 300..600 {
@@ -175,7 +175,7 @@ fn the_same_block_of_another_snapshot_is_foreign() {
     bed.put_all([4]);
     let theirs = bed.segment_file(bed.place(4));
     bed.drop_all();
-    bed.spec.snapshot = SnapshotId([0x33; 32]);
+    bed.config.snapshot = SnapshotId([0x33; 32]);
     bed.open();
     bed.put_all([4]);
     let ours = bed.dir.join("datasets").join("33".repeat(32)).join("segments/00000001.seg");

@@ -1,4 +1,4 @@
-//! Any order of reads, admissions, restarts and rot against a map of what may be there.
+//! Any order of reads, admissions, restarts and rot against a map of the blocks that may be cached.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ const BLOCKS: u32 = 32;
 enum Op {
     Read(u32),
     Put(u32),
-    /// A reservation whose fetch fails.
+    /// A permit whose fetch fails.
     GiveUp(u32),
     /// A byte of the block's record changes.
     Rot(u32, prop::sample::Index),
@@ -43,7 +43,7 @@ fn run(policy: PolicyKind, ops: &[Op]) {
     bed.drop_all();
     bed.segment_bytes = 96 << 10;
     bed.open();
-    // What has its bytes on the disk, and what of that was spoilt and not yet found out.
+    // The blocks on the disk, and those of them that are spoilt and not yet found out.
     let (mut kept, mut spoilt) = (BTreeSet::new(), BTreeSet::new());
     for op in ops {
         match *op {
@@ -59,7 +59,7 @@ fn run(policy: PolicyKind, ops: &[Op]) {
                     assert!(kept.insert(block), "{block} was there");
                 }
             }
-            Op::GiveUp(block) => drop(bed.cache().reserve(BlockIndex(block), len_of(BlockIndex(block)))),
+            Op::GiveUp(block) => drop(bed.cache().admit(BlockIndex(block), len_of(BlockIndex(block)))),
             Op::Rot(block, at) => {
                 if kept.contains(&block) && spoilt.insert(block) {
                     let place = bed.place(block);
@@ -87,7 +87,7 @@ fn run(policy: PolicyKind, ops: &[Op]) {
         }
         let cached: BTreeSet<_> = (0..BLOCKS).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
         if policy.evicts() {
-            // Evictions are the policy's affair; what stays must be what was kept.
+            // The policy decides on evictions; every block that stays must have been kept.
             assert!(cached.is_subset(&kept));
             kept.retain(|block| cached.contains(block));
             spoilt.retain(|block| cached.contains(block));

@@ -1,0 +1,312 @@
+//! The segments of a dataset and the room in them.
+//!
+//! The cast: [`Space`] is shared by readers and writers: the table of segments, the folder, and the sizes; [`Allocator`]
+//! is the part behind the admission lock: where the next record goes, and the room that nobody needs any more.
+//!
+//! Invariant, whenever the lock is free: a segment's live count is the slots and the writes in flight in it, and a segment
+//! that has none and is not the current one is being deleted.
+//!
+//! Freeing a part of a file locks the whole file in the kernel: it waits for all direct reads and writes of that file in
+//! flight, later ones wait for it, and some file systems also wait for the disk. The write path therefore avoids it:
+//! nothing is freed in the segment that is being written to, as long as that is little; evicting policies have small
+//! segments, so that most evicted records lie in others; and records are freed in batches, neighbours in one call. Records
+//! leave FIFO and, in an epoch, LRU in the order of their places, so that most of their segments are deleted whole.
+
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use arc_swap::{ArcSwap, Guard};
+use larder_dataset::BlockIndex;
+
+use crate::folder::Abilities;
+use crate::record::{self, Flaw, KEY_BYTES, Part};
+use crate::segment::{Segment, SegmentTable};
+use crate::slots::Place;
+
+const PAGE: u64 = record::ALIGN_BYTES as u64;
+
+/// Room taken ahead of the records: a 16th of the reservation, so that a small cache does not take many times its size.
+const AHEAD_LEAST: u64 = 1 << 20;
+const AHEAD_MOST: u64 = 64 << 20;
+
+/// Room freed in one go: a 64th of the reservation.
+const BATCH_LEAST: u64 = 64 << 10;
+const BATCH_MOST: u64 = 4 << 20;
+
+/// What is in the way of a hit.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The record is not usable.
+    Flaw(Flaw),
+    /// The disk failed to read it.
+    Unreadable(io::Error),
+}
+
+/// The segments, as readers see them.
+#[derive(Debug)]
+pub(super) struct Space {
+    segments: ArcSwap<SegmentTable>,
+    folder: PathBuf,
+    abilities: Abilities,
+    /// A segment is full at this size.
+    segment_bytes: u64,
+    ahead_bytes: u64,
+    batch_bytes: u64,
+    /// Held while dead records are freed. A writer that finds a second batch waits, which bounds the room in use.
+    freeing: Mutex<()>,
+}
+
+/// Where the next record goes, and what is to be freed. Its methods are the only ones that change live counts.
+#[derive(Debug)]
+pub(super) struct Allocator {
+    /// The segment being written to: none after a start, until a record is written.
+    current: Option<Current>,
+    /// None when all numbers are used up.
+    next_segment: Option<u32>,
+    dead: Dead,
+    garbage: Vec<Garbage>,
+}
+
+#[derive(Debug)]
+struct Current {
+    segment: Arc<Segment>,
+    next_page: u32,
+    /// Up to here the file has its room on the disk, or a writer is taking it.
+    prepared_bytes: u64,
+    dead: Dead,
+}
+
+/// Records that have left and still take room.
+#[derive(Debug, Default)]
+struct Dead {
+    records: Vec<(Place, u64)>,
+    bytes: u64,
+}
+
+/// Where a record goes.
+pub(super) struct Allotment {
+    pub(super) segment: Arc<Segment>,
+    pub(super) place: Place,
+    /// The part of the file that its writer prepares first.
+    pub(super) prepare: Option<Range<u64>>,
+}
+
+/// Room on the disk that nobody needs; given back without the lock.
+#[derive(Debug)]
+pub(super) enum Garbage {
+    /// Dead records that lie side by side.
+    Records { segment: Arc<Segment>, offset: u64, bytes: u64 },
+    /// Room that was prepared and not used.
+    Tail { segment: Arc<Segment>, offset: u64 },
+    /// A whole segment.
+    Segment(Arc<Segment>),
+}
+
+impl Space {
+    /// Opens the segments in `folder`. A cache that `evicts` gets small ones.
+    pub(super) fn open(
+        folder: PathBuf,
+        abilities: Abilities,
+        segment_bytes: u64,
+        reservation_bytes: u64,
+        evicts: bool,
+    ) -> io::Result<(Self, Allocator)> {
+        let segments = SegmentTable::open(&folder, abilities.direct)?;
+        let next_segment = segments.next_number();
+        let share = reservation_bytes / 16;
+        let space = Self {
+            segments: ArcSwap::from_pointee(segments),
+            folder,
+            abilities,
+            segment_bytes: if evicts { segment_bytes.min(share.max(AHEAD_LEAST)) } else { segment_bytes },
+            ahead_bytes: share.clamp(AHEAD_LEAST, AHEAD_MOST),
+            batch_bytes: (reservation_bytes / 64).clamp(BATCH_LEAST, BATCH_MOST),
+            freeing: Mutex::new(()),
+        };
+        Ok((space, Allocator { current: None, next_segment, dead: Dead::default(), garbage: Vec::new() }))
+    }
+
+    pub(super) fn segments(&self) -> Guard<Arc<SegmentTable>> {
+        self.segments.load()
+    }
+
+    /// True if parts of a segment can be freed.
+    pub(super) const fn can_free(&self) -> bool {
+        self.abilities.free
+    }
+
+    pub(super) const fn freeing(&self) -> &Mutex<()> {
+        &self.freeing
+    }
+
+    /// Fills `buffer` as `part` says and returns where the part's bytes are in it.
+    pub(super) fn read(
+        &self,
+        key: &[u8; KEY_BYTES],
+        block: BlockIndex,
+        place: Place,
+        part: &Part,
+        buffer: &mut [u8],
+    ) -> Result<Range<usize>, Trouble> {
+        let segments = self.segments.load();
+        // A segment that is not there was deleted with the last of its records.
+        let segment = segments.get(place.segment).ok_or(Trouble::Flaw(Flaw::Torn))?;
+        match segment.read(place, part, buffer) {
+            Ok(true) => part.check(key, block, buffer).map_err(Trouble::Flaw),
+            Ok(false) => Err(Trouble::Flaw(Flaw::Torn)),
+            Err(error) => Err(Trouble::Unreadable(error)),
+        }
+    }
+
+    /// Makes the records of this run outlive a power loss; those of earlier runs were written long ago.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.segments.load().iter().try_for_each(|segment| segment.sync())
+    }
+
+    fn create_segment(&self, next: &mut Option<u32>) -> io::Result<Arc<Segment>> {
+        loop {
+            let number = next.ok_or_else(|| io::Error::other("all segment numbers are used up"))?;
+            let created = Segment::create(&self.folder, number, self.abilities.direct);
+            let is_taken = created.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+            if created.is_ok() || is_taken {
+                *next = (number < Place::MAX_SEGMENT).then_some(number + 1);
+            }
+            if is_taken {
+                continue;
+            }
+            let segment = Arc::new(created?);
+            self.segments.store(Arc::new(self.segments.load().with(Arc::clone(&segment))));
+            return Ok(segment);
+        }
+    }
+}
+
+impl Allocator {
+    /// Finds a place for a record of `extent` bytes, which is live from now on.
+    pub(super) fn allocate(&mut self, space: &Space, extent: usize) -> io::Result<Allotment> {
+        let end_in = |current: &Current| u64::from(current.next_page) * PAGE + extent as u64;
+        let fits = |current: &Current| current.next_page == 0 || end_in(current) <= space.segment_bytes;
+        if !self.current.as_ref().is_some_and(fits) {
+            self.leave_current(space);
+            let segment = space.create_segment(&mut self.next_segment)?;
+            self.current = Some(Current { segment, next_page: 0, prepared_bytes: 0, dead: Dead::default() });
+        }
+        let Some(current) = &mut self.current else { return Err(io::Error::other("no segment")) };
+        let (place, end) = (Place { segment: current.segment.number, page: current.next_page }, end_in(current));
+        let prepare = (end > current.prepared_bytes).then(|| {
+            let to = (current.prepared_bytes + space.ahead_bytes).min(space.segment_bytes / PAGE * PAGE).max(end);
+            std::mem::replace(&mut current.prepared_bytes, to)..to
+        });
+        // A record is at most 4 MiB and 8 KiB, and a segment ends long before 2^32 pages.
+        current.next_page += (extent as u64 / PAGE) as u32;
+        current.segment.add_live();
+        Ok(Allotment { segment: Arc::clone(&current.segment), place, prepare })
+    }
+
+    /// True if records go to this segment now.
+    pub(super) fn is_current(&self, segment: u32) -> bool {
+        self.current.as_ref().is_some_and(|current| current.segment.number == segment)
+    }
+
+    /// Writes no more to the current segment.
+    pub(super) fn leave_current(&mut self, space: &Space) {
+        let Some(Current { segment, next_page, prepared_bytes, dead }) = self.current.take() else { return };
+        let offset = Place { segment: segment.number, page: next_page }.offset();
+        if segment.live() == 0 {
+            self.delete(space, segment);
+            return;
+        }
+        self.dead.append(dead);
+        if prepared_bytes > offset {
+            self.garbage.push(Garbage::Tail { segment, offset });
+        }
+    }
+
+    /// A record is no longer needed. If the length of its block is certain its room is freed; if not, when its segment
+    /// is deleted.
+    pub(super) fn retire(&mut self, space: &Space, place: Place, len: Option<u32>) {
+        let Some(segment) = space.segments.load().get(place.segment).cloned() else { return };
+        let is_current = self.is_current(place.segment);
+        if segment.drop_live() && !is_current {
+            self.delete(space, segment);
+            return;
+        }
+        let Some(len) = len.filter(|_| space.can_free()) else { return };
+        match &mut self.current {
+            Some(current) if is_current => {
+                current.dead.push(place, len);
+                if current.dead.bytes >= space.ahead_bytes {
+                    let dead = std::mem::take(&mut current.dead);
+                    self.dead.append(dead);
+                }
+            }
+            _ => self.dead.push(place, len),
+        }
+    }
+
+    /// Deletes a segment without live records.
+    pub(super) fn delete(&mut self, space: &Space, segment: Arc<Segment>) {
+        space.segments.store(Arc::new(space.segments.load().without(segment.number)));
+        self.garbage.push(Garbage::Segment(segment));
+    }
+
+    /// Tails and whole segments, which take no lock that writers need; and whether a batch of records is due.
+    pub(super) fn take_whole(&mut self, space: &Space) -> (Vec<Garbage>, bool) {
+        (std::mem::take(&mut self.garbage), self.dead.bytes >= space.batch_bytes)
+    }
+
+    /// The dead records, if they are a batch, or `all` of them; neighbours together.
+    pub(super) fn take_dead(&mut self, space: &Space, all: bool) -> Vec<Garbage> {
+        if all && let Some(current) = &mut self.current {
+            let dead = std::mem::take(&mut current.dead);
+            self.dead.append(dead);
+        }
+        if !all && self.dead.bytes < space.batch_bytes {
+            return Vec::new();
+        }
+        let mut records = std::mem::take(&mut self.dead).records;
+        records.sort_unstable();
+        let segments = space.segments.load();
+        let mut garbage: Vec<Garbage> = Vec::new();
+        for (place, len) in records {
+            if let Some(Garbage::Records { segment, offset, bytes }) = garbage.last_mut()
+                && segment.number == place.segment
+                && *offset + *bytes == place.offset()
+            {
+                *bytes += len;
+            } else if let Some(segment) = segments.get(place.segment) {
+                garbage.push(Garbage::Records { segment: Arc::clone(segment), offset: place.offset(), bytes: len });
+            }
+        }
+        garbage
+    }
+}
+
+impl Dead {
+    fn push(&mut self, place: Place, len: u32) {
+        let bytes = record::extent_bytes(len) as u64;
+        self.records.push((place, bytes));
+        self.bytes += bytes;
+    }
+
+    fn append(&mut self, mut more: Self) {
+        self.records.append(&mut more.records);
+        self.bytes += more.bytes;
+    }
+}
+
+impl Garbage {
+    /// Gives the room back. Blocks on the disk.
+    pub(super) fn free(&self) -> io::Result<()> {
+        match self {
+            Self::Records { segment, offset, bytes } => segment.free(*offset, *bytes),
+            Self::Tail { segment, offset } => segment.cut(*offset),
+            Self::Segment(segment) => match segment.delete() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                deleted => deleted,
+            },
+        }
+    }
+}

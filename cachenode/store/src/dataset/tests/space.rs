@@ -1,0 +1,160 @@
+//! The room in the segments: where records go, and when the room of dead ones is freed.
+
+use super::*;
+use crate::dataset::space::{Allocator, Garbage, Space};
+use crate::folder::Abilities;
+use crate::record::extent_bytes;
+
+const LEN: u32 = 8000;
+const EXTENT: u64 = 8192;
+
+fn open(folder: &Path, reservation_bytes: u64, evicts: bool) -> (Space, Allocator) {
+    let abilities = Abilities { direct: false, free: true };
+    Space::open(folder.to_owned(), abilities, 1 << 30, reservation_bytes, evicts).unwrap()
+}
+
+fn allocate(space: &Space, allocator: &mut Allocator, records: usize) -> Vec<Place> {
+    assert_eq!(extent_bytes(LEN) as u64, EXTENT);
+    (0..records).map(|_| allocator.allocate(space, EXTENT as usize).unwrap().place).collect()
+}
+
+fn extents(garbage: &[Garbage]) -> Vec<(u32, u64, u64)> {
+    let extent = |garbage: &Garbage| match garbage {
+        Garbage::Records { segment, offset, bytes } => (segment.number, offset / EXTENT, bytes / EXTENT),
+        other => panic!("{other:?}"),
+    };
+    garbage.iter().map(extent).collect()
+}
+
+#[test]
+fn dead_records_are_freed_in_batches_neighbours_together_and_in_the_current_segment_last() {
+    let temp = tempfile::tempdir().unwrap();
+    // Segments of 1 MiB: 128 records. Batches of 64 KiB: 8 records.
+    let (space, mut allocator) = open(temp.path(), 1 << 20, true);
+    let places = allocate(&space, &mut allocator, 128 + 20);
+    let mut retire = |at: usize| {
+        allocator.retire(&space, places[at], Some(LEN));
+        extents(&allocator.take_dead(&space, false))
+    };
+    for at in [3, 128, 5, 4, 129, 130, 131, 132, 133, 134, 135, 136, 10, 1, 11, 12] {
+        assert_eq!(retire(at), [], "{at}");
+    }
+    assert_eq!(retire(13), [(1, 1, 1), (1, 3, 3), (1, 10, 4)]);
+    assert_eq!(retire(14), []);
+    assert_eq!(extents(&allocator.take_dead(&space, true)), [(1, 14, 1), (2, 0, 9)]);
+}
+
+#[test]
+fn a_segment_whose_records_have_all_left_is_deleted_and_nothing_of_it_is_freed_before() {
+    let temp = tempfile::tempdir().unwrap();
+    let (space, mut allocator) = open(temp.path(), 1 << 20, true);
+    let places = allocate(&space, &mut allocator, 129);
+    let mut pieces = 0;
+    for &place in &places[..128] {
+        allocator.retire(&space, place, Some(LEN));
+        // Only the last batch is still waiting when the segment goes.
+        pieces += allocator.take_dead(&space, false).len();
+    }
+    assert!(pieces < 128 / 8, "{pieces}");
+    assert!(allocator.take_dead(&space, true).is_empty());
+    let (whole, _) = allocator.take_whole(&space);
+    assert!(matches!(&whole[..], [Garbage::Segment(segment)] if segment.number == 1), "{whole:?}");
+    assert_eq!(space.segments().iter().map(|segment| segment.number).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn a_cache_that_evicts_has_segments_of_a_16th_of_its_reservation_and_nr_full_ones() {
+    for (evicts, segments) in [(true, 4), (false, 1)] {
+        let temp = tempfile::tempdir().unwrap();
+        let (space, mut allocator) = open(temp.path(), 32 << 20, evicts);
+        allocate(&space, &mut allocator, (8 << 20) / EXTENT as usize);
+        assert_eq!(space.segments().iter().count(), segments);
+    }
+}
+
+/// Most records that leave lie in the segment that is being written to: blocks in use stay, the newest go.
+#[test]
+fn evicting_the_newest_blocks_keeps_the_room_on_the_disk_within_its_bound() {
+    let mut bed = Bed::new(PolicyKind::Lru, 32 << 20);
+    bed.drop_all();
+    bed.segment_bytes = 1 << 30;
+    bed.config.block_len = Arc::new(|_| 65_536);
+    bed.open();
+    let data = vec![7; 65_536];
+    let put = |block| {
+        let permit = bed.cache().admit(BlockIndex(block), 65_536).unwrap();
+        bed.cache().write(permit, &bed.cache().record(BlockIndex(block), &data)).unwrap();
+    };
+    let read = |block| bed.cache().read(BlockIndex(block), 65_536, 0, 1, |_| ()).hit();
+    (0..512).for_each(put);
+    let mut most = 0;
+    for block in 512..900 {
+        if block % 8 == 0 {
+            assert!((0..500).all(|block| read(block).is_some()));
+        }
+        put(block);
+        most = most.max(bed.disk_bytes());
+    }
+    let records = (bed.cache().usage().blocks_cached + 1) * extent_bytes(65_536) as u64;
+    assert!(most <= records + (32 << 20) / 10 + (512 << 10), "{most} on the disk, {records} needed");
+    assert_eq!((bed.counters.corrupt(), bed.counters.write_errors.get()), (0, 0));
+}
+
+/// Blocks are admitted in rounds larger than the cache, as in epochs.
+#[test]
+#[ignore = "measures; run with --ignored --nocapture"]
+fn measure_writes_that_evict() {
+    let (blocks, len, threads) = (800_u32, 111_000_u32, [1, 8, 64]);
+    for (policy, share) in
+        [(PolicyKind::Nr, 100), (PolicyKind::Lru, 10), (PolicyKind::Fifo, 50), (PolicyKind::Random, 10)]
+    {
+        for threads in threads {
+            let mut bed = Bed::new(PolicyKind::Nr, 1);
+            bed.drop_all();
+            let reservation_bytes = u64::from(blocks * share / 100) * u64::from(len);
+            bed.config = CacheConfig {
+                snapshot: SnapshotId([3; 32]),
+                blocks: 100_000,
+                block_len: Arc::new(move |_| len),
+                reservation_bytes: if policy == PolicyKind::Nr { 1 << 40 } else { reservation_bytes },
+                policy,
+                ..bed.config
+            };
+            bed.segment_bytes = 1 << 30;
+            bed.open();
+            let cache = bed.cache();
+            let data = bytes_of(BlockIndex(1), len);
+            let records: Vec<_> = (0..blocks).map(|block| cache.record(BlockIndex(block), &data)).collect();
+            // NR has no second round: other blocks are as good.
+            let rounds = if policy == PolicyKind::Nr { 1 } else { 5 };
+            let (next, slowest) = (AtomicU64::new(0), AtomicU64::new(0));
+            let begun = Instant::now();
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| {
+                        loop {
+                            let at = next.fetch_add(1, Ordering::Relaxed);
+                            if at >= u64::from(blocks * rounds) {
+                                return;
+                            }
+                            let record = &records[at as usize % blocks as usize];
+                            let begun = Instant::now();
+                            if let Some(permit) = cache.admit(record.header().block, len) {
+                                cache.write(permit, record).unwrap();
+                            }
+                            slowest.fetch_max(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+                        }
+                    });
+                }
+            });
+            let (took, written) = (begun.elapsed(), bed.counters.admitted.get());
+            println!(
+                "{policy} {share} % cached, {threads} threads: {:.0} writes/s, {:.2} ms a write, the slowest {:.1} ms, {} evicted",
+                written as f64 / took.as_secs_f64(),
+                took.as_secs_f64() * 1e3 * f64::from(threads) / written as f64,
+                slowest.load(Ordering::Relaxed) as f64 / 1e3,
+                bed.counters.evicted.get()
+            );
+        }
+    }
+}

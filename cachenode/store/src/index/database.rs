@@ -1,0 +1,57 @@
+//! Opening the database of the index.
+
+use std::fs;
+use std::path::Path;
+
+use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, ErrorKind, Options};
+use tracing::warn;
+
+use super::rows::{BLOCKS, DATASETS};
+
+/// A family of earlier versions. RocksDB opens a database only with all of its families.
+const EPOCHS: &str = "epochs";
+
+/// RocksDB with little memory: the index is written all the time and read only after a loss.
+fn options() -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(1 << 20));
+    let mut options = Options::default();
+    options.set_block_based_table_factory(&table);
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_max_open_files(64);
+    options.set_write_buffer_size(2 << 20);
+    options.set_db_write_buffer_size(8 << 20);
+    options.set_max_total_wal_size(8 << 20);
+    options.set_max_background_jobs(2);
+    options.set_keep_log_file_num(1);
+    options.set_max_log_file_size(1 << 20);
+    options.set_log_level(rocksdb::LogLevel::Warn);
+    options
+}
+
+pub(super) fn open_or_create(path: &Path) -> Result<DB, rocksdb::Error> {
+    open(path).or_else(|error| {
+        // A damaged or foreign index is replaced: blocks are found through their slots. A full or failing disk is left
+        // alone; a new index would not mend it.
+        let damaged = matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument)
+            || error.as_ref().contains("No such file");
+        if !damaged || fs::remove_dir_all(path).is_err() {
+            return Err(error);
+        }
+        warn!(%error, "the index is damaged and is replaced by an empty one");
+        open(path)
+    })
+}
+
+fn open(path: &Path) -> Result<DB, rocksdb::Error> {
+    // A database that cannot be listed is new or damaged; opening it tells which.
+    let has_epochs = DB::list_cf(&options(), path).is_ok_and(|names| names.iter().any(|name| name == EPOCHS));
+    let families = [DATASETS, BLOCKS].into_iter().chain(has_epochs.then_some(EPOCHS));
+    let families = families.map(|name| ColumnFamilyDescriptor::new(name, options()));
+    let mut db = DB::open_cf_descriptors(&options(), path, families)?;
+    if has_epochs && let Err(error) = db.drop_cf(EPOCHS) {
+        warn!(%error, "cannot drop the unused family `epochs` of the index");
+    }
+    Ok(db)
+}

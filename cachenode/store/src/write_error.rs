@@ -1,0 +1,74 @@
+//! Why a single block was not written.
+
+use std::io;
+
+use larder_dataset::BlockIndex;
+
+/// Why a block was not kept. Its room is given back in every case.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The caller's mistake: not the block of the permit, or not of its length.
+    #[error(
+        "block {got} of {got_bytes} bytes does not match the permit for block {permitted} of {permitted_bytes} bytes"
+    )]
+    WrongBlock {
+        /// The block of the permit.
+        permitted: BlockIndex,
+        /// Its bytes.
+        permitted_bytes: u32,
+        /// The block given.
+        got: BlockIndex,
+        /// Its bytes.
+        got_bytes: u32,
+    },
+    /// The caller's mistake: a permit or a record of another dataset.
+    #[error("the permit or the record belongs to another dataset")]
+    WrongDataset,
+    /// The disk is full.
+    #[error("write to the cache: {source}")]
+    Full {
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The disk is read-only.
+    #[error("write to the cache: {source}")]
+    ReadOnly {
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The cache folder was deleted.
+    #[error("write to the cache: its folder was deleted: {source}")]
+    Gone {
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Any other failure of the disk.
+    #[error("write to the cache: {source}")]
+    Disk {
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl WriteError {
+    pub(crate) fn of(source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Self::Full { source }
+            }
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { source },
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Gone { source },
+            _ => Self::Disk { source },
+        }
+    }
+
+    pub(crate) const fn reason(&self) -> &'static str {
+        match self {
+            Self::WrongBlock { .. } | Self::WrongDataset => "misuse",
+            Self::Full { .. } => "disk full",
+            Self::ReadOnly { .. } => "disk read-only",
+            Self::Gone { .. } => "cache folder deleted",
+            Self::Disk { .. } => "disk error",
+        }
+    }
+}
