@@ -1,40 +1,42 @@
-//! Notices readers that take blocks one after the other, and says what to bring in ahead of them.
+//! Detects readers that read blocks in order, and says when to fetch ahead of them.
 //!
-//! A shuffled epoch hardly ever looks like that, and nothing is brought in for it. A *stream* begins when the blocks before
-//! a missing one were missed lately: two within a large file, or all there are; three across files. Half-way into what was
-//! brought in ahead lies a *mark*: whoever reads that block carries the stream on. So a stream costs readers of other
-//! blocks a few loads of the marks, and ends by itself.
+//! A shuffled epoch hardly ever looks like that, and nothing is fetched ahead for it. A *stream* begins when the blocks before
+//! a missing one were missed recently: two of them within a large file (or one, if the file begins there), three of them
+//! across files. A *mark* lies in the middle of the blocks that were fetched ahead: the read of that block continues the
+//! stream. So a stream costs the readers of other blocks a few loads of the marks, and it ends by itself.
 //!
-//! Invariant: `touched` takes no lock. At most [`STREAMS`] streams at a time; a newer one replaces the oldest.
+//! Invariants: `touched` takes no lock. There are at most [`STREAMS`] streams; a new one replaces the oldest.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use larder_dataset::BlockIndex;
 
-/// Streams followed at a time.
+/// The most streams at a time.
 pub(crate) const STREAMS: usize = 4;
 
-/// Bytes brought in ahead of a stream. All streams together stay below the window's 64 MiB.
+/// Bytes fetched ahead of a stream. All streams together stay below the window's 64 MiB.
 pub(crate) const AHEAD_BYTES: u64 = 12 << 20;
 
-/// Blocks brought in ahead of a stream, at most.
+/// The most blocks fetched ahead of a stream.
 pub(crate) const AHEAD_BLOCKS: usize = 32;
 
-/// Misses remembered at most: those of a few dozen readers at once.
+/// The most misses remembered: those of a few dozen concurrent readers.
 const REMEMBERED: usize = 64;
 
-/// One miss is remembered for so many blocks: with fewer blocks a shuffled order has neighbours in it too often.
-const BLOCKS_A_MISS: u32 = 64;
+/// Blocks of the snapshot for each miss that is remembered. With more misses remembered, a shuffled order would contain
+/// neighbours too often.
+const BLOCKS_PER_MISS: u32 = 64;
 
 /// No block: there are fewer than `u32::MAX` of them.
 const NONE: u32 = u32::MAX;
 
-/// What was missed lately, and the marks.
+/// The blocks that were missed recently, and the marks.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     missed: Mutex<Missed>,
-    /// The block in the upper half, the last block that was brought in ahead in the lower: it goes on behind that.
+    /// The marked block in the upper half; in the lower half the last block that was fetched ahead, after which the stream
+    /// continues.
     marks: [AtomicU64; STREAMS],
     next_mark: AtomicUsize,
 }
@@ -47,11 +49,11 @@ struct Missed {
 }
 
 impl Missed {
-    fn knows(&self, block: u32) -> bool {
+    fn contains(&self, block: u32) -> bool {
         self.blocks.contains(&block)
     }
 
-    fn note(&mut self, block: u32) {
+    fn add(&mut self, block: u32) {
         let next = self.next;
         self.blocks[next] = block;
         self.next = (next + 1) % self.remembered;
@@ -59,9 +61,9 @@ impl Missed {
 }
 
 impl ReadAhead {
-    /// For a snapshot of so many blocks.
+    /// For a snapshot of `blocks` blocks.
     pub(crate) fn new(blocks: u32) -> Self {
-        let remembered = ((blocks / BLOCKS_A_MISS) as usize).clamp(4, REMEMBERED);
+        let remembered = ((blocks / BLOCKS_PER_MISS) as usize).clamp(4, REMEMBERED);
         Self {
             missed: Mutex::new(Missed { blocks: [NONE; REMEMBERED], next: 0, remembered }),
             marks: [const { AtomicU64::new(u64::MAX) }; STREAMS],
@@ -69,37 +71,37 @@ impl ReadAhead {
         }
     }
 
-    /// Notes that a reader misses a block; true if that begins a stream. `first_of_file` is the first block of its file.
+    /// Records that a reader missed a block; true if a stream begins there. `first_of_file` is the first block of its file.
     pub(crate) fn missed(&self, block: BlockIndex, first_of_file: BlockIndex) -> bool {
         let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
-        if missed.knows(block.0) {
-            // Another piece of it.
+        if missed.contains(block.0) {
+            // Another part of a block that was missed already.
             return false;
         }
-        let follows = |back: u32| block.0.checked_sub(back).is_some_and(|before| missed.knows(before));
+        let follows = |back: u32| block.0.checked_sub(back).is_some_and(|before| missed.contains(before));
         let in_file = block.0 - first_of_file.0;
         let begins = follows(1) && (in_file == 1 || (follows(2) && (in_file > 1 || follows(3))));
-        missed.note(block.0);
+        missed.add(block.0);
         begins
     }
 
-    /// Notes the end of a run of blocks that is brought in at once: the next one follows it.
-    pub(crate) fn brought(&self, last: BlockIndex, blocks: usize) {
+    /// Records the end of a run of blocks that one GET fetches, so that the block after the run counts as following it.
+    pub(crate) fn fetched_run(&self, last: BlockIndex, blocks: usize) {
         let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
         for block in last.0.saturating_sub(2)..=last.0 {
-            if blocks > 2 && !missed.knows(block) {
-                missed.note(block);
+            if blocks > 2 && !missed.contains(block) {
+                missed.add(block);
             }
         }
     }
 
-    /// Puts a mark on a block of a stream that has been brought in up to `last`.
+    /// Marks a block of a stream that is fetched up to `last`.
     pub(crate) fn mark(&self, block: BlockIndex, last: BlockIndex) {
         let at = self.next_mark.fetch_add(1, Ordering::Relaxed) % STREAMS;
         self.marks[at].store((u64::from(block.0) << 32) | u64::from(last.0), Ordering::Relaxed);
     }
 
-    /// If the block has a mark, takes that away and gives the last block that was brought in: for each mark to one caller.
+    /// If the block is marked, removes the mark and returns the last block that was fetched ahead. One caller gets it.
     pub(crate) fn touched(&self, block: BlockIndex) -> Option<BlockIndex> {
         self.marks.iter().find_map(|mark| {
             let found = mark.load(Ordering::Relaxed);
@@ -124,13 +126,13 @@ mod tests {
         let ahead = ReadAhead::new(1 << 20);
         assert!(!ahead.missed(block(10), block(10)));
         assert!(ahead.missed(block(11), block(10)), "the second block of a large file");
-        assert!(!ahead.missed(block(11), block(10)), "another piece of it");
+        assert!(!ahead.missed(block(11), block(10)), "another part of it");
         for first in 20..23 {
             assert!(!ahead.missed(block(first), block(first)));
         }
         assert!(ahead.missed(block(23), block(23)), "the fourth file in a row");
         for first in 0..3 {
-            assert!(!ahead.missed(block(first), block(first)), "less than three come before");
+            assert!(!ahead.missed(block(first), block(first)), "fewer than three come before");
         }
         assert!(!ahead.missed(block(501), block(400)) && !ahead.missed(block(502), block(400)), "two in a large file");
         assert!(ahead.missed(block(503), block(400)), "three in a large file");
@@ -140,7 +142,7 @@ mod tests {
     fn a_run_that_came_at_once_is_followed() {
         let ahead = ReadAhead::new(1 << 20);
         ahead.missed(block(30), block(30));
-        ahead.brought(block(59), 40);
+        ahead.fetched_run(block(59), 40);
         assert!(ahead.missed(block(60), block(60)));
     }
 

@@ -16,10 +16,11 @@ use larder_peers::{BlockBytes, Buffers, ReadError};
 use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
+use crate::counters::{StatsCounters, add};
 use crate::fetch::{FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::sharing::Sharing;
-use crate::stats::{CacheStats, DatasetStats, ProcessStats, Stats, StatsCounters, add};
+use crate::stats::{CacheStats, DatasetSummary, ProcessStats, Stats};
 use crate::warm::Warmer;
 
 /// What a dataset is served with.
@@ -292,9 +293,9 @@ impl Dataset {
         Ok(url)
     }
 
-    fn dataset_stats(&self) -> DatasetStats {
+    fn dataset_stats(&self) -> DatasetSummary {
         let totals = self.manifest.totals();
-        DatasetStats {
+        DatasetSummary {
             name: self.name.clone(),
             origin: self.origin_url.clone(),
             snapshot: self.manifest.snapshot().to_string(),

@@ -34,10 +34,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, ReadAhead};
+use crate::counters::{StatsCounters, add};
 use crate::dataset::DatasetConfig;
 use crate::manifest_file::MappedManifest;
 use crate::sharing::{Asker, Route, Sharing};
-use crate::stats::{StatsCounters, add};
 use crate::window::Window;
 use larder_dataset::Chain;
 
@@ -202,7 +202,7 @@ impl Fetcher {
 
     /// A part's bytes, if its block is in the window. Counts the part as read.
     pub(crate) fn in_window(&self, part: &BlockPart) -> Option<Bytes> {
-        let block = self.window.take(part.block, part.start..part.start + part.len)?;
+        let block = self.window.read(part.block, part.start..part.start + part.len)?;
         Some(slice(&block, part))
     }
 
@@ -218,7 +218,7 @@ impl Fetcher {
             }
             match self.ride(file, part, Purpose::Read).await {
                 Landed::Bytes(block, tier) => {
-                    self.window.used(part.block, part.start..part.start + part.len);
+                    self.window.mark_read(part.block, part.start..part.start + part.len);
                     return Ok(Fetched { bytes: slice(&block, &part), tier });
                 }
                 Landed::Failed(error) => return Err(error),
@@ -279,7 +279,7 @@ impl Fetcher {
                 }
                 bytes += u64::from(part.block_len);
                 coming.push(part.block);
-                if part.block > last && !self.cache.contains(part.block) && !self.window.holds(part.block) {
+                if part.block > last && !self.cache.contains(part.block) && !self.window.contains(part.block) {
                     let _ = self.board(file_index, part, Purpose::Read);
                     started = true;
                 }
@@ -345,7 +345,7 @@ impl Fetcher {
         let flight = flights[&part.block].clone();
         drop(flights);
         if let Some(last) = seats.iter().map(|seat| seat.part.block).max() {
-            self.ahead.brought(last, seats.len());
+            self.ahead.fetched_run(last, seats.len());
         }
         let (fetcher, way) = (Arc::clone(self), route.clone());
         self.tasks.spawn_on(fetcher.fly(seats, purpose, way), &self.runtime);

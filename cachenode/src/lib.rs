@@ -10,6 +10,7 @@
 //! gets an error. Nothing here knows of FUSE or mounts.
 
 mod ahead;
+pub mod counters;
 pub mod dataset;
 pub mod fetch;
 pub mod home;
@@ -23,6 +24,7 @@ pub mod stats;
 pub mod warm;
 mod window;
 
+pub use counters::StatsCounters;
 pub use dataset::{CacheSpec, Dataset, DatasetConfig, OpenError};
 pub use fetch::FetchError;
 pub use home::Home;
@@ -30,5 +32,5 @@ pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_ma
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
 pub use request::{Credentials, DatasetRequest, OriginLimits};
 pub use sharing::Sharing;
-pub use stats::{CacheStats, DatasetStats, ProcessStats, Stats, StatsCounters};
-pub use warm::{WARM_IOCTL, WarmState};
+pub use stats::{CacheStats, DatasetSummary, ProcessStats, Stats, WarmState};
+pub use warm::WARM_IOCTL;

@@ -1,4 +1,4 @@
-//! `cachenode`, a node that mounts nothing and holds datasets for its peers: flags, then serve until a signal.
+//! `cachenode`, a node that mounts nothing and holds datasets for its peers: parses flags, then serves until a signal.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,12 +14,12 @@ use larder_dataset::{Chain, DatasetSpec, Placement};
 use larder_telemetry::admin::{self, Admin, Sample};
 use tracing::{info, warn};
 
-/// The longest pause before a dataset that could not be opened is tried again.
+/// The longest pause before the next attempt to open a dataset.
 const RETRY_MOST: Duration = Duration::from_secs(30);
 
 /// Holds datasets for other nodes: its disk is part of the cluster's cache.
 ///
-/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and name this node among their
+/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and have this node among their
 /// peers, read from it.
 #[derive(Debug, Parser)]
 #[command(
@@ -31,7 +31,7 @@ Examples:
   cachenode --dataset s3://bucket/imagenet --cache-dir /nvme/larder --peers @/etc/larder/nodes --peer-listen 0.0.0.0:9466
     --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key
 
-Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, the token that opens the datasets to other nodes from
+Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables. The token that other nodes must present comes from
 LARDER_PEER_TOKEN. LARDER_LOG sets what is logged."
 )]
 struct Flags {
@@ -40,7 +40,7 @@ struct Flags {
     /// Dataset to hold: a URL, or a manifest file. May be repeated.
     #[arg(long = "dataset", value_name = "SRC", required = true)]
     datasets: Vec<String>,
-    /// How the datasets are spread over the nodes.
+    /// How the datasets are distributed over the nodes.
     #[arg(long, value_name = "partitioned|replicated:N", default_value = "partitioned", value_parser = shared)]
     placement: Placement,
     /// Accepted and not used: a node without mounts has no sockets.
@@ -94,7 +94,7 @@ fn serve(flags: Flags) -> anyhow::Result<()> {
             let (node, stopping) = (Arc::clone(&node), stopping.clone());
             tokio::spawn(async move {
                 if let Some(held) = stopping.run_until_cancelled(hold(&node, request)).await {
-                    // Open until the process stops.
+                    // The dataset stays open until the process stops.
                     stopping.cancelled().await;
                     drop(held);
                 }
@@ -120,7 +120,7 @@ fn serve(flags: Flags) -> anyhow::Result<()> {
     })
 }
 
-/// Opens a dataset for peers, however often its origin must be asked for it: other datasets do not wait for it.
+/// Opens a dataset for peers, and retries until that succeeds. Other datasets do not wait for it.
 async fn hold(node: &Arc<Node>, request: DatasetRequest) -> OpenDataset {
     let mut pause = Duration::from_secs(1);
     loop {
@@ -130,7 +130,7 @@ async fn hold(node: &Arc<Node>, request: DatasetRequest) -> OpenDataset {
                 return held;
             }
             Err(error) => {
-                warn!(source = request.spec.source, error = %Chain(&error), ?pause, "cannot hold a dataset yet");
+                warn!(source = request.spec.source, error = %Chain(&error), ?pause, "cannot hold the dataset yet, will retry");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MOST);
             }

@@ -1,5 +1,5 @@
-//! Maps a manifest file, so that the kernel's page cache holds it once for all readers and gives it back under pressure.
-#![expect(unsafe_code, reason = "mapping a file is the one thing here that the compiler cannot check")]
+//! Maps a manifest file. The kernel's page cache then holds it once for all readers and can evict it under memory pressure.
+#![expect(unsafe_code, reason = "the compiler cannot check that a mapped file stays unchanged")]
 
 use std::fs::File;
 use std::io;
@@ -21,36 +21,36 @@ impl AsRef<[u8]> for ManifestFile {
     }
 }
 
-/// Why a manifest file cannot be used.
+/// The reason that a manifest file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestFileError {
     /// It cannot be opened or mapped.
     #[error("open manifest {path}: {source}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is not a sound manifest.
+    /// It is not a valid manifest.
     #[error("{path}: {source}")]
     Manifest {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The flaw.
         source: ManifestError,
     },
 }
 
-/// Opens the manifest file at `path`. The file must not be changed in place while it is open: Larder replaces manifests by
-/// renaming new ones over them. Errors name the file.
+/// Opens the manifest file at `path`. Nobody may change the file in place while it is open: Larder replaces a manifest by
+/// renaming a new one over it. Errors name the file.
 pub fn open_manifest(path: &Path) -> Result<MappedManifest, ManifestFileError> {
     let io = |source| ManifestFileError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(io)?;
-    // SAFETY: manifests are never written in place (see `larder_import::write_manifest`, which renames), so the mapping is
-    // of an immutable file. One that someone truncates by hand raises SIGBUS, like any mapped file.
+    // SAFETY: manifests are never written in place (`larder_import::write_manifest` renames), so the mapped file is immutable.
+    // A file that is truncated by hand raises SIGBUS, as any mapped file does.
     let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-    // Look-ups jump about: reading ahead around each fault would bring in, and keep, rows that nobody asked for.
+    // Look-ups are random: read-ahead around each fault would read, and cache, rows that nobody needs.
     let _ = map.advise(memmap2::Advice::Random);
     Manifest::open(ManifestFile(map)).map_err(|source| ManifestFileError::Manifest { path: path.to_owned(), source })
 }

@@ -1,7 +1,7 @@
-//! A node's cache: its store, the datasets that are open, the room they have, and the peers that it shares them with.
+//! A node's cache: its store, its open datasets, their reservations, and the peers that it shares them with.
 //!
-//! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` looks for them; `budget` decides how much of the
-//! cache each gets; `open` is the table of open datasets; `cluster` serves them to peers.
+//! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget` decides
+//! how much of the cache each of them gets; `open` is the table of open datasets; `cluster` serves them to peers.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.
 
@@ -41,29 +41,29 @@ pub use larder_peers::{DatasetStats, NodeStats};
 pub use larder_store::StoreError;
 pub use open::OpenDataset;
 
-/// How long a start waits for another process that is just closing the cache.
+/// How long a start waits for another process to close the cache.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often it tries.
+/// Interval between two attempts to open the cache.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
 
-/// How long a stop waits for blocks on their way into the cache.
+/// How long a stop waits for the blocks in flight to reach the cache.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How a node runs.
+/// The configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// The cache folder.
     pub cache_dir: PathBuf,
-    /// Bytes of all datasets together that the cache may keep; `None`: four fifths of what the disk has free.
+    /// Bytes that the cache may keep of all datasets together; `None`: four fifths of the free disk space.
     pub cache_bytes: Option<u64>,
-    /// Where manifests are kept.
+    /// The folder of manifests.
     pub home: Home,
-    /// How origins are reached unless a request says otherwise.
+    /// The settings for origins, where a request has none of its own.
     pub origin: OriginConfig,
     /// The peers, if the node shares its cache.
     pub peers: Option<PeerConfig>,
-    /// The socket of the daemon around this node, for its statistics.
+    /// The socket of the daemon around this node, shown in the statistics.
     pub socket: Option<PathBuf>,
 }
 
@@ -82,7 +82,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the cache; waits up to 5 s if another process is just closing it. Blocks; must be called within a runtime.
+    /// Opens the cache; waits up to 5 s for another process to close it. Blocks; must be called within a runtime.
     pub fn open(config: NodeConfig) -> Result<Arc<Self>, StoreError> {
         let started = Instant::now();
         let store = loop {
@@ -105,7 +105,7 @@ impl Node {
         }))
     }
 
-    /// How it runs.
+    /// The configuration that it was opened with.
     pub fn config(&self) -> &NodeConfig {
         &self.config
     }
@@ -115,7 +115,7 @@ impl Node {
         &self.runtime
     }
 
-    /// Cancelled when the node is to stop: nothing is opened any more.
+    /// Cancelled to stop the node: no dataset is opened after that.
     pub fn stopping(&self) -> &CancellationToken {
         &self.stopping
     }
@@ -127,33 +127,33 @@ impl Node {
             self.stopping.cancelled().await;
             return Ok(());
         };
-        let following = async {
+        let follow = async {
             cluster.follow(self.stopping.clone()).await;
             Ok(())
         };
-        tokio::try_join!(cluster.serve(Arc::clone(&self.open), self.stopping.clone()), following).map(|_| ())
+        tokio::try_join!(cluster.serve(Arc::clone(&self.open), self.stopping.clone()), follow).map(|_| ())
     }
 
-    /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; an import goes on after that.
+    /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; an import continues after that.
     /// Cancel-safe.
     pub async fn prepare(&self, request: &DatasetRequest, wait: Duration) -> Result<Prepared, NodeError> {
         self.check_sharing(request)?;
         self.finder.prepare(request, wait).await
     }
 
-    /// Finds a dataset whose caller has resolved it already and may see the file.
+    /// Finds a dataset for a caller that has resolved it already and may read its manifest.
     pub async fn find(&self, request: &DatasetRequest) -> Result<Found, NodeError> {
         self.check_sharing(request)?;
         self.finder.find(request).await
     }
 
-    /// Finds the dataset that has been served under `id` before. The origin is not asked: cached files can be served while it
-    /// is down. Nor are the peers checked: readers must not wait for peers that the node had before a restart.
+    /// Finds the dataset that was served under `id` before. Sends no request to the origin: cached files can be served while it
+    /// is down. Does not check for peers either: a node that had peers before a restart and has none now must serve its readers.
     pub async fn find_again(&self, id: &str, request: &DatasetRequest) -> Result<Found, NodeError> {
         self.finder.find_again(id, request).await
     }
 
-    /// Opens a dataset that was found, or joins its other users. Errors: `InUse` if it is open with other settings.
+    /// Opens a dataset that was found, or joins its other users. Errors: `InUse` if it is open with other settings; `Stopping`.
     pub async fn open_dataset(
         self: &Arc<Self>,
         found: Found,
@@ -195,7 +195,7 @@ impl Node {
         tokio::task::spawn_blocking(open).await?
     }
 
-    /// Checks that an open dataset can serve this request too, and lets it use the request's credentials. False if the dataset
+    /// Checks that an open dataset can serve this request too, and makes it use the request's credentials. False if the dataset
     /// is not open.
     pub fn renew(&self, found: &Found, request: &DatasetRequest) -> Result<bool, NodeError> {
         let Some(open) = self.open.join(&found.id) else { return Ok(false) };
@@ -204,12 +204,12 @@ impl Node {
         Ok(true)
     }
 
-    /// What each member of the cluster has cached. Errors: `NoPeers`.
+    /// The cache contents that each member of the cluster reports. Errors: `NoPeers`.
     pub async fn members(&self) -> Result<Vec<MemberReport>, NodeError> {
         self.cluster.as_ref().ok_or(NodeError::NoPeers)?.report(&self.open).await
     }
 
-    /// Counters and gauges by their names in the table of metrics. Counters include those of closed datasets.
+    /// Counters and gauges, by their names in the table of metrics. Counters include those of closed datasets.
     pub fn values(&self) -> BTreeMap<&'static str, u64> {
         let mut values = self.open.sums();
         values.extend(store_values(self.store.counters()));
@@ -217,12 +217,12 @@ impl Node {
         values
     }
 
-    /// True if no closed dataset has blocks on their way into the cache any more.
+    /// True if no closed dataset has blocks in flight any more.
     pub fn is_drained(&self) -> bool {
         self.open.is_drained()
     }
 
-    /// Changes when a closed dataset begins or ends to drain.
+    /// The number of closed datasets that still have blocks in flight.
     pub fn watch_draining(&self) -> watch::Receiver<usize> {
         self.open.watch_draining()
     }
@@ -233,12 +233,15 @@ impl Node {
         let _ = self.watch_draining().wait_for(|draining| *draining == 0).await;
     }
 
-    /// Waits a bounded time for blocks on their way into the cache, and closes it.
+    /// Waits a bounded time for the blocks in flight, and closes the cache.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.stopping.cancel();
         for dataset in self.open.all() {
             if tokio::time::timeout(DRAIN_TIMEOUT, dataset.drain()).await.is_err() {
-                warn!(dataset = dataset.name(), "some blocks on their way into the cache are lost");
+                warn!(
+                    dataset = dataset.name(),
+                    "the cache closes before all blocks in flight are written: they will be fetched again"
+                );
             }
         }
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.drained()).await;
@@ -247,7 +250,7 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the dataset can be shared as requested.
+    /// Checks that the dataset can be shared as requested.
     fn check_sharing(&self, request: &DatasetRequest) -> Result<(), NodeError> {
         self.token(request)?;
         match request.spec.placement.unwrap_or_default() {
@@ -259,7 +262,7 @@ impl Node {
         }
     }
 
-    /// How a dataset is shared, if it is.
+    /// The dataset's placement among the peers, if the node has peers.
     fn sharing(
         &self,
         found: &Found,
@@ -269,29 +272,29 @@ impl Node {
         let token = self.token(request)?;
         let Some(cluster) = &self.cluster else {
             if placement != Placement::Local {
-                warn!(source = request.spec.source, %placement, "the node has no --peers any more: the dataset is cached here alone");
+                warn!(source = request.spec.source, %placement, "the node has no peers (--peers): it caches the dataset for itself alone");
             }
             return Ok(None);
         };
         Ok(Some(cluster.sharing(found.manifest.snapshot(), placement, token)))
     }
 
-    /// What opens the dataset to peers: the token that came with it, else this node's own, so that a tenant that brings other
-    /// credentials opens it no further.
+    /// The token that peers must present to read the dataset: the one among its credentials, else this node's own. So a tenant
+    /// with credentials of its own does not open the dataset to more peers.
     fn token(&self, request: &DatasetRequest) -> Result<Option<Token>, NodeError> {
         let own = || self.config.origin.env.get(PEER_TOKEN).map(parse_token).transpose();
         given_token(request)?.map_or_else(own, |token| Ok(Some(token)))
     }
 }
 
-/// The token that came with a dataset's credentials.
+/// The token among a dataset's credentials.
 fn given_token(request: &DatasetRequest) -> Result<Option<Token>, NodeError> {
     let given = request.credentials.as_ref().and_then(|credentials| credentials.get(PEER_TOKEN));
     given.map(parse_token).transpose()
 }
 
 fn parse_token(text: &str) -> Result<Token, NodeError> {
-    // Line ends at the end come from `echo` and editors.
+    // `echo` and editors add a line end.
     let token = Token::new(text.trim_end_matches(['\n', '\r']));
     token.map_err(|error| NodeError::invalid(PEER_TOKEN, error))
 }

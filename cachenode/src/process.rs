@@ -1,4 +1,4 @@
-//! What the processes `larderd` and `cachenode` have in common: the flags of a node, its folders, and running until a signal.
+//! The common parts of the processes `larderd` and `cachenode`: a node's flags, its folders, and running until a signal.
 
 use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::home::Home;
 use crate::node::{NodeConfig, PeerConfig};
 
-/// How long a start waits for folders that another process makes.
+/// How long a start waits for folders that another process creates.
 const FOLDER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The flags of a node.
@@ -28,25 +28,25 @@ pub struct NodeFlags {
     /// Cache folder, used by one process at a time.
     #[arg(long, value_name = "DIR", env = "LARDER_CACHE_DIR")]
     pub cache_dir: PathBuf,
-    /// Bytes of all datasets together that the cache may keep. By default four fifths of the free disk space.
+    /// Bytes that the cache may keep of all datasets together. By default four fifths of the free disk space.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
     /// Folder of manifests. By default LARDER_HOME, else `home` beside the cache folder.
     #[arg(long, value_name = "DIR", env = "LARDER_HOME")]
     home: Option<PathBuf>,
-    /// Address to serve /metrics, /healthz and /readyz at.
+    /// Address at which to serve /metrics, /healthz and /readyz.
     #[arg(long, value_name = "IP:PORT")]
     pub admin_address: Option<SocketAddr>,
-    /// S3 server of datasets that name none, for anything but AWS.
+    /// S3 server for datasets that do not name one. Not needed for AWS.
     #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
     endpoint: Option<String>,
     /// Retry a request to an origin after this long without progress.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     attempt_timeout: Duration,
-    /// Longest that a read may wait for the origin over all attempts; then it fails with ETIMEDOUT.
+    /// Longest time that a read may wait for the origin, all attempts included. After that it fails with ETIMEDOUT.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     read_deadline: Duration,
-    /// Requests to an origin in flight at once.
+    /// Most requests to an origin in flight at once.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     origin_concurrency: u32,
     #[command(flatten)]
@@ -60,7 +60,7 @@ struct PeerFlags {
     /// kubernetes:NAMESPACE/SERVICE.
     #[arg(long, value_name = "NODES", env = "LARDER_PEERS")]
     peers: Option<MemberSource>,
-    /// Name of this node among them. By default the host name.
+    /// Name of this node in --peers. By default the host name.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_NAME")]
     node_name: Option<String>,
     /// Address at which peers reach this node's cache. Without it this node reads from its peers and serves none.
@@ -76,7 +76,7 @@ struct PeerFlags {
     /// PEM file of its private key.
     #[arg(long, value_name = "FILE", requires = "peer_ca")]
     peer_key: Option<PathBuf>,
-    /// Share without TLS: anyone who reaches the port may ask for blocks, and anyone who sees the packets can read them.
+    /// Share without TLS: anyone who reaches the port may request blocks, and anyone who sees the packets can read them.
     #[arg(long, conflicts_with = "peer_ca", requires = "peers")]
     peer_plaintext: bool,
 }
@@ -102,7 +102,7 @@ impl PeerFlags {
 }
 
 impl NodeFlags {
-    /// The node's configuration, and the task that keeps its membership current. Makes the folders, or waits for them.
+    /// The node's configuration, and the task that keeps its membership current. Creates the folders, or waits for them.
     /// Errors name the flag.
     pub async fn open(self) -> anyhow::Result<(NodeConfig, Option<Watcher>)> {
         let (peers, watcher) = self.peers.open().await?.unzip();
@@ -129,8 +129,8 @@ impl NodeFlags {
     }
 }
 
-/// A runtime that ends with the process and not before. A task that is dropped answers its reader with EIO, while the
-/// requests that a process has not answered when it ends are repeated to the next one.
+/// A runtime that is never shut down before the process ends. A task that a shutdown drops would answer its reader with EIO;
+/// the requests that a process leaves unanswered when it ends are repeated to the next process.
 pub fn runtime() -> anyhow::Result<ManuallyDrop<Runtime>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     Ok(ManuallyDrop::new(runtime))
@@ -159,7 +159,7 @@ pub fn raise_file_limit() {
     }
 }
 
-/// Makes a folder, or waits until another process with the right to do so has made it ours.
+/// Creates a folder, or waits until another process with the necessary rights has created it for this user.
 pub async fn wait_for_folder(folder: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {

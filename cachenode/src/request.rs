@@ -1,4 +1,4 @@
-//! A dataset together with the credentials and limits that it is to be read with.
+//! A request to open a dataset: the dataset, the credentials to read it with, and the limits on its origin.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,11 +7,10 @@ use std::time::Duration;
 use larder_dataset::DatasetSpec;
 use larder_origin::OriginConfig;
 
-/// The most requests to an origin at once that a dataset may ask for.
+/// The most concurrent requests to an origin that a dataset may ask for.
 const CONCURRENCY_MOST: u32 = 4096;
 
-/// Variables with which an origin is accessed, as the environment of a process would have them. Only their names are ever
-/// printed.
+/// The variables that grant access to an origin, as in the environment of a process. Only their names are ever printed.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Credentials(BTreeMap<String, String>);
 
@@ -39,25 +38,25 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// How long and how hard an origin is asked; what is `None` is left to the node.
+/// Limits on the requests to an origin. For those that are `None`, the node's own apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginLimits {
     /// An attempt without progress for this long is retried.
     pub attempt_timeout: Option<Duration>,
     /// The longest a read may wait for the origin.
     pub read_deadline: Option<Duration>,
-    /// Requests to the origin at once.
+    /// Concurrent requests to the origin.
     pub concurrency: Option<u32>,
 }
 
-/// What a node is asked to open.
+/// A dataset that a node is to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatasetRequest {
     /// The dataset.
     pub spec: DatasetSpec,
-    /// What it is read with; `None`: the node's own credentials.
+    /// The credentials to read it with; `None`: the node's own.
     pub credentials: Option<Credentials>,
-    /// How its origin is asked.
+    /// Limits on the requests to its origin.
     pub limits: OriginLimits,
 }
 
@@ -68,7 +67,7 @@ impl From<DatasetSpec> for DatasetRequest {
 }
 
 impl DatasetRequest {
-    /// How the origin is reached on a node whose own settings are `node`.
+    /// The settings for the origin on a node whose own settings are `node`.
     pub fn origin_config(&self, node: &OriginConfig) -> OriginConfig {
         OriginConfig {
             endpoint: self.spec.endpoint.clone().or_else(|| node.endpoint.clone()),
@@ -77,7 +76,7 @@ impl DatasetRequest {
             attempt_timeout: self.limits.attempt_timeout.unwrap_or(node.attempt_timeout),
             deadline: self.limits.read_deadline.unwrap_or(node.deadline),
             concurrency: self.limits.concurrency.map_or(node.concurrency, |n| n.min(CONCURRENCY_MOST) as usize),
-            // Credentials that came with the request are the only ones: what they may not do must not fall back to the node's.
+            // A request with credentials uses those alone: it must not fall back to the node's where they are refused.
             env: match &self.credentials {
                 Some(given) => given.iter().collect(),
                 None => node.env.clone(),

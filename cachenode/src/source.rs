@@ -1,9 +1,9 @@
-//! From what somebody names (a URL or a manifest file) to a manifest on this machine and its origin.
+//! Resolves a URL or the path of a manifest file to a manifest on this machine and its origin.
 //!
-//! A URL is looked up in this order: a manifest published beside the data (`larder pack` and `larder import --to` put it
-//! there), one that this machine has imported, and else it is imported now.
+//! For a URL, the first of these is used: a manifest published beside the data (`larder pack` and `larder import --to` put it
+//! there), a manifest that this machine imported earlier, a new import.
 //!
-//! A manifest that is here proves nothing about who asks: [`check_access`] lets credentials show that they may read.
+//! A manifest on this machine does not prove that the caller may read the data: [`check_access`] checks the credentials.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::home::Home;
 use crate::manifest_file::{ManifestFileError, MappedManifest, open_manifest};
 
-/// A dataset that is ready to be read.
+/// A dataset that can be read.
 #[derive(Debug)]
 pub struct ResolvedSource {
     /// Where its manifest is on this machine.
@@ -29,20 +29,20 @@ pub struct ResolvedSource {
     pub manifest: Arc<MappedManifest>,
     /// Its origin.
     pub origin: Arc<dyn Origin>,
-    /// Keys that an import just now had to leave out, with the reason of each.
+    /// Keys that the import just now had to skip, each with the reason.
     pub skipped: Vec<larder_import::SkippedKey>,
 }
 
-/// Why a dataset cannot be had.
+/// The reason that a dataset cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// What was named is wrong; the text says what to write instead.
+    /// The URL or path is wrong; the text says what to write instead.
     #[error("{what}")]
     Invalid {
         /// What is wrong, and what to do.
         what: String,
     },
-    /// There is nothing at the origin under that name.
+    /// The origin has nothing under that name.
     #[error("{what}")]
     Missing {
         /// What is missing.
@@ -51,29 +51,29 @@ pub enum SourceError {
     /// The origin refuses or fails.
     #[error(transparent)]
     Origin(#[from] OriginError),
-    /// The manifest beside the data cannot be brought here.
+    /// The manifest beside the data cannot be fetched.
     #[error(transparent)]
     Publish(#[from] PublishError),
     /// The origin cannot be listed.
     #[error("import {url}")]
     Import {
-        /// What was listed.
+        /// The origin.
         url: String,
-        /// Why it failed.
+        /// The cause.
         source: ImportError,
     },
     /// A manifest file cannot be used.
     #[error(transparent)]
     ManifestFile(#[from] ManifestFileError),
-    /// A manifest holds nonsense.
+    /// A manifest is not consistent.
     #[error("manifest {path}: {source}")]
     Manifest {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The flaw.
         source: ManifestError,
     },
-    /// A folder of ours cannot be used.
+    /// A folder of Larder's cannot be used.
     #[error(transparent)]
     Home(#[from] io::Error),
 }
@@ -83,19 +83,19 @@ pub fn is_url(text: &str) -> bool {
     text.contains("://")
 }
 
-/// If a URL names a manifest itself: the folder it is in, and its key there.
+/// If a URL names a manifest itself: its folder, and its key in that folder.
 pub fn manifest_url(text: &str) -> Option<(&str, &str)> {
     let (folder, key) = text.rsplit_once('/')?;
     (key.ends_with(".manifest") || folder.ends_with("/.larder") && key == "manifest").then_some((folder, key))
 }
 
-/// Where this machine keeps the manifest of a URL.
+/// The path of a URL's manifest on this machine.
 pub fn local_manifest(url: &str, config: &OriginConfig, home: &Home) -> io::Result<PathBuf> {
     let hash = short_hash(&[url.trim_end_matches('/'), config.endpoint.as_deref().unwrap_or_default()]);
     Ok(home.sub_folder("manifests")?.join(format!("{hash}.manifest")))
 }
 
-/// 32 hex digits that stand for some texts.
+/// A hash of some texts, as 32 hex digits.
 pub fn short_hash(texts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for (index, text) in texts.iter().enumerate() {
@@ -107,15 +107,15 @@ pub fn short_hash(texts: &[&str]) -> String {
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name of a dataset that was given none: the last part of its URL.
+/// The default name of a dataset: the last part of its URL.
 pub fn default_name(url: &OriginUrl) -> String {
     let text = url.to_string();
     let last = text.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     if last.is_empty() { "dataset".to_owned() } else { last.to_owned() }
 }
 
-/// Finds the dataset that `text` names, importing it if need be: `progress` hears of that. Cancel-safe: an import goes on
-/// where it was with the next call. Must be called within a runtime. Errors say what to do.
+/// Finds the dataset that `text` names. Imports it if necessary, and reports that to `progress`. Cancel-safe: the next call
+/// resumes the import. Must be called within a runtime. Errors say what to do.
 pub async fn resolve(
     text: &str,
     config: &OriginConfig,
@@ -153,7 +153,7 @@ pub async fn resolve(
     if fetch(&*origin, MANIFEST_KEY, &published).await? {
         let source = open_source(published, config)?;
         let described = source.origin.url();
-        // Whoever may write beside the data must not be able to send us elsewhere.
+        // The right to write beside the data must not be a way to redirect the reads.
         if described.to_string() != url.to_string() {
             return Err(invalid(format!(
                 "the manifest beside {url} describes {described}: mount that, or name a manifest file"
@@ -168,7 +168,7 @@ pub async fn resolve(
     write_manifest(&path, &imported.built)?;
     let mut source = open_source(path, config)?;
     source.skipped = imported.skipped;
-    // Dropped, the journal lets the next import go on from its end; it is of no more use.
+    // A journal that is dropped lets the next import resume. This import is complete.
     let _ = imported.journal.discard();
     Ok(source)
 }
@@ -177,7 +177,7 @@ fn invalid(what: String) -> SourceError {
     SourceError::Invalid { what }
 }
 
-/// Lists an origin.
+/// Imports a dataset: lists its origin.
 pub async fn import_url(
     url: &OriginUrl,
     origin: Arc<dyn Origin>,
@@ -194,7 +194,7 @@ pub async fn import_url(
     import(origin, options, progress).await.map_err(|source| SourceError::Import { url: url.to_string(), source })
 }
 
-/// Opens a manifest file, and the origin that it names with `config`. Nothing is asked of the origin.
+/// Opens a manifest file and, with `config`, the origin that it names. Sends no request to the origin.
 pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSource, SourceError> {
     let manifest = Arc::new(open_manifest(&path)?);
     let described = manifest.name_and_origin();
@@ -203,10 +203,10 @@ pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSourc
     Ok(ResolvedSource { path, manifest, origin, skipped: Vec::new() })
 }
 
-/// Shows that the credentials behind `source` may read its data, by asking for one object's head. Only a clear refusal
-/// counts: an object that is gone or was replaced is the reader's business. Errors: `Origin`.
+/// Checks that the credentials of `source` may read its data, by a HEAD request for one object. Only a clear refusal is an
+/// error: an object that is gone or was replaced concerns its readers only. Errors: `Origin`.
 pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
-    /// One object may be forbidden by itself; of the first ones at least one must open.
+    /// A single object may be forbidden; one of the first few must be readable.
     const TRIES: u32 = 3;
     let manifest = |cause| SourceError::Manifest { path: source.path.clone(), source: cause };
     let mut refused = None;
@@ -222,8 +222,8 @@ pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
     refused.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Brings a published manifest here, unless the one that is here is of the same version. False if there is none. An origin
-/// that lets us read objects but denies what is not there (S3 without the right to list) counts as none.
+/// Fetches a published manifest, unless the local copy has the same version. False if none is published. An origin that
+/// denies access to objects that do not exist (S3 without the right to list) counts as having none.
 async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<bool, SourceError> {
     let here = to.with_extension("version");
     match origin.head(key).await {
@@ -236,7 +236,7 @@ async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<bool, Sourc
         Err(OriginError::NotFound { .. } | OriginError::Denied { .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    // Torn off here, the next call fetches again.
+    // If this is interrupted, the next call fetches the manifest again.
     let _ = std::fs::remove_file(&here);
     let fetched = fetch_manifest(origin, key, to).await?;
     let _ = std::fs::write(&here, format!("{:?}", fetched.version));

@@ -1,45 +1,28 @@
-//! Warming: fills the store ahead of the readers, in the manifest's order, until all is in or the reservation is full.
+//! Warming: fills the store ahead of the readers, in the manifest's order, until it holds every block or the reservation is
+//! full.
 //!
-//! A mount is told to warm by an ioctl on its `.larder/stats.json`, and reports how far it is in that same file, so that
-//! neither a socket nor a second way in is needed.
+//! An ioctl on a mount's `.larder/stats.json` starts warming, and the same file reports its progress. It needs no socket.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use larder_dataset::{BlockPart, FileIndex};
-use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::fetch::{Fetcher, Warmed};
 use crate::manifest_file::MappedManifest;
+use crate::stats::WarmState;
 
 /// The ioctl that starts warming: `_IO('L', 1)`.
 pub const WARM_IOCTL: u32 = (b'L' as u32) << 8 | 1;
 
-/// Fetches that warming has under way: enough to hide the origin's latency, and half of them all, so that readers get
-/// theirs.
+/// Fetches that warming keeps in flight: enough to hide the origin's latency, and only half of all fetches, which leaves the
+/// other half to readers.
 const FETCHES: usize = 32;
 
-/// Blocks that one fetch brings of a packed dataset, about.
-const BLOCKS_A_RUN: usize = 16;
-
-/// How far warming is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WarmState {
-    /// False once it has ended.
-    pub running: bool,
-    /// Blocks looked at.
-    pub blocks_done: u64,
-    /// Blocks of the dataset.
-    pub blocks_total: u64,
-    /// Blocks in the store, of those looked at.
-    pub blocks_kept: u64,
-    /// Blocks that could not be had from the origin.
-    pub blocks_failed: u64,
-    /// True if it ended early since the reservation is full.
-    pub full: bool,
-}
+/// About how many blocks of a packed dataset one GET fetches.
+const BLOCKS_PER_GET: usize = 16;
 
 /// Runs at most one warming at a time.
 #[derive(Debug)]
@@ -55,12 +38,12 @@ impl Warmer {
         Self { manifest, fetcher, state: Arc::default(), stop: CancellationToken::new() }
     }
 
-    /// How far the last warming is; `None` if there was none.
+    /// How far the current or last warming is; `None` if there was none.
     pub(crate) fn state(&self) -> Option<WarmState> {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one, unless one is running.
+    /// Starts warming, unless it is running already.
     pub(crate) fn start(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.is_some_and(|state| state.running) {
@@ -76,13 +59,13 @@ impl Warmer {
         self.fetcher.runtime().spawn(async move { stop.run_until_cancelled(warming).await });
     }
 
-    /// Ends the running warming and lets no other start.
+    /// Ends the running warming and prevents another from starting.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 }
 
-/// Marks the warming as ended, also when its task is dropped or panics.
+/// Marks the warming as ended, even when its task is dropped or panics.
 struct Finish(Arc<Mutex<Option<WarmState>>>);
 
 impl Finish {
@@ -100,7 +83,7 @@ impl Drop for Finish {
 }
 
 async fn warm(manifest: &MappedManifest, fetcher: &Arc<Fetcher>, finish: &Finish) {
-    let concurrency = if manifest.is_packed() { FETCHES * BLOCKS_A_RUN } else { FETCHES };
+    let concurrency = if manifest.is_packed() { FETCHES * BLOCKS_PER_GET } else { FETCHES };
     let mut running = JoinSet::new();
     let mut full = false;
     'files: for index in (0..manifest.totals().files).map(FileIndex) {
@@ -128,7 +111,7 @@ async fn warm_block(fetcher: &Arc<Fetcher>, index: FileIndex, part: BlockPart) -
     fetcher.warm(index, whole).await
 }
 
-/// Notes how one block ended; true if there was no room for it.
+/// Records the outcome of one block; true if the store had no room for it.
 fn note(ended: Option<Result<Warmed, tokio::task::JoinError>>, finish: &Finish) -> bool {
     let mut full = false;
     finish.update(|state| {

@@ -1,9 +1,9 @@
 //! The window: blocks that the store does not keep, held in memory until each of their bytes was read. Without it, a file
-//! read in several pieces would be fetched once for each piece. (The kernel's read-ahead asks for the pieces in any order,
-//! and for a piece twice if memory is short, so neither the end of a block nor a count of bytes tells that its reader is
+//! read in several pieces would be fetched once for each piece. (The kernel's read-ahead requests the pieces in any order,
+//! and requests a piece twice if memory is short. So neither the end of a block nor a count of bytes shows that its reader is
 //! done.)
 //!
-//! Invariant: never more than the given bytes, except for one block that is larger by itself.
+//! Invariant: the window never exceeds its capacity, except for a single block that is larger than the capacity.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use larder_dataset::BlockIndex;
 
-/// A bounded set of blocks; the oldest goes first.
+/// A bounded set of blocks; the oldest is dropped first.
 #[derive(Debug)]
 pub(crate) struct Window {
     capacity_bytes: u64,
@@ -21,21 +21,21 @@ pub(crate) struct Window {
 
 #[derive(Debug, Default)]
 struct Inner {
-    blocks: HashMap<BlockIndex, Held>,
+    blocks: HashMap<BlockIndex, WindowBlock>,
     order: VecDeque<BlockIndex>,
     bytes: u64,
 }
 
 #[derive(Debug)]
-struct Held {
+struct WindowBlock {
     bytes: Bytes,
-    /// What was read, as ranges that do not touch each other, in order.
+    /// The ranges that were read, sorted; no two of them touch.
     read: Vec<Range<u32>>,
 }
 
-impl Held {
-    /// Notes a range as read; true if that was the last.
-    fn note(&mut self, mut range: Range<u32>) -> bool {
+impl WindowBlock {
+    /// Marks a range as read; true if the whole block is now read.
+    fn mark_read(&mut self, mut range: Range<u32>) -> bool {
         self.read.retain(|other| {
             let apart = other.end < range.start || range.end < other.start;
             if !apart {
@@ -50,40 +50,40 @@ impl Held {
 }
 
 impl Window {
-    /// An empty one.
+    /// An empty window.
     pub(crate) fn new(capacity_bytes: u64) -> Self {
         Self { capacity_bytes, inner: Mutex::default() }
     }
 
-    /// A block, if it is here, of which `range` is now read.
-    pub(crate) fn take(&self, block: BlockIndex, range: Range<u32>) -> Option<Bytes> {
+    /// The block, if it is here. Marks `range` of it as read.
+    pub(crate) fn read(&self, block: BlockIndex, range: Range<u32>) -> Option<Bytes> {
         let mut inner = self.lock();
         let bytes = inner.blocks.get(&block)?.bytes.clone();
-        inner.read(block, range);
+        inner.mark_read(block, range);
         Some(bytes)
     }
 
-    /// A block, if it is here; nothing is noted as read.
+    /// The block, if it is here. Marks nothing as read.
     pub(crate) fn peek(&self, block: BlockIndex) -> Option<Bytes> {
         self.lock().blocks.get(&block).map(|held| held.bytes.clone())
     }
 
     /// True if the block is here.
-    pub(crate) fn holds(&self, block: BlockIndex) -> bool {
+    pub(crate) fn contains(&self, block: BlockIndex) -> bool {
         self.lock().blocks.contains_key(&block)
     }
 
-    /// Notes that `range` of a block was read another way.
-    pub(crate) fn used(&self, block: BlockIndex, range: Range<u32>) {
-        self.lock().read(block, range);
+    /// Marks `range` of a block as read by a reader that had its bytes from elsewhere.
+    pub(crate) fn mark_read(&self, block: BlockIndex, range: Range<u32>) {
+        self.lock().mark_read(block, range);
     }
 
-    /// Takes a block in; older ones make room.
+    /// Adds a block, and drops the oldest ones if they no longer fit.
     pub(crate) fn insert(&self, block: BlockIndex, bytes: Bytes) {
         let mut inner = self.lock();
         inner.remove(block);
         inner.bytes += bytes.len() as u64;
-        inner.blocks.insert(block, Held { bytes, read: Vec::new() });
+        inner.blocks.insert(block, WindowBlock { bytes, read: Vec::new() });
         inner.order.push_back(block);
         while inner.bytes > self.capacity_bytes && inner.blocks.len() > 1 {
             if let Some(oldest) = inner.order.pop_front() {
@@ -98,14 +98,14 @@ impl Window {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // No code under this lock can panic half-way, so what a poisoned lock guards is still whole.
+        // No code under this lock can panic halfway, so the state behind a poisoned lock is consistent.
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    fn read(&mut self, block: BlockIndex, range: Range<u32>) {
-        if self.blocks.get_mut(&block).is_some_and(|held| held.note(range)) {
+    fn mark_read(&mut self, block: BlockIndex, range: Range<u32>) {
+        if self.blocks.get_mut(&block).is_some_and(|held| held.mark_read(range)) {
             self.remove(block);
         }
     }
@@ -139,25 +139,25 @@ mod tests {
             window.insert(BlockIndex(block), zeros(40));
         }
         assert_eq!(window.bytes(), 80);
-        assert!(window.take(BlockIndex(0), 0..1).is_none() && window.take(BlockIndex(2), 0..1).is_some());
+        assert!(window.read(BlockIndex(0), 0..1).is_none() && window.read(BlockIndex(2), 0..1).is_some());
         window.insert(BlockIndex(2), zeros(60));
         assert_eq!(window.bytes(), 100);
         window.insert(BlockIndex(9), zeros(500));
-        assert_eq!(window.bytes(), 500, "one block that is too large by itself");
+        assert_eq!(window.bytes(), 500, "a single block may exceed the capacity");
     }
 
     #[test]
     fn a_block_goes_once_each_of_its_bytes_was_read_in_whatever_order_and_however_often() {
         let window = Window::new(100);
         window.insert(BlockIndex(1), zeros(30));
-        window.used(BlockIndex(1), 20..30);
+        window.mark_read(BlockIndex(1), 20..30);
         for _ in 0..3 {
-            assert!(window.take(BlockIndex(1), 5..15).is_some(), "read again, it is still here");
+            assert!(window.read(BlockIndex(1), 5..15).is_some(), "a range that is read again leaves the block here");
         }
-        assert!(window.take(BlockIndex(1), 10..25).is_some());
+        assert!(window.read(BlockIndex(1), 10..25).is_some());
         assert_eq!(window.bytes(), 30);
-        assert!(window.take(BlockIndex(1), 0..5).is_some(), "the last piece");
-        assert!(window.take(BlockIndex(1), 0..5).is_none());
+        assert!(window.read(BlockIndex(1), 0..5).is_some(), "the last unread range");
+        assert!(window.read(BlockIndex(1), 0..5).is_none());
         assert_eq!(window.bytes(), 0);
     }
 }

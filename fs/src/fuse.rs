@@ -19,8 +19,8 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
+use larder_cachenode::counters::{StatsCounters, add};
 use larder_cachenode::fetch::FetchError;
-use larder_cachenode::stats::{StatsCounters, add};
 use larder_cachenode::warm::WARM_IOCTL;
 use tracing::{debug, info};
 

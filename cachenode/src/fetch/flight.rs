@@ -15,7 +15,7 @@ use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use tokio::sync::{mpsc, watch};
 
 use super::{FetchError, Fetcher, Tier};
-use crate::stats::StatsCounters;
+use crate::counters::StatsCounters;
 
 /// How a flight ended.
 #[derive(Clone, Debug)]

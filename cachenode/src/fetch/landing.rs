@@ -11,8 +11,8 @@ use larder_store::{AdmissionPermit, Draft, Record};
 
 use super::flight::{Landed, Seat};
 use super::{FetchError, Fetcher, Purpose, Tier};
+use crate::counters::add;
 use crate::sharing::Asker;
-use crate::stats::add;
 
 /// A seat, and room in the store if the block is to be kept.
 pub(super) struct Ticket {

@@ -1,30 +1,30 @@
-//! Decides what part of the cache a dataset gets. Reservations of open datasets are promises and are kept; datasets that
-//! nobody has open any more keep their blocks until the room is needed, and the one unused for longest goes first.
+//! Decides how much of the cache a dataset gets. The reservation of an open dataset is a promise. A closed dataset keeps its
+//! blocks until their room is needed; the one that was unused for longest is released first.
 
 use std::path::{Path, PathBuf};
 
-use larder_dataset::PolicyKind;
-use larder_dataset::SnapshotId;
+use larder_dataset::{PolicyKind, SnapshotId};
 use larder_store::{DatasetInfo, Store, StoreError};
 use tracing::{info, warn};
 
 use super::error::NodeError;
 use crate::manifest_file::MappedManifest;
 
-/// Share of the free disk that a cache without a stated size leaves alone: a fifth.
+/// A cache without a configured size leaves this share of the free disk space unused: a fifth.
 const LEAVE_FREE: u64 = 5;
 
 /// The cache as a whole.
 pub(super) struct Budget<'a> {
     pub(super) store: &'a Store,
     pub(super) cache_dir: &'a Path,
-    /// Bytes for all datasets; `None`: what the disk has.
+    /// Bytes for all datasets; `None`: determined by the disk.
     pub(super) total_bytes: Option<u64>,
 }
 
 impl Budget<'_> {
-    /// Bytes for the dataset of `manifest`: those wanted, or all of it as far as there is room. Blocks on the disk.
-    /// Errors: `NoRoom` if a stated budget cannot hold what is wanted, `InUse` if it is open with other settings.
+    /// The reservation for the dataset of `manifest` in bytes: `wanted`, or the whole dataset as far as there is room. Blocks
+    /// on the disk. Errors: `NoRoom` if a configured budget cannot hold `wanted`, `InUse` if the dataset is open with other
+    /// settings.
     pub(super) fn reserve(
         &self,
         manifest: &MappedManifest,
@@ -38,7 +38,7 @@ impl Budget<'_> {
         }
         let budget = match self.total_bytes {
             Some(budget) => budget,
-            None => self.of_the_disk()?,
+            None => self.from_disk()?,
         };
         let promised: u64 = datasets.iter().filter(|info| info.open).map(|info| info.reservation_bytes).sum();
         let free = budget.saturating_sub(promised);
@@ -52,14 +52,14 @@ impl Budget<'_> {
         if wanted.is_none() && bytes < manifest.totals().bytes {
             warn!(
                 wanted = manifest.totals().bytes,
-                bytes, "the cache cannot hold the dataset: it keeps a part (--cache-size, --cache-dir)"
+                bytes, "the cache cannot hold the whole dataset and keeps a part of it (--cache-size, --cache-dir)"
             );
         }
         self.release_for(promised.saturating_add(bytes), budget, &snapshot, &datasets)?;
         Ok(bytes)
     }
 
-    /// Releases closed datasets until `needed` and what the others may hold fit into `budget`.
+    /// Releases closed datasets until `needed` and the reservations of the remaining ones fit into `budget`.
     fn release_for(
         &self,
         needed: u64,
@@ -74,21 +74,21 @@ impl Budget<'_> {
             if needed.saturating_add(held) <= budget {
                 break;
             }
-            info!(dataset = info.name, snapshot = %info.snapshot, "released from the cache: its room is needed");
+            info!(dataset = info.name, snapshot = %info.snapshot, "closed dataset released from the cache to make room");
             self.store.release(&info.snapshot)?;
             held -= info.reservation_bytes;
         }
         Ok(())
     }
 
-    fn of_the_disk(&self) -> Result<u64, NodeError> {
+    fn from_disk(&self) -> Result<u64, NodeError> {
         let disk = rustix::fs::statvfs(self.cache_dir).map_err(std::io::Error::from)?;
         let free = disk.f_bavail * disk.f_frsize + folder_bytes(self.cache_dir);
         Ok(free - free / LEAVE_FREE)
     }
 }
 
-/// A snapshot is open once, with one reservation, whatever it is mounted from.
+/// The reservation of a snapshot that is open already: it has only one, whichever origins it is read from.
 fn same_as(open: &DatasetInfo, wanted: Option<u64>, policy: PolicyKind) -> Result<u64, NodeError> {
     if wanted.is_some_and(|bytes| bytes != open.reservation_bytes) {
         return Err(NodeError::InUse { what: "cache size", has: format!("{} bytes", open.reservation_bytes) });

@@ -1,4 +1,4 @@
-//! Why a node cannot do what it is asked.
+//! The errors of a node.
 
 use std::fmt;
 use std::io;
@@ -17,15 +17,15 @@ use crate::source::SourceError;
 pub enum ErrorKind {
     /// The request is wrong: correct it.
     Invalid,
-    /// What it names is not there.
+    /// The request names something that does not exist.
     NotFound,
     /// The credentials do not allow it.
     Denied,
-    /// It is at odds with what is there: change one of the two.
+    /// The request conflicts with the present state: change one of the two.
     Precondition,
     /// The cache is promised to other datasets.
     NoRoom,
-    /// What is there is broken.
+    /// Stored data is damaged.
     DataLoss,
     /// It may succeed later.
     Unavailable,
@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// Why a request was not done.
+/// The reason that a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// A field of the request is wrong.
@@ -47,10 +47,10 @@ pub enum NodeError {
     /// The dataset cannot be found or its origin cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The origin holds another snapshot than the one asked for.
-    #[error("snapshot: wanted {wanted}, but {found} is there")]
+    /// The origin has another snapshot than the one requested.
+    #[error("snapshot: wanted {wanted}, found {found}")]
     Snapshot {
-        /// The one asked for.
+        /// The one requested.
         wanted: String,
         /// The one found.
         found: String,
@@ -69,9 +69,9 @@ pub enum NodeError {
     /// The cache is promised to other datasets.
     #[error("the cache has no room for {wanted} bytes: {free} of {budget} are not promised to other datasets")]
     NoRoom {
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: u64,
-        /// Bytes that are left.
+        /// Bytes that are not promised.
         free: u64,
         /// Bytes in all.
         budget: u64,
@@ -94,8 +94,8 @@ pub enum NodeError {
     /// A task panicked.
     #[error("a task panicked; see the log")]
     Panic(#[from] tokio::task::JoinError),
-    /// Looking for the dataset panicked.
-    #[error("looking for the dataset panicked; see the log")]
+    /// The look-up of the dataset panicked.
+    #[error("the look-up of the dataset panicked; see the log")]
     LookUpPanicked,
     /// The outcome of a look-up that several callers waited for.
     #[error(transparent)]
@@ -108,7 +108,7 @@ impl NodeError {
         Self::Invalid { field, what: what.to_string() }
     }
 
-    /// What a caller can do about it.
+    /// What a caller can do about the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } => ErrorKind::Invalid,
@@ -137,7 +137,7 @@ fn of_source(error: &SourceError) -> ErrorKind {
         SourceError::Import { source, .. } => match source {
             ImportError::List(ListError::Origin { source, .. }) => of_origin(source),
             ImportError::List(ListError::Odd { .. }) | ImportError::Build(_) => ErrorKind::Precondition,
-            // Another process is listing it, or the disk is full.
+            // Another process is listing the origin, or the disk is full.
             ImportError::Journal(_) => ErrorKind::Unavailable,
         },
         SourceError::ManifestFile(_) | SourceError::Manifest { .. } => ErrorKind::DataLoss,

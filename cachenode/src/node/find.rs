@@ -1,8 +1,8 @@
 //! Finds the manifest and the origin of a dataset.
 //!
 //! The cast: [`Finder`] looks datasets up; [`Found`] is one that can be opened. Requests with the same source and credentials
-//! share one look-up, which runs in a task of its own: a caller that stops waiting loses nothing, and many pods that start at
-//! once list the origin once.
+//! share one look-up, which runs in a task of its own: a caller that stops waiting loses nothing, and many pods that start
+//! together list the origin once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::manifest_file::MappedManifest;
 use crate::request::{Credentials, DatasetRequest};
 use crate::source::{ResolvedSource, check_access, open_source, resolve, short_hash};
 
-/// The longest that a caller may wait.
+/// The longest time that a caller may wait.
 const WAIT_MOST: Duration = Duration::from_secs(60);
 
 /// A dataset that can be opened.
@@ -54,7 +54,7 @@ pub enum Prepared {
 #[derive(Debug)]
 pub(super) struct Finder {
     home: Home,
-    /// How origins are reached unless a request says otherwise.
+    /// The settings for origins, where a request has none of its own.
     origin: OriginConfig,
     runtime: Handle,
     look_ups: Arc<LookUps>,
@@ -71,7 +71,7 @@ impl LookUps {
 }
 
 impl fmt::Debug for LookUps {
-    /// Their number alone: keys hold credentials.
+    /// Shows their number only: keys contain credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LookUps").field(&self.lock().len()).finish()
     }
@@ -129,12 +129,12 @@ impl Finder {
         Self { home, origin, runtime, look_ups: Arc::default() }
     }
 
-    /// How the origin of a request is reached.
+    /// The settings for the origin of a request.
     pub(super) fn origin_config(&self, request: &DatasetRequest) -> OriginConfig {
         request.origin_config(&self.origin)
     }
 
-    /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; the look-up goes on after that.
+    /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; the look-up continues after that.
     /// Cancel-safe.
     pub(super) async fn prepare(
         self: &Arc<Self>,
@@ -185,7 +185,7 @@ impl Finder {
         let source = resolve(&spec.source, &self.origin_config(request), &self.home, progress).await?;
         check_access(&source).await?;
         if !source.skipped.is_empty() {
-            warn!(source = spec.source, keys = source.skipped.len(), "keys that cannot be files are left out");
+            warn!(source = spec.source, keys = source.skipped.len(), "keys that cannot be file names are skipped");
         }
         let snapshot = source.manifest.snapshot();
         if let Some(wanted) = spec.snapshot.filter(|wanted| *wanted != snapshot) {
@@ -197,7 +197,7 @@ impl Finder {
         Ok(Found { id, manifest: source.manifest, origin: source.origin })
     }
 
-    /// Finds a dataset whose caller has resolved it already and may see the file.
+    /// Finds a dataset for a caller that has resolved it already and may read its manifest.
     pub(super) async fn find(&self, request: &DatasetRequest) -> Result<Found, NodeError> {
         let spec = &request.spec;
         let source = resolve(&spec.source, &self.origin_config(request), &self.home, &larder_import::Silent).await?;
@@ -205,8 +205,8 @@ impl Finder {
         Ok(Found { id, manifest: source.manifest, origin: source.origin })
     }
 
-    /// Finds the dataset that has been served under `id` before. The origin is not asked, since it may be down and cached
-    /// files can be served all the same.
+    /// Finds the dataset that was served under `id` before. Sends no request to the origin: cached files can be served while it
+    /// is down.
     pub(super) async fn find_again(&self, id: &str, request: &DatasetRequest) -> Result<Found, NodeError> {
         if id.is_empty() || id.len() > 64 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(NodeError::invalid("mount", format_args!("{id:?} names no mount")));
@@ -215,7 +215,7 @@ impl Finder {
         let config = self.origin_config(request);
         let source = match open_source(self.kept_manifest(id)?, &config) {
             Ok(source) => source,
-            // The folder was lost: look for the dataset anew.
+            // The folder of manifests was lost.
             Err(_) => resolve(&spec.source, &config, &self.home, &larder_import::Silent).await?,
         };
         let found = dataset_id(&source.manifest, spec.endpoint.as_deref());
@@ -230,21 +230,21 @@ impl Finder {
         Ok(self.home.sub_folder("mounts")?.join(format!("{id}.manifest")))
     }
 
-    /// Keeps the manifest under the dataset's id as well: under its URL's hash the next snapshot will be kept.
+    /// Keeps the manifest under the dataset's id too: the next snapshot will replace the one under its URL's hash.
     fn keep_manifest(&self, id: &str, source: &ResolvedSource) -> std::io::Result<()> {
         let kept = self.kept_manifest(id)?;
         let fresh = kept.with_extension(format!("new-{:?}", std::thread::current().id()));
         let _ = std::fs::remove_file(&fresh);
-        // A copy where the manifest was named by a path on another disk.
+        // A manifest that was named by a path on another disk is copied.
         std::fs::hard_link(&source.path, &fresh).or_else(|_| std::fs::copy(&source.path, &fresh).map(|_| ()))?;
         std::fs::rename(&fresh, &kept)?;
-        // If both are names of one file, the rename leaves the second.
+        // If both names are links to one file, the rename does nothing and leaves the second.
         let _ = std::fs::remove_file(&fresh);
         Ok(())
     }
 }
 
-/// Takes a look-up off the list however it ends.
+/// Removes a look-up from the table, however it ends.
 struct InFlight {
     look_ups: Arc<LookUps>,
     key: LookUpKey,

@@ -6,6 +6,9 @@
 //!
 //! Invariant: a counter never falls. What a dataset has counted stays in the sums after it was closed.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,61 @@
+//! What is counted for each open dataset. The counters are passed in, so that metrics and tests read the same numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of one dataset, by the names of `telemetry`'s table.
+#[derive(Debug, Default)]
+#[expect(missing_docs, reason = "each is described in telemetry's table of metrics")]
+pub struct StatsCounters {
+    pub reads: AtomicU64,
+    pub lookups: AtomicU64,
+    pub errors: AtomicU64,
+    pub stale: AtomicU64,
+    pub panics: AtomicU64,
+    pub read_bytes_store: AtomicU64,
+    pub read_bytes_window: AtomicU64,
+    pub read_bytes_origin: AtomicU64,
+    pub read_bytes_peer: AtomicU64,
+    pub peer_errors: AtomicU64,
+    pub peer_served: AtomicU64,
+    pub peer_served_bytes: AtomicU64,
+    pub origin_gets: AtomicU64,
+    pub origin_bytes: AtomicU64,
+    pub origin_errors: AtomicU64,
+    pub fetches_running: AtomicU64,
+}
+
+/// Adds `n`. Counters order nothing, so relaxed is enough.
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+impl StatsCounters {
+    /// Name and value of each one that only grows.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        self.values().filter(|(name, _)| name.ends_with("_total"))
+    }
+
+    /// Name and value of each one, gauges included.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        [
+            ("fs_reads_total", &self.reads),
+            ("fs_lookups_total", &self.lookups),
+            ("fs_errors_total", &self.errors),
+            ("fs_stale_total", &self.stale),
+            ("fs_panics_total", &self.panics),
+            ("fs_read_bytes_store_total", &self.read_bytes_store),
+            ("fs_read_bytes_window_total", &self.read_bytes_window),
+            ("fs_read_bytes_origin_total", &self.read_bytes_origin),
+            ("fs_read_bytes_peer_total", &self.read_bytes_peer),
+            ("fs_peer_errors_total", &self.peer_errors),
+            ("fs_peer_served_total", &self.peer_served),
+            ("fs_peer_served_bytes_total", &self.peer_served_bytes),
+            ("fs_origin_gets_total", &self.origin_gets),
+            ("fs_origin_bytes_total", &self.origin_bytes),
+            ("fs_origin_errors_total", &self.origin_errors),
+            ("fs_fetches_running", &self.fetches_running),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+        .into_iter()
+    }
+}
