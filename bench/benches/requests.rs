@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use larder_cachenode::{CacheSpec, Dataset, DatasetConfig, open_manifest};
+use larder_cachenode::{CacheSpec, Dataset, FetchConfig, open_manifest};
 use larder_dataset::manifest::PlainFile;
 use larder_dataset::{ManifestBuilder, NameRules, PolicyKind, VersionTag};
 use larder_fs::connection::{ServeConfig, serve};
@@ -88,7 +88,7 @@ fn requests(criterion: &mut Criterion) {
         larder_origin::open(&url.parse().unwrap(), &OriginConfig::default()).unwrap(),
         None,
         runtime.handle(),
-        DatasetConfig::DEFAULT,
+        FetchConfig::DEFAULT,
     )
     .unwrap();
     let (ours, theirs) =

@@ -1,6 +1,8 @@
-//! What is counted for each open dataset. The counters are passed in, so that metrics and tests read the same numbers.
+//! The counters of an open dataset and of the store, by name. The counters are passed in, so that metrics and tests read the same numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_store::StoreCounters;
 
 /// Counters of one dataset, by the names of `telemetry`'s table.
 #[derive(Debug, Default)]
@@ -58,4 +60,19 @@ impl StatsCounters {
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
         .into_iter()
     }
+}
+
+/// The store's counters over all of its datasets, by name.
+pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 9] {
+    [
+        ("store_admitted_total", store.admitted.get()),
+        ("store_admitted_bytes_total", store.admitted_bytes.get()),
+        ("store_refused_total", store.refused.get()),
+        ("store_evicted_total", store.evicted.get()),
+        ("store_corrupt_total", store.corrupt()),
+        ("store_read_errors_total", store.read_errors.get()),
+        ("store_write_errors_total", store.write_errors.get()),
+        ("store_index_dropped_total", store.index_dropped.get()),
+        ("store_index_errors_total", store.index_errors.get()),
+    ]
 }

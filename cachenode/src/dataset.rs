@@ -1,60 +1,45 @@
-//! A dataset being served: its manifest, its part of the store, and what brings in the rest.
+//! A dataset being served: its manifest, its part of the store, and the fetcher of what the store lacks.
 //!
-//! [`Dataset::read_now`] is the hot path: it answers from the store or the window and never waits. What it cannot answer
-//! goes to [`Dataset::read_later`], off the FUSE threads.
+//! [`Dataset::read_now`] is the hot path: it answers from the store or the window and never waits. Reads that it cannot
+//! answer go to [`Dataset::read_later`], off the FUSE threads.
+
+mod description;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, File, FileIndex, ManifestError, PolicyKind};
-use larder_import::object_range;
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, Buffers, ReadError};
 use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Store, StoreCounters, StoreError, Usage};
 use tokio::runtime::Handle;
 
-use crate::counters::{StatsCounters, add};
-use crate::fetch::{FetchError, Fetched, Fetcher, Tier};
+use crate::counters::{StatsCounters, add, store_values};
+use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::sharing::Sharing;
-use crate::stats::{CacheStats, DatasetSummary, ProcessStats, Stats};
+use crate::stats::{CacheStats, Stats};
 use crate::warm::Warmer;
 
-/// What a dataset is served with.
-#[derive(Clone, Copy, Debug)]
-pub struct DatasetConfig {
-    /// The longest a read may wait for the origin; then ETIMEDOUT.
-    pub read_deadline: Duration,
-    /// Bytes on their way from the origin into the store; who wants more waits. At least 8 MiB.
-    pub fetch_bytes: u64,
-    /// Memory for blocks that the store does not keep, while they are being read.
-    pub window_bytes: u64,
-}
+use description::Description;
 
-impl DatasetConfig {
-    /// What `larder mount` uses unless told otherwise.
-    pub const DEFAULT: Self =
-        Self { read_deadline: Duration::from_secs(60), fetch_bytes: 64 << 20, window_bytes: 64 << 20 };
-}
-
-/// What part of the store a dataset gets.
+/// A dataset's part of the store.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSpec {
     /// Bytes of the dataset that the store may keep.
     pub reservation_bytes: u64,
-    /// What happens once they are full.
+    /// What is kept when not all blocks fit.
     pub policy: PolicyKind,
     /// Seed of the random policy.
     pub seed: u64,
 }
 
-/// Why a dataset cannot be served.
+/// The reason that a dataset cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The manifest does not hold together.
+    /// The manifest is not consistent.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// The store cannot be used.
@@ -63,11 +48,11 @@ pub enum OpenError {
 }
 
 thread_local! {
-    /// Where a read that spans blocks is put together.
+    /// Joins the parts of a read that spans blocks.
     static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A snapshot with its store and origin. Shared by all threads of a mount.
+/// A snapshot with its part of the store and its origin. Shared by all threads that read it.
 #[derive(Debug)]
 pub struct Dataset {
     manifest: Arc<MappedManifest>,
@@ -77,15 +62,12 @@ pub struct Dataset {
     sharing: Option<Arc<Sharing>>,
     warmer: Warmer,
     counters: Arc<StatsCounters>,
-    name: String,
-    origin_url: String,
-    started: Instant,
-    socket: OnceLock<PathBuf>,
+    description: Description,
 }
 
 impl Dataset {
-    /// Serves `manifest` out of `store`, and `origin` for the rest, whose fetches run on `runtime`; `sharing` if other nodes
-    /// cache it too. Errors say what to do.
+    /// Serves `manifest` from `store`, and from `origin` what the store lacks. Fetches run on `runtime`. `sharing` if other
+    /// nodes cache the dataset too.
     pub fn open(
         manifest: Arc<MappedManifest>,
         store: &Store,
@@ -93,18 +75,17 @@ impl Dataset {
         origin: Arc<dyn Origin>,
         sharing: Option<Arc<Sharing>>,
         runtime: &Handle,
-        config: DatasetConfig,
+        config: FetchConfig,
     ) -> Result<Arc<Self>, OpenError> {
-        let (name, origin_url) = manifest.name_and_origin()?;
-        let (name, origin_url) = (name.to_owned(), origin_url.to_owned());
+        let description = Description::new(Arc::clone(&manifest))?;
         let lens = {
             let manifest = Arc::clone(&manifest);
-            // A block that the manifest does not describe has no length that could match its record's.
+            // The length 0, of a block that the manifest does not describe, matches no record.
             move |block| block_len(&manifest, block).unwrap_or(0)
         };
         let cache = store.dataset(CacheConfig {
             snapshot: manifest.snapshot(),
-            name: name.clone(),
+            name: description.name().to_owned(),
             blocks: manifest.totals().blocks,
             reservation_bytes: spec.reservation_bytes,
             policy: spec.policy,
@@ -130,10 +111,7 @@ impl Dataset {
             fetcher,
             sharing,
             counters,
-            name,
-            origin_url,
-            started: Instant::now(),
-            socket: OnceLock::new(),
+            description,
         }))
     }
 
@@ -142,33 +120,33 @@ impl Dataset {
         &self.manifest
     }
 
-    /// The mount's counters.
+    /// The dataset's counters.
     pub fn counters(&self) -> &Arc<StatsCounters> {
         &self.counters
     }
 
-    /// Where fetches run.
+    /// The runtime of its fetches.
     pub fn runtime(&self) -> &Handle {
         self.fetcher.runtime()
     }
 
-    /// Notes where the daemon that serves it listens, for who reads the stats.
+    /// Sets the socket of the daemon that serves it, shown in the stats.
     pub fn served_at(&self, socket: PathBuf) {
-        let _ = self.socket.set(socket);
+        self.description.set_socket(socket);
     }
 
-    /// Fetches from `origin` from now on: the same data, reached with other credentials.
+    /// Fetches from `origin` from now on: the same data, with other credentials.
     pub fn replace_origin(&self, origin: Arc<dyn Origin>) {
         self.fetcher.replace_origin(origin);
     }
 
-    /// Starts to fill the store, unless that is going on already.
+    /// Starts to fill the store, unless it is being filled already.
     pub fn start_warming(&self) {
         self.warmer.start();
     }
 
     /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns false
-    /// without having called it. Never waits for the network, takes no lock that readers share, allocates nothing.
+    /// without calling it. Never waits for the network, takes no lock that readers share, allocates nothing.
     pub fn read_now(&self, file: &File<'_>, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {
         let mut parts = file.parts(offset, u64::from(len));
         let Some(first) = parts.next() else {
@@ -207,7 +185,7 @@ impl Dataset {
         }
     }
 
-    /// Answers a read, bringing in what is missing. Errors after at most the read deadline.
+    /// Answers a read, and fetches what is missing. Fails after at most the read deadline. Cancel-safe: the fetch continues.
     pub async fn read_later(&self, index: FileIndex, offset: u64, len: u32) -> Result<Bytes, FetchError> {
         let parts: Vec<BlockPart> = self.manifest.file(index)?.parts(offset, u64::from(len)).collect();
         if let [part] = parts[..] {
@@ -233,12 +211,12 @@ impl Dataset {
         Ok(bytes)
     }
 
-    /// Its name.
+    /// The name of the dataset.
     pub fn name(&self) -> &str {
-        &self.name
+        self.description.name()
     }
 
-    /// How other nodes share it, if they do.
+    /// How it is shared with other nodes, if it is.
     pub fn sharing(&self) -> Option<&Sharing> {
         self.sharing.as_deref()
     }
@@ -281,42 +259,17 @@ impl Dataset {
         Ok(bytes)
     }
 
-    /// The URL of a file's object; for a packed file, of its pack with the bytes' place in it.
+    /// The URL of a file's object; for a packed file, the URL of its pack and the range of its bytes.
     pub fn origin_of(&self, file: &File<'_>) -> Result<Vec<u8>, ManifestError> {
-        let object = object_range(&self.manifest, file, 0..file.size)?;
-        let mut url = self.origin_url.trim_end_matches('/').as_bytes().to_vec();
-        url.push(b'/');
-        url.extend_from_slice(&object.key);
-        if self.manifest.is_packed() {
-            url.extend_from_slice(format!("#bytes={}-{}", object.range.start, object.range.end).as_bytes());
-        }
-        Ok(url)
-    }
-
-    fn dataset_stats(&self) -> DatasetSummary {
-        let totals = self.manifest.totals();
-        DatasetSummary {
-            name: self.name.clone(),
-            origin: self.origin_url.clone(),
-            snapshot: self.manifest.snapshot().to_string(),
-            files: totals.files,
-            dirs: totals.dirs,
-            blocks: totals.blocks,
-            bytes: totals.bytes,
-            packed: self.manifest.is_packed(),
-            manifest_bytes: self.manifest.len_bytes(),
-        }
+        self.description.origin_of(file)
     }
 
     /// `.larder/manifest.json`.
     pub fn describe(&self) -> serde_json::Value {
-        let mut value = serde_json::to_value(self.dataset_stats()).unwrap_or_default();
-        value["created_unix_seconds"] = (self.manifest.created_ns() / 1_000_000_000).into();
-        value["packs"] = self.manifest.totals().packs.into();
-        value
+        self.description.manifest_json()
     }
 
-    /// How the dataset's part of the store stands.
+    /// How much of its reservation is used.
     pub fn cache_usage(&self) -> Usage {
         self.cache.usage()
     }
@@ -325,7 +278,7 @@ impl Dataset {
     pub fn stats(&self) -> Stats {
         let usage = self.cache.usage();
         Stats {
-            dataset: self.dataset_stats(),
+            dataset: self.description.summary(),
             cache: CacheStats {
                 policy: usage.policy.to_string(),
                 capacity_bytes: usage.capacity_bytes,
@@ -334,7 +287,7 @@ impl Dataset {
                 degraded: usage.degraded.map(str::to_owned),
             },
             warm: self.warmer.state(),
-            process: ProcessStats::now(self.started.elapsed().as_secs(), self.socket.get().cloned()),
+            process: self.description.process(),
             metrics: self
                 .values()
                 .chain(store_values(&self.store_counters))
@@ -360,26 +313,12 @@ impl Dataset {
         self.fetcher.wait_idle().await;
     }
 
-    /// Waits for what is still on its way into the store, once the mount is over, so that the store can be closed clean.
+    /// Stops warming, and waits until the store has written every block in flight, so that it can be closed cleanly. Called when
+    /// the dataset has no readers any more.
     pub async fn drain(&self) {
         self.warmer.stop();
         self.fetcher.drain().await;
     }
-}
-
-/// What the store counts for all of its datasets, by name.
-pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 9] {
-    [
-        ("store_admitted_total", store.admitted.get()),
-        ("store_admitted_bytes_total", store.admitted_bytes.get()),
-        ("store_refused_total", store.refused.get()),
-        ("store_evicted_total", store.evicted.get()),
-        ("store_corrupt_total", store.corrupt()),
-        ("store_read_errors_total", store.read_errors.get()),
-        ("store_write_errors_total", store.write_errors.get()),
-        ("store_index_dropped_total", store.index_dropped.get()),
-        ("store_index_errors_total", store.index_errors.get()),
-    ]
 }
 
 fn block_len(manifest: &MappedManifest, block: BlockIndex) -> Result<u32, ManifestError> {

@@ -1,142 +1,103 @@
-//! Brings in the blocks that the store lacks: one GET for a block, however many readers wait for it, or for several blocks.
-//! Where nodes share their caches it asks the block's owner first ([`sharing`](crate::sharing)).
+//! Fetches the blocks that the store lacks: one GET for a block, however many readers wait for it, or for several blocks.
+//! Where nodes share their caches, the block's owner is asked first ([`sharing`](crate::sharing)).
 //!
-//! A block on its way has a seat on a *flight*: a task that asks the origin, hands each block to whoever waits for it as soon
-//! as its bytes are there ([`landing`]), then lets the store keep them if its policy says so. It ends only when the bytes are in
-//! the store or in the window, so that a later reader finds them in one of the three and never asks the origin again. A
-//! packed file brings its neighbours along as long as the store has room for them; readers in order are read ahead of
-//! ([`ahead`](crate::ahead)).
+//! A block that is fetched is *in flight*: a task requests it, hands it to its waiters as soon as its bytes are there
+//! ([`receive`]), then writes it to the store if the policy admits it ([`keep`]). The block stays in flight until its bytes
+//! are in the store or in the window. A later reader therefore finds it in one of the three, and never causes a second GET.
+//! The fetch of a packed file includes its neighbours as long as the store has room for them. Readers in order are read ahead
+//! of ([`ahead`](crate::ahead)).
 //!
-//! Invariants: at most one flight for a block; all together hold at most `fetch_bytes`; each ends within the read deadline;
-//! no lock is held across an await.
+//! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends within
+//! the read deadline; no lock is held across an await.
 
+mod config;
+mod context;
 mod error;
 mod extent;
-mod flight;
-mod landing;
+mod in_flight;
+mod keep;
+mod origin;
+mod outcome;
+mod peers;
+mod purpose;
+mod receive;
+mod subscribers;
+mod table;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
-use larder_import::{ObjectRange, object_range};
-use larder_origin::{Origin, OriginError};
+use larder_origin::Origin;
 use larder_peers::{BlockBytes, ReadError};
-use larder_store::{AdmissionPermit, DatasetCache, Lookup};
+use larder_store::DatasetCache;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, warn};
 
 use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, ReadAhead};
-use crate::counters::{StatsCounters, add};
-use crate::dataset::DatasetConfig;
+use crate::counters::StatsCounters;
 use crate::manifest_file::MappedManifest;
 use crate::sharing::{Asker, Route, Sharing};
-use crate::window::Window;
-use larder_dataset::Chain;
 
-use flight::{Flight, Landed, Listed, Running, Seat, landed};
-use landing::{Kept, Landing, Ticket};
+use context::FetchContext;
+use in_flight::InFlight;
+use keep::Keeper;
+use origin::FromOrigin;
+use outcome::Outcome;
+use peers::FromPeers;
+use purpose::Purpose;
+use receive::BlockReceiver;
+use table::{InFlightTable, StartedFetch};
 
+pub use config::FetchConfig;
 pub use error::FetchError;
+pub(crate) use outcome::Tier;
 
-/// How often a block whose checksum is wrong is asked for again.
-const CHECKSUM_ATTEMPTS: u32 = 3;
-
-/// Files that are looked at on either side of a packed one, and ahead of a reader: many are tiny or empty, and others wait
-/// for the list of flights meanwhile.
-const WALK_FILES: usize = 256;
-
-/// Room for the largest flight there can be: a run of [`extent::EXTENT_BYTES`], and a block that begins at its end.
+/// Memory for the largest possible fetch: an extent, and a block that begins at its end.
 const FETCH_BYTES_LEAST: u64 = 8 << 20;
 
-/// Interval between two looks at whether all fetches have ended.
+/// Interval between two checks of whether all fetches have ended.
 const SETTLE_POLL: Duration = Duration::from_millis(2);
-
-/// Failed fetches are logged at most this often.
-const LOG_EVERY_SECONDS: u64 = 10;
 
 /// Bytes of a part of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Fetched {
     /// Exactly the part's bytes.
     pub(crate) bytes: Bytes,
-    /// Where they were.
+    /// Where they were found.
     pub(crate) tier: Tier,
 }
 
-/// Where bytes were that the store did not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tier {
-    /// In memory already.
-    Window,
-    /// At another node.
-    Peer,
-    /// At the origin.
-    Origin,
-}
-
-/// What a flight is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Somebody waits for the bytes.
-    Read,
-    /// To fill the store; pointless if the store does not keep it.
-    Warm,
-    /// Another node waits for the bytes; `forwarded` if it wants no third one asked.
-    Peer { forwarded: bool },
-}
-
-impl Purpose {
-    fn asker(self) -> Asker {
-        match self {
-            Self::Read | Self::Warm => Asker::Here,
-            Self::Peer { forwarded } => Asker::Peer { forwarded },
-        }
-    }
-}
-
-/// What a warming fetch came to.
+/// The outcome of warming a block.
 #[derive(Clone, Debug)]
 pub(crate) enum Warmed {
     /// The block is in the store.
     Kept,
-    /// The store does not take it.
+    /// The store does not admit it.
     NoRoom,
     /// Another node keeps it.
     NotOurs,
-    /// It could not be had; the flight has counted and logged why.
+    /// It could not be fetched. The error was counted and logged.
     Failed,
 }
 
-/// Brings in blocks. Shared by all readers of a mount.
+/// Fetches the blocks of a dataset. Shared by all of its readers.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
-    manifest: Arc<MappedManifest>,
-    cache: Arc<DatasetCache>,
-    /// Replaced when newer credentials come. Taken once a flight, never held across a wait.
-    origin: RwLock<Arc<dyn Origin>>,
-    /// None: this node shares with nobody.
-    sharing: Option<Arc<Sharing>>,
-    counters: Arc<StatsCounters>,
-    runtime: Handle,
-    config: DatasetConfig,
-    flights: Mutex<HashMap<BlockIndex, Flight>>,
-    window: Window,
+    context: Arc<FetchContext>,
+    in_flight: Arc<InFlightTable>,
+    peers: FromPeers,
+    origin: FromOrigin,
+    keeper: Keeper,
     ahead: ReadAhead,
-    /// KiB of blocks that may be on their way at a time.
-    room: Arc<Semaphore>,
+    /// Permits for KiB of blocks in flight.
+    memory: Arc<Semaphore>,
     tasks: TaskTracker,
-    store_counted: AtomicBool,
-    started: Instant,
-    /// When a failure was last logged, in seconds since `started` and [`LOG_EVERY_SECONDS`] before it.
-    last_logged: AtomicU64,
+    runtime: Handle,
 }
 
 impl Fetcher {
@@ -147,66 +108,58 @@ impl Fetcher {
         sharing: Option<Arc<Sharing>>,
         counters: Arc<StatsCounters>,
         runtime: Handle,
-        config: DatasetConfig,
+        config: FetchConfig,
     ) -> Self {
         let ahead = ReadAhead::new(manifest.totals().blocks);
+        let context = Arc::new(FetchContext::new(manifest, cache, counters, config));
         Self {
-            manifest,
-            cache,
-            origin: RwLock::new(origin),
-            sharing,
-            counters,
-            runtime,
-            config,
-            flights: Mutex::default(),
-            window: Window::new(config.window_bytes),
+            in_flight: Arc::default(),
+            peers: FromPeers::new(Arc::clone(&context), sharing),
+            origin: FromOrigin::new(Arc::clone(&context), origin),
+            keeper: Keeper::new(Arc::clone(&context), runtime.clone()),
+            context,
             ahead,
-            room: Arc::new(Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize)),
+            memory: Arc::new(Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize)),
             tasks: TaskTracker::new(),
-            store_counted: AtomicBool::new(false),
-            started: Instant::now(),
-            last_logged: AtomicU64::new(0),
+            runtime,
         }
-    }
-
-    fn lock_flights(&self) -> MutexGuard<'_, HashMap<BlockIndex, Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Flights that start from now on ask `origin`.
+    /// Fetches that start from now on use `origin`.
     pub(crate) fn replace_origin(&self, origin: Arc<dyn Origin>) {
-        *self.origin.write().unwrap_or_else(PoisonError::into_inner) = origin;
+        self.origin.replace(origin);
     }
 
     pub(crate) fn window_bytes(&self) -> u64 {
-        self.window.bytes()
+        self.context.window.bytes()
     }
 
-    /// Waits until no flight is left, when no reader starts one any more. At most the read deadline and a disk write.
+    /// Waits until no fetch is left. Called when no reader can start one any more. Takes at most the read deadline and a disk
+    /// write.
     pub(crate) async fn drain(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Waits until no fetch is in flight and every block that was fetched is in the store or in the window. A fetch that
-    /// starts meanwhile is waited for, too. Cancel-safe.
+    /// Waits until no fetch is in flight and every block that was fetched is in the store or in the window. Waits for fetches
+    /// that start meanwhile, too. Cancel-safe.
     pub(crate) async fn wait_idle(&self) {
         while !self.tasks.is_empty() {
             tokio::time::sleep(SETTLE_POLL).await;
         }
     }
 
-    /// A part's bytes, if its block is in the window. Counts the part as read.
+    /// A part's bytes, if its block is in the window. Marks the part as read.
     pub(crate) fn in_window(&self, part: &BlockPart) -> Option<Bytes> {
-        let block = self.window.read(part.block, part.start..part.start + part.len)?;
+        let block = self.context.window.read(part.block, part.start..part.start + part.len)?;
         Some(slice(&block, part))
     }
 
-    /// A part's bytes, from the window, from a flight under way, or from a new one. Cancel-safe: the flight goes on.
+    /// A part's bytes: from the window, from a fetch in flight, or from a new one. Cancel-safe: the fetch continues.
     pub(crate) async fn fetch(self: &Arc<Self>, file: FileIndex, part: BlockPart) -> Result<Fetched, FetchError> {
         loop {
             if let Some(bytes) = self.in_window(&part) {
@@ -216,20 +169,21 @@ impl Fetcher {
             if self.ahead.missed(part.block, first_of_file) {
                 self.read_ahead(part.block, part.block);
             }
-            match self.ride(file, part, Purpose::Read).await {
-                Landed::Bytes(block, tier) => {
-                    self.window.mark_read(part.block, part.start..part.start + part.len);
+            let (in_flight, _) = self.join_or_start(file, part, Purpose::Read);
+            match in_flight.outcome().await {
+                Outcome::Fetched(block, tier) => {
+                    self.context.window.mark_read(part.block, part.start..part.start + part.len);
                     return Ok(Fetched { bytes: slice(&block, &part), tier });
                 }
-                Landed::Failed(error) => return Err(error),
-                // It was another's flight, which never asked for this block: start one for ourselves.
-                Landed::NotKept | Landed::LeftOut => {}
+                Outcome::Failed(error) => return Err(error),
+                // The fetch that this reader joined did not request the block.
+                Outcome::NotAdmitted | Outcome::Skipped => {}
             }
         }
     }
 
-    /// A part's bytes for another node: from the window, or from a flight, as they come. None: the block is on a flight that
-    /// asks other nodes, and waiting for it could be waiting for the one who asks.
+    /// A part's bytes for a peer: from the window, or from a fetch as they arrive. None: the block is in flight from another
+    /// peer. To wait for it could be to wait for the requesting peer.
     pub(crate) async fn fetch_for_peer(
         self: &Arc<Self>,
         file: FileIndex,
@@ -237,16 +191,16 @@ impl Fetcher {
         forwarded: bool,
     ) -> Result<Option<BlockBytes>, FetchError> {
         loop {
-            if let Some(block) = self.window.peek(part.block) {
+            if let Some(block) = self.context.window.peek(part.block) {
                 return Ok(Some(BlockBytes::whole(slice(&block, &part))));
             }
-            let purpose = Purpose::Peer { forwarded };
-            let (flight, route) = self.board(file, part, purpose);
-            if flight.asks_peers && route.nodes.is_empty() {
+            let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded });
+            if in_flight.asks_peers && route.nodes.is_empty() {
                 return Ok(None);
             }
-            let mut pieces = flight.follow(part.start as usize..(part.start + part.len) as usize);
-            drop(flight);
+            let mut pieces = in_flight.subscribe(part.start as usize..(part.start + part.len) as usize);
+            // A waiter would count as a reader of this node.
+            drop(in_flight);
             if let Some(first) = pieces.recv().await {
                 let first = first?;
                 if first.len() == part.len as usize {
@@ -258,7 +212,7 @@ impl Fetcher {
         }
     }
 
-    /// A read has come to this block: whoever reads blocks in order is kept ahead of.
+    /// Records a read of this block, and continues to read ahead if it is the block at which to do so.
     pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
         if let Some(last) = self.ahead.touched(block) {
             let fetcher = Arc::clone(self);
@@ -266,282 +220,123 @@ impl Fetcher {
         }
     }
 
-    /// Starts flights for the blocks after `block`, those up to `last` left out, which were started before and may have been
-    /// read and be gone again; and sees to it that it goes on so.
+    /// Starts to fetch the blocks after `block`, and marks the block at which to continue. Those up to `last` were started
+    /// before, may have been read and dropped again, and are not fetched again.
     fn read_ahead(self: &Arc<Self>, block: BlockIndex, last: BlockIndex) {
-        let (mut bytes, mut coming, mut started) = (0, Vec::new(), false);
-        let Ok(first) = self.manifest.file_of_block(block) else { return };
-        'files: for file_index in (first.0..).map(FileIndex).take(WALK_FILES) {
-            let Ok(file) = self.manifest.file(file_index) else { break };
+        let (mut bytes, mut blocks_ahead, mut has_started) = (0, Vec::new(), false);
+        let FetchContext { manifest, cache, window, .. } = &*self.context;
+        let Ok(first) = manifest.file_of_block(block) else { return };
+        'files: for file_index in (first.0..).map(FileIndex).take(extent::WALK_FILES) {
+            let Ok(file) = manifest.file(file_index) else { break };
             for part in file.parts(0, file.size).filter(|part| part.block > block) {
-                if bytes >= AHEAD_BYTES || coming.len() >= AHEAD_BLOCKS {
+                if bytes >= AHEAD_BYTES || blocks_ahead.len() >= AHEAD_BLOCKS {
                     break 'files;
                 }
                 bytes += u64::from(part.block_len);
-                coming.push(part.block);
-                if part.block > last && !self.cache.contains(part.block) && !self.window.contains(part.block) {
-                    let _ = self.board(file_index, part, Purpose::Read);
-                    started = true;
+                blocks_ahead.push(part.block);
+                if part.block > last && !cache.contains(part.block) && !window.contains(part.block) {
+                    let _ = self.join_or_start(file_index, part, Purpose::Read);
+                    has_started = true;
                 }
             }
         }
-        // Where all is here already the stream has caught up with an earlier reader, and ends.
-        if let (true, Some(&middle), Some(&end)) = (started, coming.get(coming.len() / 2), coming.last()) {
+        // If every block is here already, the stream has caught up with an earlier reader, and ends.
+        if let (true, Some(&middle), Some(&end)) =
+            (has_started, blocks_ahead.get(blocks_ahead.len() / 2), blocks_ahead.last())
+        {
             self.ahead.mark(middle, end.max(last));
         }
     }
 
-    /// Brings a block into the store, unless the store does not take it.
+    /// Fetches a block into the store, unless the store does not admit it.
     pub(crate) async fn warm(self: &Arc<Self>, file: FileIndex, whole: BlockPart) -> Warmed {
         loop {
-            if self.cache.contains(whole.block) {
+            if self.context.cache.contains(whole.block) {
                 return Warmed::Kept;
             }
-            if !self.route(file, whole.block, Asker::Here).keep {
+            if !self.peers.route(file, whole.block, Asker::Here).keep {
                 return Warmed::NotOurs;
             }
-            match self.ride(file, whole, Purpose::Warm).await {
-                Landed::Bytes(..) => return Warmed::Kept,
-                Landed::NotKept => return Warmed::NoRoom,
-                Landed::Failed(_) => return Warmed::Failed,
-                Landed::LeftOut => {}
+            let (in_flight, _) = self.join_or_start(file, whole, Purpose::Warm);
+            match in_flight.outcome().await {
+                Outcome::Fetched(..) => return Warmed::Kept,
+                Outcome::NotAdmitted => return Warmed::NoRoom,
+                Outcome::Failed(_) => return Warmed::Failed,
+                Outcome::Skipped => {}
             }
         }
     }
 
-    /// Where a block comes from.
-    fn route(&self, file: FileIndex, block: BlockIndex, asker: Asker) -> Route {
-        let Some(sharing) = &self.sharing else { return Route::ALONE };
-        sharing.route(extent::place_key(&self.manifest, file, block), asker)
-    }
-
-    /// Waits for the block's flight, after starting it if there is none.
-    async fn ride(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> Landed {
-        landed(self.board(file, part, purpose).0).await
-    }
-
-    /// The block's flight, after starting it if there is none; and the way that this purpose would have taken.
-    fn board(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> (Flight, Route) {
-        let route = self.route(file, part.block, purpose.asker());
-        let mut flights = self.lock_flights();
-        if let Some(flight) = flights.get(&part.block) {
-            return (flight.clone(), route);
-        }
-        let mut run = vec![(file, part)];
-        // Only who asks the origin, and keeps what it gets, takes neighbours along: they have the same owner.
-        if route.nodes.is_empty() && route.keep {
-            let on_the_way = |block| flights.contains_key(&block);
-            run.extend(extent::neighbours(&self.manifest, &self.cache, on_the_way, file, &part));
-        }
+    /// Joins the block's fetch in flight, or starts one. The route is that of this purpose; the fetch that was joined may have
+    /// another.
+    fn join_or_start(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> (InFlight, Route) {
+        let route = self.peers.route(file, part.block, purpose.asker());
         let asks_peers = !route.nodes.is_empty();
-        let seats: Vec<Seat> = run
-            .into_iter()
-            .map(|(file, part)| {
-                let (flight, seat) = Flight::new(file, part, asks_peers);
-                flights.insert(part.block, flight);
-                seat
-            })
-            .collect();
-        let flight = flights[&part.block].clone();
-        drop(flights);
-        if let Some(last) = seats.iter().map(|seat| seat.part.block).max() {
-            self.ahead.fetched_run(last, seats.len());
+        let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, |in_flight| {
+            // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours have the
+            // same owner.
+            if asks_peers || !route.keep {
+                return Vec::new();
+            }
+            extent::neighbours(&self.context.manifest, &self.context.cache, in_flight, file, &part)
+        });
+        if let Some(started) = started {
+            if let Some(last) = started.blocks.iter().map(|pending| pending.part.block).max() {
+                self.ahead.fetched_run(last, started.blocks.len());
+            }
+            self.tasks.spawn_on(Arc::clone(self).run(started, purpose, route.clone()), &self.runtime);
         }
-        let (fetcher, way) = (Arc::clone(self), route.clone());
-        self.tasks.spawn_on(fetcher.fly(seats, purpose, way), &self.runtime);
-        (flight, route)
+        (in_flight, route)
     }
 
-    /// The flight itself, of one block or of one and its neighbours. Each lands as soon as its bytes are there; all are on
-    /// the list of flights until they are kept somewhere.
-    async fn fly(self: Arc<Self>, mut seats: Vec<Seat>, purpose: Purpose, route: Route) {
-        let blocks = seats.iter().map(|seat| seat.part.block).collect();
-        let mut listed = Listed { fetcher: Arc::clone(&self), blocks };
-        let first = seats[0].part;
-        // Another flight may have landed between the reader's look at store and window and this one's start.
-        if let Some(block) = self.already_here(first).await {
-            seats.remove(0).land(Landed::Bytes(block, Tier::Window));
-            return listed.leave(seats);
+    /// Runs a fetch of one block, or of one and its neighbours. Each is completed as soon as its bytes are there. All are in
+    /// the table until they are in the store or in the window.
+    async fn run(self: Arc<Self>, started: StartedFetch, purpose: Purpose, route: Route) {
+        let StartedFetch { mut blocks, mut entries } = started;
+        let first = blocks[0].part;
+        // Another fetch may have ended between the reader's look at store and window and the start of this one.
+        if let Some(bytes) = self.keeper.find(first).await {
+            let neighbours = blocks.split_off(1);
+            entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
+            return entries.release(neighbours, &Outcome::Skipped);
         }
-        let reservation = if route.keep { self.reserve(first, purpose).await } else { None };
-        if reservation.is_none() && purpose == Purpose::Warm {
-            seats.remove(0).land(Landed::NotKept);
-            return listed.leave(seats);
+        let permit = if route.keep { self.keeper.admit(first, purpose).await } else { None };
+        if permit.is_none() && purpose == Purpose::Warm {
+            let neighbours = blocks.split_off(1);
+            entries.release(blocks, &Outcome::NotAdmitted);
+            return entries.release(neighbours, &Outcome::Skipped);
         }
-        let (aboard, left_out) = self.settle(seats, reservation);
-        listed.leave(left_out);
-        let running = Running::new(&self.counters);
-        let kib = aboard.iter().map(|ticket| ticket.seat.part.block_len >> 10).sum::<u32>() + 1;
-        let mut landing = Landing::new(&self, purpose, aboard);
-        let deadline = self.config.read_deadline;
-        let mut room = None;
+        let (expected, skipped) = self.keeper.admit_neighbours(blocks, permit);
+        entries.release(skipped, &Outcome::Skipped);
+        let running = self.context.running();
+        let kib = expected.iter().map(|block| block.pending.part.block_len >> 10).sum::<u32>() + 1;
+        let mut receiver = BlockReceiver::new(&self.context, purpose, expected);
+        let deadline = self.context.config.read_deadline;
+        let mut memory = None;
         let fetched = tokio::time::timeout(deadline, async {
-            room = Some(Arc::clone(&self.room).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
-            if let Some(block) = self.get_from_peers(&landing, &route).await {
-                landing.has_all_of_first(block);
-            } else {
-                self.get(first.block, &mut landing).await?;
+            memory = Some(Arc::clone(&self.memory).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
+            let from_peer = match receiver.only() {
+                Some(pending) => self.peers.fetch(pending, &route).await,
+                None => None,
+            };
+            match from_peer {
+                Some(block) => receiver.receive_from_peer(block),
+                None => self.origin.fetch(first.block, &mut receiver).await?,
             }
             Ok(())
         });
         let timed_out = FetchError::TimedOut { block: first.block, deadline };
         let fetched = fetched.await.unwrap_or(Err(timed_out));
-        // What landed before a failure is kept all the same.
-        let kept = landing.end(fetched.err().as_ref());
-        if !kept.is_empty() {
+        // Blocks that were complete before a failure are kept all the same.
+        let to_keep = receiver.end(fetched.err().as_ref());
+        if !to_keep.is_empty() {
             let fetcher = Arc::clone(&self);
-            // The room is given back after the store's write, which is what bounds the memory of slow disks.
+            // The memory is given back after the store's write. That bounds the memory of slow disks.
             let keep = move || {
-                fetcher.keep(kept);
-                drop((listed, running, room));
+                fetcher.keeper.write(to_keep);
+                drop((entries, running, memory));
             };
             self.tasks.spawn_blocking_on(keep, &self.runtime);
-        }
-    }
-
-    /// Takes room for the neighbours of the first seat, and only free room. Who gets none is left out, and so is who lies
-    /// behind them, since one range brings all.
-    fn settle(&self, seats: Vec<Seat>, first: Option<AdmissionPermit>) -> (Vec<Ticket>, Vec<Seat>) {
-        let (mut aboard, mut left_out) = (Vec::with_capacity(seats.len()), Vec::new());
-        let mut seats = seats.into_iter();
-        let Some(own) = seats.next() else { return (aboard, left_out) };
-        let at = own.file;
-        aboard.push(Ticket { seat: own, reservation: first });
-        let (mut forward, mut backward) = (true, true);
-        for seat in seats {
-            let open = if seat.file > at { &mut forward } else { &mut backward };
-            let room = open.then(|| self.cache.admit_without_evicting(seat.part.block, seat.part.block_len)).flatten();
-            *open = room.is_some();
-            match room {
-                Some(room) => aboard.push(Ticket { seat, reservation: Some(room) }),
-                None => left_out.push(seat),
-            }
-        }
-        aboard.sort_by_key(|ticket| ticket.seat.file);
-        (aboard, left_out)
-    }
-
-    /// Writes blocks to the store; one that it does not take goes into the window. Blocks on the disk.
-    fn keep(&self, blocks: Vec<Kept>) {
-        for Kept { reservation, bytes, record } in blocks {
-            let block = reservation.block();
-            let record = record.unwrap_or_else(|| self.cache.record(block, &bytes));
-            if self.cache.write(reservation, &record).is_err() {
-                debug!(block = block.0, "block not kept");
-                self.window.insert(block, bytes);
-            }
-        }
-    }
-
-    /// Room for the block, if the policy gives it any. Warming makes no other block leave.
-    async fn reserve(&self, part: BlockPart, purpose: Purpose) -> Option<AdmissionPermit> {
-        // After a restart the store refuses until it has counted what it holds: a few milliseconds, on its own thread.
-        if !self.store_counted.load(Ordering::Relaxed) {
-            let (cache, patience) = (Arc::clone(&self.cache), self.config.read_deadline);
-            let counted = self.runtime.spawn_blocking(move || cache.wait_rebuilt(patience)).await;
-            self.store_counted.store(counted.unwrap_or(false), Ordering::Relaxed);
-        }
-        match purpose {
-            Purpose::Read | Purpose::Peer { .. } => self.cache.admit(part.block, part.block_len),
-            Purpose::Warm => self.cache.admit_without_evicting(part.block, part.block_len),
-        }
-    }
-
-    /// One line in ten seconds, however many fetches fail: the counter has them all.
-    fn log_failure(&self, block: BlockIndex, error: &FetchError) {
-        let now = self.started.elapsed().as_secs() + LOG_EVERY_SECONDS;
-        let last = self.last_logged.load(Ordering::Relaxed);
-        let due = now >= last + LOG_EVERY_SECONDS;
-        if due && self.last_logged.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            let failures = self.counters.origin_errors.load(Ordering::Relaxed);
-            warn!(block = block.0, failures, error = %Chain(error), "fetch from origin failed");
-        }
-    }
-
-    async fn already_here(&self, part: BlockPart) -> Option<Bytes> {
-        if let Some(block) = self.window.peek(part.block) {
-            return Some(block);
-        }
-        if !self.cache.contains(part.block) {
-            return None;
-        }
-        let cache = Arc::clone(&self.cache);
-        let read = move || match cache.read(part.block, part.block_len, 0, part.block_len, Bytes::copy_from_slice) {
-            Lookup::Hit(block) => Some(block),
-            Lookup::Miss => None,
-        };
-        self.runtime.spawn_blocking(read).await.ok().flatten()
-    }
-
-    /// The block of a flight from the first of its nodes that has it whole and with the right checksum. None: it has no
-    /// such nodes, or none of them answers as it should in half of the read deadline, which is counted.
-    async fn get_from_peers(&self, landing: &Landing<'_>, route: &Route) -> Option<Bytes> {
-        let (Some(sharing), Some(seat)) = (&self.sharing, landing.only()) else { return None };
-        let (block, crc) = (seat.part.block, self.manifest.block_crc(seat.part.block).ok()?);
-        let ask_all = async {
-            for node in &route.nodes {
-                match sharing.read(node, &seat.part).await {
-                    Ok(bytes) if crc.is_none_or(|crc| larder_dataset::crc32c(&bytes) == crc) => return Some(bytes),
-                    Ok(_) => warn!(
-                        block = block.0,
-                        ?node,
-                        "another node has wrong bytes: their checksum is not the manifest's"
-                    ),
-                    Err(error) => debug!(block = block.0, ?node, error = %Chain(&error), "not from another node"),
-                }
-                add(&self.counters.peer_errors, 1);
-            }
-            None
-        };
-        // The origin gets the other half.
-        tokio::time::timeout(self.config.read_deadline / 2, ask_all).await.unwrap_or_else(|_| {
-            add(&self.counters.peer_errors, 1);
-            None
-        })
-    }
-
-    /// The blocks of a run from the origin by one GET. Those that came with another checksum than the manifest's are asked
-    /// for again, each by itself.
-    async fn get(&self, asked_for: BlockIndex, landing: &mut Landing<'_>) -> Result<(), FetchError> {
-        self.get_once(asked_for, landing).await?;
-        for _ in 1..CHECKSUM_ATTEMPTS {
-            for block in landing.take_wrong() {
-                landing.await_again(block);
-                self.get_once(asked_for, landing).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn get_once(&self, asked_for: BlockIndex, landing: &mut Landing<'_>) -> Result<(), FetchError> {
-        let object = |seat: &Seat| {
-            let file = self.manifest.file(seat.file)?;
-            let end = seat.part.file_offset + u64::from(seat.part.block_len);
-            object_range(&self.manifest, &file, seat.part.file_offset..end)
-        };
-        let Some((first, last)) = landing.ends() else { return Ok(()) };
-        let ObjectRange { key, mut range, version } = object(first)?;
-        range.end = object(last)?.range.end;
-        let bytes = range.end - range.start;
-        let origin = Arc::clone(&self.origin.read().unwrap_or_else(PoisonError::into_inner));
-        let read = origin.read_to(&key, range, version.as_ref(), &mut |bytes| landing.take(bytes)).await;
-        read.map_err(|error| self.decide(asked_for, error))?;
-        add(&self.counters.origin_gets, 1);
-        add(&self.counters.origin_bytes, bytes);
-        Ok(())
-    }
-
-    fn decide(&self, block: BlockIndex, error: OriginError) -> FetchError {
-        match error {
-            OriginError::NotFound { .. } => FetchError::Gone { block },
-            OriginError::Stale { .. } => FetchError::Stale { block },
-            OriginError::Denied { .. } => FetchError::Denied { block, source: Arc::new(error) },
-            OriginError::TimedOut { .. } => FetchError::TimedOut { block, deadline: self.config.read_deadline },
-            OriginError::Busy { .. }
-            | OriginError::Truncated { .. }
-            | OriginError::TooLarge { .. }
-            | OriginError::Invalid { .. }
-            | OriginError::Unavailable { .. } => FetchError::Unavailable { block, source: Arc::new(error) },
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The engine of a node's cache: serves reads of a snapshot from the store, from peers, then from the origin.
 //!
-//! The cast, from the reader outwards: [`Dataset`] answers reads; `fetch` fetches what the store lacks, once per block
+//! The cast, from the reader outwards: [`Dataset`] answers reads; [`fetch`] fetches what the store lacks, once per block
 //! however many readers wait for it; `window` holds blocks that the store does not keep while they are being read; `ahead`
-//! detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which peer owns a block.
-//! Around them: [`node`] has the store, all open datasets and the peers; [`process`] is what the programs `larderd` and
-//! `cachenode` have in common. [`source`] turns a URL or a path into a mapped manifest and its origin; [`stats`] counts.
+//! detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which node owns a block.
+//! Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common part of the programs
+//! `larderd` and `cachenode`. [`source`] resolves a URL or a path to a mapped manifest and its origin; [`counters`] counts;
+//! [`stats`] is the document in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.
@@ -25,8 +26,8 @@ pub mod warm;
 mod window;
 
 pub use counters::StatsCounters;
-pub use dataset::{CacheSpec, Dataset, DatasetConfig, OpenError};
-pub use fetch::FetchError;
+pub use dataset::{CacheSpec, Dataset, OpenError};
+pub use fetch::{FetchConfig, FetchError};
 pub use home::Home;
 pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest};
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};

@@ -26,9 +26,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::dataset::{CacheSpec, Dataset, DatasetConfig, store_values};
+use crate::counters::store_values;
+use crate::dataset::{CacheSpec, Dataset};
+use crate::fetch::FetchConfig;
 use crate::home::Home;
 use crate::request::DatasetRequest;
+use crate::sharing::Sharing;
 use budget::Budget;
 use cluster::Cluster;
 use find::Finder;
@@ -185,7 +188,7 @@ impl Node {
                 found.origin,
                 sharing,
                 &node.runtime,
-                DatasetConfig { read_deadline: deadline, ..DatasetConfig::DEFAULT },
+                FetchConfig { read_deadline: deadline, ..FetchConfig::DEFAULT },
             )?;
             if let Some(socket) = &config.socket {
                 dataset.served_at(socket.clone());
@@ -263,11 +266,7 @@ impl Node {
     }
 
     /// The dataset's placement among the peers, if the node has peers.
-    fn sharing(
-        &self,
-        found: &Found,
-        request: &DatasetRequest,
-    ) -> Result<Option<Arc<crate::sharing::Sharing>>, NodeError> {
+    fn sharing(&self, found: &Found, request: &DatasetRequest) -> Result<Option<Arc<Sharing>>, NodeError> {
         let placement = request.spec.placement.unwrap_or_default();
         let token = self.token(request)?;
         let Some(cluster) = &self.cluster else {

@@ -1,10 +1,10 @@
-//! A dataset's place among the nodes that share it: who owns a block, whom to ask for it, and whether to keep it.
+//! How a dataset is shared among nodes: which node owns a block, which peers to ask for it, and whether to keep it.
 //!
-//! The cast: [`Sharing`] joins the dataset's [`Placement`] with the nodes there are now; [`Route`] is what it says about one
-//! block. The owner of a block asks the origin; everybody else asks the owner, and the origin if no owner answers.
+//! The cast: [`Sharing`] applies the dataset's [`Placement`] to the present nodes; a [`Route`] is the result for one block.
+//! The owner of a block asks the origin. Every other node asks the owner, and then the origin if no owner answers.
 //!
-//! Invariant: at most two other nodes stand between a reader and the origin: a second owner, which asks the first. Nodes
-//! that see different members for a moment ask the origin once more than need be, and nothing else.
+//! Invariant: at most two other nodes are between a reader and the origin: a second owner, which asks the first. Nodes that
+//! see different members for a moment send one more request to the origin than necessary, and nothing else happens.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -12,70 +12,70 @@ use bytes::Bytes;
 use larder_dataset::{BlockPart, Member, Members, PlaceKey, Placement, SnapshotId};
 use larder_peers::{Node, PeerError, Peers, ReadRequest, Token};
 
-/// Who wants a block.
+/// The node that wants a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
     /// This node.
     Here,
-    /// Another node; `forwarded` if it wants no third one asked.
+    /// A peer; `forwarded` if no other peer may be asked.
     Peer { forwarded: bool },
 }
 
-/// Where a block comes from, and whether it stays here.
+/// Where to get a block from, and whether to keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// Nodes to ask, in this order, before the origin.
-    pub(crate) nodes: Vec<Asked>,
+    /// The peers to ask before the origin, in this order.
+    pub(crate) nodes: Vec<RoutePeer>,
     /// The store may keep it.
     pub(crate) keep: bool,
 }
 
-/// A node to ask.
+/// A peer to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RoutePeer {
     name: String,
-    /// It must not ask a third one.
+    /// It must not ask another peer.
     forwarded: bool,
 }
 
 impl Route {
-    /// What a node does that shares with nobody.
+    /// The route on a node without peers.
     pub(crate) const ALONE: Self = Self { nodes: Vec::new(), keep: true };
 
-    /// What a node does as long as it knows of no node: what it would keep now may be another's for good.
+    /// The route while no members are known: the owner of the block may be another node, so this one must not keep it.
     const LOST: Self = Self { nodes: Vec::new(), keep: false };
 }
 
-/// A dataset as its nodes share it.
+/// A dataset that nodes share.
 #[derive(Debug)]
 pub struct Sharing {
     peers: Arc<Peers>,
     snapshot: SnapshotId,
     placement: Placement,
-    /// Replaced when newer credentials come.
+    /// Replaced when newer credentials arrive.
     token: RwLock<Option<Token>>,
-    /// The nodes as they were looked at last, and the same as members.
+    /// The nodes at the last call, and the members made of them.
     view: Mutex<(Arc<Vec<Node>>, Arc<Members>)>,
 }
 
 impl Sharing {
-    /// The blocks of `snapshot`, spread by `placement` over the nodes that `peers` knows.
+    /// The blocks of `snapshot`, distributed by `placement` over the nodes that `peers` knows.
     pub fn new(peers: Arc<Peers>, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Self {
         let view = Mutex::new((Arc::default(), Arc::new(Members::new([]))));
         Self { peers, snapshot, placement, token: RwLock::new(token), view }
     }
 
-    /// How the blocks are spread.
+    /// How the blocks are distributed.
     pub fn placement(&self) -> Placement {
         self.placement
     }
 
-    /// True if `token` opens this dataset to another node: it is the one that this node shows, or neither has one.
+    /// True if a peer with `token` may read this dataset: the token is this node's own, or neither has one.
     pub fn admits(&self, token: Option<&Token>) -> bool {
         self.token.read().unwrap_or_else(PoisonError::into_inner).as_ref() == token
     }
 
-    /// Shows and wants `token` from now on.
+    /// Presents and expects `token` from now on.
     pub fn replace_token(&self, token: Token) {
         *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token);
     }
@@ -91,7 +91,7 @@ impl Sharing {
         view.clone()
     }
 
-    /// Where the blocks of `key` come from.
+    /// The route of the blocks of `key`.
     pub(crate) fn route(&self, key: PlaceKey, asker: Asker) -> Route {
         if self.placement == Placement::Local {
             return Route::ALONE;
@@ -101,12 +101,12 @@ impl Sharing {
         let own = self.peers.own_name();
         let Some(first) = owners.first() else { return Route::LOST };
         let keep = owners.iter().any(|owner| owner.name == own);
-        let ask = |owner: &&Member| Asked { name: owner.name.clone(), forwarded: owner.name == first.name };
+        let ask = |owner: &&Member| RoutePeer { name: owner.name.clone(), forwarded: owner.name == first.name };
         let nodes = match asker {
             _ if first.name == own => Vec::new(),
             Asker::Peer { forwarded: true } => Vec::new(),
             _ if keep => vec![ask(first)],
-            // Who asks takes us for an owner: it sees other members than we do.
+            // The requesting peer takes this node for an owner: it sees other members.
             Asker::Peer { forwarded: false } => Vec::new(),
             Asker::Here => {
                 let zone = nodes.iter().find(|node| node.name == own).map(|node| node.zone.as_str());
@@ -117,8 +117,8 @@ impl Sharing {
         Route { nodes: nodes.into_iter().filter(|node| self.peers.is_up(&node.name)).collect(), keep }
     }
 
-    /// A whole block from another node. Bounded in time, see [`Peers::read`]. Cancel-safe.
-    pub(crate) async fn read(&self, node: &Asked, part: &BlockPart) -> Result<Bytes, PeerError> {
+    /// Reads a whole block from a peer. Bounded in time, see [`Peers::read`]. Cancel-safe.
+    pub(crate) async fn read(&self, node: &RoutePeer, part: &BlockPart) -> Result<Bytes, PeerError> {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
         let request =
             ReadRequest { snapshot: self.snapshot, range: part.whole_block(), token, forwarded: node.forwarded };

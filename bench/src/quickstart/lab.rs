@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_cachenode::{CacheSpec, Dataset, DatasetConfig, open_manifest};
+use larder_cachenode::{CacheSpec, Dataset, FetchConfig, open_manifest};
 use larder_dataset::PolicyKind;
 use larder_fs::{MountConfig, Mounted};
 use larder_import::{ImportOptions, Silent, write_manifest};
@@ -125,7 +125,7 @@ impl Lab {
             Arc::clone(&self.origin),
             None,
             &self.fetches,
-            DatasetConfig::DEFAULT,
+            FetchConfig::DEFAULT,
         )?;
         Ok((dataset, store))
     }

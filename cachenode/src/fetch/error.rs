@@ -1,4 +1,4 @@
-//! What keeps a block from being had.
+//! The errors of a fetch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,35 +7,36 @@ use larder_dataset::{BlockIndex, ManifestError};
 use larder_origin::OriginError;
 use larder_peers::ReadError;
 
-use super::CHECKSUM_ATTEMPTS;
+/// How often a block is fetched before it fails because of its checksum.
+pub(super) const CHECKSUM_ATTEMPTS: u32 = 3;
 
-/// Why a block could not be had. Shared by all who waited for it.
+/// The reason that a block could not be fetched. All of its waiters get it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The object is not there any more.
+    /// The object no longer exists.
     #[error("block {block}: the object is gone from the origin")]
     Gone {
-        /// Which block.
+        /// The block.
         block: BlockIndex,
     },
-    /// The object is another than the one that was listed.
+    /// The object is not the version that was imported.
     #[error("block {block}: the object changed after import; import the dataset again")]
     Stale {
-        /// Which block.
+        /// The block.
         block: BlockIndex,
     },
-    /// The origin does not let us read it.
+    /// The origin denies access.
     #[error("block {block}: access denied by the origin")]
     Denied {
-        /// Which block.
+        /// The block.
         block: BlockIndex,
-        /// What the origin said.
+        /// The origin's answer.
         source: Arc<OriginError>,
     },
     /// No answer within the read deadline.
     #[error("block {block}: no answer from the origin within {deadline:?}")]
     TimedOut {
-        /// Which block.
+        /// The block.
         block: BlockIndex,
         /// The read deadline.
         deadline: Duration,
@@ -43,7 +44,7 @@ pub enum FetchError {
     /// The origin kept failing.
     #[error("block {block}: origin unavailable")]
     Unavailable {
-        /// Which block.
+        /// The block.
         block: BlockIndex,
         /// The last failure.
         source: Arc<OriginError>,
@@ -51,10 +52,10 @@ pub enum FetchError {
     /// The bytes do not match the manifest's checksum.
     #[error("block {block}: wrong checksum from the origin, {CHECKSUM_ATTEMPTS} times")]
     Corrupt {
-        /// Which block.
+        /// The block.
         block: BlockIndex,
     },
-    /// The process is stopping, or the flight broke down.
+    /// The process is stopping, or the fetch panicked.
     #[error("the fetch was stopped")]
     Stopped,
     /// The manifest is damaged where the block is described.

@@ -1,20 +1,23 @@
-//! What lies beside a block in its pack.
+//! The neighbours of a block in its pack.
 
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex, Location, PlaceKey};
 use larder_store::DatasetCache;
 
-use super::WALK_FILES;
 use crate::manifest_file::MappedManifest;
 
-/// Files of a pack that begin within the same so many bytes of it are brought in by one GET.
-pub(super) const EXTENT_BYTES: u64 = 3 << 20;
+/// The most files that are examined on either side of a packed one, and ahead of a reader: many are tiny or empty, and other
+/// fetches wait for the table of blocks in flight meanwhile.
+pub(super) const WALK_FILES: usize = 256;
 
-/// What lies beside a packed block and is as good as free to bring in with it: the files back to back with it that begin in
-/// the same [`EXTENT_BYTES`] of the pack, are neither stored nor `on_the_way`, and for which there is room.
+/// The size of an extent. One GET fetches the files that begin in the same extent of a pack.
+const EXTENT_BYTES: u64 = 3 << 20;
+
+/// The neighbours of a packed block that cost almost nothing to fetch with it: the files adjacent to it that begin in the same
+/// extent of the pack, are neither in the store nor `in_flight`, and for which the store has room.
 pub(super) fn neighbours(
     manifest: &MappedManifest,
     cache: &DatasetCache,
-    on_the_way: impl Fn(BlockIndex) -> bool,
+    in_flight: impl Fn(BlockIndex) -> bool,
     index: FileIndex,
     part: &BlockPart,
 ) -> Vec<(FileIndex, BlockPart)> {
@@ -30,13 +33,13 @@ pub(super) fn neighbours(
             let Ok(file) = manifest.file(index) else { return };
             let Some(whole) = file.parts(0, file.size).next() else { continue };
             let Some(its) = Extent::of(manifest, index) else { return };
-            let touches = if forward { its.start == edge } else { its.end == edge };
+            let is_adjacent = if forward { its.start == edge } else { its.end == edge };
             let wanted = its.pack == own.pack
-                && touches
+                && is_adjacent
                 && its.start / EXTENT_BYTES == own.start / EXTENT_BYTES
                 && u64::from(whole.block_len) == file.size
                 && file.size <= room
-                && !on_the_way(whole.block)
+                && !in_flight(whole.block)
                 && !cache.contains(whole.block);
             if !wanted {
                 return;
@@ -51,7 +54,7 @@ pub(super) fn neighbours(
     found
 }
 
-/// What decides who owns a block: the files of an extent belong together, all else lies alone.
+/// The key that decides which node owns a block. The files of an extent share one; any other block has its own.
 pub(super) fn place_key(manifest: &MappedManifest, index: FileIndex, block: BlockIndex) -> PlaceKey {
     let snapshot = manifest.snapshot();
     match manifest.is_packed().then(|| Extent::of(manifest, index)).flatten() {
@@ -60,7 +63,7 @@ pub(super) fn place_key(manifest: &MappedManifest, index: FileIndex, block: Bloc
     }
 }
 
-/// Where a file lies in its pack.
+/// The bytes of a file in its pack.
 struct Extent {
     pack: u32,
     start: u64,
@@ -68,7 +71,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// None if the file is an object of its own or of many blocks.
+    /// None if the file is an object of its own or has several blocks.
     fn of(manifest: &MappedManifest, index: FileIndex) -> Option<Self> {
         let file = manifest.file(index).ok()?;
         match file.location {

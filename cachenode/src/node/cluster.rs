@@ -1,6 +1,6 @@
-//! A node among its peers: what it knows of them, and what it serves to them.
+//! The peers of a node: their membership, and the server through which they read from this node.
 //!
-//! The cast: [`Cluster`] is the peers as a node has them; [`Served`] is the node's open datasets as its peers see them.
+//! The cast: [`Cluster`] is a node's view of its peers; [`Served`] is the peers' view of the node's open datasets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::error::NodeError;
-use super::open::{self, OpenDatasets};
+use super::open::{OpenDatasets, PeerAccess};
 use crate::sharing::Sharing;
 
 /// How a node shares its cache with its peers.
@@ -25,7 +25,7 @@ use crate::sharing::Sharing;
 pub struct PeerConfig {
     /// This node's name in the membership.
     pub name: String,
-    /// Where peers reach its cache; `None`: it reads from them and serves none.
+    /// The address at which peers reach its cache; `None`: it reads from them and serves none.
     pub listen: Option<SocketAddr>,
     /// The members, kept current by its creator.
     pub membership: Membership,
@@ -33,16 +33,16 @@ pub struct PeerConfig {
     pub security: Security,
 }
 
-/// What a member of the cluster reported, or why it did not.
+/// The report of a member of the cluster.
 #[derive(Debug)]
 pub struct MemberReport {
     /// The member.
     pub member: Member,
-    /// What it reported.
+    /// What it has cached, or the reason that it did not answer.
     pub stats: Result<NodeStats, PeerError>,
 }
 
-/// The peers, as a node has them.
+/// A node's view of its peers.
 #[derive(Debug)]
 pub(super) struct Cluster {
     config: PeerConfig,
@@ -51,7 +51,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Knows the members; contacts none yet.
+    /// Contacts no member yet.
     pub(super) fn new(config: PeerConfig) -> Self {
         let counters = Arc::new(PeerCounters::default());
         let peers = Peers::new(
@@ -64,7 +64,7 @@ impl Cluster {
         Self { config, peers, counters }
     }
 
-    /// What is counted, by its name in the table of metrics. `ListNodes` tells more.
+    /// Counters and gauges, by their names in the table of metrics. `ListNodes` reports more.
     pub(super) fn values(&self) -> [(&'static str, u64); 7] {
         let counters = &*self.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Cluster {
         }
     }
 
-    /// Serves the open datasets to peers until cancelled. Returns only then where nothing is to be served.
+    /// Serves the open datasets to peers until cancelled. Without an address to listen at, only waits for that.
     pub(super) async fn serve(&self, open: Arc<OpenDatasets>, stopping: CancellationToken) -> anyhow::Result<()> {
         let Some(listen) = self.config.listen else {
             stopping.cancelled().await;
@@ -109,12 +109,12 @@ impl Cluster {
         server.serve(listener).await.context("serve peers")
     }
 
-    /// The blocks of a snapshot, spread over the members by `placement`.
+    /// The blocks of a snapshot, distributed over the members by `placement`.
     pub(super) fn sharing(&self, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Arc<Sharing> {
         Arc::new(Sharing::new(Arc::clone(&self.peers), snapshot, placement, token))
     }
 
-    /// What each member has cached. All are asked at once, so that several that do not answer cost one timeout.
+    /// What each member has cached. All are asked at once: several that do not answer cost one timeout.
     pub(super) async fn report(&self, own: &OpenDatasets) -> Result<Vec<MemberReport>, NodeError> {
         let members = self.peers.nodes();
         let asked: Vec<_> = members
@@ -143,11 +143,11 @@ impl Cluster {
     }
 }
 
-/// A node's open datasets, as its peers see them.
+/// The peers' view of a node's open datasets.
 #[derive(Debug)]
 struct Served {
     open: Arc<OpenDatasets>,
-    /// For what is read from the store.
+    /// Memory for reads from the store.
     buffers: Arc<Buffers>,
 }
 
@@ -155,9 +155,9 @@ struct Served {
 impl Blocks for Served {
     async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError> {
         let dataset = match self.open.for_peer(request.snapshot, request.token.as_ref()) {
-            open::ForPeer::Admitted(dataset) => dataset,
-            open::ForPeer::Denied => return Err(ReadError::Denied),
-            open::ForPeer::Unknown => return Err(ReadError::UnknownDataset),
+            PeerAccess::Granted(dataset) => dataset,
+            PeerAccess::Denied => return Err(ReadError::Denied),
+            PeerAccess::NotOpen => return Err(ReadError::UnknownDataset),
         };
         dataset.read_for_peer(request.range, request.forwarded, &self.buffers).await
     }

@@ -1,10 +1,10 @@
-//! The datasets that are open on a node, and what those that were closed have counted.
+//! The open datasets of a node, and the counters of those that were closed.
 //!
 //! The cast: [`OpenDatasets`] is the table; [`OpenDataset`] is one user's hold on an entry. A dataset is open at most once
 //! however many users it has. When the last of them is gone, the dataset is drained in the background: the blocks in flight
 //! reach the store before it is closed.
 //!
-//! Invariant: a counter never falls. What a dataset has counted stays in the sums after it was closed.
+//! Invariant: a counter never falls. The counters of a dataset stay in the sums after it was closed.
 
 #[cfg(test)]
 mod tests;
@@ -57,7 +57,7 @@ impl OpenDatasets {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A hold on a dataset that is open already.
+    /// Adds a user to a dataset that is open already.
     pub(super) fn join(self: &Arc<Self>, id: &str) -> Option<OpenDataset> {
         let mut table = self.lock();
         let entry = table.open.iter_mut().find(|entry| entry.id == id)?;
@@ -71,7 +71,7 @@ impl OpenDatasets {
         OpenDataset { id, dataset, table: Arc::clone(self) }
     }
 
-    /// One user less.
+    /// Removes a user.
     fn leave(self: &Arc<Self>, id: &str) {
         let mut table = self.lock();
         let Some(at) = table.open.iter().position(|entry| entry.id == id) else { return };
@@ -85,7 +85,7 @@ impl OpenDatasets {
         drop(table);
         let datasets = Arc::clone(self);
         self.runtime.spawn(async move {
-            // Counts the dataset as drained also if draining panics.
+            // Counts the dataset as drained even if draining panics.
             let drained = Drained { datasets, dataset };
             drained.dataset.drain().await;
         });
@@ -96,7 +96,7 @@ impl OpenDatasets {
         *self.draining.borrow() == 0
     }
 
-    /// Reports each change of the number of draining datasets.
+    /// The number of draining datasets.
     pub(super) fn watch_draining(&self) -> watch::Receiver<usize> {
         self.draining.subscribe()
     }
@@ -106,7 +106,7 @@ impl OpenDatasets {
         self.lock().open.iter().map(|entry| Arc::clone(&entry.dataset)).collect()
     }
 
-    /// Counters and gauges by name, summed over the datasets; counters of closed ones included.
+    /// Counters and gauges by name, summed over the datasets. The counters of closed ones are included.
     pub(super) fn sums(&self) -> BTreeMap<&'static str, u64> {
         let table = self.lock();
         let mut sums = table.closed.clone();
@@ -118,7 +118,7 @@ impl OpenDatasets {
         sums
     }
 
-    /// What is cached of each dataset, sorted by snapshot.
+    /// What the store has cached of each dataset, sorted by snapshot.
     pub(super) fn cached(&self) -> Vec<DatasetStats> {
         let mut cached: Vec<DatasetStats> = self
             .all()
@@ -139,31 +139,31 @@ impl OpenDatasets {
         cached
     }
 
-    /// The open dataset of `snapshot` that `token` admits to: none, none of them, or one.
-    pub(super) fn for_peer(&self, snapshot: SnapshotId, token: Option<&Token>) -> ForPeer {
+    /// Looks for an open dataset of `snapshot` that a peer with this token may read.
+    pub(super) fn for_peer(&self, snapshot: SnapshotId, token: Option<&Token>) -> PeerAccess {
         let table = self.lock();
         let mut open = table.open.iter().map(|entry| &entry.dataset).filter(|it| it.manifest().snapshot() == snapshot);
         let admits = |dataset: &&Arc<Dataset>| dataset.sharing().is_some_and(|sharing| sharing.admits(token));
         match (open.clone().next(), open.find(admits)) {
-            (None, _) => ForPeer::Unknown,
-            (Some(_), None) => ForPeer::Denied,
-            (Some(_), Some(dataset)) => ForPeer::Admitted(Arc::clone(dataset)),
+            (None, _) => PeerAccess::NotOpen,
+            (Some(_), None) => PeerAccess::Denied,
+            (Some(_), Some(dataset)) => PeerAccess::Granted(Arc::clone(dataset)),
         }
     }
 }
 
 /// Whether a peer may read a snapshot.
 #[derive(Debug)]
-pub(super) enum ForPeer {
-    /// It is not open here.
-    Unknown,
-    /// The token does not admit to it.
+pub(super) enum PeerAccess {
+    /// The snapshot is not open on this node.
+    NotOpen,
+    /// The token is wrong.
     Denied,
-    /// It may be read.
-    Admitted(Arc<Dataset>),
+    /// The peer may read this dataset.
+    Granted(Arc<Dataset>),
 }
 
-/// Takes a dataset out of those that drain, and keeps what it has counted.
+/// Removes a dataset from those that drain, and keeps its counters.
 struct Drained {
     datasets: Arc<OpenDatasets>,
     dataset: Arc<Dataset>,
@@ -233,7 +233,7 @@ pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest) -> Result
     Ok(())
 }
 
-/// Lets an open dataset use what has just proved good: its first user's credentials and token may have been replaced since.
+/// Makes an open dataset use credentials that were just checked: those of its first user may have been replaced since.
 pub(super) fn renew(open: &Dataset, origin: Arc<dyn Origin>, token: Option<Token>) {
     open.replace_origin(origin);
     if let (Some(sharing), Some(token)) = (open.sharing(), token) {

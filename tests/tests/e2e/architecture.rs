@@ -8,9 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 use larder_testkit::repository;
 
-/// Crates whose files still have circles.
-const NOT_YET: [&str; 1] = ["larder-cachenode"];
-
 fn metadata() -> Metadata {
     MetadataCommand::new().manifest_path(repository().join("Cargo.toml")).no_deps().exec().unwrap()
 }
@@ -54,10 +51,6 @@ fn the_files_of_a_crate_use_each_other_one_way() {
     for package in &metadata().packages {
         let folder = package.manifest_path.parent().unwrap().join("src");
         let circles = circles::of_crate(folder.as_std_path());
-        if NOT_YET.contains(&package.name.as_str()) {
-            assert!(!circles.is_empty(), "{} has no circles any more: take it off the list NOT_YET", package.name);
-            continue;
-        }
         for circle in circles {
             found += &format!("\n{}: {circle}", package.name);
         }
