@@ -17,6 +17,7 @@ mod kubernetes;
 mod kubernetes_sharing;
 mod main_job;
 mod nodes;
+mod old_cache;
 mod origin_faults;
 mod peers;
 mod property;
