@@ -250,7 +250,7 @@ fn readers_go_on_where_sharing_was_turned_off() {
     request.target_path = plugin.path("kubelet/pods/b").display().to_string();
     let refused = lab.runtime().block_on(node.node_publish_volume(request)).unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
-    assert!(refused.message().contains("partitioned needs peers: start larderd with --peers"), "{refused}");
+    assert!(refused.message().contains("partitioned needs other nodes: start larderd with --peers"), "{refused}");
 }
 
 #[test]

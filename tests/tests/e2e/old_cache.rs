@@ -18,10 +18,10 @@ fn a_cache_that_an_earlier_version_wrote_is_served_without_its_origin() {
     let golden = repository().join("tests/golden/cache-v1.tar.gz");
     let status = Command::new("tar").arg("-xzf").arg(golden).arg("-C").arg(lab.folder()).status().unwrap();
     assert!(status.success());
-    let cache = lab.folder().join("cache").display().to_string();
+    std::fs::rename(lab.folder().join("cache"), lab.folder().join("cache-old")).unwrap();
     for (name, policy, files) in DATASETS {
         let manifest = lab.folder().join(format!("{name}.manifest")).display().to_string();
-        let mount = lab.mount(name, &manifest, &["--cache-dir", &cache, "--policy", policy, "--cache-size", "1MiB"]);
+        let mount = lab.mount("old", &manifest, &["--policy", policy, "--cache-size", "1MiB"]);
         for (path, size) in files {
             let expected: Vec<u8> = (0..*size).map(|at| ((at * 31 + size) % 251) as u8).collect();
             assert_eq!(std::fs::read(mount.path(path)).unwrap(), expected, "{name}/{path}");
