@@ -31,7 +31,7 @@ pub use crate::config::{Env, OriginConfig};
 pub use crate::conformance::conformance;
 pub use crate::error::{BoxError, OriginError};
 pub use crate::key::Key;
-pub use crate::listing::{Depth, ObjectInfo, ObjectInfo as Listed, Page, Skipped};
+pub use crate::listing::{Depth, ObjectInfo, Page, Skipped};
 pub use crate::open::open;
 pub use crate::origin::{Origin, Sink};
 pub use crate::url::{OriginUrl, Scheme};

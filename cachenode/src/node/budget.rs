@@ -38,7 +38,7 @@ impl Budget<'_> {
         }
         let budget = match self.total_bytes {
             Some(budget) => budget,
-            None => self.from_disk()?,
+            None => self.disk_share()?,
         };
         let promised: u64 = datasets.iter().filter(|info| info.open).map(|info| info.reservation_bytes).sum();
         let free = budget.saturating_sub(promised);
@@ -81,7 +81,7 @@ impl Budget<'_> {
         Ok(())
     }
 
-    fn from_disk(&self) -> Result<u64, NodeError> {
+    fn disk_share(&self) -> Result<u64, NodeError> {
         let disk = rustix::fs::statvfs(self.cache_dir).map_err(std::io::Error::from)?;
         let free = disk.f_bavail * disk.f_frsize + folder_bytes(self.cache_dir);
         Ok(free - free / LEAVE_FREE)

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
-use larder_origin::{Depth, Key, Listed, Origin, OriginError, OriginUrl, Page, Version};
+use larder_origin::{Depth, Key, ObjectInfo, Origin, OriginError, OriginUrl, Page, Version};
 use md5::{Digest, Md5};
 
 /// Objects by key. Counts its calls, and fails from a chosen call on.
@@ -84,8 +84,8 @@ impl MemoryOrigin {
     }
 }
 
-fn listed(key: &[u8], bytes: &Bytes, version: &Version) -> Listed {
-    Listed { key: key.to_vec(), size: bytes.len() as u64, mtime_ns: 7, version: version.clone() }
+fn listed(key: &[u8], bytes: &Bytes, version: &Version) -> ObjectInfo {
+    ObjectInfo { key: key.to_vec(), size: bytes.len() as u64, mtime_ns: 7, version: version.clone() }
 }
 
 #[async_trait]
@@ -144,7 +144,7 @@ impl Origin for MemoryOrigin {
         Ok(bytes.slice(range.start as usize..range.end as usize))
     }
 
-    async fn head(&self, key: &[u8]) -> Result<Listed, OriginError> {
+    async fn head(&self, key: &[u8]) -> Result<ObjectInfo, OriginError> {
         self.get(key).map(|(bytes, version)| listed(key, &bytes, &version))
     }
 

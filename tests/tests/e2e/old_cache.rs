@@ -8,8 +8,11 @@ use std::process::Command;
 use larder_e2e::Lab;
 use larder_testkit::repository;
 
-/// The datasets, each with its policy, its files and their sizes. Byte `i` of a file is `(31 * i + size) % 251`.
-const DATASETS: [(&str, &str, &[(&str, usize)]); 2] =
+/// Paths and sizes. Byte `i` of a file is `(31 * i + size) % 251`.
+type Files = &'static [(&'static str, usize)];
+
+/// The datasets, each with its policy and its files.
+const DATASETS: [(&str, &str, Files); 2] =
     [("a", "nr", &[("one", 1000), ("sub/two", 7000), ("empty", 0)]), ("b", "lru", &[("three", 5000), ("four", 3)])];
 
 #[test]
