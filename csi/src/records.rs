@@ -104,7 +104,7 @@ mod tests {
             pod_namespace: "team-a".to_owned(),
             pod_uid: "u".to_owned(),
         };
-        assert_eq!(Records::open(folder.path()).expect("open").all(), [expected.clone()]);
+        assert_eq!(Records::open(folder.path()).expect("open").all(), std::slice::from_ref(&expected));
         assert_eq!(serde_json::to_string(&expected).expect("JSON"), text);
     }
 }
