@@ -28,11 +28,11 @@ const RETRY_MOST: Duration = Duration::from_secs(30);
     max_term_width = 100,
     after_help = "\
 Examples:
-  cachenode --dataset s3://bucket/imagenet --cache-dir /nvme/larder --peers @/etc/larder/nodes --peer-listen 0.0.0.0:9466
-    --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key
+  cachenode --dataset s3://bucket/imagenet --cache-dir /nvme/larder --peers @/etc/larder/nodes
+    --peer-listen 0.0.0.0:9466 --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key
 
-Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables. The token that other nodes must present comes from
-LARDER_PEER_TOKEN. LARDER_LOG sets what is logged."
+Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables. The token that other nodes must
+present comes from LARDER_PEER_TOKEN. LARDER_LOG sets what is logged."
 )]
 struct Flags {
     #[command(flatten)]

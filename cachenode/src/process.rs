@@ -28,10 +28,10 @@ pub struct NodeFlags {
     /// Cache folder, used by one process at a time.
     #[arg(long, value_name = "DIR", env = "LARDER_CACHE_DIR")]
     pub cache_dir: PathBuf,
-    /// Bytes that the cache may keep of all datasets together. By default four fifths of the free disk space.
+    /// Bytes that the cache may keep of all datasets together. Default: four fifths of the free disk space.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
-    /// Folder of manifests. By default LARDER_HOME, else `home` beside the cache folder.
+    /// Folder of manifests. Default: LARDER_HOME, else `home` beside the cache folder.
     #[arg(long, value_name = "DIR", env = "LARDER_HOME")]
     home: Option<PathBuf>,
     /// Address at which to serve /metrics, /healthz and /readyz.
@@ -60,7 +60,7 @@ struct PeerFlags {
     /// kubernetes:NAMESPACE/SERVICE.
     #[arg(long, value_name = "NODES", env = "LARDER_PEERS")]
     peers: Option<MemberSource>,
-    /// Name of this node in --peers. By default the host name.
+    /// Name of this node in --peers. Default: the host name.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_NAME")]
     node_name: Option<String>,
     /// Address at which peers reach this node's cache. Without it this node reads from its peers and serves none.

@@ -30,7 +30,8 @@ Examples:
   larder stats /data/train --watch                          hit ratio while you train
   larder umount /data/train
 
-Credentials come from the usual AWS_* variables and profile files, or from GOOGLE_* and AZURE_* variables."
+Credentials come from the usual AWS_* variables and profile files, or from GOOGLE_* and AZURE_*
+variables."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]

@@ -18,20 +18,22 @@ use tracing::{error, info};
 #[derive(Debug, Parser)]
 #[command(
     version,
+    max_term_width = 100,
     after_help = "Examples:
   larder-csi --node-name node-1
       uses the kubelet in /var/lib/kubelet and the larderd in /run/larder
   larder-csi --node-name node-1 --datasets /etc/larder/datasets.yaml --file-root /mnt/nfs
-      lets pods use the datasets of that file in inline volumes, and lets volumes name folders below /mnt/nfs
+      lets pods use the datasets of that file in inline volumes, and lets volumes name folders
+      below /mnt/nfs
 LARDER_LOG sets the log level, such as `info` or `larder_csi=debug`."
 )]
 struct Args {
-    /// The unix socket on which to serve CSI: a path, or unix:///path [default: plugins/csi.larder.dev/csi.sock in the
-    /// kubelet's folder]
+    /// The unix socket on which to serve CSI: a path, or unix:///path. Default: plugins/csi.larder.dev/csi.sock in the
+    /// kubelet's folder
     #[arg(long, env = "CSI_ENDPOINT", value_parser = socket_path)]
     endpoint: Option<PathBuf>,
 
-    /// The path of that socket as the kubelet sees it [default: the same]
+    /// The path of that socket as the kubelet sees it. Default: the same
     #[arg(long, env = "LARDER_KUBELET_ENDPOINT")]
     kubelet_endpoint: Option<PathBuf>,
 
@@ -61,8 +63,8 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     daemon_dir: Vec<PathBuf>,
 
-    /// The folder for the records of published volumes; it must outlive the pod of this plugin [default:
-    /// plugins/csi.larder.dev/state in the kubelet's folder]
+    /// The folder for the records of published volumes; it must outlive the pod of this plugin. Default:
+    /// plugins/csi.larder.dev/state in the kubelet's folder
     #[arg(long, env = "LARDER_STATE_DIR")]
     state_dir: Option<PathBuf>,
 
@@ -82,7 +84,7 @@ struct Args {
     #[arg(long, env = "LARDER_FILE_ROOT", value_delimiter = ',')]
     file_root: Vec<PathBuf>,
 
-    /// The address on which to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9465 [default: none]
+    /// The address on which to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9465
     #[arg(long, env = "LARDER_ADMIN_ADDRESS")]
     admin_address: Option<std::net::SocketAddr>,
 

@@ -19,11 +19,13 @@ use larder_fs::process::{DaemonFlags, serve};
 Examples:
   larderd --cache-dir /nvme/larder --cache-size 2TiB
   larderd --cache-dir /nvme/larder --run-dir /run/larder --admin-address 0.0.0.0:9464
-  larder mount s3://bucket/imagenet /data/train --cache-dir /nvme/larder      talks to the first
-  larderd --cache-dir /nvme/larder --peers kubernetes:larder/larderd --peer-listen 0.0.0.0:9466
-    --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key                   shares with all others
+  larder mount s3://bucket/imagenet /data/train --cache-dir /nvme/larder  uses the first of these
+  larderd --cache-dir /nvme/larder --peers kubernetes:larder-system/larderd
+    --peer-listen 0.0.0.0:9466 --peer-ca ca.crt
+    --peer-cert tls.crt --peer-key tls.key                  shares its cache with the other nodes
 
-Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, unless a mount brings its own. LARDER_LOG sets what is logged."
+Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, unless a mount brings its own.
+LARDER_LOG sets what is logged."
 )]
 struct Flags {
     #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::daemon::{Daemon, DaemonConfig};
 pub struct DaemonFlags {
     #[command(flatten)]
     node: NodeFlags,
-    /// Folder of the sockets larderd.sock and handover.sock; anyone who may enter it may use them. By default the cache
+    /// Folder of the sockets larderd.sock and handover.sock; anyone who may enter it may use them. Default: the cache
     /// folder.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,

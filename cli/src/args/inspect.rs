@@ -9,7 +9,7 @@ use super::origin::OriginArgs;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  larder verify /data/train                     read every file of a mount and compare it with the manifest
+  larder verify /data/train                     read every file of a mount and check it
   larder verify s3://bucket/imagenet            is every object still the one that was imported?
   larder verify s3://bucket/packed --deep       read every byte and check its checksum")]
 pub(crate) struct VerifyArgs {

@@ -9,7 +9,7 @@ use super::origin::OriginArgs;
 #[command(after_help = "\
 Examples:
   larder import s3://bucket/imagenet
-  larder import s3://bucket/imagenet --to s3://bucket/imagenet/.larder/manifest    where every node finds it
+  larder import s3://bucket/imagenet --to s3://bucket/imagenet/.larder/manifest    for every node
   larder import file:///datasets/coco --to coco.manifest
 
 An interrupted import, even one ended by kill -9, resumes where it stopped when you run it again.")]

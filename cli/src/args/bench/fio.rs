@@ -8,13 +8,14 @@ use larder_dataset::size::parse_bytes;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  larder bench fio                                          bench/install-peers installs fio and the peers
+  larder bench fio                                          see bench/install-peers
   larder bench fio --only ext4,larder --rounds 1 --size 256MiB --files 1000
   larder bench fio --files 0 --json fio.json                only the large file
 
-The jobs are those of bench/fio: one large file, read in pieces of 1 MiB and at random offsets in pieces of 4 KiB and
-128 KiB; then many small files in random order. Cold is a new mount with an empty cache; warm has everything in the cache.
-The kernel's caches are dropped before each run, and no offset is read twice.")]
+The jobs are those of bench/fio: one large file, read in pieces of 1 MiB and at random offsets in
+pieces of 4 KiB and 128 KiB; then many small files in random order. Cold is a new mount with an
+empty cache; warm has everything in the cache. The kernel's caches are dropped before each run,
+and no offset is read twice.")]
 pub(crate) struct FioArgs {
     /// Size of the large file.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_large_size)]

@@ -8,13 +8,14 @@ use larder_dataset::size::parse_bytes;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  larder bench peers                                        about an hour; bench/install-peers installs the peers
+  larder bench peers                                        about an hour; see bench/install-peers
   larder bench peers --files 2000 --rounds 1                a quick run
   larder bench peers --only ext4,larder,juicefs --json peers.json --plot peers.svg
 
-All systems serve the same files from the same S3 server, which is part of this process. The same reader reads them with
-1, 4 and 16 threads: cold, from the local cache, and from the page cache. Peers are searched for on PATH and in the folder
-of bench/install-peers. Nothing is left behind: only this command and its children see the mounts.")]
+All systems serve the same files from the same S3 server, which is part of this process. The same
+reader reads them with 1, 4 and 16 threads: cold, from the local cache, and from the page cache.
+Peers are searched for on PATH and in the folder of bench/install-peers. Nothing is left behind:
+only this command and its children see the mounts.")]
 pub(crate) struct PeersArgs {
     /// Number of files in the dataset.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(16..=10_000_000))]

@@ -13,8 +13,9 @@ Examples:
   larder bench peers-net --record-size 111KB --readers 1,16,64 --seconds 10 --json net.json
   larder bench peers-net --only raw-tcp,peer --record-size 4MiB
 
-Every server is a separate process on this machine. Raw TCP has a connection and a thread for each reader. Its bytes are
-not inspected, or (raw-summed) both ends compute their checksum, as peers do.")]
+Every server is a separate process on this machine. Raw TCP has a connection and a thread for
+each reader. Its bytes are not inspected, or (raw-summed) both ends compute their checksum, as
+peers do.")]
 pub(crate) struct PeersNetArgs {
     /// Sizes of one read, up to 4MiB.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "111KB,1MiB,4MiB", value_parser = parse_record_size)]

@@ -23,10 +23,11 @@ Examples:
   larder bench sim --files 100000000 --policies nr --cache 31.25% --nodes 1
   larder bench sim --equal-sizes --epochs 10 --json sim.json --plot sim.svg
 
-The policies are those of the store. They run over the order of each epoch without reading anything; belady knows the
-order of this epoch and the next. Up to ten million files the simulation uses all processors. Beyond that it uses one, and
-per file 4 bytes of memory for nr, 12 for belady and 16 for the others; each node after the first adds 12 bytes (none for
-nr and belady).")]
+The policies are those of the store. They run over the order of each epoch without reading
+anything; belady knows the order of this epoch and the next. Up to ten million files the
+simulation uses all processors. Beyond that it uses one, and per file 4 bytes of memory for nr,
+12 for belady and 16 for the others; each node after the first adds 12 bytes (none for nr and
+belady).")]
 pub(crate) struct SimArgs {
     /// Number of files in the dataset.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
