@@ -152,7 +152,7 @@ impl MetaOutcome {
     }
 
     fn synthetic_rows(&self) -> Vec<Vec<String>> {
-        let heads = ["files", "mount s", "RSS MB", "stat/s", "p50 us", "p99 us", "RSS MB then", "bytes a file"];
+        let heads = ["files", "mount s", "RSS MB", "stat/s", "p50 us", "p99 us", "RSS MB then", "bytes per file"];
         let mut table = vec![heads.map(str::to_owned).to_vec()];
         for &files in &self.config.synthetic {
             let show = |digits: usize, figure: &dyn Fn(&SyntheticRow) -> f64| {

@@ -134,7 +134,7 @@ impl PeersOutcome {
         }
         if !rows.is_empty() {
             let _ =
-                writeln!(text, "FUSE requests a file, {most} readers, those of at least 0.01\n{}\n", rows.join("\n"));
+                writeln!(text, "FUSE requests per file, {most} readers, those of at least 0.01\n{}\n", rows.join("\n"));
         }
     }
 

@@ -142,7 +142,7 @@ impl QuickstartOutcome {
             );
         }
         self.write_requests(&mut text);
-        let _ = writeln!(text, "manifest            {:>9.1} bytes a file", self.manifest_bytes_a_file);
+        let _ = writeln!(text, "manifest            {:>9.1} bytes per file", self.manifest_bytes_a_file);
         text
     }
 
@@ -164,7 +164,7 @@ impl QuickstartOutcome {
         let _ = match (counted, &self.requests_not_counted) {
             (Some((warm, hot)), _) => {
                 let (warm, hot) = (warm.per_file(self.warm.files), hot.per_file(self.hot.files));
-                writeln!(text, "FUSE requests a file: warm{warm}; hot{hot}")
+                writeln!(text, "FUSE requests per file: warm{warm}; hot{hot}")
             }
             (None, Some(why)) => writeln!(text, "FUSE requests were not counted: {why}"),
             (None, None) => Ok(()),

@@ -70,5 +70,5 @@ fn a_warm_file_costs_a_lookup_and_a_read_and_a_hot_one_nothing() {
     // The first OPEN and the first FLUSH of a mount are answered ENOSYS, and the kernel sends no more.
     assert!(warm.total <= 300 + 300 + 10, "{warm:?}");
     assert_eq!(outcome.hot_requests.as_ref().unwrap().total, 0);
-    assert!(outcome.table().contains("FUSE requests a file: warm lookup 1.0"), "{}", outcome.table());
+    assert!(outcome.table().contains("FUSE requests per file: warm lookup 1.0"), "{}", outcome.table());
 }

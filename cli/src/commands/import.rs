@@ -69,7 +69,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
         println!("bytes      {}", show_bytes(totals.bytes));
         println!("snapshot   {}", imported.built.snapshot);
         println!(
-            "manifest   {to} ({}, {:.1} bytes a file)",
+            "manifest   {to} ({}, {:.1} bytes per file)",
             show_bytes(manifest_bytes),
             per_file(manifest_bytes, totals.files)
         );
