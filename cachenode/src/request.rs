@@ -7,7 +7,7 @@ use std::time::Duration;
 use larder_dataset::DatasetSpec;
 use larder_origin::OriginConfig;
 
-/// The most concurrent requests to an origin that a dataset may ask for.
+/// The most concurrent requests to an origin that a dataset may request.
 const CONCURRENCY_MOST: u32 = 4096;
 
 /// The variables that grant access to an origin, as in the environment of a process. Only their names are ever printed.

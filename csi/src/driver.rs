@@ -1,4 +1,4 @@
-//! The whole driver: opens its state and serves its sockets until told to stop.
+//! The whole driver: opens its state and serves its sockets until stopped.
 
 use std::io;
 use std::net::SocketAddr;

@@ -57,7 +57,7 @@ impl Node {
         self.swept.load(Ordering::Acquire) && self.mounts.keeper.session().borrow().connected
     }
 
-    /// Sweeps after each new session with larderd, for ever.
+    /// Sweeps after each new session with larderd, as long as the process runs.
     pub async fn keep_clean(self: Arc<Self>) {
         let mut session = self.mounts.keeper.session();
         let mut last = 0;

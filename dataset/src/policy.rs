@@ -50,7 +50,7 @@ impl fmt::Display for PolicyKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no such policy: {name:?} (one of nr, lru, fifo, random)")]
 pub struct UnknownPolicy {
-    /// The name asked for.
+    /// The unknown name.
     pub name: String,
 }
 

@@ -6,7 +6,7 @@ use larder_dataset::{DirIndex, Entry, FileIndex};
 /// The root folder.
 pub(crate) const ROOT: u64 = 1;
 
-/// Numbers from here on are not rows of the manifest.
+/// Numbers at and above this one are not rows of the manifest.
 const ABOUT_BASE: u64 = 1 << 62;
 
 /// The files that describe the mount.

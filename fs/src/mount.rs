@@ -28,7 +28,7 @@ pub struct MountConfig {
 }
 
 impl MountConfig {
-    /// What `larder mount` uses unless told otherwise.
+    /// What `larder mount` uses by default.
     pub fn new(mountpoint: PathBuf) -> Self {
         Self {
             mountpoint,
@@ -52,7 +52,7 @@ pub enum MountError {
         what: &'static str,
     },
     /// The kernel or fusermount3 refused.
-    #[error("mount at {path}: {source} (`larder doctor` tells what is missing)")]
+    #[error("mount at {path}: {source} (`larder doctor` shows what is missing)")]
     Refused {
         /// The mount point.
         path: PathBuf,

@@ -40,7 +40,7 @@ pub enum OriginError {
         /// The answer of the origin or of the credential provider.
         source: BoxError,
     },
-    /// The origin asked for fewer requests and still did so at the deadline.
+    /// The origin refused for lack of capacity until the deadline.
     #[error("the origin is too busy")]
     Busy {
         /// The last refusal.

@@ -92,7 +92,7 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         for dir in &self.dirs {
-            // By force: a reader in this process that waits for an answer would keep the connection open for ever.
+            // By force: a reader in this process that waits for an answer would keep the connection open forever.
             use rustix::mount::UnmountFlags;
             let _ = rustix::mount::unmount(dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Child;
 
-/// True if a process has ended, and its parent has not been told yet.
+/// True if a process has ended and its parent has not reaped it.
 pub(crate) fn is_zombie(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }

@@ -115,7 +115,7 @@ impl Keeping {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Keeps sessions until told to stop.
+    /// Keeps sessions until stopped.
     pub(crate) fn run(&self, queue: &Receiver<Request>) {
         let mut pause = PAUSE;
         let mut warned = false;
@@ -150,7 +150,7 @@ impl Keeping {
         }
     }
 
-    /// Returns `Ok` when told to stop.
+    /// Keeps one session. Returns `Ok` when stopped.
     fn keep_session(&self, queue: &Receiver<Request>) -> io::Result<()> {
         let socket = connect(&self.socket, self.daemon_uid)?;
         self.agree(&socket)?;

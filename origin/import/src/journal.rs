@@ -67,7 +67,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or starts the journal of `identity` in the folder `dir`, which is created if need be, and passes every record
+    /// Opens or starts the journal of `identity` in the folder `dir`, which is created if missing, and passes every record
     /// to `replay`, oldest first. A record that `replay` refuses ends the journal like a torn one. A journal older than
     /// `max_age`, or any journal if `restart` is set, is started over. Blocking. Errors: `InUse`, `Io`.
     pub(crate) fn open(

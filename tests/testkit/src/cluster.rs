@@ -51,9 +51,9 @@ impl Cluster {
         Self::at(folder, None)
     }
 
-    /// The cluster of two nodes that the tests of this run share. Tests have it one after the other: this waits for their
-    /// ends. A test works in a namespace of its own and leaves no pod behind; what it changed in the nodes it changes back.
-    /// After a test that failed, the next one gets a new cluster.
+    /// The two-node cluster that the tests of this run share, one at a time: this waits for the tests before it to end. A
+    /// test works in its own namespace, leaves no pod behind, and undoes its changes to the nodes. After a test that failed,
+    /// the next one gets a new cluster.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -76,7 +76,7 @@ impl Cluster {
         Self { folder, pid, cgroup, turn }
     }
 
-    /// A file of the cluster's, in which tests note for each other what they have made of it.
+    /// A file in the cluster's folder, through which tests pass on what they have set up.
     pub fn note(&self, name: &str) -> PathBuf {
         self.folder.join(format!("note-{name}"))
     }

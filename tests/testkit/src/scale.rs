@@ -1,4 +1,4 @@
-//! How long tests go on that repeat one thing.
+//! How often tests repeat a step.
 
 /// The number of repetitions: `short` in an ordinary run, times `LARDER_TEST_SCALE` where that is set, as `make soak` does.
 ///

@@ -1,4 +1,4 @@
-//! A mount as the daemon is asked for it, over gRPC or in the arguments of the process that serves.
+//! The request to mount a dataset: over gRPC, or as the arguments of the serving process.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

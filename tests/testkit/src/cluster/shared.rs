@@ -34,12 +34,12 @@ impl Turn {
         &self.folder
     }
 
-    /// True if the cluster runs and no test has left it in a state that nobody knows.
+    /// True if the cluster runs and no test has left it in an unknown state.
     pub(super) fn finds_a_sound_cluster(&self) -> bool {
         self.folder.join("ready").exists() && !self.in_use().exists()
     }
 
-    /// From here on, the end of the test's process leaves the cluster in a state that nobody knows.
+    /// Until `end_well`, a test that ends leaves the cluster in an unknown state.
     pub(super) fn begin(&self) {
         File::create(self.in_use()).expect("a file in the cluster's folder");
     }

@@ -14,7 +14,7 @@ use super::dataset::Files;
 /// The limit of all waiting.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Readers of random files, who continue whatever happens, and note each failure and the longest read.
+/// Readers of random files. They continue after failures, and record each failure and the longest read.
 pub(super) struct Readers {
     stop: Arc<AtomicBool>,
     read: Arc<AtomicU64>,

@@ -1,4 +1,4 @@
-//! Certificates and tokens: who is served, and who is not.
+//! Certificates and tokens: which nodes are served.
 
 use larder_e2e::certificates::{Authority, Identity, replace};
 use larder_e2e::nodes::{Node, Nodes};
