@@ -14,9 +14,9 @@ Examples:
 
 Files have 1 KiB, 200 to a folder. In each system, one thread walks the names (find), looks up
 each file once in random order, and walks the tree again with the attributes of each file
-(ls -l); the kernel's caches are dropped before each step. Then 16 threads look up each file again.
-Only larder mounts the synthetic manifests, whose files do not exist; making one takes 200 MB of
-memory per million files.")]
+(ls -l); the kernel's caches are dropped before each step. Then 16 threads look up each file
+again. Only larder mounts the synthetic manifests, whose files do not exist; making one takes
+200 MB of memory per million files.")]
 pub(crate) struct MetaArgs {
     /// Number of files; 0 measures only synthetic manifests.
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
