@@ -125,7 +125,7 @@ pub fn metrics_page() -> String {
     let mut page = String::from(
         "# Metrics\n\nEach metric is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`). `/metrics` at `--admin-address` of `larderd` and `cachenode` serves\n\
          it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, and those that begin with `csi_` only at `/metrics` of\n\
-         `larder-csi`. Counters of `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening. This page is generated from the table in `telemetry/src/metrics.rs`.\n\n\
+         `larder-csi`. Counters of `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening, except those of `store_`, which count the whole cache since the process started. This page is generated from the table in `telemetry/src/metrics.rs`.\n\n\
          | name | kind | unit | meaning |\n|---|---|---|---|\n",
     );
     for metric in METRICS {
