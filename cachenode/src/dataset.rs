@@ -20,7 +20,7 @@ use crate::counters::{StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::sharing::Sharing;
-use crate::stats::{CacheStats, Stats};
+use crate::stats::{CacheStats, DatasetSummary, Stats};
 use crate::warm::Warmer;
 
 use description::Description;
@@ -269,6 +269,11 @@ impl Dataset {
         self.description.manifest_json()
     }
 
+    /// The `dataset` section of `.larder/stats.json`.
+    pub fn summary(&self) -> DatasetSummary {
+        self.description.summary()
+    }
+
     /// How much of its reservation is used.
     pub fn cache_usage(&self) -> Usage {
         self.cache.usage()
@@ -298,14 +303,18 @@ impl Dataset {
 
     /// Counters and gauges of this dataset, by name; those of the whole store are [`store_values`].
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        self.counters.values().chain(self.gauges())
+    }
+
+    /// How full its part of the store and its window are, by name.
+    pub(crate) fn gauges(&self) -> [(&'static str, u64); 4] {
         let usage = self.cache.usage();
-        let gauges = [
+        [
             ("store_blocks", usage.blocks_cached),
             ("store_capacity_bytes", usage.capacity_bytes),
             ("store_used_bytes", usage.used_bytes),
             ("fs_window_bytes", self.fetcher.window_bytes()),
-        ];
-        self.counters.values().chain(gauges)
+        ]
     }
 
     /// Waits until no fetch is in flight and the store has written every block that it keeps. Cancel-safe.

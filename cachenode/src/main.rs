@@ -109,7 +109,11 @@ fn serve(flags: Flags) -> anyhow::Result<()> {
         }
         let sharing = Arc::clone(&node);
         tasks.spawn(async move { sharing.share().await });
-        tasks.spawn(stop_on_signal(stopping.clone()));
+        let signals = stop_on_signal(stopping.clone())?;
+        tasks.spawn(async move {
+            signals.await;
+            Ok(())
+        });
         let outcome = match tasks.join_next().await {
             Some(ended) => ended.map_err(anyhow::Error::from).flatten(),
             None => Ok(()),

@@ -137,16 +137,18 @@ pub fn runtime() -> anyhow::Result<ManuallyDrop<Runtime>> {
 }
 
 /// Cancels `stopping` at SIGTERM or SIGINT.
-pub async fn stop_on_signal(stopping: CancellationToken) -> anyhow::Result<()> {
+/// Must be called within a runtime. Errors: signals cannot be received.
+pub fn stop_on_signal(stopping: CancellationToken) -> anyhow::Result<impl Future<Output = ()> + Send> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        () = stopping.cancelled() => {}
-    }
-    stopping.cancel();
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = stopping.cancelled() => {}
+        }
+        stopping.cancel();
+    })
 }
 
 /// Raises the soft limit of open files to the hard one: segments, sockets and RocksDB need many, and the soft limit is often

@@ -37,7 +37,7 @@ pub fn serve(flags: DaemonFlags) -> anyhow::Result<()> {
     raise_file_limit();
     let daemon = Daemon::open(config).context("open the cache (--cache-dir)")?;
     runtime.block_on(async {
-        let signals = tokio::spawn(stop_on_signal(daemon.stopping().clone()));
+        let signals = tokio::spawn(stop_on_signal(daemon.stopping().clone())?);
         if let Some(watcher) = watcher {
             tokio::spawn(watcher.run(daemon.stopping().clone()));
         }

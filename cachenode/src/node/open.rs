@@ -62,13 +62,13 @@ impl OpenDatasets {
         let mut table = self.lock();
         let entry = table.open.iter_mut().find(|entry| entry.id == id)?;
         entry.users += 1;
-        Some(OpenDataset { id: id.to_owned(), dataset: Arc::clone(&entry.dataset), table: Arc::clone(self) })
+        Some(OpenDataset { id: id.to_owned(), dataset: Some(Arc::clone(&entry.dataset)), table: Arc::clone(self) })
     }
 
     /// Adds a dataset, with its first user.
     pub(super) fn add(self: &Arc<Self>, id: String, dataset: Arc<Dataset>) -> OpenDataset {
         self.lock().open.push(Entry { id: id.clone(), dataset: Arc::clone(&dataset), users: 1 });
-        OpenDataset { id, dataset, table: Arc::clone(self) }
+        OpenDataset { id, dataset: Some(dataset), table: Arc::clone(self) }
     }
 
     /// Removes a user.
@@ -86,8 +86,10 @@ impl OpenDatasets {
         let datasets = Arc::clone(self);
         self.runtime.spawn(async move {
             // Counts the dataset as drained even if draining panics.
-            let drained = Drained { datasets, dataset };
-            drained.dataset.drain().await;
+            let drained = Drained { datasets, dataset: Some(dataset) };
+            if let Some(dataset) = &drained.dataset {
+                dataset.drain().await;
+            }
         });
     }
 
@@ -110,9 +112,15 @@ impl OpenDatasets {
     pub(super) fn sums(&self) -> BTreeMap<&'static str, u64> {
         let table = self.lock();
         let mut sums = table.closed.clone();
+        let mut add = |name, value| *sums.entry(name).or_default() += value;
+        let mut counted = Vec::new();
         for dataset in table.open.iter().map(|entry| &entry.dataset).chain(&table.draining) {
-            for (name, value) in dataset.values() {
-                *sums.entry(name).or_default() += value;
+            dataset.counters().values().for_each(|(name, value)| add(name, value));
+            // Two origins of one snapshot share its part of the store, as do a draining dataset and its successor.
+            let snapshot = dataset.manifest().snapshot();
+            if !counted.contains(&snapshot) {
+                dataset.gauges().into_iter().for_each(|(name, value)| add(name, value));
+                counted.push(snapshot);
             }
         }
         sums
@@ -166,16 +174,23 @@ pub(super) enum PeerAccess {
 /// Removes a dataset from those that drain, and keeps its counters.
 struct Drained {
     datasets: Arc<OpenDatasets>,
-    dataset: Arc<Dataset>,
+    /// Taken when it is dropped.
+    dataset: Option<Arc<Dataset>>,
 }
 
 impl Drop for Drained {
     fn drop(&mut self) {
-        let mut table = self.datasets.lock();
-        table.draining.retain(|other| !Arc::ptr_eq(other, &self.dataset));
-        for (name, value) in self.dataset.counters().totals() {
-            *table.closed.entry(name).or_default() += value;
+        let mut removed = None;
+        if let Some(dataset) = self.dataset.take() {
+            let mut table = self.datasets.lock();
+            let at = table.draining.iter().position(|other| Arc::ptr_eq(other, &dataset));
+            removed = at.map(|at| table.draining.swap_remove(at));
+            for (name, value) in dataset.counters().totals() {
+                *table.closed.entry(name).or_default() += value;
+            }
         }
+        // Closed before it counts as drained: a caller that waits for that may open it again.
+        drop(removed);
         self.datasets.draining.send_modify(|count| *count -= 1);
     }
 }
@@ -184,7 +199,8 @@ impl Drop for Drained {
 #[derive(Debug)]
 pub struct OpenDataset {
     id: String,
-    dataset: Arc<Dataset>,
+    /// Taken when it is dropped.
+    dataset: Option<Arc<Dataset>>,
     table: Arc<OpenDatasets>,
 }
 
@@ -196,7 +212,7 @@ impl OpenDataset {
 
     /// The dataset itself.
     pub fn dataset(&self) -> &Arc<Dataset> {
-        &self.dataset
+        self.dataset.as_ref().expect("it is taken by drop alone")
     }
 }
 
@@ -204,12 +220,14 @@ impl Deref for OpenDataset {
     type Target = Dataset;
 
     fn deref(&self) -> &Dataset {
-        &self.dataset
+        self.dataset()
     }
 }
 
 impl Drop for OpenDataset {
     fn drop(&mut self) {
+        // First, so that the dataset is closed when it counts as drained.
+        self.dataset = None;
         self.table.leave(&self.id);
     }
 }

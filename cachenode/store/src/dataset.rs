@@ -36,7 +36,7 @@ use crate::record::{Header, Part};
 use crate::slots::{Found, Place, Slots};
 use crate::usage::Usage;
 use crate::write_error::WriteError;
-use admission::Shared;
+use admission::{Shared, is_full};
 use rebuild::Work;
 use space::{Space, Trouble};
 
@@ -205,7 +205,13 @@ impl DatasetCache {
             return Err(WriteError::WrongBlock { permitted, permitted_bytes, got: block, got_bytes: len });
         }
         shared.free_room(false);
-        match shared.keep(permit.number, record) {
+        let mut kept = shared.keep(permit.number, record);
+        if kept.as_ref().is_err_and(is_full) {
+            // The room of dead records is freed in batches. Now it is needed.
+            shared.free_room(true);
+            kept = shared.keep(permit.number, record);
+        }
+        match kept {
             Ok(()) => {
                 if shared.base.health.worked() {
                     info!("the cache's disk takes writes again");

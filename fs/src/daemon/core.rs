@@ -1,5 +1,6 @@
 //! A node with mounts.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -18,6 +19,9 @@ use super::error::DaemonError;
 use super::mounts::{Connection, Mount, Mounts};
 use crate::connection::ServeConfig;
 use crate::mount::{MountConfig, unmount};
+
+/// How long a stop waits for mounts that are being made.
+const MAKING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How a daemon runs.
 #[derive(Clone, Debug)]
@@ -62,18 +66,35 @@ impl Daemon {
     }
 
     /// Ends its own mounts, waiting for their readers to finish with the files that they have open; leaves connections that
-    /// were handed over to the keeper; closes the cache.
+    /// were handed over to the keeper; closes the cache. Mounts that are still being made are waited for 5 s.
     pub async fn stop(&self) -> anyhow::Result<()> {
-        for mount in self.mounts.now().mounts {
-            if let Some(dir) = &mount.dir {
-                info!(dir = %dir.display(), "stopping");
-                // Files may be in use: the mount disappears from the tree, and its readers finish what they have open.
-                if let Err(error) = unmount(dir, true) {
-                    warn!(%error, "cannot unmount");
+        self.stopping().cancel();
+        let deadline = tokio::time::Instant::now() + MAKING_TIMEOUT;
+        let mut states = self.mounts.watch();
+        let mut detached = HashSet::new();
+        loop {
+            let state = states.borrow_and_update().clone();
+            let own = state.mounts.iter().filter_map(|mount| Some((mount.number, mount.dir.as_ref()?)));
+            for (number, dir) in own.clone() {
+                if detached.insert(number) {
+                    info!(dir = %dir.display(), "stopping");
+                    // Files may be in use: the mount disappears from the tree, and its readers finish what they have open.
+                    if let Err(error) = unmount(dir, true) {
+                        warn!(%error, "cannot unmount");
+                    }
                 }
             }
+            let changed = match (own.count(), state.jobs) {
+                (0, 0) => break,
+                (0, _) => tokio::time::timeout_at(deadline, states.changed()).await,
+                _ => Ok(states.changed().await),
+            };
+            // Out of time, or the owner is gone: the cache is closed all the same.
+            if !matches!(changed, Ok(Ok(()))) {
+                warn!("stopping without waiting for all mounts");
+                break;
+            }
         }
-        self.mounts.wait_until(|state| state.mounts.iter().all(|mount| mount.dir.is_none())).await?;
         self.node.close().await?;
         Ok(())
     }

@@ -1,21 +1,24 @@
 //! The mounts of a daemon and the task that owns them.
 //!
-//! The cast: [`Owner`] is the task; an [`Event`] is what changes its state; [`State`] is what it publishes after each event;
-//! [`Mounts`] is everybody else's handle: it sends events and reads the state.
+//! The cast: [`Owner`] is the task; an [`Event`] changes its state; it publishes a [`State`] after each event; [`Mounts`] is the
+//! handle with which everything else sends events and reads the state. A [`Job`] makes a mount or takes a connection.
 //!
-//! Invariants: nothing else changes the state. A mount is in the state for as long as the kernel may send it requests. One
-//! mount is made at a time. The end of a session is an event; nothing polls for it.
+//! Invariants: nothing else changes the state. A mount is in the state for as long as the kernel may send it requests. One job
+//! runs at a time, beside the task: a mount point that hangs holds up other jobs, and no other event. The end of a session is an
+//! event; nothing polls for it. A caller gets its answer after the state that shows it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
-use larder_cachenode::dataset::Dataset;
+use larder_cachenode::DatasetSummary;
 use larder_cachenode::node::{Found, Node, OpenDataset};
 use larder_cachenode::request::DatasetRequest;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::error::DaemonError;
@@ -28,11 +31,12 @@ const EVENTS_WAITING: usize = 64;
 /// One mount, or one connection that was handed over.
 #[derive(Clone, Debug)]
 pub(super) struct Mount {
-    /// One of each, for the life of the daemon.
+    /// Unique for the life of the daemon.
     pub(super) number: u64,
     /// The dataset's name on this node.
     pub(super) id: String,
-    pub(super) dataset: Arc<Dataset>,
+    /// A description, not the dataset itself: a copy of the state must not keep a dataset open.
+    pub(super) summary: DatasetSummary,
     /// What was requested, with the newest credentials that proved good.
     pub(super) request: DatasetRequest,
     /// Of a connection: what the keeper gets back.
@@ -48,32 +52,26 @@ pub(super) struct Connection {
     pub(super) init: Vec<u8>,
 }
 
-/// What everybody may know.
+/// The state that the handles read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     /// The oldest first.
     pub(super) mounts: Vec<Arc<Mount>>,
-    /// There has been one.
+    /// True once there was a mount.
     pub(super) had_mounts: bool,
     /// A keeper has offered all the connections that it holds.
     pub(super) keeper_offered: bool,
     /// Connections that were handed over.
     pub(super) connections_taken: u64,
+    /// Jobs that run or wait.
+    pub(super) jobs: usize,
 }
 
 /// What changes the state.
 #[derive(Debug)]
 enum Event {
-    /// A dataset is to be mounted.
-    Mount { found: Found, request: DatasetRequest, config: MountConfig, reply: oneshot::Sender<Shown> },
-    /// The keeper offers a connection.
-    Offer {
-        found: Found,
-        request: DatasetRequest,
-        connection: Connection,
-        config: ServeConfig,
-        reply: oneshot::Sender<Shown>,
-    },
+    /// A dataset is to be shown.
+    Show(Job),
     /// Newer credentials for the connections of a dataset proved good.
     Renewed { id: String, request: DatasetRequest },
     /// A keeper has offered all that it holds.
@@ -81,6 +79,44 @@ enum Event {
     /// The session of a mount has ended.
     Ended { number: u64, outcome: io::Result<()> },
 }
+
+/// A dataset that is to be shown, and the caller that waits for it.
+#[derive(Debug)]
+struct Job {
+    found: Found,
+    request: DatasetRequest,
+    target: Target,
+    reply: oneshot::Sender<Shown>,
+}
+
+/// Where a dataset is to be shown.
+#[derive(Debug)]
+enum Target {
+    /// At a folder, by a mount of our own.
+    Folder(MountConfig),
+    /// Over a connection whose mount the keeper made.
+    Connection(Connection, ServeConfig),
+}
+
+/// A job that is done, apart from its place in the state.
+#[derive(Debug)]
+struct Done {
+    open: OpenDataset,
+    connection: Option<Connection>,
+    dir: Option<PathBuf>,
+}
+
+/// The job that runs.
+#[derive(Debug)]
+struct Running {
+    number: u64,
+    request: DatasetRequest,
+    reply: oneshot::Sender<Shown>,
+    task: JoinHandle<Result<Done, DaemonError>>,
+}
+
+/// Waits for a session to end.
+type Session = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// How a mount or an offer came out.
 type Shown = Result<Arc<Mount>, DaemonError>;
@@ -105,6 +141,8 @@ impl Mounts {
             ended,
             publish,
             state: State::default(),
+            waiting: VecDeque::new(),
+            running: None,
             open: HashMap::new(),
             next: 0,
         };
@@ -116,6 +154,11 @@ impl Mounts {
         self.state.borrow().clone()
     }
 
+    /// The state, and its changes.
+    pub(super) fn watch(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
     /// Waits until the state is as wanted. Errors: the owner is gone.
     pub(super) async fn wait_until(&self, wanted: impl Fn(&State) -> bool) -> Result<(), DaemonError> {
         self.state.clone().wait_for(|state| wanted(state)).await.map(|_| ()).map_err(|_| DaemonError::Stopping)
@@ -123,9 +166,7 @@ impl Mounts {
 
     /// Mounts a dataset. Not cancelled with its caller: the mount is made in any case.
     pub(super) async fn mount(&self, found: Found, request: DatasetRequest, config: MountConfig) -> Shown {
-        let (reply, shown) = oneshot::channel();
-        self.send(Event::Mount { found, request, config, reply }).await?;
-        shown.await.unwrap_or(Err(DaemonError::Stopping))
+        self.show(found, request, Target::Folder(config)).await
     }
 
     /// Serves a connection.
@@ -136,8 +177,12 @@ impl Mounts {
         connection: Connection,
         config: ServeConfig,
     ) -> Shown {
+        self.show(found, request, Target::Connection(connection, config)).await
+    }
+
+    async fn show(&self, found: Found, request: DatasetRequest, target: Target) -> Shown {
         let (reply, shown) = oneshot::channel();
-        self.send(Event::Offer { found, request, connection, config, reply }).await?;
+        self.send(Event::Show(Job { found, request, target, reply })).await?;
         shown.await.unwrap_or(Err(DaemonError::Stopping))
     }
 
@@ -167,113 +212,104 @@ pub(super) struct Owner {
     ended: mpsc::WeakSender<Event>,
     publish: watch::Sender<State>,
     state: State,
+    /// Jobs that wait for the running one. Bounded by their callers, each of which waits for its own.
+    waiting: VecDeque<Job>,
+    running: Option<Running>,
     /// The hold on its dataset that each mount has, by the mount's number.
     open: HashMap<u64, OpenDataset>,
     next: u64,
 }
 
 impl Owner {
-    /// Applies events until nobody can send one any more.
+    /// Applies events until no handle is left.
     pub(super) async fn run(mut self) {
         let mut draining = self.node.watch_draining();
         loop {
-            let event = tokio::select! {
+            self.start_next();
+            tokio::select! {
                 event = self.received.recv() => match event {
-                    Some(event) => Some(event),
+                    Some(event) => self.apply(event),
                     None => return,
                 },
-                _ = draining.changed() => None,
-            };
-            if let Some(event) = event {
-                self.apply(event).await;
+                done = Self::finished(&mut self.running) => self.finish(done),
+                _ = draining.changed() => {}
             }
-            if self.stop_when_idle && self.state.had_mounts && self.state.mounts.is_empty() && self.node.is_drained() {
+            let idle =
+                self.state.had_mounts && self.state.mounts.is_empty() && self.jobs() == 0 && self.node.is_drained();
+            if self.stop_when_idle && idle {
                 self.node.stopping().cancel();
             }
         }
     }
 
-    async fn apply(&mut self, event: Event) {
+    fn jobs(&self) -> usize {
+        self.waiting.len() + usize::from(self.running.is_some())
+    }
+
+    fn publish(&mut self) {
+        self.state.jobs = self.jobs();
+        self.publish.send_replace(self.state.clone());
+    }
+
+    fn apply(&mut self, event: Event) {
         match event {
-            Event::Mount { found, request, config, reply } => {
-                let _ = reply.send(self.mount(found, request, config).await);
-            }
-            Event::Offer { found, request, connection, config, reply } => {
-                let _ = reply.send(self.offer(found, request, connection, config).await);
-            }
+            Event::Show(job) => self.waiting.push_back(job),
             Event::Renewed { id, request } => self.renewed(&id, &request),
             Event::KeeperOffered => self.state.keeper_offered = true,
             Event::Ended { number, outcome } => self.ended(number, outcome),
         }
-        self.publish.send_replace(self.state.clone());
+        self.publish();
     }
 
-    async fn mount(&mut self, found: Found, request: DatasetRequest, config: MountConfig) -> Shown {
-        let open = self.node.open_dataset(found, &request).await?;
-        let dataset = Arc::clone(open.dataset());
-        let mounted = tokio::task::spawn_blocking(move || mount(dataset, &config)).await??;
-        let dir = mounted.path().to_owned();
-        let mount = self.show(open, request, None, Some(dir));
-        self.watch(mount.number, move || mounted.wait());
-        Ok(mount)
-    }
-
-    async fn offer(
-        &mut self,
-        found: Found,
-        request: DatasetRequest,
-        connection: Connection,
-        config: ServeConfig,
-    ) -> Shown {
-        let open = self.node.open_dataset(found, &request).await?;
-        let dataset = Arc::clone(open.dataset());
-        let serve = move || {
-            let serving = serve(dataset, connection.fd.try_clone()?, &connection.init, config)?;
-            Ok((connection, serving))
-        };
-        let served = tokio::task::spawn_blocking(serve).await?;
-        let (connection, serving) = served.map_err(|source| DaemonError::Connection { source })?;
-        info!(mount = open.id(), "connection taken");
-        self.state.connections_taken += 1;
-        let mount = self.show(open, request, Some(connection), None);
-        self.watch(mount.number, move || serving.wait());
-        Ok(mount)
-    }
-
-    fn show(
-        &mut self,
-        open: OpenDataset,
-        request: DatasetRequest,
-        connection: Option<Connection>,
-        dir: Option<PathBuf>,
-    ) -> Arc<Mount> {
+    /// Starts the next job, unless one is running.
+    fn start_next(&mut self) {
+        if self.running.is_some() {
+            return;
+        }
+        let Some(Job { found, request, target, reply }) = self.waiting.pop_front() else { return };
+        // There is a handle, whose caller waits for this job; if it has just gone, so has the daemon.
+        let Some(events) = self.ended.upgrade() else { return };
         let number = self.next;
         self.next += 1;
-        let mount = Arc::new(Mount {
-            number,
-            id: open.id().to_owned(),
-            dataset: Arc::clone(open.dataset()),
-            request,
-            connection: connection.map(Arc::new),
-            dir,
+        let (node, wanted) = (Arc::clone(&self.node), request.clone());
+        let task = self.node.runtime().spawn(async move {
+            let sessions = watch_session(number, events)?;
+            make(&node, found, &wanted, target, sessions).await
         });
-        self.open.insert(number, open);
-        self.state.had_mounts = true;
-        self.state.mounts.push(Arc::clone(&mount));
-        mount
+        self.running = Some(Running { number, request, reply, task });
     }
 
-    /// Waits for the end of a session in a thread of its own, and reports it.
-    fn watch(&self, number: u64, wait: impl FnOnce() -> io::Result<()> + Send + 'static) {
-        // It is asked to while an event is being applied, so somebody holds a sender.
-        let Some(events) = self.ended.upgrade() else { return };
-        let watch = move || {
-            let outcome = wait();
-            let _ = events.blocking_send(Event::Ended { number, outcome });
-        };
-        if let Err(error) = std::thread::Builder::new().name("session-end".to_owned()).spawn(watch) {
-            warn!(%error, number, "cannot watch a mount: it stays listed after its end");
+    /// The outcome of the running job; pending if there is none. Cancel-safe.
+    async fn finished(running: &mut Option<Running>) -> Result<Done, DaemonError> {
+        match running {
+            Some(running) => (&mut running.task).await.unwrap_or_else(|error| Err(error.into())),
+            None => std::future::pending().await,
         }
+    }
+
+    fn finish(&mut self, done: Result<Done, DaemonError>) {
+        let Some(Running { number, request, reply, .. }) = self.running.take() else { return };
+        let shown = done.map(|Done { open, connection, dir }| {
+            let mount = Arc::new(Mount {
+                number,
+                id: open.id().to_owned(),
+                summary: open.summary(),
+                request,
+                connection: connection.map(Arc::new),
+                dir,
+            });
+            if mount.connection.is_some() {
+                info!(mount = mount.id, "connection taken");
+                self.state.connections_taken += 1;
+            }
+            self.open.insert(number, open);
+            self.state.had_mounts = true;
+            self.state.mounts.push(Arc::clone(&mount));
+            mount
+        });
+        self.publish();
+        // A caller that is gone leaves the mount as it is.
+        let _ = reply.send(shown);
     }
 
     fn renewed(&mut self, id: &str, request: &DatasetRequest) {
@@ -289,7 +325,57 @@ impl Owner {
             warn!(mount = mount.id, %error, "the mount's session failed");
         }
         info!(mount = mount.id, dir = ?mount.dir, "unmounted");
-        // Its dataset is closed, unless another mount shows it.
+        // Its dataset is closed, unless another mount shows it. It drains before anyone can see that the mount is gone.
         self.open.remove(&number);
     }
+}
+
+/// A thread that waits for a session to end and reports it. It takes the session over the channel, and is there before the
+/// session is, so that no session stays unwatched.
+fn watch_session(number: u64, events: mpsc::Sender<Event>) -> Result<SyncSender<Session>, DaemonError> {
+    let (give, take) = sync_channel::<Session>(1);
+    let watch = move || {
+        // Nothing comes if the job failed.
+        let Ok(session) = take.recv() else { return };
+        let outcome = session();
+        let _ = events.blocking_send(Event::Ended { number, outcome });
+    };
+    let thread = std::thread::Builder::new().name("session-end".to_owned()).spawn(watch);
+    thread.map_err(|source| DaemonError::Connection { source })?;
+    Ok(give)
+}
+
+/// Opens a dataset and shows it.
+async fn make(
+    node: &Arc<Node>,
+    found: Found,
+    request: &DatasetRequest,
+    target: Target,
+    sessions: SyncSender<Session>,
+) -> Result<Done, DaemonError> {
+    let open = node.open_dataset(found, request).await?;
+    let (dataset, stopping) = (Arc::clone(open.dataset()), node.stopping().clone());
+    let show = move || match target {
+        Target::Folder(config) => {
+            let mounted = mount(dataset, &config)?;
+            if stopping.is_cancelled() {
+                // Dropping it unmounts: the daemon may have looked for its mounts already.
+                return Err(DaemonError::Stopping);
+            }
+            let dir = mounted.path().to_owned();
+            let _ = sessions.send(Box::new(move || mounted.wait()));
+            Ok((None, Some(dir)))
+        }
+        Target::Connection(connection, config) => {
+            let serving = connection
+                .fd
+                .try_clone()
+                .and_then(|fd| serve(dataset, fd, &connection.init, config))
+                .map_err(|source| DaemonError::Connection { source })?;
+            let _ = sessions.send(Box::new(move || serving.wait()));
+            Ok((Some(connection), None))
+        }
+    };
+    let (connection, dir) = tokio::task::spawn_blocking(show).await??;
+    Ok(Done { open, connection, dir })
 }

@@ -103,15 +103,12 @@ impl v1::daemon_server::Daemon for Service {
     }
 
     async fn list_mounts(&self, _: Request<v1::ListMountsRequest>) -> Result<Response<v1::ListMountsResponse>, Status> {
-        let info = |mount: &Arc<Mount>| {
-            let stats = mount.dataset.stats().dataset;
-            v1::MountInfo {
-                mount: mount.id.clone(),
-                name: stats.name,
-                snapshot: stats.snapshot,
-                origin: stats.origin,
-                dir: mount.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default(),
-            }
+        let info = |mount: &Arc<Mount>| v1::MountInfo {
+            mount: mount.id.clone(),
+            name: mount.summary.name.clone(),
+            snapshot: mount.summary.snapshot.clone(),
+            origin: mount.summary.origin.clone(),
+            dir: mount.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default(),
         };
         let mounts = self.0.mounts.now().mounts.iter().map(info).collect();
         Ok(Response::new(v1::ListMountsResponse { mounts }))

@@ -240,12 +240,12 @@ impl Shared {
         } else {
             state.allocator.retire(&self.space, place, Some(len));
         }
-        if let Err(error) = &shown {
-            let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-            if !full && state.allocator.is_current(segment.number) {
-                // The next attempt starts with a file of its own.
-                state.allocator.leave_current(&self.space);
-            }
+        if let Err(error) = &shown
+            && !is_full(error)
+            && state.allocator.is_current(segment.number)
+        {
+            // The next attempt starts with a file of its own.
+            state.allocator.leave_current(&self.space);
         }
         // If the slot was not set, dropping the permit gives the room back.
         shown
@@ -337,4 +337,9 @@ impl Shared {
             warn!(dataset = self.config.name, step, %error, "admissions to the cache pause");
         }
     }
+}
+
+/// True if a write failed for want of room on the disk.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

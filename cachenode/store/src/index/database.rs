@@ -45,8 +45,13 @@ pub(super) fn open_or_create(path: &Path) -> Result<DB, rocksdb::Error> {
 }
 
 fn open(path: &Path) -> Result<DB, rocksdb::Error> {
-    // A database that cannot be listed is new or damaged; opening it tells which.
-    let has_epochs = DB::list_cf(&options(), path).is_ok_and(|names| names.iter().any(|name| name == EPOCHS));
+    let has_epochs = match DB::list_cf(&options(), path) {
+        Ok(names) => names.iter().any(|name| name == EPOCHS),
+        // The disk or a limit of the process is at fault, and not the index.
+        Err(error) if error.kind() == ErrorKind::IOError && path.join("CURRENT").exists() => return Err(error),
+        // It is new or damaged; opening it tells which.
+        Err(_) => false,
+    };
     let families = [DATASETS, BLOCKS].into_iter().chain(has_epochs.then_some(EPOCHS));
     let families = families.map(|name| ColumnFamilyDescriptor::new(name, options()));
     let mut db = DB::open_cf_descriptors(&options(), path, families)?;
