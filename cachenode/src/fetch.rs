@@ -195,7 +195,7 @@ impl Fetcher {
                 return Ok(Some(BlockBytes::whole(slice(&block, &part))));
             }
             let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded });
-            if in_flight.asks_peers && route.nodes.is_empty() {
+            if in_flight.asks_peers && route.peers.is_empty() {
                 return Ok(None);
             }
             let mut pieces = in_flight.subscribe(part.start as usize..(part.start + part.len) as usize);
@@ -271,7 +271,7 @@ impl Fetcher {
     /// another.
     fn join_or_start(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> (InFlight, Route) {
         let route = self.peers.route(file, part.block, purpose.asker());
-        let asks_peers = !route.nodes.is_empty();
+        let asks_peers = !route.peers.is_empty();
         let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, |in_flight| {
             // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours have the
             // same owner.

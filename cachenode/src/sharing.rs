@@ -25,7 +25,7 @@ pub(crate) enum Asker {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     /// The peers to ask before the origin, in this order.
-    pub(crate) nodes: Vec<RoutePeer>,
+    pub(crate) peers: Vec<RoutePeer>,
     /// The store may keep it.
     pub(crate) keep: bool,
 }
@@ -40,10 +40,10 @@ pub(crate) struct RoutePeer {
 
 impl Route {
     /// The route on a node without peers.
-    pub(crate) const ALONE: Self = Self { nodes: Vec::new(), keep: true };
+    pub(crate) const ALONE: Self = Self { peers: Vec::new(), keep: true };
 
     /// The route while no members are known: the owner of the block may be another node, so this one must not keep it.
-    const LOST: Self = Self { nodes: Vec::new(), keep: false };
+    const LOST: Self = Self { peers: Vec::new(), keep: false };
 }
 
 /// A dataset that nodes share.
@@ -114,7 +114,7 @@ impl Sharing {
                 owners.iter().filter(near).chain(owners.iter().filter(|owner| !near(owner))).map(ask).collect()
             }
         };
-        Route { nodes: nodes.into_iter().filter(|node| self.peers.is_up(&node.name)).collect(), keep }
+        Route { peers: nodes.into_iter().filter(|node| self.peers.is_up(&node.name)).collect(), keep }
     }
 
     /// Reads a whole block from a peer. Bounded in time, see [`Peers::read`]. Cancel-safe.

@@ -37,7 +37,7 @@ impl FromPeers {
         let sharing = self.sharing.as_ref()?;
         let (block, crc) = (pending.part.block, self.context.manifest.block_crc(pending.part.block).ok()?);
         let ask_all = async {
-            for node in &route.nodes {
+            for node in &route.peers {
                 match sharing.read(node, &pending.part).await {
                     Ok(bytes) if crc.is_none_or(|crc| larder_dataset::crc32c(&bytes) == crc) => return Some(bytes),
                     Ok(_) => {

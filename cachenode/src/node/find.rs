@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use larder_dataset::SnapshotId;
+use larder_dataset::DatasetSpec;
 use larder_import::Progress;
 use larder_origin::{Origin, OriginConfig};
 use tokio::runtime::Handle;
@@ -81,11 +81,8 @@ impl fmt::Debug for LookUps {
 /// another.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct LookUpKey {
-    source: String,
-    endpoint: Option<String>,
-    region: Option<String>,
-    anonymous: bool,
-    snapshot: Option<SnapshotId>,
+    /// Without what only opening it needs.
+    spec: DatasetSpec,
     credentials: Option<Credentials>,
 }
 
@@ -107,13 +104,8 @@ impl Progress for FilesListed {
 
 impl LookUpKey {
     fn of(request: &DatasetRequest) -> Self {
-        let spec = &request.spec;
         Self {
-            source: spec.source.clone(),
-            endpoint: spec.endpoint.clone(),
-            region: spec.region.clone(),
-            anonymous: spec.anonymous,
-            snapshot: spec.snapshot,
+            spec: DatasetSpec { cache_bytes: None, policy: None, placement: None, ..request.spec.clone() },
             credentials: request.credentials.clone(),
         }
     }
