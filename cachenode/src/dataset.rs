@@ -221,7 +221,7 @@ impl Dataset {
         self.sharing.as_deref()
     }
 
-    /// A range of a block for a peer: from the store, in one of `buffers`, or as [`Fetcher::fetch_for_peer`] has it.
+    /// A range of a block for a peer: from the store, in one of `buffers`, or as `Fetcher::fetch_for_peer` has it.
     /// `forwarded`: no other peer may be asked. Cancel-safe.
     pub async fn read_for_peer(
         &self,

@@ -2,10 +2,10 @@
 //! Where nodes share their caches, the block's owner is asked first ([`sharing`](crate::sharing)).
 //!
 //! A block that is fetched is *in flight*: a task requests it, hands it to its waiters as soon as its bytes are there
-//! ([`receive`]), then writes it to the store if the policy admits it ([`keep`]). The block stays in flight until its bytes
+//! (`receive`), then writes it to the store if the policy admits it (`keep`). The block stays in flight until its bytes
 //! are in the store or in the window. A later reader therefore finds it in one of the three, and never causes a second GET.
 //! The fetch of a packed file includes its neighbours as long as the store has room for them. Readers in order are read ahead
-//! of ([`ahead`](crate::ahead)).
+//! of (`ahead`).
 //!
 //! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends within
 //! the read deadline; no lock is held across an await.

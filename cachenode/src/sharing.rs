@@ -1,6 +1,6 @@
 //! How a dataset is shared among nodes: which node owns a block, which peers to ask for it, and whether to keep it.
 //!
-//! The cast: [`Sharing`] applies the dataset's [`Placement`] to the present nodes; a [`Route`] is the result for one block.
+//! The cast: [`Sharing`] applies the dataset's [`Placement`] to the present nodes; a `Route` is the result for one block.
 //! The owner of a block asks the origin. Every other node asks the owner, and then the origin if no owner answers.
 //!
 //! Invariant: at most two other nodes are between a reader and the origin: a second owner, which asks the first. Nodes that

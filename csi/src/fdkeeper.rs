@@ -1,7 +1,7 @@
 //! Holds a duplicate of every FUSE connection that larderd serves, so that either process can be killed: the pods' reads
 //! pause and continue. A mount ends only when both processes die at once.
 //!
-//! The [`FdKeeper`] passes requests to one thread, which keeps the [`session`] with larderd.
+//! The [`FdKeeper`] passes requests to one thread, which keeps the session with larderd.
 //!
 //! Invariants: a connection enters the map when larderd has accepted it, or when larderd handed it over. Credentials are in
 //! memory only.

@@ -10,7 +10,7 @@
 //! chunk CRCs fit in the first 4 KiB. A part of a large block is therefore checked with the record's first page and the
 //! chunks that the part touches, and a small block takes one read.
 //!
-//! The cast: [`encode_head`] writes everything before the data, [`decode_header`] reads the first 64 bytes, [`Part`] knows
+//! The cast: `encode_head` writes everything before the data, [`decode_header`] reads the first 64 bytes, [`Part`] knows
 //! which bytes of a record a read needs and checks them.
 //!
 //! Invariant: [`Part::check`] returns the bytes that were encoded for this snapshot, block and length, or a [`Flaw`]. No
