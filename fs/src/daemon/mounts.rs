@@ -113,6 +113,8 @@ struct Running {
     request: DatasetRequest,
     reply: oneshot::Sender<Shown>,
     task: JoinHandle<Result<Done, DaemonError>>,
+    /// The session's end, if that was reported before the mount was shown.
+    ended: Option<io::Result<()>>,
 }
 
 /// Waits for a session to end.
@@ -276,7 +278,7 @@ impl Owner {
             let sessions = watch_session(number, events)?;
             make(&node, found, &wanted, target, sessions).await
         });
-        self.running = Some(Running { number, request, reply, task });
+        self.running = Some(Running { number, request, reply, task, ended: None });
     }
 
     /// The outcome of the running job; pending if there is none. Cancel-safe.
@@ -288,7 +290,7 @@ impl Owner {
     }
 
     fn finish(&mut self, done: Result<Done, DaemonError>) {
-        let Some(Running { number, request, reply, .. }) = self.running.take() else { return };
+        let Some(Running { number, request, reply, ended, .. }) = self.running.take() else { return };
         let shown = done.map(|Done { open, connection, dir }| {
             let mount = Arc::new(Mount {
                 number,
@@ -310,6 +312,10 @@ impl Owner {
         self.publish();
         // A caller that is gone leaves the mount as it is.
         let _ = reply.send(shown);
+        if let Some(outcome) = ended {
+            self.ended(number, outcome);
+            self.publish();
+        }
     }
 
     fn renewed(&mut self, id: &str, request: &DatasetRequest) {
@@ -319,6 +325,11 @@ impl Owner {
     }
 
     fn ended(&mut self, number: u64, outcome: io::Result<()>) {
+        if let Some(running) = self.running.as_mut().filter(|running| running.number == number) {
+            // The session was over before its mount could be shown.
+            running.ended = Some(outcome);
+            return;
+        }
         let Some(at) = self.state.mounts.iter().position(|mount| mount.number == number) else { return };
         let mount = self.state.mounts.remove(at);
         if let Err(error) = outcome {
