@@ -7,6 +7,9 @@
 //! runs at a time, beside the task: a mount point that hangs holds up other jobs, and no other event. The end of a session is an
 //! event; nothing polls for it. A caller gets its answer after the state that shows it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
