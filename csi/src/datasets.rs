@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use larder_dataset::DatasetSpec;
 use serde::Deserialize;
-use tracing::error;
+use tracing::{error, info};
 
 use crate::attributes::{AttributeError, Attributes, RawSpec, Rules, Selection, namespace};
 
@@ -33,9 +33,6 @@ pub enum GrantError {
     /// The administrator's file cannot be used. Only the log says why: the pod's author may not see the file.
     #[error("the administrator's datasets file cannot be read; the log of larder-csi says why")]
     File,
-    /// An attribute asks for too much.
-    #[error(transparent)]
-    Attribute(#[from] AttributeError),
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -123,13 +120,19 @@ impl Datasets {
         let allowed = grant.as_ref().map(|grant| grant.namespaces.as_slice()).unwrap_or_default();
         check_namespace(allowed, pod, &what)?;
         let Some(Grant { mut spec, .. }) = grant else { return Err(denied(pod, &what)) };
-        spec.cache_bytes = match (cache_bytes, spec.cache_bytes) {
-            (Some(asked), Some(granted)) if asked > granted => {
-                let what = format!("asks for more than the {granted} bytes that are granted");
-                return Err(AttributeError::value("cacheSize", what).into());
-            }
-            (asked, granted) => asked.or(granted),
-        };
+        if !attributes.inline {
+            spec.cache_bytes = cache_bytes.or(spec.cache_bytes);
+        } else if cache_bytes.is_some() && cache_bytes != spec.cache_bytes {
+            // All pods of a node share the dataset's cache.
+            let (asked, granted) = (cache_bytes, spec.cache_bytes);
+            info!(
+                dataset = name,
+                namespace = pod,
+                asked,
+                granted,
+                "a pod's cacheSize has no effect: the entry's applies"
+            );
+        }
         Ok(spec)
     }
 
@@ -196,7 +199,7 @@ mod tests {
         let context: HashMap<String, String> =
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let rules = Rules::default();
-        Datasets::new(Some(file), rules.clone()).resolve(&Attributes::parse(&context, &rules)?)
+        Datasets::new(Some(file), rules.clone()).resolve(&Attributes::parse(&context, &rules).expect("valid"))
     }
 
     fn inline<'a>(dataset: &'a str, namespace: &'a str) -> [(&'a str, &'a str); 3] {
@@ -233,14 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_larger_than_granted_is_refused() {
-        let asks = |size| {
-            let mut pairs = inline("imagenet", "team-a").to_vec();
+    fn the_entry_sizes_the_cache_whatever_a_pod_wishes() {
+        let asks = |dataset, size| {
+            let mut pairs = inline(dataset, "team-a").to_vec();
             pairs.push(("cacheSize", size));
-            resolve(FILE, &pairs)
+            resolve(FILE, &pairs).expect("granted").cache_bytes
         };
-        assert_eq!(asks("1GiB").expect("less").cache_bytes, Some(1 << 30));
-        assert!(asks("11GiB").expect_err("more").to_string().contains("cacheSize"));
+        for size in ["1", "1GiB", "11GiB"] {
+            assert_eq!((asks("imagenet", size), asks("open", size)), (Some(10 << 30), None), "{size}");
+        }
+        // The author of a volume is an administrator.
+        let volume = [("dataset", "imagenet"), ("cacheSize", "11GiB"), ("csi.storage.k8s.io/pod.namespace", "team-a")];
+        assert_eq!(resolve(FILE, &volume).expect("granted").cache_bytes, Some(11 << 30));
     }
 
     #[test]

@@ -35,7 +35,6 @@ fn grant(error: &GrantError) -> Code {
     match error {
         GrantError::Denied(_) => Code::PermissionDenied,
         GrantError::File => Code::FailedPrecondition,
-        GrantError::Attribute(error) => attribute(error),
     }
 }
 

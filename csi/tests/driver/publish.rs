@@ -367,6 +367,13 @@ async fn an_inline_volume_gets_what_its_namespace_was_granted() {
         (asked.source.as_str(), asked.cache_bytes, asked.credentials),
         ("s3://sets/imagenet", Some(1 << 30), None)
     );
+    for wish in ["1", "100GiB"] {
+        let mut wishing = inline(wish, "imagenet", "team-a");
+        wishing.volume_context.insert("cacheSize".to_owned(), wish.to_owned());
+        driver.publish(wishing).await.unwrap();
+        assert_eq!(rig.fake.asked().pop().unwrap().cache_bytes, Some(1 << 30), "the administrator's size");
+        driver.unpublish("csi-0123", &rig.target(wish)).await.unwrap();
+    }
     for (dataset, namespace) in [("imagenet", "team-b"), ("imagine", "team-a"), ("imagenet", "")] {
         let error = driver.publish(inline("b", dataset, namespace)).await.unwrap_err();
         assert_eq!(error.code(), Code::PermissionDenied, "{error}");
