@@ -84,7 +84,7 @@ fn requests(criterion: &mut Criterion) {
     let dataset = Dataset::open(
         Arc::new(open_manifest(&manifest).unwrap()),
         &store,
-        CacheSpec { reservation_bytes: 1 << 20, policy: PolicyKind::Nr, seed: 1 },
+        CacheSpec::exactly(1 << 20, PolicyKind::Nr, 1),
         larder_origin::open(&url.parse().unwrap(), &OriginConfig::default()).unwrap(),
         None,
         runtime.handle(),

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, File, FileIndex, ManifestError, PolicyKind};
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, Buffers, ReadError};
-use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Store, StoreCounters, StoreError, Usage};
+use larder_store::{
+    CacheConfig, DatasetCache, Lookup, PartBytes, Reservation, Store, StoreCounters, StoreError, Usage,
+};
 use tokio::runtime::Handle;
 
 use crate::counters::{StatsCounters, add, store_values};
@@ -30,10 +32,19 @@ use description::Description;
 pub struct CacheSpec {
     /// Bytes of the dataset that the store may keep.
     pub reservation_bytes: u64,
+    /// What the dataset was promised.
+    pub promised: Reservation,
     /// What is kept when not all blocks fit.
     pub policy: PolicyKind,
     /// Seed of the random policy.
     pub seed: u64,
+}
+
+impl CacheSpec {
+    /// A share of exactly this size.
+    pub const fn exactly(bytes: u64, policy: PolicyKind, seed: u64) -> Self {
+        Self { reservation_bytes: bytes, promised: Reservation::exactly(bytes), policy, seed }
+    }
 }
 
 /// The reason that a dataset cannot be opened.
@@ -88,6 +99,7 @@ impl Dataset {
             name: description.name().to_owned(),
             blocks: manifest.totals().blocks,
             reservation_bytes: spec.reservation_bytes,
+            promised: spec.promised,
             policy: spec.policy,
             seed: spec.seed,
             block_len: Arc::new(lens),
@@ -138,6 +150,16 @@ impl Dataset {
     /// Fetches from `origin` from now on: the same data, with other credentials.
     pub fn replace_origin(&self, origin: Arc<dyn Origin>) {
         self.fetcher.replace_origin(origin);
+    }
+
+    /// Writes down that a connection shows the dataset, so that a restart keeps its reservation. Blocks on the disk.
+    pub fn hold(&self, connection: &str) {
+        self.cache.hold(connection);
+    }
+
+    /// Notes that a connection shows the dataset no longer.
+    pub fn let_go(&self, connection: &str) {
+        self.cache.let_go(connection);
     }
 
     /// Starts to fill the store, unless it is being filled already.
@@ -287,6 +309,7 @@ impl Dataset {
             cache: CacheStats {
                 policy: usage.policy.to_string(),
                 capacity_bytes: usage.capacity_bytes,
+                wanted_bytes: usage.wanted_bytes,
                 used_bytes: usage.used_bytes,
                 blocks: usage.blocks_cached,
                 degraded: usage.degraded.map(str::to_owned),
@@ -307,12 +330,13 @@ impl Dataset {
     }
 
     /// How full its part of the store and its window are, by name.
-    pub(crate) fn gauges(&self) -> [(&'static str, u64); 4] {
+    pub(crate) fn gauges(&self) -> [(&'static str, u64); 5] {
         let usage = self.cache.usage();
         [
             ("store_blocks", usage.blocks_cached),
             ("store_capacity_bytes", usage.capacity_bytes),
             ("store_used_bytes", usage.used_bytes),
+            ("store_wanted_bytes", usage.wanted_bytes),
             ("fs_window_bytes", self.fetcher.window_bytes()),
         ]
     }

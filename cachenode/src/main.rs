@@ -1,5 +1,6 @@
 //! `cachenode`, a node that mounts nothing and holds datasets for its peers: parses flags, then serves until a signal.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use larder_cachenode::node::{Node, NodeError, OpenDataset};
+use larder_cachenode::node::{Node, NodeError, OpenDataset, User};
 use larder_cachenode::process::{NodeFlags, raise_file_limit, runtime, stop_on_signal};
 use larder_cachenode::request::DatasetRequest;
 use larder_dataset::{Chain, DatasetSpec, Placement};
@@ -83,6 +84,8 @@ fn serve(flags: Flags) -> anyhow::Result<()> {
     info!(?config, "starting");
     raise_file_limit();
     let node = Node::open(config).context("open the cache (--cache-dir)")?;
+    // A larderd that had the cache before has no connections any more.
+    node.keep_only(&HashSet::new());
     runtime.block_on(async {
         let stopping = node.stopping().clone();
         let mut tasks = tokio::task::JoinSet::new();
@@ -144,7 +147,7 @@ async fn hold(node: &Arc<Node>, request: DatasetRequest) -> OpenDataset {
 
 async fn open(node: &Arc<Node>, request: &DatasetRequest) -> Result<OpenDataset, NodeError> {
     let found = node.find(request).await?;
-    node.open_dataset(found, request).await
+    node.open_dataset(found, request, User::Mount).await
 }
 
 /// The node's values for the admin server.

@@ -11,13 +11,13 @@ mod error;
 mod find;
 mod open;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_dataset::Placement;
 use larder_dataset::environment::PEER_TOKEN;
+use larder_dataset::{Placement, SnapshotId};
 use larder_origin::OriginConfig;
 use larder_peers::Token;
 use larder_store::{Store, StoreConfig, StoreCounters};
@@ -32,17 +32,17 @@ use crate::fetch::FetchConfig;
 use crate::home::Home;
 use crate::request::DatasetRequest;
 use crate::sharing::Sharing;
-use budget::Budget;
+use budget::{Budget, Claim, Share};
 use cluster::Cluster;
 use find::Finder;
-use open::{OpenDatasets, check_settings, renew};
+use open::{OpenDatasets, check_placement, check_settings, renew};
 
 pub use cluster::{MemberReport, PeerConfig};
 pub use error::{ErrorKind, NodeError};
 pub use find::{Found, Prepared};
 pub use larder_peers::{DatasetStats, NodeStats};
 pub use larder_store::StoreError;
-pub use open::OpenDataset;
+pub use open::{OpenDataset, User};
 
 /// How long a start waits for another process to close the cache.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct NodeConfig {
     /// The cache folder.
     pub cache_dir: PathBuf,
-    /// Bytes that the cache may keep of all datasets together; `None`: four fifths of the free disk space.
+    /// Bytes that all datasets together may take on the disk; `None`: four fifths of the free disk space.
     pub cache_bytes: Option<u64>,
     /// The folder of manifests.
     pub home: Home,
@@ -96,9 +96,11 @@ impl Node {
         };
         info!(cache_dir = %config.cache_dir.display(), "cache open");
         let runtime = Handle::current();
+        let finder = Finder::new(config.home.clone(), config.origin.clone(), runtime.clone());
+        recover_connections(&store, &finder)?;
         Ok(Arc::new(Self {
             cluster: config.peers.clone().map(Cluster::new),
-            finder: Arc::new(Finder::new(config.home.clone(), config.origin.clone(), runtime.clone())),
+            finder: Arc::new(finder),
             open: OpenDatasets::new(runtime.clone()),
             opening: tokio::sync::Mutex::default(),
             store,
@@ -156,19 +158,25 @@ impl Node {
         self.finder.find_again(id, request).await
     }
 
-    /// Opens a dataset that was found, or joins its other users. Errors: `InUse` if it is open with other settings; `Stopping`.
+    /// Opens a dataset that was found, or joins its other users. Errors: `Stopping`; for a [`User::Mount`] also `InUse` if it is
+    /// open with other settings, and `NoRoom`.
     pub async fn open_dataset(
         self: &Arc<Self>,
         found: Found,
         request: &DatasetRequest,
+        user: User,
     ) -> Result<OpenDataset, NodeError> {
         let _opening = self.opening.lock().await;
         if self.stopping.is_cancelled() {
             return Err(NodeError::Stopping);
         }
-        if let Some(open) = self.open.join(&found.id) {
-            check_settings(&open, request)?;
+        if let Some(open) = self.open.join(&found.id, user) {
+            check_settings(&open, request, user)?;
             renew(&open, found.origin, given_token(request)?);
+            if user == User::Connection {
+                let (dataset, id) = (Arc::clone(open.dataset()), found.id);
+                tokio::task::spawn_blocking(move || dataset.hold(&id)).await?;
+            }
             return Ok(open);
         }
         let sharing = self.sharing(&found, request)?;
@@ -177,10 +185,10 @@ impl Node {
         let open = move || {
             let config = &node.config;
             let budget = Budget { store: &node.store, cache_dir: &config.cache_dir, total_bytes: config.cache_bytes };
-            let policy = spec.policy.unwrap_or_default();
-            let reservation_bytes = budget.reserve(&found.manifest, spec.cache_bytes, policy)?;
-            info!(mount = found.id, reservation_bytes, %policy, "dataset open");
-            let cache = CacheSpec { reservation_bytes, policy, seed: u64::from(std::process::id()) };
+            let claim = Claim { manifest: &found.manifest, spec: &spec, exactly: user == User::Mount };
+            let Share { promised, bytes: reservation_bytes, policy } = budget.reserve(claim)?;
+            info!(mount = found.id, reservation_bytes, wanted_bytes = promised.wanted_bytes, %policy, "dataset open");
+            let cache = CacheSpec { reservation_bytes, promised, policy, seed: u64::from(std::process::id()) };
             let dataset = Dataset::open(
                 found.manifest,
                 &node.store,
@@ -193,16 +201,31 @@ impl Node {
             if let Some(socket) = &config.socket {
                 dataset.served_at(socket.clone());
             }
-            Ok(node.open.add(found.id, dataset))
+            if user == User::Connection {
+                dataset.hold(&found.id);
+            }
+            Ok(node.open.add(found.id, dataset, user))
         };
         tokio::task::spawn_blocking(open).await?
     }
 
+    /// Notes that the keeper holds the connections of these mounts and of no others. A dataset that was open when the last
+    /// process ended and that none of them shows counts as closed from now on. Blocks on the disk.
+    pub fn keep_only(&self, mounts: &HashSet<String>) {
+        self.store.keep_connections(|mount| mounts.contains(mount));
+    }
+
+    /// Notes that the keeper holds no connection of this mount any more. Blocks on the disk.
+    pub fn let_go(&self, mount: &str) {
+        self.store.keep_connections(|other| other != mount);
+    }
+
     /// Checks that an open dataset can serve this request too, and makes it use the request's credentials. False if the dataset
-    /// is not open.
+    /// is not open. Its size and its policy stay as they are. Errors: `InUse`, with another placement.
     pub fn renew(&self, found: &Found, request: &DatasetRequest) -> Result<bool, NodeError> {
-        let Some(open) = self.open.join(&found.id) else { return Ok(false) };
-        check_settings(&open, request)?;
+        let Some(open) = self.open.join(&found.id, User::Mount) else { return Ok(false) };
+        check_placement(&open, request)?;
+        check_settings(&open, request, User::Connection)?;
         renew(&open, Arc::clone(&found.origin), given_token(request)?);
         Ok(true)
     }
@@ -284,6 +307,23 @@ impl Node {
         let own = || self.config.origin.env.get(PEER_TOKEN).map(parse_token).transpose();
         given_token(request)?.map_or_else(own, |token| Ok(Some(token)))
     }
+}
+
+/// Datasets of which it is not known whether connections show them, after an upgrade or the loss of files, are kept for all mounts
+/// that have a manifest: the keeper says which of these exist.
+fn recover_connections(store: &Store, finder: &Finder) -> Result<(), StoreError> {
+    let unknown: Vec<_> = store.datasets()?.into_iter().filter(|info| info.connections.is_none()).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let mut mounts: HashMap<SnapshotId, BTreeSet<String>> = HashMap::new();
+    for (mount, snapshot) in finder.kept_manifests() {
+        mounts.entry(snapshot).or_default().insert(mount);
+    }
+    for info in unknown {
+        store.found_connections(&info.snapshot, mounts.remove(&info.snapshot).unwrap_or_default());
+    }
+    Ok(())
 }
 
 /// The token among a dataset's credentials.

@@ -28,7 +28,7 @@ pub struct NodeFlags {
     /// Cache folder, used by one process at a time.
     #[arg(long, value_name = "DIR", env = "LARDER_CACHE_DIR")]
     pub cache_dir: PathBuf,
-    /// Bytes that the cache may keep of all datasets together. Default: four fifths of the free disk space.
+    /// Bytes that all datasets together may take on the disk. Default: four fifths of the free disk space.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
     /// Folder of manifests. Default: LARDER_HOME, else `home` beside the cache folder.

@@ -50,6 +50,10 @@ pub struct CacheStats {
     pub policy: String,
     /// The dataset's reservation.
     pub capacity_bytes: u64,
+    /// What the reservation would be if the cache had room: the requested size, or that of the dataset. Older processes do not
+    /// tell it.
+    #[serde(default)]
+    pub wanted_bytes: u64,
     /// Bytes cached.
     pub used_bytes: u64,
     /// Blocks cached.

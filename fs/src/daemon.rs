@@ -34,6 +34,7 @@ impl Daemon {
         }
         let node = Arc::clone(&self.node);
         tasks.spawn(async move { node.share().await });
+        tasks.spawn(handover::without_keeper(Arc::clone(&self.node), self.keepers.subscribe()));
         let mounts = self.mounts.clone();
         tasks.spawn(async move {
             mounts.wait_until(|_| false).await?;

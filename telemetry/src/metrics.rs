@@ -117,6 +117,11 @@ pub const METRICS: &[Metric] = &[
     gauge("store_blocks", "blocks", "blocks in the store"),
     gauge("store_capacity_bytes", "bytes", "the dataset's reservation"),
     gauge("store_used_bytes", "bytes", "bytes of the dataset in the store"),
+    gauge(
+        "store_wanted_bytes",
+        "bytes",
+        "what the dataset's reservation would be if the cache had room for all that its datasets want",
+    ),
 ];
 
 /// The text of `docs/METRICS.md`.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockRange, PolicyKind, crc32c};
 use larder_peers::{BlockBytes, Blocks, Buffers, DatasetStats, ReadError, ReadRequest, Server};
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Store, StoreConfig, StoreCounters};
+use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Reservation, Store, StoreConfig, StoreCounters};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -152,6 +152,7 @@ impl Stored {
             name: "bench".to_owned(),
             blocks: RECORDS,
             reservation_bytes: u64::from(RECORDS) * u64::from(record_bytes),
+            promised: Reservation::exactly(u64::from(RECORDS) * u64::from(record_bytes)),
             policy: PolicyKind::Nr,
             seed: 1,
             block_len: Arc::new(move |_| record_bytes),

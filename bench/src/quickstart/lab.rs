@@ -121,7 +121,7 @@ impl Lab {
         let dataset = Dataset::open(
             Arc::new(open_manifest(&self.manifest)?),
             &store,
-            CacheSpec { reservation_bytes, policy, seed },
+            CacheSpec::exactly(reservation_bytes, policy, seed),
             Arc::clone(&self.origin),
             None,
             &self.fetches,

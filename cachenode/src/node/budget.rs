@@ -1,10 +1,20 @@
-//! Decides how much of the cache a dataset gets. The reservation of an open dataset is a promise. A closed dataset keeps its
-//! blocks until their room is needed; the one that was unused for longest is released first.
+//! Decides how much of the cache a dataset gets.
+//!
+//! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets; [`Extent`] converts
+//! between a dataset's bytes, which policies count, and the bytes that they take on the disk, which the budget counts.
+//!
+//! Invariants: what an open dataset was promised stays promised, and so does what was promised to a dataset that a connection
+//! shows: a restart may have made it forget that it is open, until the keeper has offered the connection again. If a smaller
+//! budget cannot hold all promises, each dataset uses the same part of its own. A closed dataset keeps its blocks until their room
+//! is needed; the one that was unused for longest is released first.
 
-use std::path::{Path, PathBuf};
+#[cfg(test)]
+mod tests;
 
-use larder_dataset::{PolicyKind, SnapshotId};
-use larder_store::{DatasetInfo, Store, StoreError};
+use std::path::Path;
+
+use larder_dataset::{BLOCK_BYTES, DatasetSpec, PolicyKind};
+use larder_store::{DatasetInfo, Reservation, Store, StoreError, disk_bytes};
 use tracing::{info, warn};
 
 use super::error::NodeError;
@@ -17,100 +27,205 @@ const LEAVE_FREE: u64 = 5;
 pub(super) struct Budget<'a> {
     pub(super) store: &'a Store,
     pub(super) cache_dir: &'a Path,
-    /// Bytes for all datasets; `None`: determined by the disk.
+    /// Bytes on the disk for all datasets; `None`: determined by the disk.
     pub(super) total_bytes: Option<u64>,
 }
 
-impl Budget<'_> {
-    /// The reservation for the dataset of `manifest` in bytes: `wanted`, or the whole dataset as far as there is room. Blocks
-    /// on the disk. Errors: `NoRoom` if a configured budget cannot hold `wanted`, `InUse` if the dataset is open with other
-    /// settings.
-    pub(super) fn reserve(
-        &self,
-        manifest: &MappedManifest,
-        wanted: Option<u64>,
-        policy: PolicyKind,
-    ) -> Result<u64, NodeError> {
-        let snapshot = manifest.snapshot();
-        let datasets = self.store.datasets()?;
-        if let Some(open) = datasets.iter().find(|info| info.open && info.snapshot == snapshot) {
-            return same_as(open, wanted, policy);
-        }
-        let budget = match self.total_bytes {
-            Some(budget) => budget,
-            None => self.disk_share()?,
-        };
-        let promised: u64 = datasets.iter().filter(|info| info.open).map(|info| info.reservation_bytes).sum();
-        let free = budget.saturating_sub(promised);
-        let bytes = match wanted {
-            Some(bytes) if self.total_bytes.is_some() && bytes > free => {
-                return Err(NodeError::NoRoom { wanted: bytes, free, budget });
-            }
-            Some(bytes) => bytes,
-            None => manifest.totals().bytes.min(free),
-        };
-        if wanted.is_none() && bytes < manifest.totals().bytes {
-            warn!(
-                wanted = manifest.totals().bytes,
-                bytes, "the cache cannot hold the whole dataset and keeps a part of it (--cache-size, --cache-dir)"
-            );
-        }
-        self.release_for(promised.saturating_add(bytes), budget, &snapshot, &datasets)?;
-        Ok(bytes)
+/// What an opening asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim<'a> {
+    pub(super) manifest: &'a MappedManifest,
+    pub(super) spec: &'a DatasetSpec,
+    /// Fail rather than get less than requested or other settings.
+    pub(super) exactly: bool,
+}
+
+/// What a dataset gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// What it is promised.
+    pub(super) promised: Reservation,
+    /// Bytes of it that may be cached: all that is promised, or less while the budget cannot hold all promises.
+    pub(super) bytes: u64,
+    pub(super) policy: PolicyKind,
+}
+
+/// How much of a dataset this node can use.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    bytes: u64,
+    disk_bytes: u64,
+}
+
+impl Extent {
+    /// The whole dataset.
+    fn of(manifest: &MappedManifest) -> Self {
+        let totals = manifest.totals();
+        Self { bytes: totals.bytes, disk_bytes: disk_bytes(totals.bytes, totals.blocks.into()) }
     }
 
-    /// Releases closed datasets until `needed` and the reservations of the remaining ones fit into `budget`.
-    fn release_for(
-        &self,
-        needed: u64,
-        budget: u64,
-        keep: &SnapshotId,
-        datasets: &[DatasetInfo],
-    ) -> Result<(), StoreError> {
-        let mut closed: Vec<_> = datasets.iter().filter(|info| !info.open && info.snapshot != *keep).collect();
+    /// What a part of the dataset takes on the disk.
+    fn on_disk(&self, bytes: u64) -> u64 {
+        scaled(bytes, self.disk_bytes, self.bytes)
+    }
+
+    /// The part of the dataset that takes this much on the disk.
+    fn in_dataset(&self, disk_bytes: u64) -> u64 {
+        scaled(disk_bytes, self.bytes, self.disk_bytes)
+    }
+
+    fn reservation(&self, bytes: u64, wanted_bytes: u64) -> Reservation {
+        Reservation { bytes, disk_bytes: self.on_disk(bytes), wanted_bytes }
+    }
+}
+
+/// `value * by / over`, rounded down; 0 if `over` is.
+fn scaled(value: u64, by: u64, over: u64) -> u64 {
+    let scaled = (u128::from(value) * u128::from(by)).checked_div(over.into()).unwrap_or(0);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+impl Budget<'_> {
+    /// The share of a dataset that is about to be opened. Closed datasets that are in its way are released. Blocks on the disk.
+    /// Errors: `NoRoom` and `InUse`, for a claim that must be met exactly.
+    pub(super) fn reserve(&self, claim: Claim<'_>) -> Result<Share, NodeError> {
+        let snapshot = claim.manifest.snapshot();
+        let datasets = self.store.datasets()?;
+        let own = datasets.iter().find(|info| info.snapshot == snapshot);
+        if let Some(usage) = own.and_then(|info| info.open) {
+            let promised = own.and_then(|info| info.reservation).unwrap_or_default();
+            let share = Share { promised, bytes: usage.capacity_bytes, policy: usage.policy };
+            claim.check(&share)?;
+            return Ok(share);
+        }
+        let budget = self.bytes(&datasets)?;
+        let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
+        let promised = others().filter(|info| is_promised(info)).map(promised_bytes).fold(0, u64::saturating_add);
+        let free = budget.saturating_sub(promised);
+        let kept = own.filter(|info| is_promised(info)).and_then(|info| Some((info.policy, info.reservation?)));
+        let mut share = match kept {
+            Some((policy, kept)) => {
+                let share = Share { promised: kept, bytes: kept.bytes, policy };
+                claim.check(&share)?;
+                Share { promised: claim.grow(kept, free), ..share }
+            }
+            None => {
+                let policy = claim.spec.policy.unwrap_or_default();
+                let mut promised = claim.first(free, self.total_bytes)?;
+                if let Some((own, before)) = own.and_then(|info| Some((info, info.reservation?)))
+                    && !policy.evicts()
+                {
+                    // The blocks of a larger reservation stay.
+                    promised.disk_bytes = promised.disk_bytes.max(own.disk_bytes.min(before.disk_bytes));
+                }
+                Share { promised, bytes: 0, policy }
+            }
+        };
+        let needed = promised.saturating_add(share.promised.disk_bytes);
+        share.bytes = match self.total_bytes {
+            Some(_) if needed > budget => scaled(share.promised.bytes, budget, needed),
+            _ => share.promised.bytes,
+        };
+        if share.bytes < share.promised.wanted_bytes {
+            warn!(
+                dataset = %snapshot,
+                wanted_bytes = share.promised.wanted_bytes,
+                reserved_bytes = share.bytes,
+                promised_to_others = promised,
+                budget,
+                "the cache has no room for all that the dataset wants and keeps a part of it (--cache-size, --cache-dir)"
+            );
+        }
+        self.release_for(needed, budget, others().filter(|info| !is_promised(info)).collect())?;
+        Ok(share)
+    }
+
+    /// Releases closed datasets until `needed` and what the remaining ones take fit into `budget`.
+    fn release_for(&self, needed: u64, budget: u64, mut closed: Vec<&DatasetInfo>) -> Result<(), StoreError> {
         closed.sort_by_key(|info| info.last_use_unix_s);
-        let mut held: u64 = closed.iter().map(|info| info.reservation_bytes).sum();
+        let mut held: u64 = closed.iter().map(|info| info.disk_bytes).sum();
         for info in closed {
             if needed.saturating_add(held) <= budget {
                 break;
             }
             info!(dataset = info.name, snapshot = %info.snapshot, "closed dataset released from the cache to make room");
             self.store.release(&info.snapshot)?;
-            held -= info.reservation_bytes;
+            held -= info.disk_bytes;
         }
         Ok(())
     }
 
-    fn disk_share(&self) -> Result<u64, NodeError> {
+    fn bytes(&self, datasets: &[DatasetInfo]) -> Result<u64, NodeError> {
+        if let Some(bytes) = self.total_bytes {
+            return Ok(bytes);
+        }
         let disk = rustix::fs::statvfs(self.cache_dir).map_err(std::io::Error::from)?;
-        let free = disk.f_bavail * disk.f_frsize + folder_bytes(self.cache_dir);
+        let free = disk.f_bavail * disk.f_frsize + datasets.iter().map(|info| info.disk_bytes).sum::<u64>();
         Ok(free - free / LEAVE_FREE)
     }
 }
 
-/// The reservation of a snapshot that is open already: it has only one, whichever origins it is read from.
-fn same_as(open: &DatasetInfo, wanted: Option<u64>, policy: PolicyKind) -> Result<u64, NodeError> {
-    if wanted.is_some_and(|bytes| bytes != open.reservation_bytes) {
-        return Err(NodeError::InUse { what: "cache size", has: format!("{} bytes", open.reservation_bytes) });
-    }
-    if policy != open.policy {
-        return Err(NodeError::InUse { what: "policy", has: open.policy.to_string() });
-    }
-    Ok(open.reservation_bytes)
+/// True if the dataset is open, or must be because the keeper holds a connection that shows it.
+fn is_promised(info: &DatasetInfo) -> bool {
+    info.open.is_some() || info.connections.as_ref().is_some_and(|connections| !connections.is_empty())
 }
 
-fn folder_bytes(folder: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let mut bytes = 0;
-    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(found) if found.is_dir() => folders.push(entry.path()),
-                Ok(found) => bytes += found.blocks() * 512,
-                Err(_) => {}
+/// Bytes on the disk that it was promised; if that was lost, what it takes.
+fn promised_bytes(info: &DatasetInfo) -> u64 {
+    info.reservation.map_or(info.disk_bytes, |reservation| reservation.disk_bytes)
+}
+
+impl Claim<'_> {
+    /// Bytes of the dataset that are wanted. More than all of them are as good as all.
+    fn wanted(&self) -> u64 {
+        let all = Extent::of(self.manifest).bytes;
+        self.spec.cache_bytes.map_or(all, |bytes| bytes.min(all))
+    }
+
+    /// The first promise to a dataset, where `free` bytes of the disk are promised to none.
+    fn first(&self, free: u64, budget: Option<u64>) -> Result<Reservation, NodeError> {
+        let (extent, wanted) = (Extent::of(self.manifest), self.wanted());
+        match budget {
+            Some(budget) if self.exactly && self.spec.cache_bytes.is_some() && extent.on_disk(wanted) > free => {
+                Err(NodeError::NoRoom { wanted: extent.on_disk(wanted), free, budget })
             }
+            // Who asks for a size on a disk without a budget has looked at the disk.
+            None if self.exactly && self.spec.cache_bytes.is_some() => Ok(extent.reservation(wanted, wanted)),
+            _ => Ok(extent.reservation(wanted.min(extent.in_dataset(free)), wanted)),
         }
     }
-    bytes
+
+    /// The promise to a dataset that was promised `kept` and got less than it wanted: more, if there is room by now for all that
+    /// it wanted or for another block at least.
+    fn grow(&self, kept: Reservation, free: u64) -> Reservation {
+        let extent = Extent::of(self.manifest);
+        let wanted = kept.wanted_bytes;
+        if wanted == 0 {
+            // Of an earlier version, or found in the index alone.
+            return extent.reservation(kept.bytes, self.wanted().max(kept.bytes));
+        }
+        let bytes = wanted.min(extent.in_dataset(free));
+        let is_worth_it = bytes > kept.bytes && (bytes == wanted || bytes - kept.bytes >= BLOCK_BYTES);
+        if is_worth_it { extent.reservation(bytes, wanted) } else { kept }
+    }
+
+    /// The dataset has a share already, which stays. Errors: `InUse` if another one was requested and must be met exactly.
+    fn check(&self, has: &Share) -> Result<(), NodeError> {
+        let wants_size =
+            self.spec.cache_bytes.is_some() && ![has.promised.wanted_bytes, has.bytes].contains(&self.wanted());
+        let wants_policy = self.spec.policy.is_some_and(|policy| policy != has.policy);
+        for (differs, what, has) in [
+            (wants_size, "cache size", format!("{} bytes", has.bytes)),
+            (wants_policy, "policy", has.policy.to_string()),
+        ] {
+            if differs && self.exactly {
+                return Err(NodeError::InUse { what, has });
+            }
+            if differs {
+                let wanted = format_args!("{:?}, {:?}", self.spec.cache_bytes, self.spec.policy);
+                warn!(source = self.spec.source, what, has, %wanted, "the dataset is in use with another setting, which stays");
+            }
+        }
+        Ok(())
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use larder_dataset::DatasetSpec;
+use larder_dataset::{DatasetSpec, SnapshotId};
 use larder_import::Progress;
 use larder_origin::{Origin, OriginConfig};
 use tokio::runtime::Handle;
@@ -20,12 +20,15 @@ use tracing::{info, warn};
 
 use super::error::NodeError;
 use crate::home::Home;
-use crate::manifest_file::MappedManifest;
+use crate::manifest_file::{MappedManifest, open_manifest};
 use crate::request::{Credentials, DatasetRequest};
 use crate::source::{ResolvedSource, check_access, open_source, resolve, short_hash};
 
 /// The longest time that a caller may wait.
 const WAIT_MOST: Duration = Duration::from_secs(60);
+
+/// The folder of the manifests that were found for mounts.
+const MOUNTS: &str = "mounts";
 
 /// A dataset that can be opened.
 #[derive(Clone, Debug)]
@@ -219,7 +222,18 @@ impl Finder {
     }
 
     fn kept_manifest(&self, id: &str) -> std::io::Result<PathBuf> {
-        Ok(self.home.sub_folder("mounts")?.join(format!("{id}.manifest")))
+        Ok(self.home.sub_folder(MOUNTS)?.join(format!("{id}.manifest")))
+    }
+
+    /// The mounts whose manifests were kept, and their snapshots. Blocks on the disk.
+    pub(super) fn kept_manifests(&self) -> Vec<(String, SnapshotId)> {
+        let folder = self.home.sub_folder(MOUNTS).and_then(std::fs::read_dir);
+        let kept = folder.into_iter().flatten().flatten().filter_map(|entry| {
+            let path = entry.path();
+            let id = path.file_name()?.to_str()?.strip_suffix(".manifest")?.to_owned();
+            Some((id, open_manifest(&path).ok()?.snapshot()))
+        });
+        kept.collect()
     }
 
     /// Keeps the manifest under the dataset's id too: the next snapshot will replace the one under its URL's hash.

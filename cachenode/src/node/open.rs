@@ -18,6 +18,7 @@ use larder_origin::Origin;
 use larder_peers::{DatasetStats, Token};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tracing::warn;
 
 use super::error::NodeError;
 use crate::dataset::Dataset;
@@ -46,6 +47,17 @@ struct Entry {
     id: String,
     dataset: Arc<Dataset>,
     users: usize,
+    /// Those of the users that are connections.
+    connections: usize,
+}
+
+/// What a dataset is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// A mount of this process, or the node itself. It gets the settings that it asks for, or an error.
+    Mount,
+    /// A connection that the keeper holds, too. Readers wait for it: it gets what there is.
+    Connection,
 }
 
 impl OpenDatasets {
@@ -58,23 +70,33 @@ impl OpenDatasets {
     }
 
     /// Adds a user to a dataset that is open already.
-    pub(super) fn join(self: &Arc<Self>, id: &str) -> Option<OpenDataset> {
+    pub(super) fn join(self: &Arc<Self>, id: &str, user: User) -> Option<OpenDataset> {
         let mut table = self.lock();
         let entry = table.open.iter_mut().find(|entry| entry.id == id)?;
         entry.users += 1;
-        Some(OpenDataset { id: id.to_owned(), dataset: Some(Arc::clone(&entry.dataset)), table: Arc::clone(self) })
+        entry.connections += usize::from(user == User::Connection);
+        let dataset = Some(Arc::clone(&entry.dataset));
+        Some(OpenDataset { id: id.to_owned(), user, dataset, table: Arc::clone(self) })
     }
 
     /// Adds a dataset, with its first user.
-    pub(super) fn add(self: &Arc<Self>, id: String, dataset: Arc<Dataset>) -> OpenDataset {
-        self.lock().open.push(Entry { id: id.clone(), dataset: Arc::clone(&dataset), users: 1 });
-        OpenDataset { id, dataset: Some(dataset), table: Arc::clone(self) }
+    pub(super) fn add(self: &Arc<Self>, id: String, dataset: Arc<Dataset>, user: User) -> OpenDataset {
+        let connections = usize::from(user == User::Connection);
+        self.lock().open.push(Entry { id: id.clone(), dataset: Arc::clone(&dataset), users: 1, connections });
+        OpenDataset { id, user, dataset: Some(dataset), table: Arc::clone(self) }
     }
 
     /// Removes a user.
-    fn leave(self: &Arc<Self>, id: &str) {
+    fn leave(self: &Arc<Self>, id: &str, user: User) {
         let mut table = self.lock();
         let Some(at) = table.open.iter().position(|entry| entry.id == id) else { return };
+        if user == User::Connection {
+            table.open[at].connections -= 1;
+            if table.open[at].connections == 0 {
+                // In memory. Closing the dataset writes it down; until then a restart keeps what the keeper may still hold.
+                table.open[at].dataset.let_go(id);
+            }
+        }
         table.open[at].users -= 1;
         if table.open[at].users > 0 {
             return;
@@ -199,6 +221,7 @@ impl Drop for Drained {
 #[derive(Debug)]
 pub struct OpenDataset {
     id: String,
+    user: User,
     /// Taken when it is dropped.
     dataset: Option<Arc<Dataset>>,
     table: Arc<OpenDatasets>,
@@ -228,24 +251,54 @@ impl Drop for OpenDataset {
     fn drop(&mut self) {
         // First, so that the dataset is closed when it counts as drained.
         self.dataset = None;
-        self.table.leave(&self.id);
+        self.table.leave(&self.id, self.user);
     }
 }
 
-/// An open dataset is shared by all requests that state the same settings or omit them.
-pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest) -> Result<(), NodeError> {
-    let spec = &request.spec;
-    let usage = open.cache_usage();
+/// An open dataset is shared by all requests, whatever settings they state. Errors: `InUse`, for a user that must have those that
+/// it stated.
+pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest, user: User) -> Result<(), NodeError> {
+    for (what, has) in other_settings(open, request) {
+        if user == User::Mount {
+            return Err(NodeError::InUse { what, has });
+        }
+        warn!(
+            dataset = open.name(),
+            source = request.spec.source,
+            what,
+            has,
+            "the dataset is open with another setting, which stays"
+        );
+    }
+    check_placement(open, request).or_else(|error| match user {
+        User::Mount => Err(error),
+        User::Connection => {
+            warn!(dataset = open.name(), source = request.spec.source, %error, "the connection is served all the same");
+            Ok(())
+        }
+    })
+}
+
+/// The settings of an open dataset that differ from those of a request, with their values.
+fn other_settings(open: &Dataset, request: &DatasetRequest) -> Vec<(&'static str, String)> {
+    let (spec, usage) = (&request.spec, open.cache_usage());
+    let mut others = Vec::new();
     if spec.policy.is_some_and(|policy| policy != usage.policy) {
-        return Err(NodeError::InUse { what: "policy", has: usage.policy.to_string() });
+        others.push(("policy", usage.policy.to_string()));
     }
     // A reservation larger than the dataset is as good as one of its size.
     let all = open.manifest().totals().bytes;
-    if spec.cache_bytes.is_some_and(|bytes| bytes.min(all) != usage.capacity_bytes.min(all)) {
-        return Err(NodeError::InUse { what: "cache size", has: format!("{} bytes", usage.capacity_bytes) });
+    let sizes = [usage.capacity_bytes, usage.wanted_bytes].map(|bytes| bytes.min(all));
+    if spec.cache_bytes.is_some_and(|bytes| !sizes.contains(&bytes.min(all))) {
+        others.push(("cache size", format!("{} bytes", usage.capacity_bytes)));
     }
+    others
+}
+
+/// All nodes must agree on the placement of a dataset.
+pub(super) fn check_placement(open: &Dataset, request: &DatasetRequest) -> Result<(), NodeError> {
     let placement = open.sharing().map_or(Placement::Local, Sharing::placement);
-    if spec.placement.is_some_and(|wanted| wanted != placement) {
+    if request.spec.placement.is_some_and(|wanted| wanted != placement) {
         return Err(NodeError::InUse { what: "placement", has: placement.to_string() });
     }
     Ok(())

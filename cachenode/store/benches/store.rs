@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder_dataset::{BlockIndex, PolicyKind, SnapshotId};
 use larder_store::record::{Header, Part};
-use larder_store::{CacheConfig, Record, Store, StoreConfig, StoreCounters, build_policy};
+use larder_store::{CacheConfig, Record, Reservation, Store, StoreConfig, StoreCounters, build_policy};
 
 /// Bytes of a block: the mean of the talk's images.
 const LEN: u32 = 111_000;
@@ -74,6 +74,7 @@ fn reads(criterion: &mut Criterion) {
             name: "bench".to_owned(),
             blocks: BLOCKS,
             reservation_bytes: 1 << 30,
+            promised: Reservation::exactly(1 << 30),
             policy: PolicyKind::Nr,
             seed: 0,
             block_len: Arc::new(|_| LEN),

@@ -7,6 +7,7 @@ use crate::counters::StoreCounters;
 use crate::folder::{Abilities, Folder};
 use crate::health::Health;
 use crate::index::{Index, LastRun};
+use crate::reservations::Reservations;
 
 /// What a store's datasets share.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub(crate) struct Base {
     pub(crate) counters: Arc<StoreCounters>,
     pub(crate) health: Health,
     pub(crate) index: Index,
+    pub(crate) reservations: Reservations,
     pub(crate) last_run: LastRun,
     pub(crate) abilities: Abilities,
     pub(crate) segment_bytes: u64,

@@ -17,6 +17,7 @@ mod space;
 mod tests;
 mod touches;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +34,7 @@ use crate::draft::{Draft, Record};
 use crate::error::StoreError;
 use crate::lookup::{Lookup, PartBytes};
 use crate::record::{Header, Part};
+use crate::reservations::Known;
 use crate::slots::{Found, Place, Slots};
 use crate::usage::Usage;
 use crate::write_error::WriteError;
@@ -61,7 +63,8 @@ impl DatasetCache {
         let (reservation_bytes, evicts) = (config.reservation_bytes, config.policy.evicts());
         let space = Space::open(segments, base.abilities, base.segment_bytes, reservation_bytes, evicts)
             .map_err(failed("open the segments"))?;
-        let number = base.index.register(&snapshot, config.row(0));
+        let known = remember(&base, &config, |_| ());
+        let number = base.index.register(&snapshot, known.row(0));
         let work = Work {
             refill: matches!(found, Found::Made { .. }) || base.last_run.slots_doubtful,
             reindex: found == Found::Kept && base.last_run.index_is_new,
@@ -235,12 +238,27 @@ impl DatasetCache {
         let shared = &*self.shared;
         Usage {
             capacity_bytes: shared.config.reservation_bytes,
+            wanted_bytes: shared.config.promised.wanted_bytes,
             used_bytes: shared.used_bytes.load(Ordering::Relaxed),
             blocks_cached: shared.blocks_cached.load(Ordering::Relaxed),
             policy: shared.config.policy,
             degraded: shared.base.health.reason(),
             rebuilding: shared.is_rebuilding(),
         }
+    }
+
+    /// Writes down that a connection shows the dataset, so that a later process keeps the dataset for it. Blocks on the disk.
+    pub fn hold(&self, connection: &str) {
+        remember(&self.shared.base, &self.shared.config, |connections| {
+            connections.insert(connection.to_owned());
+        });
+    }
+
+    /// Notes that a connection shows the dataset no longer. Written down when the dataset is closed.
+    pub fn let_go(&self, connection: &str) {
+        self.shared.base.reservations.note(&self.shared.config.snapshot, |known| {
+            known.connections.get_or_insert_default().remove(connection);
+        });
     }
 
     /// Waits until the blocks of an earlier run are counted and admissions are open; false after `timeout`.
@@ -276,6 +294,18 @@ impl Drop for DatasetCache {
         let shared = &*self.shared;
         shared.lock().allocator.leave_current(&shared.space);
         shared.free_room(true);
-        shared.base.index.update(&shared.config.snapshot, shared.config.row(shared.number));
+        let known = remember(&shared.base, &shared.config, |_| ());
+        shared.base.index.update(&shared.config.snapshot, known.row(shared.number));
     }
+}
+
+/// Writes down what the dataset is promised, and that it is used now.
+fn remember(base: &Base, config: &CacheConfig, change: impl FnOnce(&mut BTreeSet<String>)) -> Known {
+    base.reservations.put(&config.snapshot, &base.folder.dataset(&config.snapshot), |known| {
+        known.name.clone_from(&config.name);
+        known.reservation = Some(config.promised);
+        known.policy = config.policy;
+        known.use_now();
+        change(known.connections.get_or_insert_default());
+    })
 }

@@ -5,6 +5,7 @@
 //!  LOCK                             held by flock while a process has the store open; contains that process's id
 //!  index/                           RocksDB
 //!  datasets/<snapshot>/slots        see `slots`
+//!  datasets/<snapshot>/reservation  see `reservations`
 //!  datasets/<snapshot>/segments/    00000001.seg and so on, see `segment` and `record`
 //! ```
 //! Invariant: a folder that holds anything else and no marker is refused and left unchanged, because the store deletes
@@ -112,6 +113,23 @@ impl Folder {
     }
 }
 
+/// Bytes that the files below a folder take on the disk. What vanishes meanwhile counts as nothing.
+pub(crate) fn bytes_on_disk(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => folders.push(entry.path()),
+                Ok(found) => bytes += found.blocks() * 512,
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}
+
 /// Abilities of the folder's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
@@ -191,7 +209,7 @@ fn take_lock(dir: &Path) -> Result<File, StoreError> {
 }
 
 /// Writes a file so that after a power loss it is complete or absent.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh)?;
     file.write_all(bytes)?;

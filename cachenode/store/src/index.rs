@@ -28,7 +28,7 @@ use crate::counters::StoreCounters;
 use crate::slots::Place;
 use changes::{Change, Report};
 
-pub(crate) use rows::DatasetRow;
+pub(crate) use rows::{DatasetRow, policy_byte, policy_of};
 
 const BOOT_ID_BYTES: usize = 64;
 

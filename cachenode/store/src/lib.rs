@@ -2,8 +2,8 @@
 //!
 //! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks lie
 //! in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says where
-//! each block is; `index` is the RocksDB that restores the slots when they are lost; [`policy`] decides what is kept;
-//! `health` pauses admissions when the disk fails.
+//! each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers what each dataset
+//! was promised; [`policy`] decides what is kept; `health` pauses admissions when the disk fails.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
 //! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a slot
@@ -25,6 +25,7 @@ mod index;
 mod lookup;
 pub mod policy;
 pub mod record;
+mod reservations;
 mod segment;
 mod slots;
 mod store;
@@ -38,6 +39,7 @@ pub use draft::{Draft, Record};
 pub use error::StoreError;
 pub use lookup::{Lookup, PartBytes};
 pub use policy::{Policy, build_policy};
+pub use reservations::{Reservation, disk_bytes};
 pub use store::{DatasetInfo, Store, StoreConfig};
 pub use usage::Usage;
 pub use write_error::WriteError;

@@ -5,7 +5,7 @@
 //!
 //! Invariant: at most one process has a folder open, and within it each snapshot is open at most once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,11 @@ use crate::config::CacheConfig;
 use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
 use crate::error::StoreError;
-use crate::folder::Folder;
+use crate::folder::{Folder, bytes_on_disk};
 use crate::health::Health;
 use crate::index::Index;
+use crate::reservations::{Known, Reservation, Reservations};
+use crate::usage::Usage;
 
 /// Where a store is, and how it behaves.
 #[derive(Clone, Debug)]
@@ -61,16 +63,20 @@ impl StoreConfig {
 pub struct DatasetInfo {
     /// The snapshot.
     pub snapshot: SnapshotId,
-    /// Its name when it was last opened; empty if the index lost it.
+    /// Its name when it was last opened; empty if that was lost.
     pub name: String,
-    /// Its reservation when it was last opened.
-    pub reservation_bytes: u64,
+    /// What it was promised when it was last opened; `None` if that was lost.
+    pub reservation: Option<Reservation>,
     /// Its policy when it was last opened.
     pub policy: PolicyKind,
-    /// When it was last opened or closed, seconds since 1970; 0 if the index lost it.
+    /// The connections that show it, or did when the process that served them ended; `None` if that was lost.
+    pub connections: Option<BTreeSet<String>>,
+    /// When it was last opened or closed, seconds since 1970; 0 if that was lost.
     pub last_use_unix_s: u64,
-    /// True while a [`DatasetCache`] of it exists.
-    pub open: bool,
+    /// Bytes that it takes on the disk now.
+    pub disk_bytes: u64,
+    /// How full it is, while a [`DatasetCache`] of it exists.
+    pub open: Option<Usage>,
 }
 
 /// A cache folder. Methods block on the disk; call them off an async runtime. Dropping it without [`Store::close`] is like
@@ -106,7 +112,10 @@ impl Store {
         let (index, last_run) =
             Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
         info!(dir = ?folder.dir(), ?abilities, ?last_run, "cache opened");
+        let snapshots = folder.snapshots().map_err(list_failed(&folder))?;
+        let folders = snapshots.into_iter().map(|snapshot| (snapshot, folder.dataset(&snapshot)));
         let base = Base {
+            reservations: Reservations::load(folders, index.datasets()),
             counters,
             health: Health::new(config.pause_first, config.pause_most),
             index,
@@ -157,6 +166,7 @@ impl Store {
             return Err(StoreError::DatasetInUse { snapshot: *snapshot });
         }
         let known = self.base.index.release(snapshot);
+        self.base.reservations.remove(snapshot);
         match std::fs::remove_dir_all(self.base.folder.dataset(snapshot)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(known),
@@ -167,40 +177,47 @@ impl Store {
     /// The datasets in the store, sorted by snapshot.
     pub fn datasets(&self) -> Result<Vec<DatasetInfo>, StoreError> {
         let open = self.lock();
-        self.base.index.flush();
-        let mut rows: HashMap<SnapshotId, _> = self.base.index.datasets().into_iter().collect();
         let folder = &self.base.folder;
-        let snapshots = folder.snapshots().map_err(|source| StoreError::Folder {
-            dir: folder.dir().to_owned(),
-            step: "list",
-            source,
-        })?;
-        let mut found: Vec<_> = snapshots
-            .into_iter()
-            .map(|snapshot| {
-                let open = open.get(&snapshot).is_some_and(|cache| cache.strong_count() > 0);
-                match rows.remove(&snapshot) {
-                    Some(row) => DatasetInfo {
-                        snapshot,
-                        name: row.name,
-                        reservation_bytes: row.reservation_bytes,
-                        policy: row.policy,
-                        last_use_unix_s: row.last_use_unix_s,
-                        open,
-                    },
-                    None => DatasetInfo {
-                        snapshot,
-                        name: String::new(),
-                        reservation_bytes: 0,
-                        policy: PolicyKind::default(),
-                        last_use_unix_s: 0,
-                        open,
-                    },
-                }
-            })
-            .collect();
+        let info = |snapshot| {
+            let Known { name, reservation, policy, connections, last_use_unix_s } =
+                self.base.reservations.get(&snapshot).unwrap_or_default();
+            DatasetInfo {
+                snapshot,
+                name,
+                reservation,
+                policy,
+                connections,
+                last_use_unix_s,
+                disk_bytes: bytes_on_disk(&folder.dataset(&snapshot)),
+                open: open.get(&snapshot).and_then(Weak::upgrade).map(|cache| cache.usage()),
+            }
+        };
+        let mut found: Vec<_> = folder.snapshots().map_err(list_failed(folder))?.into_iter().map(info).collect();
         found.sort_by_key(|info| info.snapshot.0);
         Ok(found)
+    }
+
+    /// Notes that of a dataset whose connections were lost these are known. Blocks on the disk.
+    pub fn found_connections(&self, snapshot: &SnapshotId, connections: BTreeSet<String>) {
+        self.change(snapshot, |known| known.connections = Some(connections));
+    }
+
+    /// Notes that of the connections that showed datasets when the last process ended only these are left. Does not change
+    /// datasets that are open. Blocks on the disk.
+    pub fn keep_connections(&self, is_left: impl Fn(&str) -> bool) {
+        let open = self.lock();
+        for (snapshot, known) in self.base.reservations.all() {
+            let is_open = open.get(&snapshot).is_some_and(|cache| cache.strong_count() > 0);
+            if !is_open && known.connections.iter().flatten().any(|connection| !is_left(connection)) {
+                self.change(&snapshot, |known| {
+                    known.connections.get_or_insert_default().retain(|connection| is_left(connection));
+                });
+            }
+        }
+    }
+
+    fn change(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) {
+        self.base.reservations.put(snapshot, &self.base.folder.dataset(snapshot), change);
     }
 
     /// Ends admissions, makes all cached blocks outlive a power loss and records that. Reads continue as long as a
@@ -223,4 +240,8 @@ impl Store {
     fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Weak<DatasetCache>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn list_failed(folder: &Folder) -> impl FnOnce(io::Error) -> StoreError {
+    move |source| StoreError::Folder { dir: folder.dir().to_owned(), step: "list", source }
 }

@@ -11,6 +11,7 @@ use larder_cachenode::node::{Found, Node, NodeConfig, NodeError, Prepared, Store
 use larder_cachenode::request::DatasetRequest;
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -48,6 +49,8 @@ pub struct Daemon {
     threads: usize,
     pub(super) stop_when_idle: bool,
     pub(super) started: Instant,
+    /// The number of keepers that are connected; a newer one replaces an older one.
+    pub(super) keepers: watch::Sender<usize>,
 }
 
 impl Daemon {
@@ -57,7 +60,8 @@ impl Daemon {
         let node = Node::open(NodeConfig { socket: Some(run_dir.join(GRPC_SOCKET)), ..node })?;
         let (mounts, owner) = Mounts::new(Arc::clone(&node), stop_when_idle);
         node.runtime().spawn(owner.run());
-        Ok(Arc::new(Self { node, mounts, run_dir, admin, threads, stop_when_idle, started: Instant::now() }))
+        let (started, keepers) = (Instant::now(), watch::Sender::new(0));
+        Ok(Arc::new(Self { node, mounts, run_dir, admin, threads, stop_when_idle, started, keepers }))
     }
 
     /// Cancelled when the daemon is to stop.
@@ -141,6 +145,15 @@ impl Daemon {
         }
         self.mounts.renewed(&found.id, request).await?;
         Ok(true)
+    }
+
+    /// Notes that a keeper has offered all that it holds: what is served now, and the mounts that were `refused`. Blocks; not for
+    /// the runtime's threads.
+    pub(super) fn keeper_has_offered(&self, refused: &HashSet<String>) {
+        let mounts = self.mounts.now().mounts;
+        let served = mounts.iter().filter(|mount| mount.connection.is_some()).map(|mount| &mount.id);
+        self.node.keep_only(&served.chain(refused).cloned().collect());
+        self.mounts.keeper_has_offered();
     }
 
     /// Serves a connection whose mount the keeper made.

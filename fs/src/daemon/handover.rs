@@ -1,15 +1,19 @@
 //! Takes FUSE connections from the keeper, and hands a restarted keeper those that this daemon holds. There is one keeper at
 //! a time: a newer one replaces an older one, which is dead or about to be.
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use larder_cachenode::node::Node;
 use larder_daemon_api::handover::{Listener, Message, Socket};
 use larder_daemon_api::v1;
+use larder_daemon_api::v1::Forget;
 use larder_dataset::Chain;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::convert;
@@ -18,6 +22,9 @@ use super::error::DaemonError;
 
 /// The longest that a keeper takes between two offers of the connections that it holds.
 const OFFERS_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long no keeper may be connected before its datasets count as closed. A plugin that is replaced is back in seconds.
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long sending a packet may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,11 +54,31 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
         }
         last = Some(socket.try_clone()?);
         let daemon = Arc::clone(daemon);
-        std::thread::Builder::new().name("keeper".to_owned()).spawn(move || match talk(&daemon, &socket) {
-            Ok(()) => info!("keeper disconnected; its mounts go on"),
-            Err(error) => warn!(%error, "keeper disconnected; its mounts go on"),
-        })?;
+        let talk = move || {
+            daemon.keepers.send_modify(|count| *count += 1);
+            match talk(&daemon, &socket) {
+                Ok(()) => info!("keeper disconnected; its mounts go on"),
+                Err(error) => warn!(%error, "keeper disconnected; its mounts go on"),
+            }
+            daemon.keepers.send_modify(|count| *count -= 1);
+        };
+        std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)?;
     }
+}
+
+/// Lets go of the datasets that are kept for a keeper when none has been connected for a while: a connection that this daemon does
+/// not serve ends with its keeper. Returns with the daemon.
+pub(super) async fn without_keeper(node: Arc<Node>, mut keepers: watch::Receiver<usize>) -> anyhow::Result<()> {
+    while keepers.wait_for(|&count| count == 0).await.is_ok() {
+        let back = async { keepers.wait_for(|&count| count > 0).await.is_ok() };
+        if tokio::time::timeout(KEEPER_TIMEOUT, back).await.is_err() {
+            info!("no larder-csi is connected: the datasets of its mounts count as closed");
+            let node = Arc::clone(&node);
+            tokio::task::spawn_blocking(move || node.keep_only(&HashSet::new())).await?;
+            let _ = keepers.wait_for(|&count| count > 0).await;
+        }
+    }
+    Ok(())
 }
 
 fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
@@ -60,21 +87,32 @@ fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
     socket.send(Message::held_end(), None)?;
     // The keeper offers what this daemon lacks without pausing in between; its first silence means that it has finished.
     socket.set_timeout(Some(OFFERS_PAUSE))?;
+    let mut refused = HashSet::new();
     loop {
         let (message, fd) = match socket.receive() {
             Ok(Some(received)) => received,
             Ok(None) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                daemon.mounts.keeper_has_offered();
+                daemon.keeper_has_offered(&refused);
                 socket.set_timeout(None)?;
                 continue;
             }
             Err(error) => return Err(error),
         };
         let outcome = match (message, fd) {
-            (Message::Offer(connection), Some(fd)) => daemon.node.runtime().block_on(daemon.offer(connection, fd)),
-            // The session ends when the kernel releases the mount; until then there may be readers.
-            (Message::Forget(_), _) => Ok(()),
+            (Message::Offer(connection), Some(fd)) => {
+                let mount = connection.mount.clone();
+                let outcome = daemon.node.runtime().block_on(daemon.offer(connection, fd));
+                if outcome.is_err() {
+                    refused.insert(mount);
+                }
+                outcome
+            }
+            // A session that runs ends when the kernel releases the mount; until then there may be readers.
+            (Message::Forget(Forget { mount }), _) => {
+                daemon.node.let_go(&mount);
+                Ok(())
+            }
             _ => Err(DaemonError::Invalid {
                 field: "message",
                 what: "the keeper sends offer and forget only".to_owned(),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use larder_cachenode::DatasetSummary;
-use larder_cachenode::node::{Found, Node, OpenDataset};
+use larder_cachenode::node::{Found, Node, OpenDataset, User};
 use larder_cachenode::request::DatasetRequest;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -367,7 +367,11 @@ async fn make(
     target: Target,
     sessions: SyncSender<Session>,
 ) -> Result<Done, DaemonError> {
-    let open = node.open_dataset(found, request).await?;
+    let user = match target {
+        Target::Folder(_) => User::Mount,
+        Target::Connection(..) => User::Connection,
+    };
+    let open = node.open_dataset(found, request, user).await?;
     let (dataset, stopping) = (Arc::clone(open.dataset()), node.stopping().clone());
     let show = move || match target {
         Target::Folder(config) => {

@@ -22,6 +22,7 @@ mod origin_faults;
 mod peers;
 mod property;
 mod read_only;
+mod reservations;
 mod restart;
 mod secrets;
 mod takeover;

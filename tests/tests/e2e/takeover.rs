@@ -244,7 +244,8 @@ fn larder_mount_joins_a_larderd_that_runs_and_leaves_it_running() {
     }
     let stats: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.join(".larder/stats.json")).unwrap()).unwrap();
-    assert_eq!(stats["cache"]["capacity_bytes"], 1_000_000, "as much as there is");
+    let capacity = stats["cache"]["capacity_bytes"].as_u64().unwrap();
+    assert!((800_000..1_000_000).contains(&capacity), "as much as fits with what records take on the disk: {capacity}");
     let _in_runtime = lab.runtime().enter();
     let mounts = lab.runtime().block_on(larderd.client().list_mounts(v1::ListMountsRequest {})).unwrap().into_inner();
     assert_eq!(mounts.mounts.len(), 1);

@@ -42,13 +42,13 @@ impl World {
         let dataset = Dataset::open(
             source.manifest,
             &self.store,
-            CacheSpec { reservation_bytes: 1 << 20, policy: PolicyKind::Nr, seed: 1 },
+            CacheSpec::exactly(1 << 20, PolicyKind::Nr, 1),
             source.origin,
             None,
             &Handle::current(),
             FetchConfig::DEFAULT,
         );
-        self.open.add(name.to_owned(), dataset.unwrap())
+        self.open.add(name.to_owned(), dataset.unwrap(), User::Mount)
     }
 
     /// The counters among the sums, without the gauges.
@@ -117,7 +117,7 @@ async fn counters_of_a_closed_dataset_stay_in_the_sums() {
 async fn a_dataset_with_two_users_is_closed_when_both_are_gone() {
     let world = World::new();
     let first = world.open("one").await;
-    let second = world.open.join("one").unwrap();
+    let second = world.open.join("one", User::Mount).unwrap();
     assert!(Arc::ptr_eq(first.dataset(), second.dataset()), "opened once");
     let draining = world.open.watch_draining();
     drop(first);
@@ -127,7 +127,7 @@ async fn a_dataset_with_two_users_is_closed_when_both_are_gone() {
 
     let weak = Arc::downgrade(second.dataset());
     drop(second);
-    assert!(world.open.join("one").is_none() && world.open.all().is_empty());
+    assert!(world.open.join("one", User::Mount).is_none() && world.open.all().is_empty());
     assert!(draining.has_changed().unwrap());
     world.drained().await;
     assert_eq!(weak.strong_count(), 0, "it is closed before it counts as drained");

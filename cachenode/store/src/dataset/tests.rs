@@ -16,6 +16,7 @@ use larder_dataset::{BLOCK_BYTES, PolicyKind, SnapshotId};
 
 use super::*;
 use crate::counters::StoreCounters;
+use crate::reservations::Reservation;
 use crate::store::{Store, StoreConfig};
 
 const SNAPSHOT: SnapshotId = SnapshotId([0x11; 32]);
@@ -71,6 +72,7 @@ impl Bed {
             name: "images".into(),
             blocks: 1000,
             reservation_bytes,
+            promised: Reservation::exactly(reservation_bytes),
             policy,
             seed: 5,
             block_len: Arc::new(len_of),
@@ -535,7 +537,7 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     assert!(put(&cache, 4));
     drop(cache);
     let list = |bed: &Bed| -> Vec<_> {
-        bed.store().datasets().unwrap().into_iter().map(|info| (info.name, info.policy, info.open)).collect()
+        bed.store().datasets().unwrap().into_iter().map(|info| (info.name, info.policy, info.open.is_some())).collect()
     };
     let images = ("images".to_owned(), PolicyKind::Lru, true);
     assert_eq!(list(&bed), [images.clone(), ("text".to_owned(), PolicyKind::Lru, false)]);
@@ -550,7 +552,7 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     bed.open();
     assert_eq!(bed.hits(0..10), 10, "a release changes no other dataset");
     let infos = bed.store().datasets().unwrap();
-    assert!(infos.iter().all(|info| info.last_use_unix_s > 1_600_000_000 && info.reservation_bytes == 1 << 30));
+    assert!(infos.iter().all(|info| info.last_use_unix_s > 1_600_000_000 && info.reservation == Some(Reservation::exactly(1 << 30))));
 }
 
 #[test]

@@ -44,13 +44,7 @@ pub(super) fn decode_state(bytes: &[u8]) -> Option<(bool, &[u8])> {
 }
 
 pub(super) fn encode_dataset(row: &DatasetRow) -> Vec<u8> {
-    let policy = match row.policy {
-        PolicyKind::Nr => 0,
-        PolicyKind::Lru => 1,
-        PolicyKind::Fifo => 2,
-        PolicyKind::Random => 3,
-    };
-    let mut bytes = vec![VERSION, policy];
+    let mut bytes = vec![VERSION, policy_byte(row.policy)];
     bytes.extend(row.number.to_le_bytes());
     bytes.extend(row.reservation_bytes.to_le_bytes());
     bytes.extend(row.last_use_unix_s.to_le_bytes());
@@ -62,20 +56,33 @@ pub(super) fn decode_dataset(bytes: &[u8]) -> Option<DatasetRow> {
     if bytes.first() != Some(&VERSION) {
         return None;
     }
-    let policy = match bytes.get(1)? {
-        0 => PolicyKind::Nr,
-        1 => PolicyKind::Lru,
-        2 => PolicyKind::Fifo,
-        3 => PolicyKind::Random,
-        _ => return None,
-    };
     Some(DatasetRow {
         number: u32::from_le_bytes(bytes.get(2..6)?.try_into().ok()?),
-        policy,
+        policy: policy_of(*bytes.get(1)?)?,
         reservation_bytes: u64_le(bytes, 6)?,
         last_use_unix_s: u64_le(bytes, 14)?,
         name: String::from_utf8_lossy(bytes.get(22..)?).into_owned(),
     })
+}
+
+/// A policy on the disk.
+pub(crate) const fn policy_byte(policy: PolicyKind) -> u8 {
+    match policy {
+        PolicyKind::Nr => 0,
+        PolicyKind::Lru => 1,
+        PolicyKind::Fifo => 2,
+        PolicyKind::Random => 3,
+    }
+}
+
+pub(crate) const fn policy_of(byte: u8) -> Option<PolicyKind> {
+    match byte {
+        0 => Some(PolicyKind::Nr),
+        1 => Some(PolicyKind::Lru),
+        2 => Some(PolicyKind::Fifo),
+        3 => Some(PolicyKind::Random),
+        _ => None,
+    }
 }
 
 /// The key of a block of the dataset with this number.

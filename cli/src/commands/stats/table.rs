@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use larder_cachenode::Stats;
+use larder_cachenode::{CacheStats, Stats};
 use larder_dataset::size::show_bytes;
 
 fn metric(stats: &Stats, name: &str) -> u64 {
@@ -17,6 +17,13 @@ fn hit_percent(stats: &Stats, before: Option<&Stats>) -> Option<f64> {
     let others = ["fs_read_bytes_origin_total", "fs_read_bytes_window_total", "fs_read_bytes_peer_total"].map(grown);
     let all = local + others.iter().sum::<u64>();
     (all > 0).then(|| 100.0 * local as f64 / all as f64)
+}
+
+fn less_than_wanted(cache: &CacheStats) -> String {
+    if cache.wanted_bytes <= cache.capacity_bytes {
+        return String::new();
+    }
+    format!("; {} wanted, for which the cache has no room", show_bytes(cache.wanted_bytes))
 }
 
 /// The state of a mount. The hit ratio covers the time since `before`, or since the mount began.
@@ -35,10 +42,11 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
     row(
         "cache",
         format_args!(
-            "{} of {} ({share:.1} %), policy {}{}",
+            "{} of {} ({share:.1} %), policy {}{}{}",
             show_bytes(cache.used_bytes),
             show_bytes(cache.capacity_bytes),
             cache.policy,
+            less_than_wanted(cache),
             cache.degraded.as_deref().map(|why| format!(", DEGRADED: {why}")).unwrap_or_default()
         ),
     );

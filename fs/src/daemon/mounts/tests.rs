@@ -21,7 +21,7 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
     })
     .unwrap();
     let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
-    let open = node.open_dataset(node.find(&request).await.unwrap(), &request).await.unwrap();
+    let open = node.open_dataset(node.find(&request).await.unwrap(), &request, User::Mount).await.unwrap();
     let (mounts, mut owner) = Mounts::new(Arc::clone(&node), false);
     let (reply, shown) = oneshot::channel();
     let task = tokio::spawn(std::future::pending());

@@ -1,0 +1,264 @@
+//! What each dataset of the store was promised: in memory, and in a file of the dataset's own folder.
+//!
+//! ```text
+//!  datasets/<snapshot>/reservation, little-endian:
+//!  0          8         9        10                11      16      24           32             40         48
+//!  | LARDERRV | version | policy | connections u8 | zeros | bytes | disk bytes | wanted bytes | last use | connections | name | crc32c u32 |
+//!                                                           u64 each                                        u8 length    the    of all
+//!                                                                                                           and text     rest   before
+//! ```
+//! A dataset without such a file has the row that the index keeps of it, as caches of earlier versions do. The folder and the
+//! index would both have to be damaged for a promise to be lost; such a dataset is listed without one.
+//!
+//! Invariant: a change is synced before [`Reservations::put`] returns.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use larder_dataset::{PolicyKind, SnapshotId};
+use tracing::warn;
+
+use crate::folder::write_whole;
+use crate::index::{DatasetRow, policy_byte, policy_of};
+use crate::record;
+
+const MAGIC: [u8; 8] = *b"LARDERRV";
+const VERSION: u8 = 1;
+const FIXED_BYTES: usize = 48;
+const NAME_BYTES: usize = 1024;
+/// The largest file that is read.
+const FILE_BYTES: u64 = 128 << 10;
+
+/// What a dataset was promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// Bytes of the dataset's blocks.
+    pub bytes: u64,
+    /// Bytes that these take on the disk: see [`disk_bytes`].
+    pub disk_bytes: u64,
+    /// Bytes that it would have been promised if there had been room; 0 if that is not known.
+    pub wanted_bytes: u64,
+}
+
+impl Reservation {
+    /// As much as was wanted, without regard to what blocks take beyond their own bytes.
+    pub const fn exactly(bytes: u64) -> Self {
+        Self { bytes, disk_bytes: bytes, wanted_bytes: bytes }
+    }
+}
+
+/// The most bytes that blocks take on the disk: `bytes` in `blocks` records, each with its header and checksums, rounded up to
+/// 4 KiB.
+pub fn disk_bytes(bytes: u64, blocks: u64) -> u64 {
+    let overhead = (record::HEADER_BYTES + 4 + record::ALIGN_BYTES - 1) as u64;
+    let checksums = bytes / record::CHUNK_BYTES as u64 * 4;
+    bytes.saturating_add(checksums).saturating_add(blocks.saturating_mul(overhead))
+}
+
+/// What is known about a dataset whether it is open or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) name: String,
+    pub(crate) reservation: Option<Reservation>,
+    /// What is kept when not all blocks fit.
+    pub(crate) policy: PolicyKind,
+    /// The connections that show the dataset, or did when the process that served them ended; `None` if that was lost.
+    pub(crate) connections: Option<BTreeSet<String>>,
+    pub(crate) last_use_unix_s: u64,
+}
+
+impl Known {
+    /// The row that the index keeps too.
+    pub(crate) fn row(&self, number: u32) -> DatasetRow {
+        DatasetRow {
+            number,
+            policy: self.policy,
+            reservation_bytes: self.reservation.unwrap_or_default().bytes,
+            last_use_unix_s: self.last_use_unix_s,
+            name: self.name.clone(),
+        }
+    }
+
+    pub(crate) fn use_now(&mut self) {
+        // A clock before 1970 counts as 0.
+        self.last_use_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    }
+}
+
+impl From<DatasetRow> for Known {
+    fn from(row: DatasetRow) -> Self {
+        let DatasetRow { policy, reservation_bytes: bytes, last_use_unix_s, name, .. } = row;
+        let reservation = Reservation { bytes, disk_bytes: bytes, wanted_bytes: 0 };
+        Self { name, reservation: Some(reservation), policy, connections: None, last_use_unix_s }
+    }
+}
+
+/// All datasets of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations(Mutex<HashMap<SnapshotId, Known>>);
+
+impl Reservations {
+    /// Reads the files of the datasets whose folders these are; for those without a usable one, the rows of the index.
+    pub(crate) fn load(
+        folders: impl IntoIterator<Item = (SnapshotId, PathBuf)>,
+        rows: impl IntoIterator<Item = (SnapshotId, DatasetRow)>,
+    ) -> Self {
+        let mut rows: HashMap<SnapshotId, DatasetRow> = rows.into_iter().collect();
+        let known = folders.into_iter().map(|(snapshot, folder)| {
+            let row = rows.remove(&snapshot);
+            let known = read(&file_in(&folder)).or_else(|| row.map(Known::from)).unwrap_or_default();
+            (snapshot, known)
+        });
+        Self(Mutex::new(known.collect()))
+    }
+
+    pub(crate) fn get(&self, snapshot: &SnapshotId) -> Option<Known> {
+        self.lock().get(snapshot).cloned()
+    }
+
+    /// Changes what is known of a dataset, and writes it to `folder` so that it outlives a power loss; returns what is known now.
+    /// Blocks on the disk. If that fails the change is in memory only.
+    pub(crate) fn put(&self, snapshot: &SnapshotId, folder: &Path, change: impl FnOnce(&mut Known)) -> Known {
+        // The lock is held over the write: of two changes at once, the file has both.
+        let mut all = self.lock();
+        let known = all.entry(*snapshot).or_default();
+        change(known);
+        if let Err(error) = write_whole(&file_in(folder), &encode(known)) {
+            warn!(dataset = known.name, %error, "cannot write a reservation: after a restart the dataset may get another one");
+        }
+        known.clone()
+    }
+
+    /// Changes what is known of a dataset in memory. The next [`put`](Self::put) writes it.
+    pub(crate) fn note(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) {
+        if let Some(known) = self.lock().get_mut(snapshot) {
+            change(known);
+        }
+    }
+
+    pub(crate) fn remove(&self, snapshot: &SnapshotId) {
+        self.lock().remove(snapshot);
+    }
+
+    /// All datasets known.
+    pub(crate) fn all(&self) -> Vec<(SnapshotId, Known)> {
+        self.lock().iter().map(|(snapshot, known)| (*snapshot, known.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn file_in(folder: &Path) -> PathBuf {
+    folder.join("reservation")
+}
+
+fn read(path: &Path) -> Option<Known> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    decode(&bytes)
+}
+
+fn encode(known: &Known) -> Vec<u8> {
+    let Reservation { bytes, disk_bytes, wanted_bytes } = known.reservation.unwrap_or_default();
+    // A snapshot has a connection for each server that it is read from.
+    let connections: Vec<&String> =
+        known.connections.iter().flatten().filter(|name| name.len() < 256).take(255).collect();
+    let mut file = MAGIC.to_vec();
+    file.extend([VERSION, policy_byte(known.policy), connections.len() as u8, 0, 0, 0, 0, 0]);
+    for number in [bytes, disk_bytes, wanted_bytes, known.last_use_unix_s] {
+        file.extend(number.to_le_bytes());
+    }
+    for connection in connections {
+        file.push(connection.len() as u8);
+        file.extend(connection.bytes());
+    }
+    file.extend(known.name.bytes().take(NAME_BYTES));
+    file.extend(larder_dataset::crc32c(&file).to_le_bytes());
+    file
+}
+
+/// None if the bytes are of another version or damaged.
+fn decode(file: &[u8]) -> Option<Known> {
+    let (file, crc) = file.split_last_chunk::<4>()?;
+    if u32::from_le_bytes(*crc) != larder_dataset::crc32c(file) || file[..8.min(file.len())] != MAGIC {
+        return None;
+    }
+    let (fixed, mut rest) = file.split_first_chunk::<FIXED_BYTES>()?;
+    if fixed[8] != VERSION {
+        return None;
+    }
+    let number = |at: usize| Some(u64::from_le_bytes(fixed.get(at..at + 8)?.try_into().ok()?));
+    let mut connections = BTreeSet::new();
+    for _ in 0..fixed[10] {
+        let (&len, after) = rest.split_first()?;
+        let (text, after) = after.split_at_checked(len.into())?;
+        connections.insert(String::from_utf8_lossy(text).into_owned());
+        rest = after;
+    }
+    let reservation = Reservation { bytes: number(16)?, disk_bytes: number(24)?, wanted_bytes: number(32)? };
+    Some(Known {
+        // A dataset that was promised nothing wanted something.
+        reservation: Some(reservation).filter(|reservation| *reservation != Reservation::default()),
+        policy: policy_of(fixed[9])?,
+        connections: Some(connections),
+        last_use_unix_s: number(40)?,
+        name: String::from_utf8_lossy(rest).into_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known() -> Known {
+        Known {
+            name: "images".into(),
+            reservation: Some(Reservation { bytes: 1, disk_bytes: 2, wanted_bytes: 3 }),
+            policy: PolicyKind::Fifo,
+            connections: Some(["ab".to_owned(), "c".to_owned()].into()),
+            last_use_unix_s: 4,
+        }
+    }
+
+    const GOLDEN: &[u8] = b"LARDERRV\x01\x02\x02\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\
+        \x04\0\0\0\0\0\0\0\x02ab\x01cimages";
+
+    #[test]
+    fn the_file_is_still_written_and_read_as_version_1() {
+        let file = encode(&known());
+        assert_eq!(file[..file.len() - 4], *GOLDEN);
+        assert_eq!(decode(&file), Some(known()));
+    }
+
+    #[test]
+    fn damaged_bytes_decode_to_nothing_and_never_panic() {
+        let file = encode(&known());
+        for cut in 0..file.len() {
+            assert_eq!(decode(&file[..cut]), None);
+            // A valid checksum does not make them valid.
+            let mut sealed = file[..cut].to_vec();
+            sealed.extend(larder_dataset::crc32c(&sealed).to_le_bytes());
+            let _ = decode(&sealed);
+        }
+        for at in 0..file.len() {
+            let mut flipped = file.clone();
+            flipped[at] ^= 1;
+            assert_eq!(decode(&flipped), None);
+        }
+    }
+
+    #[test]
+    fn what_blocks_take_on_the_disk_is_never_more_than_is_counted() {
+        for len in [1, 1024, 4096 - 68, 4096 - 67, 65_536, 65_537, 111_000, 4 << 20] {
+            let counted = disk_bytes(len, 1);
+            let taken = record::extent_bytes(u32::try_from(len).unwrap()) as u64;
+            assert!(taken <= counted && counted < taken + 4096 + 68, "{len}: {taken} of {counted}");
+        }
+    }
+}
