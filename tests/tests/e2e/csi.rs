@@ -200,30 +200,41 @@ fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
 }
 
 #[test]
-fn a_second_volume_with_other_settings_is_refused_in_words() {
+fn volumes_that_state_other_sizes_and_policies_are_served_with_those_of_the_first() {
     let lab = Lab::new();
     lab.put("f", b"bytes".to_vec());
     lab.put("g", b"more".to_vec());
-    let larderd = Larderd::start(&lab, "settings", &[]);
+    let mut larderd = Larderd::start(&lab, "settings", &[]);
     let plugin = Plugin::start(&lab, &larderd, &[]);
     let _in_runtime = lab.runtime().enter();
     let mut node = NodeClient::new(plugin.channel());
-    let first = plugin.path("kubelet/pods/first");
-    wait_until("the volume is published", || {
-        lab.runtime().block_on(node.node_publish_volume(publish(&lab, &first))).is_ok()
-    });
-    let second = plugin.path("kubelet/pods/second");
-    let mut request = publish(&lab, &second);
-    request.volume_id = "second".to_owned();
-    request.volume_context.insert("cacheSize".to_owned(), "5".to_owned());
-    let refused = lab.runtime().block_on(node.node_publish_volume(request.clone())).unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
-    assert!(refused.message().contains("cache size"), "{refused}");
-    // More than the size of the dataset means all of it, which is what the first volume has.
-    request.volume_context.insert("cacheSize".to_owned(), "1MiB".to_owned());
-    lab.runtime().block_on(node.node_publish_volume(request)).unwrap();
-    assert_eq!(larder_mounts(lab.folder()).len(), 3);
-    assert_eq!(std::fs::read(second.join("g")).unwrap(), b"more");
+    let volumes = [("first", "5", "nr"), ("second", "1MiB", "lru"), ("third", "1", "nr")];
+    for (name, size, policy) in volumes {
+        let mut request = publish(&lab, &plugin.path(&format!("kubelet/pods/{name}")));
+        request.volume_id = name.to_owned();
+        request.volume_context.insert("cacheSize".to_owned(), size.to_owned());
+        request.volume_context.insert("policy".to_owned(), policy.to_owned());
+        wait_until("the volume is published", || {
+            lab.runtime().block_on(node.node_publish_volume(request.clone())).is_ok()
+        });
+    }
+    for what in ["before a kill", "after it"] {
+        for (name, ..) in volumes {
+            let target = plugin.path(&format!("kubelet/pods/{name}"));
+            assert_eq!(std::fs::read(target.join("g")).unwrap(), b"more", "{what}");
+            let stats = std::fs::read(target.join(".larder/stats.json")).unwrap();
+            let stats: Value = serde_json::from_slice(&stats).unwrap();
+            let cache = &stats["cache"];
+            assert_eq!((&cache["capacity_bytes"], &cache["policy"]), (&5.into(), &"nr".into()), "{what}: {cache}");
+        }
+        larderd.kill();
+        larderd.restart();
+    }
+    let log = larderd.log();
+    for what in ["cache size", "policy"] {
+        let noted = |line: &&str| line.contains("another setting, which stays") && line.contains(what);
+        assert!(log.lines().any(|line| noted(&line)), "{log}");
+    }
 }
 
 #[test]
