@@ -64,11 +64,12 @@ impl StatsCounters {
 }
 
 /// The store's counters over all of its datasets, by name.
-pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 9] {
+pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 10] {
     [
         ("store_admitted_total", store.admitted.get()),
         ("store_admitted_bytes_total", store.admitted_bytes.get()),
         ("store_refused_total", store.refused.get()),
+        ("store_disowned_total", store.disowned.get()),
         ("store_evicted_total", store.evicted.get()),
         ("store_corrupt_total", store.corrupt()),
         ("store_read_errors_total", store.read_errors.get()),

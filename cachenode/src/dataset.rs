@@ -14,13 +14,14 @@ use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, File, FileI
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, Buffers, ReadError};
 use larder_store::{
-    CacheConfig, DatasetCache, Lookup, PartBytes, Reservation, Store, StoreCounters, StoreError, Usage,
+    CacheConfig, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Store, StoreCounters, StoreError, Usage,
 };
 use tokio::runtime::Handle;
 
 use crate::counters::{StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
+use crate::ownership::OwnedBlocks;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetSummary, Stats};
 use crate::warm::Warmer;
@@ -94,6 +95,9 @@ impl Dataset {
             // The length 0, of a block that the manifest does not describe, matches no record.
             move |block| block_len(&manifest, block).unwrap_or(0)
         };
+        let owned = |sharing: &Arc<Sharing>| -> Arc<dyn Ownership> {
+            Arc::new(OwnedBlocks::new(Arc::clone(&manifest), Arc::clone(sharing)))
+        };
         let cache = store.dataset(CacheConfig {
             snapshot: manifest.snapshot(),
             name: description.name().to_owned(),
@@ -103,6 +107,7 @@ impl Dataset {
             policy: spec.policy,
             seed: spec.seed,
             block_len: Arc::new(lens),
+            ownership: sharing.as_ref().map(owned),
         })?;
         let store_counters = Arc::clone(store.counters());
         let counters = Arc::new(StatsCounters::default());

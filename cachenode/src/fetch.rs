@@ -13,9 +13,9 @@
 mod config;
 mod context;
 mod error;
-mod extent;
 mod in_flight;
 mod keep;
+mod neighbours;
 mod origin;
 mod outcome;
 mod peers;
@@ -112,15 +112,16 @@ impl Fetcher {
     ) -> Self {
         let ahead = ReadAhead::new(manifest.totals().blocks);
         let context = Arc::new(FetchContext::new(manifest, cache, counters, config));
+        let tasks = TaskTracker::new();
         Self {
             in_flight: Arc::default(),
             peers: FromPeers::new(Arc::clone(&context), sharing),
             origin: FromOrigin::new(Arc::clone(&context), origin),
-            keeper: Keeper::new(Arc::clone(&context), runtime.clone()),
+            keeper: Keeper::new(Arc::clone(&context), runtime.clone(), tasks.clone()),
             context,
             ahead,
             memory: Arc::new(Semaphore::new((config.fetch_bytes.max(FETCH_BYTES_LEAST) >> 10) as usize)),
-            tasks: TaskTracker::new(),
+            tasks,
             runtime,
         }
     }
@@ -226,7 +227,7 @@ impl Fetcher {
         let (mut bytes, mut blocks_ahead, mut has_started) = (0, Vec::new(), false);
         let FetchContext { manifest, cache, window, .. } = &*self.context;
         let Ok(first) = manifest.file_of_block(block) else { return };
-        'files: for file_index in (first.0..).map(FileIndex).take(extent::WALK_FILES) {
+        'files: for file_index in (first.0..).map(FileIndex).take(neighbours::WALK_FILES) {
             let Ok(file) = manifest.file(file_index) else { break };
             for part in file.parts(0, file.size).filter(|part| part.block > block) {
                 if bytes >= AHEAD_BYTES || blocks_ahead.len() >= AHEAD_BLOCKS {
@@ -278,7 +279,7 @@ impl Fetcher {
             if asks_peers || !route.keep {
                 return Vec::new();
             }
-            extent::neighbours(&self.context.manifest, &self.context.cache, in_flight, file, &part)
+            neighbours::neighbours(&self.context.manifest, &self.context.cache, in_flight, file, &part)
         });
         if let Some(started) = started {
             if let Some(last) = started.blocks.iter().map(|pending| pending.part.block).max() {

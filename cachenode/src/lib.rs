@@ -2,7 +2,8 @@
 //!
 //! The cast, from the reader outwards: [`Dataset`] answers reads; [`fetch`] fetches what the store lacks, once per block
 //! however many readers wait for it; `window` holds blocks that the store does not keep while they are being read; `ahead`
-//! detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which node owns a block.
+//! detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which node owns a
+//! block, and `ownership` which blocks of a dataset are this node's.
 //! Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common part of the programs
 //! `larderd` and `cachenode`. [`source`] resolves a URL or a path to a mapped manifest and its origin; [`counters`] counts;
 //! [`stats`] is the document in which a mount describes itself.
@@ -13,10 +14,12 @@
 mod ahead;
 pub mod counters;
 pub mod dataset;
+mod extent;
 pub mod fetch;
 pub mod home;
 pub mod manifest_file;
 pub mod node;
+mod ownership;
 pub mod process;
 pub mod request;
 pub mod sharing;

@@ -1,6 +1,7 @@
 //! How a dataset is shared among nodes: which node owns a block, which peers to ask for it, and whether to keep it.
 //!
-//! The cast: [`Sharing`] applies the dataset's [`Placement`] to the present nodes; a `Route` is the result for one block.
+//! The cast: [`Sharing`] applies the dataset's [`Placement`] to the present nodes; a `Route` is the result for one block, and
+//! `OwnedKeys` is what this node owns by one list of nodes.
 //! The owner of a block asks the origin. Every other node asks the owner, and then the origin if no owner answers.
 //!
 //! Invariant: at most two other nodes are between a reader and the origin: a second owner, which asks the first. Nodes that
@@ -54,14 +55,45 @@ pub struct Sharing {
     placement: Placement,
     /// Replaced when newer credentials arrive.
     token: RwLock<Option<Token>>,
-    /// The nodes at the last call, and the members made of them.
-    view: Mutex<(Arc<Vec<Node>>, Arc<Members>)>,
+    /// The nodes as they were when they were last asked for.
+    view: Mutex<View>,
+}
+
+/// A list of nodes.
+#[derive(Clone, Debug)]
+struct View {
+    nodes: Arc<Vec<Node>>,
+    members: Arc<Members>,
+    /// Another one for each list with other owners.
+    version: u64,
+}
+
+/// What this node owns of a dataset, by one list of nodes.
+#[derive(Debug)]
+pub(crate) struct OwnedKeys {
+    placement: Placement,
+    members: Arc<Members>,
+    /// This node's position among the members, if it is one.
+    own: Option<u32>,
+    version: u64,
+}
+
+impl OwnedKeys {
+    /// The version of the list: lists of the same version have the same owners.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// True if this node owns the blocks of `key`.
+    pub(crate) fn contains(&self, key: PlaceKey) -> bool {
+        self.own.is_some_and(|own| self.members.owners(self.placement, key).contains(&own))
+    }
 }
 
 impl Sharing {
     /// The blocks of `snapshot`, distributed by `placement` over the nodes that `peers` knows.
     pub fn new(peers: Arc<Peers>, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Self {
-        let view = Mutex::new((Arc::default(), Arc::new(Members::new([]))));
+        let view = Mutex::new(View { nodes: Arc::default(), members: Arc::default(), version: 0 });
         Self { peers, snapshot, placement, token: RwLock::new(token), view }
     }
 
@@ -80,15 +112,28 @@ impl Sharing {
         *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token);
     }
 
-    fn members(&self) -> (Arc<Vec<Node>>, Arc<Members>) {
+    fn view(&self) -> View {
         let nodes = self.peers.nodes();
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(&view.0, &nodes) {
+        if !Arc::ptr_eq(&view.nodes, &nodes) {
             let member = |node: &Node| Member { name: node.name.clone(), weight: node.weight, zone: node.zone.clone() };
-            let members = Arc::new(Members::new(nodes.iter().map(member)));
-            *view = (nodes, members);
+            let members = Members::new(nodes.iter().map(member));
+            view.nodes = nodes;
+            // A node with a new address owns what it did.
+            if *view.members != members {
+                view.members = Arc::new(members);
+                view.version += 1;
+            }
         }
         view.clone()
+    }
+
+    /// What this node owns by the present list of nodes. None if blocks have no owners, or no node is known.
+    pub(crate) fn owned(&self) -> Option<OwnedKeys> {
+        let placement = self.placement;
+        let View { members, version, .. } = self.view();
+        let own = members.position(self.peers.own_name());
+        (placement != Placement::Local && !members.is_empty()).then_some(OwnedKeys { placement, members, own, version })
     }
 
     /// The route of the blocks of `key`.
@@ -96,7 +141,7 @@ impl Sharing {
         if self.placement == Placement::Local {
             return Route::ALONE;
         }
-        let (nodes, members) = self.members();
+        let View { nodes, members, .. } = self.view();
         let owners: Vec<&Member> = members.owners(self.placement, key).iter().map(|&at| members.get(at)).collect();
         let own = self.peers.own_name();
         let Some(first) = owners.first() else { return Route::LOST };
@@ -147,5 +192,43 @@ mod tests {
         let own = Node { name: "a".into(), address: ([127, 0, 0, 1], 1).into(), weight: 1, zone: String::new() };
         sender.send_replace(Arc::new(vec![own]));
         assert_eq!(partitioned.route(key, Asker::Here), Route::ALONE);
+    }
+
+    #[tokio::test]
+    async fn a_list_of_other_owners_has_another_version_and_one_of_other_addresses_has_not() {
+        let (sender, membership) = watch::channel(Arc::new(Vec::new()));
+        let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
+        let snapshot = SnapshotId([7; 32]);
+        let sharing = |placement| Sharing::new(Arc::clone(&peers), snapshot, placement, None);
+        let (partitioned, local) = (sharing(Placement::Partitioned), sharing(Placement::Local));
+        let list = |names: &[&str], port| {
+            let node = |(name, at): (&&str, u16)| Node {
+                name: (*name).into(),
+                address: ([127, 0, 0, 1], port + at).into(),
+                weight: 1,
+                zone: String::new(),
+            };
+            sender.send_replace(Arc::new(names.iter().zip(0..).map(node).collect()));
+        };
+        let key = |block| PlaceKey::block(&snapshot, BlockIndex(block));
+        let share = |owned: &OwnedKeys| (0..1000).filter(|&block| owned.contains(key(block))).count();
+        assert!(partitioned.owned().is_none(), "while no node is known, nothing is owned or disowned");
+
+        list(&["a"], 1);
+        let alone = partitioned.owned().unwrap();
+        assert_eq!(share(&alone), 1000);
+        list(&["a", "b"], 1);
+        let two = partitioned.owned().unwrap();
+        assert!((400..600).contains(&share(&two)) && two.version() != alone.version());
+        for block in 0..1000 {
+            assert_eq!(partitioned.route(key(block), Asker::Here).keep, two.contains(key(block)), "{block}");
+        }
+        list(&["a", "b"], 100);
+        assert_eq!(partitioned.owned().unwrap().version(), two.version());
+        list(&["b", "c"], 1);
+        let away = partitioned.owned().unwrap();
+        assert_eq!(share(&away), 0, "who is not on the list owns nothing");
+        assert_ne!(away.version(), two.version());
+        assert!(local.owned().is_none(), "each node for itself");
     }
 }

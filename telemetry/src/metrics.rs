@@ -96,6 +96,11 @@ pub const METRICS: &[Metric] = &[
     counter("store_admitted_bytes_total", "bytes", "bytes of blocks written to the store"),
     counter("store_admitted_total", "blocks", "blocks written to the store"),
     counter("store_corrupt_total", "blocks", "blocks found torn, foreign or rotten in the store, and dropped"),
+    counter(
+        "store_disowned_total",
+        "blocks",
+        "blocks that left for others because another node owns them since the list of nodes changed",
+    ),
     counter("store_evicted_total", "blocks", "blocks evicted by the policy; always 0 with nr"),
     counter(
         "store_index_dropped_total",

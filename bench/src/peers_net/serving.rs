@@ -155,6 +155,7 @@ impl Stored {
             promised: Reservation::exactly(u64::from(RECORDS) * u64::from(record_bytes)),
             policy: PolicyKind::Nr,
             seed: 1,
+            ownership: None,
             block_len: Arc::new(move |_| record_bytes),
         })?;
         if !cache.wait_rebuilt(Duration::from_secs(60)) {

@@ -1,4 +1,7 @@
 //! Decides which fetched blocks the store keeps, and writes them.
+//!
+//! Where nodes share the dataset, the store takes the room of blocks that other nodes own now, once a search has found them.
+//! Readers never wait for a search: one that finds none of them yet is not kept this time. Warming waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +10,9 @@ use bytes::Bytes;
 use larder_dataset::BlockPart;
 use larder_store::{AdmissionPermit, Lookup};
 use tokio::runtime::Handle;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::context::FetchContext;
@@ -19,13 +25,17 @@ use super::receive::{BlockToKeep, ExpectedBlock};
 pub(super) struct Keeper {
     context: Arc<FetchContext>,
     runtime: Handle,
+    tasks: TaskTracker,
+    /// Held by the search for disowned blocks.
+    searching: Arc<Mutex<()>>,
     /// The store has counted the blocks of an earlier run.
     is_store_counted: AtomicBool,
 }
 
 impl Keeper {
-    pub(super) fn new(context: Arc<FetchContext>, runtime: Handle) -> Self {
-        Self { context, runtime, is_store_counted: AtomicBool::new(false) }
+    /// What it starts in the background is among `tasks`.
+    pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
+        Self { context, runtime, tasks, searching: Arc::default(), is_store_counted: AtomicBool::new(false) }
     }
 
     /// The whole block, if it is in the window or in the store.
@@ -52,10 +62,41 @@ impl Keeper {
             let is_counted = self.runtime.spawn_blocking(move || cache.wait_rebuilt(timeout)).await;
             self.is_store_counted.store(is_counted.unwrap_or(false), Ordering::Relaxed);
         }
+        let cache = &self.context.cache;
         match purpose {
-            Purpose::Read | Purpose::Peer { .. } => self.context.cache.admit(part.block, part.block_len),
-            Purpose::Warm => self.context.cache.admit_without_evicting(part.block, part.block_len),
+            Purpose::Read | Purpose::Peer { .. } => {
+                let permit = cache.admit(part.block, part.block_len);
+                if cache.wants_search()
+                    && let Ok(one) = Arc::clone(&self.searching).try_lock_owned()
+                {
+                    drop(self.search(one));
+                }
+                permit
+            }
+            Purpose::Warm => loop {
+                let permit = cache.admit_without_evicting(part.block, part.block_len);
+                if permit.is_some() {
+                    return permit;
+                }
+                // Another search may have found some meanwhile.
+                let one = Arc::clone(&self.searching).lock_owned().await;
+                let permit = cache.admit_without_evicting(part.block, part.block_len);
+                if permit.is_some() || !cache.wants_search() {
+                    return permit;
+                }
+                self.search(one).await.ok()?;
+            },
         }
+    }
+
+    /// Looks for disowned blocks in the background.
+    fn search(&self, one: OwnedMutexGuard<()>) -> JoinHandle<()> {
+        let cache = Arc::clone(&self.context.cache);
+        let search = move || {
+            cache.search_disowned();
+            drop(one);
+        };
+        self.tasks.spawn_blocking_on(search, &self.runtime)
     }
 
     /// Splits the blocks of a fetch into those to fetch, in the order of their bytes, and those to skip. The first block has

@@ -7,9 +7,9 @@ use larder_dataset::{BlockIndex, Chain, FileIndex};
 use tracing::{debug, warn};
 
 use super::context::FetchContext;
-use super::extent;
 use super::in_flight::PendingBlock;
 use crate::counters::add;
+use crate::extent;
 use crate::sharing::{Asker, Route, Sharing};
 
 /// Fetches blocks from peers, where nodes share their caches.

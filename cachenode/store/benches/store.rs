@@ -77,6 +77,7 @@ fn reads(criterion: &mut Criterion) {
             promised: Reservation::exactly(1 << 30),
             policy: PolicyKind::Nr,
             seed: 0,
+            ownership: None,
             block_len: Arc::new(|_| LEN),
         })
         .unwrap();

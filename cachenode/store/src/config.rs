@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use larder_dataset::{BlockIndex, PolicyKind, SnapshotId};
 
+use crate::ownership::Ownership;
 use crate::reservations::Reservation;
 
 /// The length of each block of a snapshot.
@@ -30,6 +31,8 @@ pub struct CacheConfig {
     pub seed: u64,
     /// The length of each block; called when blocks of an earlier run are counted and when a block is evicted.
     pub block_len: BlockLen,
+    /// Which blocks this node owns, where nodes share the dataset; none: all.
+    pub ownership: Option<Arc<dyn Ownership>>,
 }
 
 impl fmt::Debug for CacheConfig {

@@ -37,6 +37,8 @@ pub struct StoreCounters {
     pub evicted: Counter,
     /// Bytes of the blocks evicted.
     pub evicted_bytes: Counter,
+    /// Blocks that another node owns now and that left for a block of this node.
+    pub disowned: Counter,
     /// Records found cut off or never completely written.
     pub corrupt_torn: Counter,
     /// Records found to belong to another block or snapshot.

@@ -1,8 +1,9 @@
 //! One dataset's part of the store: reads, and how a block gets into it.
 //!
 //! The cast: [`DatasetCache`] is what callers hold; `permit` is the room promised to a block between the decision to keep
-//! it and its bytes; `admission` is the state behind the one lock that admissions share; `space` is the room in the
-//! segments; `rebuild` counts the blocks of an earlier run; `touches` carries hits to policies that want to know of them.
+//! it and its bytes; `admission` is the state behind the one lock that admissions share; `disowned` is the blocks that
+//! other nodes own now, and `search` finds them; `space` is the room in the segments; `rebuild` counts the blocks of an
+//! earlier run; `touches` carries hits to policies that want to know of them.
 //!
 //! Invariant: a read takes no lock that is held across I/O and allocates nothing once its thread's buffer has grown. A
 //! slot is set after its record is written, cleared before its record is freed, and changed under the admission lock
@@ -10,8 +11,10 @@
 //! therefore found a true flaw and not an eviction in progress.
 
 mod admission;
+mod disowned;
 mod permit;
 mod rebuild;
+mod search;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -173,7 +176,7 @@ impl DatasetCache {
         self.permit(block, len, true)
     }
 
-    /// Like [`DatasetCache::admit`], but also None if another block would have to be evicted.
+    /// Like [`DatasetCache::admit`], but also None if another block that this node owns would have to be evicted.
     pub fn admit_without_evicting(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
         self.permit(block, len, false)
     }
@@ -236,10 +239,12 @@ impl DatasetCache {
     /// How full the cache is. Reads a few numbers; may be called often.
     pub fn usage(&self) -> Usage {
         let shared = &*self.shared;
+        let used_bytes = shared.used_bytes.load(Ordering::Relaxed);
         Usage {
             capacity_bytes: shared.config.reservation_bytes,
             wanted_bytes: shared.config.promised.wanted_bytes,
-            used_bytes: shared.used_bytes.load(Ordering::Relaxed),
+            used_bytes,
+            room_bytes: (shared.config.reservation_bytes + shared.disowned.bytes()).saturating_sub(used_bytes),
             blocks_cached: shared.blocks_cached.load(Ordering::Relaxed),
             policy: shared.config.policy,
             degraded: shared.base.health.reason(),
@@ -259,6 +264,18 @@ impl DatasetCache {
         self.shared.base.reservations.note(&self.shared.config.snapshot, |known| {
             known.connections.get_or_insert_default().remove(connection);
         });
+    }
+
+    /// True if an admission found too little room, and blocks that other nodes own now may be here:
+    /// [`search_disowned`](Self::search_disowned) looks for them. One load.
+    pub fn wants_search(&self) -> bool {
+        self.shared.disowned.wants_search()
+    }
+
+    /// Looks for blocks that other nodes own now, so that later admissions find their room. Does nothing unless
+    /// [`wants_search`](Self::wants_search). One call visits a million blocks at most. Call it off an async runtime.
+    pub fn search_disowned(&self) {
+        self.shared.search_disowned();
     }
 
     /// Waits until the blocks of an earlier run are counted and admissions are open; false after `timeout`.

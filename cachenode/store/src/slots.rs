@@ -35,6 +35,9 @@ const HEADER_BYTES: usize = 64;
 const TABLE_AT: u64 = 4096;
 const PRESENT: u64 = 1 << 63;
 
+/// Slots in a page of the file.
+const PAGE_SLOTS: u32 = 4096 / 8;
+
 /// Where a record starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -132,6 +135,14 @@ impl Slots {
             // The file system does not know.
             Err(_) => (from < self.blocks).then_some(from),
         }
+    }
+
+    /// Appends the blocks that are present in the next page of slots from `from` on. Returns where to continue.
+    pub(crate) fn page_of_present(&self, from: u32, present: &mut Vec<BlockIndex>) -> Option<u32> {
+        let from = self.next_written(from)?;
+        let end = from.saturating_add(PAGE_SLOTS - from % PAGE_SLOTS).min(self.blocks);
+        present.extend((from..end).map(BlockIndex).filter(|&block| self.get(block).is_some()));
+        (end < self.blocks).then_some(end)
     }
 
     /// Makes all slots set so far outlive a power loss.

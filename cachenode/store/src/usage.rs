@@ -15,6 +15,8 @@ pub struct Usage {
     pub used_bytes: u64,
     /// Blocks cached.
     pub blocks_cached: u64,
+    /// Bytes of blocks that can be admitted without evicting a block that this node owns, as far as is known.
+    pub room_bytes: u64,
     /// What is kept when not all blocks fit.
     pub policy: PolicyKind,
     /// Why nothing is admitted, if the disk fails.

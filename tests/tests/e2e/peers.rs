@@ -6,6 +6,7 @@ mod copies;
 mod dataset;
 mod fetched_once;
 mod flags;
+mod growth;
 mod membership;
 mod readers;
 mod secrecy;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
 use tracing::warn;
 
+use super::disowned::{Disowned, Shown};
 use super::space::{Allocator, Allotment, Garbage, Space, Trouble};
 use super::touches::Touches;
 use crate::base::Base;
@@ -20,6 +21,9 @@ use crate::draft::Record;
 use crate::policy::{Policy, build_policy};
 use crate::record::{Flaw, Header, KEY_BYTES};
 use crate::slots::{Place, Slots};
+
+/// Disowned blocks taken out under one hold of the lock.
+const TAKEN_OUT_AT_ONCE: usize = 256;
 
 /// What a dataset's readers, writers and permits share.
 #[derive(Debug)]
@@ -33,6 +37,7 @@ pub(crate) struct Shared {
     pub(super) space: Space,
     pub(super) used_bytes: AtomicU64,
     pub(super) blocks_cached: AtomicU64,
+    pub(super) disowned: Shown,
     touches: Touches,
     state: Mutex<State>,
     rebuilding: AtomicBool,
@@ -48,9 +53,18 @@ pub(super) struct State {
     pending: HashMap<BlockIndex, u64>,
     last_permit: u64,
     pub(super) allocator: Allocator,
+    pub(super) disowned: Disowned,
     /// Flaws that reads found while there was no policy.
     flawed: HashMap<BlockIndex, (Place, Flaw)>,
     touches_seen: u64,
+}
+
+impl State {
+    /// True if a block of `len` bytes fits without evicting any.
+    fn has_room(&self, len: u32) -> bool {
+        let fits = |policy: &dyn Policy| policy.used_bytes() + u64::from(len) <= policy.capacity_bytes();
+        self.policy.as_deref().is_some_and(fits)
+    }
 }
 
 impl Shared {
@@ -68,6 +82,7 @@ impl Shared {
             pending: HashMap::new(),
             last_permit: 0,
             allocator,
+            disowned: Disowned::default(),
             flawed: HashMap::new(),
             touches_seen: 0,
             policy: None,
@@ -79,6 +94,7 @@ impl Shared {
             space,
             used_bytes: AtomicU64::new(0),
             blocks_cached: AtomicU64::new(0),
+            disowned: Shown::default(),
             touches: Touches::new(policy.wants_touch()),
             state: Mutex::new(State { policy: is_new.then_some(policy), ..state }),
             rebuilding: AtomicBool::new(!is_new),
@@ -143,7 +159,8 @@ impl Shared {
         }
     }
 
-    /// Takes room for a block, only free room unless `may_evict`; returns the number of the permit to write it.
+    /// Takes room for a block: free room, or that of disowned blocks, or what the policy evicts if it `may_evict`. Returns the
+    /// number of the permit to write it.
     pub(super) fn admit(&self, block: BlockIndex, len: u32, may_evict: bool, now: Instant) -> Option<u64> {
         let counters = &self.base.counters;
         if block.0 >= self.slots.blocks() || len == 0 || u64::from(len) > BLOCK_BYTES {
@@ -160,9 +177,10 @@ impl Shared {
             return None;
         }
         self.drain_touches(state);
+        self.make_room(state, len, now);
+        let is_free = state.has_room(len);
         let mut victims = Vec::new();
         let policy = state.policy.as_mut()?;
-        let is_free = policy.used_bytes() + u64::from(len) <= policy.capacity_bytes();
         if !(is_free || may_evict) || !policy.admit(block, len, &mut victims) {
             counters.refused.add(1);
             return None;
@@ -174,6 +192,30 @@ impl Shared {
         state.last_permit += 1;
         state.pending.insert(block, state.last_permit);
         Some(state.last_permit)
+    }
+
+    /// Takes out disowned blocks until there is room for `len` bytes, or none is known, or enough were taken out at once.
+    fn make_room(&self, state: &mut State, len: u32, now: Instant) {
+        let could_fit = state.policy.as_ref().is_some_and(|policy| u64::from(len) <= policy.capacity_bytes());
+        let Some(ownership) = self.config.ownership.as_ref().filter(|_| could_fit && !state.has_room(len)) else {
+            return;
+        };
+        state.disowned.follow(ownership.version());
+        for _ in 0..TAKEN_OUT_AT_ONCE {
+            if state.has_room(len) {
+                break;
+            }
+            let Some((victim, victim_len)) = state.disowned.pop() else { break };
+            // A block that was found to be flawed has left already.
+            if let Some(place) = self.slots.get(victim) {
+                if !self.take_out(state, victim, place, Some(victim_len), now) {
+                    break;
+                }
+                self.forget(state, victim, victim_len);
+                self.base.counters.disowned.add(1);
+            }
+        }
+        self.disowned.show(&state.disowned, self.is_stopped());
     }
 
     /// Gives back the room of a block that was not written; does nothing if the permit is no longer valid.
@@ -192,17 +234,32 @@ impl Shared {
             return;
         }
         let Some(place) = self.slots.get(victim) else { return };
-        if let Err(error) = self.slots.set(victim, None) {
-            // The block stays a hit and its record is not freed; it stays uncounted until a restart.
-            self.disk_failed("clear a slot", &error, now);
-            return;
-        }
         let len = (self.config.block_len)(victim);
-        self.base.index.delete(self.number, victim);
+        // If the disk does not let it go, it stays uncounted until a restart.
+        if self.take_out(state, victim, place, Some(len), now) {
+            self.base.counters.evicted.add(1);
+            self.base.counters.evicted_bytes.add(u64::from(len));
+        }
+    }
+
+    /// Takes a block out of the slot table and the index, and frees its record if its length is certain. False if the disk does
+    /// not let the block go: it stays a hit.
+    pub(super) fn take_out(
+        &self,
+        state: &mut State,
+        block: BlockIndex,
+        place: Place,
+        len: Option<u32>,
+        now: Instant,
+    ) -> bool {
+        if let Err(error) = self.slots.set(block, None) {
+            self.disk_failed("clear a slot", &error, now);
+            return false;
+        }
+        self.base.index.delete(self.number, block);
         self.blocks_cached.fetch_sub(1, Ordering::Relaxed);
-        self.base.counters.evicted.add(1);
-        self.base.counters.evicted_bytes.add(u64::from(len));
-        state.allocator.retire(&self.space, place, Some(len));
+        state.allocator.retire(&self.space, place, len);
+        true
     }
 
     /// Writes a block, then sets its slot.
@@ -281,16 +338,11 @@ impl Shared {
             return;
         }
         self.count_flaw(block, flaw);
-        if let Err(error) = self.slots.set(block, None) {
-            self.disk_failed("clear a slot", &error, Instant::now());
-            return;
-        }
-        self.base.index.delete(self.number, block);
-        self.blocks_cached.fetch_sub(1, Ordering::Relaxed);
         let len = (self.config.block_len)(block);
-        self.forget(state, block, len);
         // A slot that rotted points into another block's record; only what is certainly this block's is freed.
-        state.allocator.retire(&self.space, place, (flaw == Flaw::RottenData).then_some(len));
+        if self.take_out(state, block, place, (flaw == Flaw::RottenData).then_some(len), Instant::now()) {
+            self.forget(state, block, len);
+        }
     }
 
     fn count_flaw(&self, block: BlockIndex, flaw: Flaw) {
@@ -306,7 +358,7 @@ impl Shared {
         }
     }
 
-    fn forget(&self, state: &mut State, block: BlockIndex, len: u32) {
+    pub(super) fn forget(&self, state: &mut State, block: BlockIndex, len: u32) {
         if let Some(policy) = &mut state.policy {
             policy.forget(block, len);
             self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! A dataset's cache over a real folder.
 //!
-//! The cast: here, normal operation; `faults`, failing disks and broken bytes; `crash`, kills and races; `space`, the room
-//! in the segments; `model`, any order of all that against a map.
+//! The cast: here, normal operation; `faults`, failing disks and broken bytes; `crash`, kills and races; `disowned`, blocks that
+//! other nodes own now; `space`, the room in the segments; `model`, any order of all that against a map.
 
 mod crash;
+mod disowned;
 mod faults;
 mod model;
 mod space;
@@ -76,6 +77,7 @@ impl Bed {
             policy,
             seed: 5,
             block_len: Arc::new(len_of),
+            ownership: None,
         };
         let mut bed = Self {
             dir: dir.join("cache"),

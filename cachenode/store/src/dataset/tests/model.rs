@@ -1,10 +1,11 @@
-//! Any order of reads, admissions, restarts and rot against a map of the blocks that may be cached.
+//! Any order of reads, admissions, changes of the list of nodes, restarts and rot against a map of the blocks that may be cached.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 
 use proptest::prelude::*;
 
+use super::disowned::List;
 use super::*;
 use crate::record::HEADER_BYTES;
 
@@ -16,6 +17,8 @@ enum Op {
     Put(u32),
     /// A permit whose fetch fails.
     GiveUp(u32),
+    /// Another list of nodes.
+    List(u32),
     /// A byte of the block's record changes.
     Rot(u32, prop::sample::Index),
     Close,
@@ -30,6 +33,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         20 => block.clone().prop_map(Op::Read),
         20 => block.clone().prop_map(Op::Put),
         4 => block.clone().prop_map(Op::GiveUp),
+        2 => (1..4_u32).prop_map(Op::List),
         4 => (block, any::<prop::sample::Index>()).prop_map(|(block, at)| Op::Rot(block, at)),
         1 => Just(Op::Close),
         1 => Just(Op::Kill),
@@ -42,6 +46,8 @@ fn run(policy: PolicyKind, ops: &[Op]) {
     let mut bed = Bed::new(policy, 300_000);
     bed.drop_all();
     bed.segment_bytes = 96 << 10;
+    let list = List::of(1);
+    bed.config.ownership = Some(Arc::clone(&list) as _);
     bed.open();
     // The blocks on the disk, and those of them that are spoilt and not yet found out.
     let (mut kept, mut spoilt) = (BTreeSet::new(), BTreeSet::new());
@@ -55,10 +61,12 @@ fn run(policy: PolicyKind, ops: &[Op]) {
                 }
             }
             Op::Put(block) => {
-                if bed.put(block) {
+                // A node keeps what it owns.
+                if list.owns(block) && bed.put(block) {
                     assert!(kept.insert(block), "{block} was there");
                 }
             }
+            Op::List(nodes) => list.change(nodes),
             Op::GiveUp(block) => drop(bed.cache().admit(BlockIndex(block), len_of(BlockIndex(block)))),
             Op::Rot(block, at) => {
                 if kept.contains(&block) && spoilt.insert(block) {
@@ -85,13 +93,14 @@ fn run(policy: PolicyKind, ops: &[Op]) {
                 bed.open();
             }
         }
+        bed.cache().search_disowned();
         let cached: BTreeSet<_> = (0..BLOCKS).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
-        if policy.evicts() {
-            // The policy decides on evictions; every block that stays must have been kept.
-            assert!(cached.is_subset(&kept));
-            kept.retain(|block| cached.contains(block));
-            spoilt.retain(|block| cached.contains(block));
-        }
+        // The policy decides on evictions, and disowned blocks leave for others; every block that stays must have been kept.
+        let left: Vec<u32> = kept.difference(&cached).copied().collect();
+        assert!(policy.evicts() || left.iter().all(|&block| !list.owns(block)), "{left:?} left after {op:?}");
+        assert!(left.is_empty() || matches!(op, Op::Put(_) | Op::GiveUp(_)), "{left:?} left after {op:?}");
+        kept.retain(|block| cached.contains(block));
+        spoilt.retain(|block| cached.contains(block));
         assert_eq!(cached, kept, "after {op:?}");
         let usage = bed.cache().usage();
         assert_eq!((usage.used_bytes, usage.blocks_cached), (bytes_in(kept.iter().copied()), kept.len() as u64));

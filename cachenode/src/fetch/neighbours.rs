@@ -1,16 +1,14 @@
 //! The neighbours of a block in its pack.
 
-use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex, Location, PlaceKey};
+use larder_dataset::{BlockIndex, BlockPart, FileIndex};
 use larder_store::DatasetCache;
 
+use crate::extent::{EXTENT_BYTES, Extent};
 use crate::manifest_file::MappedManifest;
 
 /// The most files that are examined on either side of a packed one, and ahead of a reader: many are tiny or empty, and other
 /// fetches wait for the table of blocks in flight meanwhile.
 pub(super) const WALK_FILES: usize = 256;
-
-/// The size of an extent. One GET fetches the files that begin in the same extent of a pack.
-const EXTENT_BYTES: u64 = 3 << 20;
 
 /// The neighbours of a packed block that cost almost nothing to fetch with it: the files adjacent to it that begin in the same
 /// extent of the pack, are neither in the store nor `in_flight`, and for which the store has room.
@@ -22,7 +20,7 @@ pub(super) fn neighbours(
     part: &BlockPart,
 ) -> Vec<(FileIndex, BlockPart)> {
     let usage = cache.usage();
-    let mut room = usage.capacity_bytes.saturating_sub(usage.used_bytes + u64::from(part.block_len));
+    let mut room = usage.room_bytes.saturating_sub(u64::from(part.block_len));
     let mut found = Vec::new();
     if !manifest.is_packed() || usage.rebuilding || room == 0 {
         return found;
@@ -52,33 +50,4 @@ pub(super) fn neighbours(
     walk(&mut (index.0 + 1..manifest.totals().files), own.end, true);
     walk(&mut (0..index.0).rev(), own.start, false);
     found
-}
-
-/// The key that decides which node owns a block. The files of an extent share one; any other block has its own.
-pub(super) fn place_key(manifest: &MappedManifest, index: FileIndex, block: BlockIndex) -> PlaceKey {
-    let snapshot = manifest.snapshot();
-    match manifest.is_packed().then(|| Extent::of(manifest, index)).flatten() {
-        Some(extent) => PlaceKey::extent(&snapshot, extent.pack, extent.start / EXTENT_BYTES),
-        None => PlaceKey::block(&snapshot, block),
-    }
-}
-
-/// The bytes of a file in its pack.
-struct Extent {
-    pack: u32,
-    start: u64,
-    end: u64,
-}
-
-impl Extent {
-    /// None if the file is an object of its own or has several blocks.
-    fn of(manifest: &MappedManifest, index: FileIndex) -> Option<Self> {
-        let file = manifest.file(index).ok()?;
-        match file.location {
-            Location::Pack { pack, offset } if file.size <= BLOCK_BYTES => {
-                Some(Self { pack, start: offset, end: offset + file.size })
-            }
-            Location::Pack { .. } | Location::Object => None,
-        }
-    }
 }
