@@ -10,6 +10,8 @@ mod cluster;
 mod error;
 mod find;
 mod open;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -288,14 +290,15 @@ impl Node {
         }
     }
 
-    /// The dataset's placement among the peers, if the node has peers.
+    /// How the dataset is shared with the peers. `None`: not at all, because its placement is `local` or the node has no peers.
     fn sharing(&self, found: &Found, request: &DatasetRequest) -> Result<Option<Arc<Sharing>>, NodeError> {
         let placement = request.spec.placement.unwrap_or_default();
         let token = self.token(request)?;
+        if placement == Placement::Local {
+            return Ok(None);
+        }
         let Some(cluster) = &self.cluster else {
-            if placement != Placement::Local {
-                warn!(source = request.spec.source, %placement, "the node has no peers (--peers): it caches the dataset for itself alone");
-            }
+            warn!(source = request.spec.source, %placement, "the node has no peers (--peers): it caches the dataset for itself alone");
             return Ok(None);
         };
         Ok(Some(cluster.sharing(found.manifest.snapshot(), placement, token)))

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use larder_dataset::{BlockPart, Member, Members, PlaceKey, Placement, SnapshotId};
-use larder_peers::{Node, PeerError, Peers, ReadRequest, Token};
+use larder_peers::{AskedDataset, Node, PeerError, Peers, ReadRequest, Token};
 
 /// The node that wants a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Route {
     const LOST: Self = Self { peers: Vec::new(), keep: false };
 }
 
-/// A dataset that nodes share.
+/// A dataset that nodes share. One whose placement is `local` has none of this, so that no peer reads or sees it.
 #[derive(Debug)]
 pub struct Sharing {
     peers: Arc<Peers>,
@@ -107,6 +107,12 @@ impl Sharing {
         self.token.read().unwrap_or_else(PoisonError::into_inner).as_ref() == token
     }
 
+    /// The dataset as this node asks its peers for it.
+    pub fn asked(&self) -> AskedDataset {
+        let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
+        AskedDataset { snapshot: self.snapshot, token }
+    }
+
     /// Presents and expects `token` from now on.
     pub fn replace_token(&self, token: Token) {
         *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token);
@@ -128,19 +134,16 @@ impl Sharing {
         view.clone()
     }
 
-    /// What this node owns by the present list of nodes. None if blocks have no owners, or no node is known.
+    /// What this node owns by the present list of nodes. None if no node is known.
     pub(crate) fn owned(&self) -> Option<OwnedKeys> {
         let placement = self.placement;
         let View { members, version, .. } = self.view();
         let own = members.position(self.peers.own_name());
-        (placement != Placement::Local && !members.is_empty()).then_some(OwnedKeys { placement, members, own, version })
+        (!members.is_empty()).then_some(OwnedKeys { placement, members, own, version })
     }
 
     /// The route of the blocks of `key`.
     pub(crate) fn route(&self, key: PlaceKey, asker: Asker) -> Route {
-        if self.placement == Placement::Local {
-            return Route::ALONE;
-        }
         let View { nodes, members, .. } = self.view();
         let owners: Vec<&Member> = members.owners(self.placement, key).iter().map(|&at| members.get(at)).collect();
         let own = self.peers.own_name();
@@ -164,9 +167,8 @@ impl Sharing {
 
     /// Reads a whole block from a peer. Bounded in time, see [`Peers::read`]. Cancel-safe.
     pub(crate) async fn read(&self, node: &RoutePeer, part: &BlockPart) -> Result<Bytes, PeerError> {
-        let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let request =
-            ReadRequest { snapshot: self.snapshot, range: part.whole_block(), token, forwarded: node.forwarded };
+        let AskedDataset { snapshot, token } = self.asked();
+        let request = ReadRequest { snapshot, range: part.whole_block(), token, forwarded: node.forwarded };
         self.peers.read(&node.name, &request).await
     }
 }
@@ -185,10 +187,8 @@ mod tests {
         let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
         let snapshot = SnapshotId([7; 32]);
         let key = PlaceKey::block(&snapshot, BlockIndex(1));
-        let sharing = |placement| Sharing::new(Arc::clone(&peers), snapshot, placement, None);
-        let partitioned = sharing(Placement::Partitioned);
+        let partitioned = Sharing::new(Arc::clone(&peers), snapshot, Placement::Partitioned, None);
         assert_eq!(partitioned.route(key, Asker::Here), Route::LOST);
-        assert_eq!(sharing(Placement::Local).route(key, Asker::Here), Route::ALONE);
         let own = Node { name: "a".into(), address: ([127, 0, 0, 1], 1).into(), weight: 1, zone: String::new() };
         sender.send_replace(Arc::new(vec![own]));
         assert_eq!(partitioned.route(key, Asker::Here), Route::ALONE);
@@ -199,8 +199,7 @@ mod tests {
         let (sender, membership) = watch::channel(Arc::new(Vec::new()));
         let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
         let snapshot = SnapshotId([7; 32]);
-        let sharing = |placement| Sharing::new(Arc::clone(&peers), snapshot, placement, None);
-        let (partitioned, local) = (sharing(Placement::Partitioned), sharing(Placement::Local));
+        let partitioned = Sharing::new(Arc::clone(&peers), snapshot, Placement::Partitioned, None);
         let list = |names: &[&str], port| {
             let node = |(name, at): (&&str, u16)| Node {
                 name: (*name).into(),
@@ -229,6 +228,5 @@ mod tests {
         let away = partitioned.owned().unwrap();
         assert_eq!(share(&away), 0, "who is not on the list owns nothing");
         assert_ne!(away.version(), two.version());
-        assert!(local.owned().is_none(), "each node for itself");
     }
 }

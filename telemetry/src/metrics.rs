@@ -50,7 +50,12 @@ pub const METRICS: &[Metric] = &[
     counter(
         "daemon_peer_not_let_in_total",
         "connections",
-        "connections refused for lack of a certificate of the nodes' CA",
+        "connections refused: no accepted certificate, no handshake in time, or too many",
+    ),
+    counter(
+        "daemon_peer_not_served_total",
+        "reads",
+        "reads that peers refused because they do not share the dataset, or have another token for it",
     ),
     counter("daemon_peer_read_bytes_total", "bytes", "bytes read from peers"),
     counter("daemon_peer_reads_total", "requests", "requests sent to peers"),

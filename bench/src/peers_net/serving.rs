@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use larder_dataset::{BlockIndex, BlockRange, PolicyKind, crc32c};
-use larder_peers::{BlockBytes, Blocks, Buffers, DatasetStats, ReadError, ReadRequest, Server};
+use larder_dataset::{BlockIndex, BlockRange, PolicyKind, SnapshotId, crc32c};
+use larder_peers::{AskedDataset, BlockBytes, Blocks, Buffers, DatasetStats, ReadError, ReadRequest, Server};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_store::{CacheConfig, DatasetCache, Lookup, PartBytes, Reservation, Store, StoreConfig, StoreCounters};
 use serde::{Deserialize, Serialize};
@@ -129,8 +129,12 @@ impl Blocks for Memory {
         is_all.then(|| BlockBytes::Whole { bytes: bytes.clone(), crc: *crc }).ok_or(ReadError::NoSuchRange)
     }
 
-    fn stats(&self) -> Vec<DatasetStats> {
+    fn stats(&self, _: &[AskedDataset]) -> Vec<DatasetStats> {
         Vec::new()
+    }
+
+    fn name(&self, _: SnapshotId) -> Option<String> {
+        None
     }
 }
 
@@ -184,7 +188,11 @@ impl Blocks for Stored {
         tokio::task::spawn_blocking(read).await.map_err(ReadError::unavailable)?
     }
 
-    fn stats(&self) -> Vec<DatasetStats> {
+    fn stats(&self, _: &[AskedDataset]) -> Vec<DatasetStats> {
         Vec::new()
+    }
+
+    fn name(&self, _: SnapshotId) -> Option<String> {
+        None
     }
 }

@@ -211,9 +211,9 @@ impl Request {
 /// Why the server refuses a range. The numbers are 1 to 9 in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
-    /// The node does not serve this snapshot.
+    /// The node does not serve this snapshot, or not to this token: a peer must not learn which.
     UnknownDataset = 1,
-    /// The token is missing or wrong.
+    /// The token is missing or wrong. Nodes of version 0.1.0 send it; others send `UnknownDataset`.
     Denied,
     /// The snapshot has no such block, or the block no such range.
     NoSuchRange,

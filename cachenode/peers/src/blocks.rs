@@ -4,6 +4,16 @@ use async_trait::async_trait;
 use larder_dataset::SnapshotId;
 
 use crate::read::{BlockBytes, ReadError, ReadRequest};
+use crate::token::Token;
+
+/// A dataset that a peer asks about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedDataset {
+    /// Which snapshot.
+    pub snapshot: SnapshotId,
+    /// The token that the peer shows.
+    pub token: Option<Token>,
+}
 
 /// What a node has of one dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +39,9 @@ pub trait Blocks: Send + Sync + 'static {
     /// work that others also wait for must continue without it. Must not block.
     async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError>;
 
-    /// What is cached of each dataset: names and totals, which every member of the cluster may read.
-    fn stats(&self) -> Vec<DatasetStats>;
+    /// What is cached of those of the datasets that the node shares and whose token is right; nothing about others.
+    fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats>;
+
+    /// The name of a dataset that the node shares, for its own log.
+    fn name(&self, snapshot: SnapshotId) -> Option<String>;
 }

@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use crate::blocks::{AskedDataset, DatasetStats};
 use crate::convert;
 use crate::counters::{Cause, PeerCounters};
 use crate::membership::{Membership, Node};
@@ -219,17 +220,22 @@ impl Peers {
         outcome
     }
 
-    /// What the peer has cached and counted. Cancel-safe.
-    pub async fn stats(&self, peer: &str) -> Result<NodeStats, PeerError> {
+    /// What the peer has cached of these datasets, as far as it shares them, and what it has counted. Cancel-safe.
+    pub async fn stats(&self, peer: &str, asked: &[AskedDataset]) -> Result<NodeStats, PeerError> {
         let peer = self.peer(peer)?;
         let within = self.context.config.answer_timeout + self.context.config.slack;
+        let asked = &asked[..asked.len().min(convert::ASKED_MOST)];
         let get_stats = |link: Arc<Link>| async move {
             let mut client = link.client();
-            let response = in_time(within, client.get_stats(v1::GetStatsRequest { protocol: PROTOCOL })).await?;
+            let datasets = asked.iter().map(convert::asked_to_wire).collect();
+            let response =
+                in_time(within, client.get_stats(v1::GetStatsRequest { protocol: PROTOCOL, datasets })).await?;
             let v1::GetStatsResponse { datasets, counters } =
                 response.map_err(|status| link.judge(&status))?.into_inner();
-            let datasets: Result<_, _> = datasets.into_iter().map(convert::stats_from_wire).collect();
-            let datasets = datasets.map_err(|error| failed(Cause::WrongBlock, error))?;
+            let datasets: Result<Vec<DatasetStats>, _> = datasets.into_iter().map(convert::stats_from_wire).collect();
+            let mut datasets = datasets.map_err(|error| failed(Cause::WrongBlock, error))?;
+            // A node of version 0.1.0 lists all that it has.
+            datasets.retain(|dataset| asked.iter().any(|asked| asked.snapshot == dataset.snapshot));
             Ok(NodeStats { datasets, counters })
         };
         peer.ask(&peer.link, None, get_stats).await

@@ -6,8 +6,15 @@ use larder_cachenode_api::{PROTOCOL, v1};
 use larder_dataset::{BlockIndex, BlockRange, SnapshotId, crc32c};
 use tonic::{Code, Status};
 
-use crate::blocks::DatasetStats;
+use crate::blocks::{AskedDataset, DatasetStats};
 use crate::read::ReadError;
+use crate::token::Token;
+
+/// The most datasets that a node asks about at once.
+pub(crate) const ASKED_MOST: usize = 1024;
+
+/// What is wrong with a token that is none.
+pub(crate) const NO_TOKEN: &str = "no dataset can have such a token";
 
 /// Why a message is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,11 +58,12 @@ pub(crate) fn sum(range: &WireRange, crc: u32) -> u32 {
     crc ^ crc32c(&range.encode())
 }
 
-/// The code of a refusal, and its reason.
+/// The code of a refusal, and its reason. A peer without the token is told the same as one that asks for a dataset that is not
+/// there.
 pub(crate) fn refusal(error: &ReadError) -> (RefusalCode, String) {
+    let error = if *error == ReadError::Denied { &ReadError::UnknownDataset } else { error };
     let code = match error {
-        ReadError::UnknownDataset => RefusalCode::UnknownDataset,
-        ReadError::Denied => RefusalCode::Denied,
+        ReadError::UnknownDataset | ReadError::Denied => RefusalCode::UnknownDataset,
         ReadError::NoSuchRange => RefusalCode::NoSuchRange,
         ReadError::Gone => RefusalCode::Gone,
         ReadError::Stale => RefusalCode::Stale,
@@ -86,6 +94,27 @@ pub(crate) fn read_error(code: RefusalCode, reason: String) -> Result<ReadError,
         RefusalCode::Stopping => ReadError::Stopping,
         RefusalCode::Invalid => return Err(reason),
     })
+}
+
+pub(crate) fn asked_to_wire(asked: &AskedDataset) -> v1::AskedDataset {
+    v1::AskedDataset {
+        snapshot: Bytes::copy_from_slice(&asked.snapshot.0),
+        token: asked.token.as_ref().map_or_else(String::new, |token| token.reveal().to_owned()),
+    }
+}
+
+pub(crate) fn asked_from_wire(asked: &[v1::AskedDataset]) -> Result<Vec<AskedDataset>, BadRequest> {
+    if asked.len() > ASKED_MOST {
+        return Err(BadRequest::Field { field: "datasets", what: "are more than 1,024" });
+    }
+    let one = |asked: &v1::AskedDataset| {
+        let token = match asked.token.as_str() {
+            "" => None,
+            token => Some(Token::new(token).map_err(|_| BadRequest::Field { field: "token", what: NO_TOKEN })?),
+        };
+        Ok(AskedDataset { snapshot: snapshot(&asked.snapshot)?, token })
+    };
+    asked.iter().map(one).collect()
 }
 
 pub(crate) fn stats_to_wire(stats: DatasetStats) -> v1::DatasetStats {
@@ -125,10 +154,11 @@ mod tests {
 
     #[test]
     fn refusals_survive_the_wire() {
-        for error in EVERY_ERROR {
+        for error in EVERY_ERROR.into_iter().filter(|error| *error != ReadError::Denied) {
             let (code, reason) = refusal(&error);
             assert_eq!(read_error(code, reason), Ok(error));
         }
+        assert_eq!(refusal(&ReadError::Denied), refusal(&ReadError::UnknownDataset), "a peer must not learn which");
         assert_eq!(read_error(RefusalCode::Invalid, "no".to_owned()), Err("no".to_owned()));
         let (_, reason) = refusal(&ReadError::unavailable("ä".repeat(REASON_BYTES_MOST)));
         assert_eq!(reason.len(), REASON_BYTES_MOST, "cut between characters");

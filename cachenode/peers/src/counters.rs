@@ -117,7 +117,7 @@ pub struct PeerCounters {
     pub refused: RefusalCounters,
     /// Requests rejected before they were read: malformed, of another protocol, over the limit, or while stopping.
     pub turned_away: AtomicU64,
-    /// Connections rejected: no valid certificate, or no handshake in time.
+    /// Connections rejected: no accepted certificate, no handshake in time, or too many.
     pub not_let_in: AtomicU64,
     /// Connections closed because the peer stopped reading.
     pub cut: AtomicU64,
@@ -131,6 +131,11 @@ impl PeerCounters {
     /// Reads that failed for this cause, and took the peer down or found it still down.
     pub fn errors(&self, cause: Cause) -> u64 {
         self.errors[cause as usize].load(Ordering::Relaxed)
+    }
+
+    /// Reads for which peers said that they do not serve the dataset to this node.
+    pub fn not_served_by_peers(&self) -> u64 {
+        [ReadError::UnknownDataset, ReadError::Denied].iter().map(|error| self.refused_by_peers.of(error)).sum()
     }
 
     pub(crate) fn add_error(&self, cause: Cause) {
@@ -158,7 +163,13 @@ impl PeerCounters {
             plain.iter().map(|(name, count)| ((*name).to_owned(), count.load(Ordering::Relaxed))).collect();
         values.extend(Cause::ALL.map(|cause| (format!("errors_{}", cause.name()), self.errors(cause))));
         values.extend(self.refused_by_peers.all().map(|(name, count)| (format!("refused_by_peers_{name}"), count)));
-        values.extend(self.refused.all().map(|(name, count)| (format!("refused_{name}"), count)));
+        // Peers read these counts. They must not tell a dataset that is denied from one that is not there.
+        let not_served = self.refused.of(&ReadError::UnknownDataset) + self.refused.of(&ReadError::Denied);
+        values.extend(self.refused.all().filter_map(|(name, count)| match name {
+            "denied" => None,
+            "unknown_dataset" => Some(("refused_unknown_dataset".to_owned(), not_served)),
+            _ => Some((format!("refused_{name}"), count)),
+        }));
         values
     }
 }

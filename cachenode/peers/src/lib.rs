@@ -23,7 +23,7 @@ pub mod tls;
 pub mod token;
 mod wire;
 
-pub use blocks::{Blocks, DatasetStats};
+pub use blocks::{AskedDataset, Blocks, DatasetStats};
 pub use buffers::Buffers;
 pub use client::{NodeInfo, NodeStats, PeerError, PeerStatus, Peers, PeersConfig};
 pub use counters::{Cause, PeerCounters};

@@ -56,10 +56,11 @@ impl fmt::Debug for BlockBytes {
 /// Why a peer does not give a range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The peer does not serve this snapshot. The client stops asking it for a while.
-    #[error("the peer does not serve this dataset")]
+    /// The peer does not serve this snapshot, or not to this token. The client stops asking it for a while.
+    #[error("the peer does not serve this dataset, or has another LARDER_PEER_TOKEN for it")]
     UnknownDataset,
-    /// The token is missing or wrong.
+    /// The token is missing or wrong. Peers are told [`UnknownDataset`](Self::UnknownDataset): they must not learn that the
+    /// dataset is there.
     #[error("the peer does not accept this dataset's token")]
     Denied,
     /// The snapshot has no such block, or the block no such range: the client's mistake.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context;
 use larder_dataset::{Placement, SnapshotId};
 use larder_peers::{
-    BlockBytes, Blocks, Buffers, DatasetStats, Membership, Node as Member, NodeStats, PeerCounters, PeerError, Peers,
-    PeersConfig, ReadError, ReadRequest, Security, Server, ServerConfig, Token,
+    AskedDataset, BlockBytes, Blocks, Buffers, DatasetStats, Membership, Node as Member, NodeStats, PeerCounters,
+    PeerError, Peers, PeersConfig, ReadError, ReadRequest, Security, Server, ServerConfig, Token,
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -65,7 +65,7 @@ impl Cluster {
     }
 
     /// Counters and gauges, by their names in the table of metrics. `ListNodes` reports more.
-    pub(super) fn values(&self) -> [(&'static str, u64); 7] {
+    pub(super) fn values(&self) -> [(&'static str, u64); 8] {
         let counters = &*self.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -75,6 +75,7 @@ impl Cluster {
             ("daemon_peer_served_bytes_total", read(&counters.served_bytes)),
             ("daemon_peer_denied_total", counters.refused.of(&ReadError::Denied)),
             ("daemon_peer_not_let_in_total", read(&counters.not_let_in)),
+            ("daemon_peer_not_served_total", counters.not_served_by_peers()),
             ("daemon_peer_under_way_bytes", read(&counters.under_way_bytes)),
         ]
     }
@@ -114,14 +115,16 @@ impl Cluster {
         Arc::new(Sharing::new(Arc::clone(&self.peers), snapshot, placement, token))
     }
 
-    /// What each member has cached. All are asked at once: several that do not answer cost one timeout.
+    /// What each member has cached of the datasets that this node shares. All are asked at once: several that do not answer cost
+    /// one timeout.
     pub(super) async fn report(&self, own: &OpenDatasets) -> Result<Vec<MemberReport>, NodeError> {
         let members = self.peers.nodes();
-        let asked: Vec<_> = members
+        let asked: Arc<[AskedDataset]> = own.shared().into();
+        let reports: Vec<_> = members
             .iter()
             .cloned()
             .map(|member| {
-                let peers = Arc::clone(&self.peers);
+                let (peers, asked) = (Arc::clone(&self.peers), Arc::clone(&asked));
                 let own = (member.name == peers.own_name()).then(|| NodeStats {
                     datasets: own.cached(),
                     counters: self.counters.values().into_iter().collect(),
@@ -129,21 +132,21 @@ impl Cluster {
                 tokio::spawn(async move {
                     let stats = match own {
                         Some(stats) => Ok(stats),
-                        None => peers.stats(&member.name).await,
+                        None => peers.stats(&member.name, &asked).await,
                     };
                     MemberReport { member, stats }
                 })
             })
             .collect();
-        let mut reports = Vec::with_capacity(asked.len());
-        for report in asked {
-            reports.push(report.await?);
+        let mut reported = Vec::with_capacity(reports.len());
+        for report in reports {
+            reported.push(report.await?);
         }
-        Ok(reports)
+        Ok(reported)
     }
 }
 
-/// The peers' view of a node's open datasets.
+/// The peers' view of a node's open datasets: of those that it shares, each by its token, and of no other.
 #[derive(Debug)]
 struct Served {
     open: Arc<OpenDatasets>,
@@ -157,12 +160,16 @@ impl Blocks for Served {
         let dataset = match self.open.for_peer(request.snapshot, request.token.as_ref()) {
             PeerAccess::Granted(dataset) => dataset,
             PeerAccess::Denied => return Err(ReadError::Denied),
-            PeerAccess::NotOpen => return Err(ReadError::UnknownDataset),
+            PeerAccess::NotShared => return Err(ReadError::UnknownDataset),
         };
         dataset.read_for_peer(request.range, request.forwarded, &self.buffers).await
     }
 
-    fn stats(&self) -> Vec<DatasetStats> {
-        self.open.cached()
+    fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats> {
+        self.open.cached_for_peer(asked)
+    }
+
+    fn name(&self, snapshot: SnapshotId) -> Option<String> {
+        self.open.name_of_shared(snapshot)
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::{Placement, SnapshotId};
 use larder_origin::Origin;
-use larder_peers::{DatasetStats, Token};
+use larder_peers::{AskedDataset, DatasetStats, Token};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::warn;
@@ -150,43 +150,70 @@ impl OpenDatasets {
 
     /// What the store has cached of each dataset, sorted by snapshot.
     pub(super) fn cached(&self) -> Vec<DatasetStats> {
-        let mut cached: Vec<DatasetStats> = self
-            .all()
-            .iter()
-            .map(|dataset| {
-                let usage = dataset.cache_usage();
-                DatasetStats {
-                    snapshot: dataset.manifest().snapshot(),
-                    name: dataset.name().to_owned(),
-                    blocks_cached: usage.blocks_cached,
-                    bytes_cached: usage.used_bytes,
-                    capacity_bytes: usage.capacity_bytes,
-                }
-            })
-            .collect();
-        cached.sort_by_key(|dataset| dataset.snapshot.0);
-        cached.dedup_by_key(|dataset| dataset.snapshot);
-        cached
+        each_once(self.all().iter().map(|dataset| cached_of(dataset)))
     }
 
-    /// Looks for an open dataset of `snapshot` that a peer with this token may read.
+    /// The same of those that a peer asks about and may read.
+    pub(super) fn cached_for_peer(&self, asked: &[AskedDataset]) -> Vec<DatasetStats> {
+        let may_read = |dataset: &Arc<Dataset>| {
+            let Some(sharing) = dataset.sharing() else { return false };
+            let snapshot = dataset.manifest().snapshot();
+            asked.iter().any(|asked| asked.snapshot == snapshot && sharing.admits(asked.token.as_ref()))
+        };
+        each_once(self.all().iter().filter(|dataset| may_read(dataset)).map(|dataset| cached_of(dataset)))
+    }
+
+    /// The datasets that this node shares, as it asks its peers for them.
+    pub(super) fn shared(&self) -> Vec<AskedDataset> {
+        self.all().iter().filter_map(|dataset| Some(dataset.sharing()?.asked())).collect()
+    }
+
+    /// The name of a dataset that this node shares.
+    pub(super) fn name_of_shared(&self, snapshot: SnapshotId) -> Option<String> {
+        let shared = |dataset: &Arc<Dataset>| dataset.sharing().is_some() && dataset.manifest().snapshot() == snapshot;
+        self.all().iter().find(|dataset| shared(dataset)).map(|dataset| dataset.name().to_owned())
+    }
+
+    /// Looks for a dataset of `snapshot` that this node shares and a peer with this token may read.
     pub(super) fn for_peer(&self, snapshot: SnapshotId, token: Option<&Token>) -> PeerAccess {
         let table = self.lock();
-        let mut open = table.open.iter().map(|entry| &entry.dataset).filter(|it| it.manifest().snapshot() == snapshot);
-        let admits = |dataset: &&Arc<Dataset>| dataset.sharing().is_some_and(|sharing| sharing.admits(token));
-        match (open.clone().next(), open.find(admits)) {
-            (None, _) => PeerAccess::NotOpen,
-            (Some(_), None) => PeerAccess::Denied,
-            (Some(_), Some(dataset)) => PeerAccess::Granted(Arc::clone(dataset)),
+        let open = table.open.iter().map(|entry| &entry.dataset).filter(|it| it.manifest().snapshot() == snapshot);
+        let mut access = PeerAccess::NotShared;
+        for dataset in open {
+            match dataset.sharing() {
+                Some(sharing) if sharing.admits(token) => return PeerAccess::Granted(Arc::clone(dataset)),
+                Some(_) => access = PeerAccess::Denied,
+                None => {}
+            }
         }
+        access
     }
+}
+
+fn cached_of(dataset: &Dataset) -> DatasetStats {
+    let usage = dataset.cache_usage();
+    DatasetStats {
+        snapshot: dataset.manifest().snapshot(),
+        name: dataset.name().to_owned(),
+        blocks_cached: usage.blocks_cached,
+        bytes_cached: usage.used_bytes,
+        capacity_bytes: usage.capacity_bytes,
+    }
+}
+
+/// Each snapshot once, sorted: two origins of one snapshot share its part of the store.
+fn each_once(cached: impl Iterator<Item = DatasetStats>) -> Vec<DatasetStats> {
+    let mut cached: Vec<DatasetStats> = cached.collect();
+    cached.sort_by_key(|dataset| dataset.snapshot.0);
+    cached.dedup_by_key(|dataset| dataset.snapshot);
+    cached
 }
 
 /// Whether a peer may read a snapshot.
 #[derive(Debug)]
 pub(super) enum PeerAccess {
-    /// The snapshot is not open on this node.
-    NotOpen,
+    /// This node does not share the snapshot.
+    NotShared,
     /// The token is wrong.
     Denied,
     /// The peer may read this dataset.

@@ -19,10 +19,23 @@ pub struct GetInfoResponse {
     pub node: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetStatsRequest {
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
+    /// The answer is about these, as far as the node shares them and the token is theirs; at most 1,024.
+    #[prost(message, repeated, tag = "2")]
+    pub datasets: ::prost::alloc::vec::Vec<AskedDataset>,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskedDataset {
+    /// 32 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub snapshot: ::prost::bytes::Bytes,
+    /// The token that a read shows; empty: none.
+    #[prost(string, tag = "2")]
+    pub token: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -154,7 +167,7 @@ pub mod cache_node_client {
                 .insert(GrpcMethod::new("larder.cachenode.v1.CacheNode", "GetInfo"));
             self.inner.unary(req, path, codec).await
         }
-        /// What the node has cached and counted. Needs no token: the answer has names and totals, never bytes of a dataset.
+        /// What the node has cached of the datasets that the request names, and what it has counted.
         pub async fn get_stats(
             &mut self,
             request: impl tonic::IntoRequest<super::GetStatsRequest>,
@@ -199,7 +212,7 @@ pub mod cache_node_server {
             &self,
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
-        /// What the node has cached and counted. Needs no token: the answer has names and totals, never bytes of a dataset.
+        /// What the node has cached of the datasets that the request names, and what it has counted.
         async fn get_stats(
             &self,
             request: tonic::Request<super::GetStatsRequest>,

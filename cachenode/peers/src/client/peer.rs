@@ -224,7 +224,9 @@ impl Peer {
     /// Notes a refusal of a range.
     pub(super) fn refused(&self, snapshot: SnapshotId, error: &ReadError) {
         self.context.counters.refused_by_peers.add(error);
-        self.refused.note(snapshot, error);
+        if self.refused.note(snapshot, error) {
+            info!(peer = %self.name, %snapshot, %error, "a peer does not serve a dataset to this node; the origin is asked instead");
+        }
     }
 
     /// Notes whether a read was refused because it timed out. A peer that refuses several in a row goes down.

@@ -30,7 +30,10 @@ impl CacheNode for Service {
         convert::protocol(request.get_ref().protocol).inspect_err(|_| {
             self.0.counters.turned_away.fetch_add(1, Ordering::Relaxed);
         })?;
-        let datasets = self.0.blocks.stats().into_iter().map(convert::stats_to_wire).collect();
+        let asked = convert::asked_from_wire(&request.get_ref().datasets).inspect_err(|_| {
+            self.0.counters.turned_away.fetch_add(1, Ordering::Relaxed);
+        })?;
+        let datasets = self.0.blocks.stats(&asked).into_iter().map(convert::stats_to_wire).collect();
         let counters = self.0.counters.values().into_iter().collect();
         Ok(Response::new(v1::GetStatsResponse { datasets, counters }))
     }

@@ -78,7 +78,14 @@ impl ServerState {
     /// Warns once for each peer and dataset.
     pub(super) fn log_denied(&self, peer: IpAddr, snapshot: SnapshotId) {
         if is_new(&self.denied, (peer, snapshot)) {
-            warn!(%peer, %snapshot, "denied a dataset to a peer that does not show its token");
+            let dataset = self.blocks.name(snapshot);
+            warn!(
+                %peer,
+                dataset,
+                %snapshot,
+                "a peer did not show the dataset's token and reads from the origin instead: set the same LARDER_PEER_TOKEN on \
+                 all nodes"
+            );
         }
     }
 }

@@ -225,7 +225,7 @@ async fn odd_answers_to_other_questions_take_a_peer_down_too() {
         let server = tonic::transport::Server::builder().add_service(CacheNodeServer::new(OddNode { protocol }));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         let reader = Reader::plain(&[("odd", address)]);
-        let error = reader.peers.stats("odd").await.unwrap_err();
+        let error = reader.peers.stats("odd", &[]).await.unwrap_err();
         assert_eq!(error.cause(), Some(cause));
         assert!(error.to_string().contains(says), "{error}");
         assert!(!reader.peers.is_up("odd"));

@@ -11,8 +11,8 @@ use larder_cachenode_api::PROTOCOL;
 use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, HELLO_BYTES, Hello, Request, SUM_BYTES, WireRange};
 use larder_dataset::{BlockIndex, BlockRange, SnapshotId};
 use larder_peers::{
-    BlockBytes, Blocks, DatasetStats, Node, PeerCounters, PeerError, Peers, PeersConfig, ReadError, ReadRequest,
-    Security, Server, ServerConfig, Token,
+    AskedDataset, BlockBytes, Blocks, DatasetStats, Node, PeerCounters, PeerError, Peers, PeersConfig, ReadError,
+    ReadRequest, Security, Server, ServerConfig, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -141,9 +141,20 @@ impl Blocks for Fake {
         }
     }
 
-    fn stats(&self) -> Vec<DatasetStats> {
-        let name = "made-up".to_owned();
-        vec![DatasetStats { snapshot: SNAPSHOT, name, blocks_cached: 1, bytes_cached: 2, capacity_bytes: 3 }]
+    fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats> {
+        let admitted = asked.iter().filter(|asked| self.admit(asked.snapshot, asked.token.as_ref()).is_ok());
+        let stats = |asked: &AskedDataset| DatasetStats {
+            snapshot: asked.snapshot,
+            name: "made-up".to_owned(),
+            blocks_cached: 1,
+            bytes_cached: 2,
+            capacity_bytes: 3,
+        };
+        admitted.map(stats).collect()
+    }
+
+    fn name(&self, snapshot: SnapshotId) -> Option<String> {
+        (snapshot == SNAPSHOT).then(|| "made-up".to_owned())
     }
 }
 
@@ -274,7 +285,18 @@ impl RawLane {
     }
 
     pub(crate) async fn ask(&mut self, tag: u32, range: BlockRange, token: &str, deadline_ms: u32) {
-        let range = wire(range);
+        self.ask_for(SNAPSHOT, tag, range, token, deadline_ms).await;
+    }
+
+    pub(crate) async fn ask_for(
+        &mut self,
+        snapshot: SnapshotId,
+        tag: u32,
+        range: BlockRange,
+        token: &str,
+        deadline_ms: u32,
+    ) {
+        let range = WireRange { snapshot: snapshot.0, ..wire(range) };
         let token_len = token.len() as u16;
         let mut frame = Vec::new();
         Request::Read { tag, range, token_len, forwarded: true, deadline_ms }.encode(&mut frame);

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::future::join_all;
-use larder_peers::{Cause, PeerError, ReadError, ReadRequest, Security, Token};
+use larder_cachenode_api::frame::{Answer, RefusalCode};
+use larder_dataset::SnapshotId;
+use larder_peers::{AskedDataset, Cause, NodeStats, PeerError, ReadError, ReadRequest, Security, Token};
 
 use crate::node::{
-    BLOCKS, Fake, GONE, NEVER, OTHER_SNAPSHOT, PANICS, Reader, TestNode, content, node, range, request, until,
+    BLOCKS, Fake, GONE, NEVER, OTHER_SNAPSHOT, PANICS, RawLane, Reader, SNAPSHOT, TestNode, content, node, range,
+    request, token, until,
 };
 
 const MIB: u32 = 1 << 20;
@@ -92,7 +95,8 @@ async fn a_node_tells_what_it_has() {
     let reader = Reader::plain(&[("a", server.address)]);
     let info = reader.peers.info("a").await.unwrap();
     assert_eq!(info.node, "server");
-    let stats = reader.peers.stats("a").await.unwrap();
+    let asked = AskedDataset { snapshot: SNAPSHOT, token: Some(token()) };
+    let stats = reader.peers.stats("a", std::slice::from_ref(&asked)).await.unwrap();
     assert_eq!((stats.datasets.len(), stats.datasets[0].name.as_str()), (1, "made-up"));
     assert!(stats.counters.contains_key("served_bytes"));
     assert!(reader.peers.is_up("a"));
@@ -108,7 +112,7 @@ async fn who_lacks_the_token_gets_nothing_and_is_not_asked_for_again_at_once() {
         let before = server.counters.refused.of(&ReadError::Denied);
         for _ in 0..3 {
             let error = reader.peers.read("a", &request).await.unwrap_err();
-            assert_eq!(error.refusal(), Some(&ReadError::Denied));
+            assert_eq!(error.refusal(), Some(&ReadError::UnknownDataset), "not told that the dataset is there");
         }
         assert_eq!(server.counters.refused.of(&ReadError::Denied), before + 1, "the node was asked again");
         assert!(reader.peers.is_up("a"));
@@ -118,6 +122,37 @@ async fn who_lacks_the_token_gets_nothing_and_is_not_asked_for_again_at_once() {
         reader.peers.read("a", &ReadRequest { snapshot: OTHER_SNAPSHOT, ..request(range(1, 0, 1)) }).await.unwrap_err();
     assert_eq!(error.refusal(), Some(&ReadError::UnknownDataset));
     reader.read("a").await.unwrap();
+}
+
+/// What a peer hears that asks for a dataset: the answer to a read, and to a request for statistics.
+async fn heard(server: &TestNode, snapshot: SnapshotId, token: Option<&str>) -> (Answer, Vec<u8>, NodeStats) {
+    let mut lane = RawLane::connect(server).await;
+    lane.ask_for(snapshot, 1, range(1, 0, 1), token.unwrap_or_default(), 0).await;
+    let (answer, words) = lane.answer().await;
+    let reader = Reader::plain(&[("a", server.address)]);
+    let asked = AskedDataset { snapshot, token: token.map(|token| Token::new(token).unwrap()) };
+    let stats = reader.peers.stats("a", &[asked]).await.unwrap();
+    (answer, words, stats)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_lacks_the_token_cannot_tell_whether_a_dataset_is_there() {
+    for token in [None, Some("sesamf")] {
+        // A node each, so that the counts that it tells are of this question alone.
+        let (there, elsewhere) = (TestNode::plain().await, TestNode::plain().await);
+        let (answer, words, stats) = heard(&there, SNAPSHOT, token).await;
+        let (other_answer, other_words, other_stats) = heard(&elsewhere, OTHER_SNAPSHOT, token).await;
+        assert_eq!((answer, &words), (other_answer, &other_words));
+        assert!(matches!(answer, Answer::Refusal { code: RefusalCode::UnknownDataset, .. }), "{answer:?}");
+        assert_eq!((stats.datasets, stats.counters), (other_stats.datasets, other_stats.counters));
+        assert_eq!(there.counters.refused.of(&ReadError::Denied), 1, "the node itself knows");
+    }
+    let server = TestNode::plain().await;
+    let (answer, _, stats) = heard(&server, SNAPSHOT, Some("sesame")).await;
+    assert!(matches!(answer, Answer::Bytes { .. }), "{answer:?}");
+    assert_eq!(stats.datasets.len(), 1);
+    let reader = Reader::plain(&[("a", server.address)]);
+    assert_eq!(reader.peers.stats("a", &[]).await.unwrap().datasets, [], "what it does not ask for it is not told");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,9 @@ use larder_dataset::size::show_bytes;
 use crate::mount_stats::read;
 use crate::{daemon, output, source};
 
+/// Why a node that answers has no share. It does not say more: what a node has is for those with its token.
+const NOT_SHARED: &str = "does not share it with this node: not mounted there, another token, or placement local";
+
 /// Shows how much each node has cached of the datasets mounted at `dirs`, as their daemons report it.
 pub(super) fn run(dirs: &[PathBuf], as_json: bool) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
@@ -52,6 +55,22 @@ fn json(dir: &Path, stats: &Stats, nodes: &[v1::NodeInfo]) -> serde_json::Value 
     serde_json::json!({"mount": dir, "snapshot": stats.dataset.snapshot, "bytes": stats.dataset.bytes, "nodes": nodes})
 }
 
+/// A node's line. `percent` is the share of the dataset that so many bytes are.
+fn row(node: &v1::NodeInfo, percent: impl Fn(u64) -> f64) -> String {
+    let count = |name: &str| show_bytes(node.counters.get(name).copied().unwrap_or(0));
+    let (cached, share) = match node.datasets.first() {
+        Some(cached) => (show_bytes(cached.bytes), format!("{:.1}", percent(cached.bytes))),
+        None => ("-".to_owned(), "-".to_owned()),
+    };
+    let traffic = format!("{:>12} {:>12}", count("read_bytes"), count("served_bytes"));
+    let rest = match (node.error.as_str(), node.datasets.is_empty()) {
+        ("", false) => traffic,
+        ("", true) => format!("{traffic}  {NOT_SHARED}"),
+        (error, _) => error.to_owned(),
+    };
+    format!("{:<24} {:<22} {:<10} {cached:>12} {share:>7} {rest}\n", node.name, node.address, node.zone)
+}
+
 fn table(dir: &Path, stats: &Stats, nodes: &[v1::NodeInfo]) -> String {
     let percent = |bytes: u64| 100.0 * bytes as f64 / stats.dataset.bytes.max(1) as f64;
     let mut text = format!(
@@ -70,19 +89,27 @@ fn table(dir: &Path, stats: &Stats, nodes: &[v1::NodeInfo]) -> String {
     );
     let mut total = 0;
     for node in nodes {
-        let count = |name: &str| show_bytes(node.counters.get(name).copied().unwrap_or(0));
-        let (cached, share) = match node.datasets.first() {
-            Some(cached) => (show_bytes(cached.bytes), format!("{:.1}", percent(cached.bytes))),
-            None => ("-".to_owned(), "-".to_owned()),
-        };
         total += node.datasets.first().map_or(0, |cached| cached.bytes);
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{:<24} {:<22} {:<10} {cached:>12} {share:>7}", node.name, node.address, node.zone);
-        let _ = match node.error.as_str() {
-            "" => writeln!(text, " {:>12} {:>12}", count("read_bytes"), count("served_bytes")),
-            error => writeln!(text, " {error}"),
-        };
+        text += &row(node, percent);
     }
+    // Writing to a String cannot fail.
     let _ = writeln!(text, "{:<58} {:>12} {:>7.1}\n", "all", show_bytes(total), percent(total));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_share_has_a_reason() {
+        let node = v1::NodeInfo { name: "a".to_owned(), ..v1::NodeInfo::default() };
+        let without = row(&node, |_| 0.0);
+        assert!(without.contains("not mounted there, another token"), "{without}");
+        let down = row(&v1::NodeInfo { error: "it is down".to_owned(), ..node.clone() }, |_| 0.0);
+        assert!(down.ends_with("it is down\n") && !down.contains(NOT_SHARED), "{down}");
+        let cached = v1::CachedDataset { bytes: 5, ..v1::CachedDataset::default() };
+        let with = row(&v1::NodeInfo { datasets: vec![cached], ..node }, |bytes| bytes as f64);
+        assert!(with.contains("5.0") && !with.contains(NOT_SHARED), "{with}");
+    }
 }

@@ -20,25 +20,22 @@ impl RefusedDatasets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a refusal if it is one of the whole dataset.
-    pub(super) fn note(&self, snapshot: SnapshotId, error: &ReadError) {
-        if matches!(error, ReadError::UnknownDataset | ReadError::Denied) {
-            let mut refused = self.lock();
-            if refused.len() >= REFUSALS_MOST {
-                refused.clear();
-            }
-            refused.insert(snapshot, (error.clone(), Instant::now()));
+    /// Remembers a refusal if it is one of the whole dataset. True if it is the first one of that dataset.
+    pub(super) fn note(&self, snapshot: SnapshotId, error: &ReadError) -> bool {
+        if !matches!(error, ReadError::UnknownDataset | ReadError::Denied) {
+            return false;
         }
+        let mut refused = self.lock();
+        if refused.len() >= REFUSALS_MOST {
+            refused.clear();
+        }
+        refused.insert(snapshot, (error.clone(), Instant::now())).is_none()
     }
 
     /// The refusal of a dataset, if it is younger than `memory`.
     pub(super) fn known(&self, snapshot: SnapshotId, memory: Duration) -> Option<ReadError> {
-        let mut refused = self.lock();
+        let refused = self.lock();
         let (error, since) = refused.get(&snapshot)?;
-        if since.elapsed() < memory {
-            return Some(error.clone());
-        }
-        refused.remove(&snapshot);
-        None
+        (since.elapsed() < memory).then(|| error.clone())
     }
 }

@@ -2,6 +2,7 @@
 
 use tokio::io::{self, AsyncRead, AsyncReadExt};
 
+use crate::convert::NO_TOKEN;
 use crate::token::Token;
 
 /// Reads tokens. Consecutive reads nearly always show the same token, which is then shared.
@@ -26,6 +27,6 @@ impl Tokens {
         if self.last.as_ref().is_none_or(|last| last.reveal().as_bytes() != self.bytes) {
             self.last = std::str::from_utf8(&self.bytes).ok().and_then(|text| Token::new(text).ok());
         }
-        Ok(self.last.clone().map(Some).ok_or("no dataset can have such a token"))
+        Ok(self.last.clone().map(Some).ok_or(NO_TOKEN))
     }
 }
