@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Parser;
 use larder_cachenode::node::{Node, NodeError, OpenDataset, User};
 use larder_cachenode::process::{NodeFlags, raise_file_limit, runtime, stop_on_signal};
@@ -81,6 +81,9 @@ fn serve(flags: Flags) -> anyhow::Result<()> {
     let _in_runtime = runtime.enter();
     let admin_address = flags.node.admin_address;
     let (config, watcher) = runtime.block_on(flags.node.open())?;
+    if config.peers.as_ref().is_none_or(|peers| peers.listen.is_none()) {
+        bail!("a node without mounts holds its cache for other nodes: set --peers and --peer-listen");
+    }
     info!(?config, "starting");
     raise_file_limit();
     let node = Node::open(config).context("open the cache (--cache-dir)")?;

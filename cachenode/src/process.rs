@@ -10,7 +10,7 @@ use clap::Args;
 use larder_dataset::size::{parse_bytes, parse_duration};
 use larder_origin::{Env, OriginConfig};
 use larder_peers::membership::Watcher;
-use larder_peers::{MemberSource, Security, Tls, TlsFiles};
+use larder_peers::{MemberSource, NodeList, Security, Tls, TlsFiles};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -76,18 +76,24 @@ struct PeerFlags {
     /// PEM file of its private key.
     #[arg(long, value_name = "FILE", requires = "peer_ca")]
     peer_key: Option<PathBuf>,
+    /// File with the SHA-256 fingerprints of certificates that are refused although the CA signed them, one per line. It is
+    /// reloaded when it changes, and connections with such a certificate are closed. A file that does not exist refuses none.
+    #[arg(long, value_name = "FILE", requires = "peer_ca")]
+    peer_deny: Option<PathBuf>,
     /// Share without TLS: anyone who reaches the port may request blocks, and anyone who sees the packets can read them.
     #[arg(long, conflicts_with = "peer_ca", requires = "peers")]
     peer_plaintext: bool,
 }
 
 impl PeerFlags {
-    /// Errors: the members or the certificates cannot be read, or neither certificates nor plaintext were requested.
+    /// Errors: the members or the certificates cannot be read, neither certificates nor plaintext were requested, or a node that
+    /// serves peers is not among those listed.
     async fn open(self) -> anyhow::Result<Option<(PeerConfig, Watcher)>> {
         let Some(source) = self.peers else { return Ok(None) };
         let security = match (self.peer_ca, self.peer_cert, self.peer_key) {
             (Some(ca), Some(cert), Some(key)) => Security::Tls(
-                Tls::load(TlsFiles { ca, cert, key }).context("use --peer-ca, --peer-cert and --peer-key")?,
+                Tls::load(TlsFiles { ca, cert, key, denied: self.peer_deny })
+                    .context("use --peer-ca, --peer-cert, --peer-key and --peer-deny")?,
             ),
             _ if self.peer_plaintext => Security::Plaintext,
             _ => anyhow::bail!(
@@ -95,8 +101,21 @@ impl PeerFlags {
             ),
         };
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let (membership, watcher) = source.open().await.context("use --peers")?;
         let name = self.node_name.unwrap_or_else(host);
+        if let (MemberSource::Static(NodeList(nodes)), Some(_)) = (&source, self.peer_listen)
+            && nodes.iter().all(|node| node.name != name)
+        {
+            let listed: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
+            anyhow::bail!(
+                "--node-name: {name} is not among --peers ({}), so no node would read from it: list it, or leave out \
+                 --peer-listen",
+                listed.join(", ")
+            );
+        }
+        let (membership, watcher) = source.open().await.context("use --peers")?;
+        if self.peer_listen.is_some() && membership.borrow().iter().all(|node| node.name != name) {
+            warn!(name, "this node is not among --peers yet (--node-name): no node reads from it until it is");
+        }
         Ok(Some((PeerConfig { name, listen: self.peer_listen, membership, security }, watcher)))
     }
 }

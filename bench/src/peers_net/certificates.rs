@@ -29,5 +29,5 @@ pub(super) fn security(kind: ServerKind, folder: &Path) -> anyhow::Result<Securi
         return Ok(Security::Plaintext);
     }
     let [ca, cert, key] = ["ca.pem", "node.pem", "key.pem"].map(|name| folder.join(name));
-    Ok(Security::Tls(Tls::load(TlsFiles { ca, cert, key })?))
+    Ok(Security::Tls(Tls::load(TlsFiles { ca, cert, key, denied: None })?))
 }

@@ -4,18 +4,21 @@
 //! carries the DNS name [`NODE_DNS_NAME`]. One secret therefore serves all nodes of a cluster, no address needs to be in a
 //! certificate, and certificates that the same CA signed for other purposes are rejected.
 //!
-//! The cast: [`Tls`] loads the files and reloads them when they change; `verify` is the rule, `protocol` the choice between
-//! gRPC and lanes, `explain` the errors for people.
+//! A certificate can be denied although the CA signed it: [`TlsFiles::denied`] lists those that were lost or stolen.
+//!
+//! The cast: [`Tls`] loads the files and reloads them when they change (`watched`); `verify` is the rule, `denied` its exceptions,
+//! `protocol` the choice between gRPC and lanes, `explain` the errors for people.
 //!
 //! The files are checked once a second, and each new connection uses the newest usable ones. Existing connections stay, at
-//! most for the server's `connection_age_most`; sessions are not resumed, so that every connection has presented its
-//! certificate itself.
+//! most for the server's `connection_age_most`, unless their peer's certificate is denied; sessions are not resumed, so that every
+//! connection has presented its certificate itself.
 //!
 //! Invariant: the contents of a key file are never printed, and files that do not belong together never replace those that do.
 
-use std::os::unix::fs::MetadataExt;
+use std::collections::HashSet;
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -25,18 +28,25 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, CommonState, Error, RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use denied::{Accepted, Denials, Fingerprint};
 use protocol::AppProtocol;
 use verify::{NodesOnly, has_node_name};
+use watched::{Versions, Watched, versions};
 
+pub use denied::DeniedError;
 pub use verify::NODE_DNS_NAME;
 
+pub(crate) mod denied;
 pub(crate) mod explain;
 pub(crate) mod protocol;
+#[cfg(test)]
+mod tests;
 pub(crate) mod verify;
+mod watched;
 
 /// How often the files are checked.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -60,6 +70,9 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+    /// The fingerprints of certificates that are not accepted although the CA signed them: the SHA-256 of each in hex digits, one
+    /// per line, comments after `#`. A file that does not exist denies none.
+    pub denied: Option<PathBuf>,
 }
 
 /// Why certificates are unusable.
@@ -89,10 +102,13 @@ pub enum TlsError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The list of denied certificates is unusable.
+    #[error(transparent)]
+    Denied(#[from] DeniedError),
 }
 
 impl TlsFiles {
-    fn load(&self) -> Result<Configs, TlsError> {
+    fn load(&self, denials: &Arc<Denials>) -> Result<Configs, TlsError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let unfit =
             |source: Box<dyn std::error::Error + Send + Sync>| TlsError::Unfit { path: self.cert.clone(), source };
@@ -108,6 +124,7 @@ impl TlsFiles {
             source,
         })?;
         has_node_name(&chain[0]).map_err(|error| unfit(error.into()))?;
+        let own = Fingerprint::of(&chain[0]);
 
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .build()
@@ -115,7 +132,7 @@ impl TlsFiles {
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| unfit(error.into()))?
-            .with_client_cert_verifier(Arc::new(NodesOnly(verifier)))
+            .with_client_cert_verifier(Arc::new(NodesOnly { verifier, denials: Arc::clone(denials) }))
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(|error| unfit(error.into()))?;
         server.alpn_protocols = AppProtocol::ALL.map(|protocol| protocol.alpn().to_vec()).into();
@@ -132,20 +149,21 @@ impl TlsFiles {
             client.alpn_protocols = vec![protocol.alpn().to_vec()];
             Arc::new(client)
         });
-        Ok(Configs { server: Arc::new(server), clients })
+        Ok(Configs { server: Arc::new(server), clients, own })
     }
 
-    /// Identifies the current state of the files; `None` for a file without metadata.
-    fn versions(&self) -> [Option<FileVersion>; 3] {
-        [&self.ca, &self.cert, &self.key].map(|path| {
-            let found = std::fs::metadata(path).ok()?;
-            Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec(), found.size()))
-        })
+    fn load_denied(&self) -> Result<HashSet<Fingerprint>, DeniedError> {
+        self.denied.as_deref().map_or_else(|| Ok(HashSet::new()), denied::read)
+    }
+
+    fn versions(&self) -> Versions {
+        versions([&self.ca, &self.cert, &self.key].map(PathBuf::as_path))
+    }
+
+    fn denied_versions(&self) -> Versions {
+        versions(self.denied.as_deref())
     }
 }
-
-/// Device, inode, modification time (s, ns), size.
-type FileVersion = (u64, u64, i64, i64, u64);
 
 fn client_builder(
     provider: Arc<CryptoProvider>,
@@ -177,53 +195,87 @@ struct Configs {
     server: Arc<ServerConfig>,
     /// In the order of [`AppProtocol::ALL`].
     clients: [Arc<ClientConfig>; 2],
+    /// This node's own certificate.
+    own: Fingerprint,
 }
 
-/// The certificates of this node: the newest usable ones.
+/// The certificates of this node, and those that are denied: the newest usable ones.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
     configs: ArcSwap<Configs>,
-    /// The files' versions before they were loaded.
-    loaded: [Option<FileVersion>; 3],
+    denials: Arc<Denials>,
+    watched: Mutex<WatchedFiles>,
+}
+
+/// A list of denied certificates takes effect even if the certificates beside it are unusable, and the other way round.
+#[derive(Debug)]
+struct WatchedFiles {
+    certificates: Watched,
+    denied: Watched,
 }
 
 impl Tls {
     /// Loads the files. Blocks.
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
         // The versions come first: a file that changes in between is loaded again.
-        let loaded = files.versions();
-        let configs = ArcSwap::from_pointee(files.load()?);
-        Ok(Arc::new(Self { files, configs, loaded }))
+        let watched = WatchedFiles {
+            certificates: Watched::new(files.versions()),
+            denied: Watched::new(files.denied_versions()),
+        };
+        let denials = Denials::new(files.load_denied()?);
+        let configs = ArcSwap::from_pointee(files.load(&denials)?);
+        let tls = Self { files, configs, denials, watched: Mutex::new(watched) };
+        tls.warn_if_denied();
+        Ok(Arc::new(tls))
     }
 
     /// Reloads the files whenever they change, until `stopping` is cancelled. Unusable files are logged once and retried at
     /// each check; meanwhile the old ones stay in use.
     pub async fn watch(self: Arc<Self>, stopping: CancellationToken) {
-        let mut loaded = self.loaded;
-        let mut logged = None;
         while stopping.run_until_cancelled(tokio::time::sleep(CHECK_EVERY)).await.is_some() {
             let tls = Arc::clone(&self);
-            let check = move || {
-                let now = tls.files.versions();
-                (now, (now != loaded).then(|| tls.files.load()))
-            };
             // A runtime that shuts down drops tasks that have not started.
-            let Ok((now, outcome)) = tokio::task::spawn_blocking(check).await else { return };
-            match outcome {
-                None => logged = None,
-                Some(Ok(configs)) => {
-                    self.configs.store(Arc::new(configs));
-                    loaded = now;
-                    logged = None;
-                    info!(cert = %self.files.cert.display(), "reloaded the certificates");
-                }
-                Some(Err(error)) if logged != Some(now) => {
-                    logged = Some(now);
-                    warn!(error = %Chain(&error), "the changed certificates are unusable; the old ones stay in use");
-                }
-                Some(Err(_)) => {}
+            let Ok(()) = tokio::task::spawn_blocking(move || tls.look()).await else { return };
+        }
+    }
+
+    /// Reloads the files that changed. Blocks.
+    fn look(&self) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let denied = watched.denied.look(self.files.denied_versions(), || self.files.load_denied());
+        let certificates = watched.certificates.look(self.files.versions(), || self.files.load(&self.denials));
+        let reloaded = matches!(denied, Some(Ok(_))) || matches!(certificates, Some(Ok(_)));
+        match denied {
+            Some(Ok(denied)) => {
+                let certificates = denied.len();
+                let closed_connections = self.denials.replace(denied);
+                info!(certificates, closed_connections, "reloaded the denied certificates");
             }
+            Some(Err(error)) => {
+                warn!(error = %Chain(&error), "the changed list of denied certificates is unusable; the old one stays in use");
+            }
+            None => {}
+        }
+        match certificates {
+            Some(Ok(configs)) => {
+                self.configs.store(Arc::new(configs));
+                info!(cert = %self.files.cert.display(), "reloaded the certificates");
+            }
+            Some(Err(error)) => {
+                warn!(error = %Chain(&error), "the changed certificates are unusable; the old ones stay in use");
+            }
+            None => {}
+        }
+        if reloaded {
+            self.warn_if_denied();
+        }
+    }
+
+    fn warn_if_denied(&self) {
+        if self.denials.contains(self.configs.load().own) {
+            let cert = self.files.cert.display();
+            warn!(%cert, "this node's own certificate is denied (--peer-deny): other nodes refuse it until it has a new one");
         }
     }
 
@@ -233,5 +285,13 @@ impl Tls {
 
     pub(crate) fn connector(&self, protocol: AppProtocol) -> tokio_rustls::TlsConnector {
         Arc::clone(&self.configs.load().clients[protocol as usize]).into()
+    }
+
+    /// Accepts the peer at the other end of an authenticated connection, unless its certificate is denied. `cancel` is cancelled
+    /// if that is denied later, until the returned value is dropped.
+    pub(crate) fn accept_peer(&self, connection: &CommonState, cancel: &CancellationToken) -> io::Result<Accepted> {
+        let certificate = connection.peer_certificates().and_then(|chain| chain.first());
+        let certificate = certificate.ok_or_else(|| io::Error::other(Error::NoCertificatesPresented))?;
+        self.denials.enter(certificate, cancel).map_err(io::Error::other)
     }
 }

@@ -16,6 +16,8 @@ use tokio_rustls::TlsStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
+use crate::tls::Tls;
+use crate::tls::denied::Accepted;
 use crate::tls::explain::explain;
 use crate::tls::protocol::AppProtocol;
 
@@ -49,20 +51,25 @@ pub(crate) struct Wire {
     peeked: BytesMut,
     /// Counts against the server's limit of connections.
     _permit: Option<OwnedSemaphorePermit>,
+    /// Cancels the connection when its certificate is denied.
+    _accepted: Option<Accepted>,
 }
 
 impl Wire {
     fn new(io: Io, cancel: CancellationToken) -> Self {
         let cancelled = Box::pin(cancel.clone().cancelled_owned());
-        Self { io, cancel, cancelled, fault: Fault::default(), peeked: BytesMut::new(), _permit: None }
+        Self { io, cancel, cancelled, fault: Fault::default(), peeked: BytesMut::new(), _permit: None, _accepted: None }
     }
 
     pub(crate) fn plain(io: TcpStream, cancel: CancellationToken) -> Self {
         Self::new(Io::Plain(io), cancel)
     }
 
-    pub(crate) fn tls(io: impl Into<TlsStream<TcpStream>>, cancel: CancellationToken) -> Self {
-        Self::new(Io::Tls(Box::new(io.into())), cancel)
+    /// Error: the peer's certificate is denied.
+    pub(crate) fn tls(io: impl Into<TlsStream<TcpStream>>, tls: &Tls, cancel: CancellationToken) -> io::Result<Self> {
+        let io = io.into();
+        let accepted = tls.accept_peer(io.get_ref().1, &cancel)?;
+        Ok(Self { _accepted: Some(accepted), ..Self::new(Io::Tls(Box::new(io)), cancel) })
     }
 
     /// Keeps `permit` for as long as the connection lives.

@@ -62,7 +62,8 @@ pub(super) async fn dial(
         Ok(match &context.security {
             Security::Plaintext => Wire::plain(io, cancel.clone()),
             Security::Tls(tls) => {
-                let mut wire = Wire::tls(tls.connector(protocol).connect(node_name(), io).await?, cancel.clone());
+                let io = tls.connector(protocol).connect(node_name(), io).await?;
+                let mut wire = Wire::tls(io, tls, cancel.clone())?;
                 // The server sends its first bytes once it accepts our certificate, or an alert that says why it does not. The
                 // alert is lost if we send bytes first and the server has closed.
                 wire.peek(1).await?;

@@ -1,5 +1,6 @@
 //! Accepts connections, authenticates them, and hands each to what serves its protocol.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,11 +9,12 @@ use std::time::Duration;
 use larder_cachenode_api::frame::MAGIC;
 use larder_dataset::Chain;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::handshakes::{Handshakes, Place};
 use super::lane::{Lane, LaneError};
 use super::state::ServerState;
 use crate::tls::Security;
@@ -32,19 +34,19 @@ pub(super) async fn accept(
     cancel_all: CancellationToken,
 ) {
     let permits = Arc::new(Semaphore::new(state.config.connections_most.clamp(1, Semaphore::MAX_PERMITS)));
+    let places = Handshakes::new(state.config.handshakes_most, state.config.handshakes_each_most);
     let mut handshakes = JoinSet::new();
     let mut logged = false;
-    while !state.stopping.is_cancelled() {
+    while let Some(outcome) = state.stopping.run_until_cancelled(listener.accept()).await {
         while handshakes.try_join_next().is_some() {}
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let Some(outcome) = state.stopping.run_until_cancelled(listener.accept()).await else { return };
         match outcome {
             Ok((io, address)) => {
                 logged = false;
-                let (state, grpc) = (Arc::clone(&state), grpc.clone());
+                let place = places.enter(address.ip());
+                let (state, grpc, permits) = (Arc::clone(&state), grpc.clone(), Arc::clone(&permits));
                 let cancel = cancel_all.child_token();
                 handshakes.spawn(async move {
-                    match handshake(&state, io, address, &cancel, permit).await {
+                    match handshake(&state, io, address, &cancel, place, permits).await {
                         None => {}
                         Some((AppProtocol::Lane, wire)) => serve_lane(&state, wire, address, cancel),
                         // Fails only while the server is stopping.
@@ -63,13 +65,15 @@ pub(super) async fn accept(
     }
 }
 
-/// Authenticates a connection and finds its protocol; `None` if it is rejected.
+/// Authenticates a connection and finds its protocol; `None` if it is rejected. It has its `place` until then, and one of the
+/// `permits` after it.
 async fn handshake(
     state: &ServerState,
     io: TcpStream,
     address: SocketAddr,
     cancel: &CancellationToken,
-    permit: OwnedSemaphorePermit,
+    place: Place,
+    permits: Arc<Semaphore>,
 ) -> Option<(AppProtocol, Wire)> {
     // Without it small answers wait until earlier ones are acknowledged.
     if let Err(error) = io.set_nodelay(true) {
@@ -79,26 +83,37 @@ async fn handshake(
     let opening = async {
         let mut wire = match &state.security {
             Security::Plaintext => Wire::plain(io, cancel.clone()),
-            Security::Tls(tls) => Wire::tls(tls.acceptor().accept(io).await?, cancel.clone()),
+            Security::Tls(tls) => Wire::tls(tls.acceptor().accept(io).await?, tls, cancel.clone())?,
         };
         let protocol = match wire.protocol() {
             Some(protocol) => protocol,
             None if wire.peek(MAGIC.len()).await?.starts_with(&MAGIC) => AppProtocol::Lane,
             None => AppProtocol::Grpc,
         };
+        Ok::<_, io::Error>((protocol, wire))
+    };
+    let opened = tokio::select! {
+        opened = tokio::time::timeout(state.config.handshake_timeout, opening) => match opened {
+            Ok(opened) => opened.map_err(|error| explain(&error)),
+            Err(_) => Err("the handshake timed out".to_owned()),
+        },
+        () = place.lost.cancelled() => Err("newer connections took the place of its unfinished handshake".to_owned()),
+    };
+    let admitted = opened.and_then(|(protocol, wire)| {
+        let permit = permits.try_acquire_owned().map_err(|_| "too many connections are open".to_owned())?;
         Ok((protocol, wire.holding(permit)))
-    };
-    let reason = match tokio::time::timeout(state.config.handshake_timeout, opening).await {
-        Ok(Ok(opened)) => {
+    });
+    match admitted {
+        Ok(admitted) => {
             state.forget_rejected(address);
-            return Some(opened);
+            Some(admitted)
         }
-        Ok(Err(error)) => explain(&error),
-        Err(_) => "the handshake timed out".to_owned(),
-    };
-    state.counters.not_let_in.fetch_add(1, Ordering::Relaxed);
-    state.log_rejected(address, &reason);
-    None
+        Err(reason) => {
+            state.counters.not_let_in.fetch_add(1, Ordering::Relaxed);
+            state.log_rejected(address, &reason);
+            None
+        }
+    }
 }
 
 fn serve_lane(state: &Arc<ServerState>, wire: Wire, address: SocketAddr, cancel: CancellationToken) {

@@ -15,8 +15,12 @@ pub struct ServerConfig {
     pub deadline_most: Duration,
     /// Requests in flight at once; more are rejected. Default: 8192.
     pub requests_most: usize,
-    /// Connections at once; more wait. Default: 4096.
+    /// Connections at once whose handshake is finished; more are rejected. Default: 4096.
     pub connections_most: usize,
+    /// Connections at once whose handshake is not; the oldest makes room for a new one. Default: 1024.
+    pub handshakes_most: usize,
+    /// The same for one address, or one IPv6 network of 64 bits. Default: 64.
+    pub handshakes_each_most: usize,
     /// How long the start of a connection may take: TLS, and a lane's hello. Default: 5 s.
     pub handshake_timeout: Duration,
     /// A connection older than this is closed when its requests are done, so that its peer presents its certificate again.
@@ -36,6 +40,8 @@ impl ServerConfig {
             deadline_most: Duration::from_secs(30),
             requests_most: 8192,
             connections_most: 4096,
+            handshakes_most: 1024,
+            handshakes_each_most: 64,
             handshake_timeout: Duration::from_secs(5),
             connection_age_most: Duration::from_secs(600),
             stop_timeout: Duration::from_secs(5),

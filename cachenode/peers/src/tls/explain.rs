@@ -29,6 +29,12 @@ fn explain_tls(error: &Error) -> String {
         Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
             return format!("the peer's certificate is not that of a node: it lacks the DNS name {NODE_DNS_NAME}");
         }
+        Error::InvalidCertificate(Wrong::Revoked) => {
+            "the peer's certificate is denied (--peer-deny): give it a new one"
+        }
+        Error::AlertReceived(Alert::CertificateRevoked) => {
+            "the peer denies our certificate (--peer-deny): give this node a new one"
+        }
         Error::AlertReceived(Alert::CertificateExpired) => {
             "the peer reports that our certificate expired: renew it, or correct the clocks"
         }

@@ -1,4 +1,5 @@
-//! The one rule of both sides: a peer's certificate is valid, signed by our CA, and carries [`NODE_DNS_NAME`].
+//! The one rule of both sides: a peer's certificate is valid, signed by our CA, and carries [`NODE_DNS_NAME`]. A server refuses
+//! denied certificates here already, so that the client is told why.
 
 use std::sync::Arc;
 
@@ -8,6 +9,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+use super::denied::Denials;
 
 /// The DNS name that the certificate of every node carries.
 pub const NODE_DNS_NAME: &str = "cachenode.larder.dev";
@@ -20,13 +23,16 @@ pub(super) fn has_node_name(certificate: &CertificateDer<'_>) -> Result<(), Erro
     verify_server_name(&ParsedCertificate::try_from(certificate)?, &node_name())
 }
 
-/// Accepts clients that the CA vouches for and whose certificate is that of a node.
+/// Accepts clients that the CA vouches for and whose certificate is that of a node and not denied.
 #[derive(Debug)]
-pub(super) struct NodesOnly(pub(super) Arc<dyn ClientCertVerifier>);
+pub(super) struct NodesOnly {
+    pub(super) verifier: Arc<dyn ClientCertVerifier>,
+    pub(super) denials: Arc<Denials>,
+}
 
 impl ClientCertVerifier for NodesOnly {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -35,8 +41,9 @@ impl ClientCertVerifier for NodesOnly {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.0.verify_client_cert(certificate, intermediates, now)?;
+        let verified = self.verifier.verify_client_cert(certificate, intermediates, now)?;
         has_node_name(certificate)?;
+        self.denials.check(certificate)?;
         Ok(verified)
     }
 
@@ -46,7 +53,7 @@ impl ClientCertVerifier for NodesOnly {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        self.verifier.verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -55,10 +62,10 @@ impl ClientCertVerifier for NodesOnly {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
+        self.verifier.verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }

@@ -8,14 +8,20 @@ use std::time::Duration;
 use larder_peers::tls::NODE_DNS_NAME;
 use larder_peers::{Cause, Security, Tls, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use crate::node::{Fake, Reader, TestNode, content, until};
+use crate::node::{Fake, NEVER, Reader, TestNode, content, range, request, until};
 
-type Ca = CertifiedIssuer<'static, KeyPair>;
+/// Nothing in a test takes that long.
+const HOUR: Duration = Duration::from_secs(3600);
 
-fn ca(name: &str) -> Ca {
+pub(crate) type Ca = CertifiedIssuer<'static, KeyPair>;
+
+pub(crate) fn ca(name: &str) -> Ca {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -34,10 +40,11 @@ fn write(folder: &Path, trusted: &[&Ca], signer: &Ca, change: impl FnOnce(&mut C
 }
 
 fn files(folder: &Path) -> TlsFiles {
-    TlsFiles { ca: folder.join("ca.crt"), cert: folder.join("tls.crt"), key: folder.join("tls.key") }
+    let [ca, cert, key, denied] = ["ca.crt", "tls.crt", "tls.key", "denied"].map(|name| folder.join(name));
+    TlsFiles { ca, cert, key, denied: Some(denied) }
 }
 
-struct Side {
+pub(crate) struct Side {
     folder: TempDir,
     tls: Arc<Tls>,
 }
@@ -50,12 +57,25 @@ impl Side {
         Self { folder, tls }
     }
 
-    fn good(ca: &Ca) -> Self {
+    pub(crate) fn good(ca: &Ca) -> Self {
         Self::new(&[ca], ca, |_| {})
     }
 
-    fn security(&self) -> Security {
+    pub(crate) fn security(&self) -> Security {
         Security::Tls(Arc::clone(&self.tls))
+    }
+
+    /// The SHA-256 of its certificate.
+    fn fingerprint(&self) -> String {
+        let certificate = CertificateDer::from_pem_file(self.folder.path().join("tls.crt")).unwrap();
+        Sha256::digest(&certificate).iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(":")
+    }
+
+    /// Denies these from the next look at the file on.
+    fn deny(&self, fingerprints: &str) {
+        let file = self.folder.path().join("denied");
+        std::fs::write(file.with_extension("new"), fingerprints).unwrap();
+        std::fs::rename(file.with_extension("new"), file).unwrap();
     }
 }
 
@@ -203,6 +223,65 @@ async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost()
     let late = Reader::new(&[("a", server.address)], Side::good(&old).security(), |_| {});
     assert_eq!(late.read("a").await.unwrap_err().cause(), Some(Cause::Connect));
     stopping.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_is_denied_is_out_at_once_and_after_a_restart_and_the_others_stay() {
+    let ca = ca("one");
+    let (serving, good, lost) = (Side::good(&ca), Side::good(&ca), Side::good(&ca));
+    let stopping = CancellationToken::new();
+    let watching = tokio::spawn(Arc::clone(&serving.tls).watch(stopping.clone()));
+    let blocks = Fake::open();
+    let server = TestNode::start(Arc::clone(&blocks), serving.security(), |config| config.deadline_most = HOUR).await;
+    let reader = |side: &Side| {
+        Reader::new(&[("a", server.address)], side.security(), |config| (config.lanes, config.slack) = (1, HOUR))
+    };
+    let (others, thiefs) = (reader(&good), reader(&lost));
+    others.read("a").await.unwrap();
+    thiefs.read("a").await.unwrap();
+    let under_way = {
+        let peers = Arc::clone(&thiefs.peers);
+        tokio::spawn(async move { peers.read("a", &request(range(NEVER, 0, 1))).await })
+    };
+    until("its read is under way", || blocks.reading.load(Ordering::SeqCst) == 1).await;
+    serving.deny(&format!("sha256 Fingerprint={}\n", lost.fingerprint()));
+    under_way.await.unwrap().unwrap_err();
+    until("its read has ended at the node too", || blocks.reading.load(Ordering::SeqCst) == 0).await;
+    let error = reader(&lost).read("a").await.unwrap_err();
+    assert!(error.to_string().contains("the peer denies our certificate (--peer-deny)"), "{error}");
+    until("it is counted", || server.counters.not_let_in.load(Ordering::Relaxed) > 0).await;
+    others.read("a").await.unwrap();
+    assert_eq!(others.counters.connections.load(Ordering::Relaxed), 1, "it has its lane still");
+    reader(&good).read("a").await.unwrap();
+
+    stopping.cancel();
+    watching.await.unwrap();
+    server.stop().await;
+    let again = Tls::load(files(serving.folder.path())).unwrap();
+    let server = TestNode::start(Fake::open(), Security::Tls(again), |_| {}).await;
+    let reader = |side: &Side| Reader::new(&[("a", server.address)], side.security(), |_| {});
+    assert_eq!(reader(&lost).read("a").await.unwrap_err().cause(), Some(Cause::Connect));
+    reader(&good).read("a").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_stops_reading_from_a_peer_whose_certificate_is_denied() {
+    let ca = ca("one");
+    let (serving, reading) = (Side::good(&ca), Side::good(&ca));
+    let server = TestNode::start(Fake::open(), serving.security(), |config| config.deadline_most = HOUR).await;
+    let reader = Reader::new(&[("a", server.address)], reading.security(), |config| config.slack = HOUR);
+    reader.read("a").await.unwrap();
+    let stopping = CancellationToken::new();
+    let watching = tokio::spawn(Arc::clone(&reading.tls).watch(stopping.clone()));
+    let stalled = reader.read_some("a", range(NEVER, 0, 1));
+    let (outcome, ()) = tokio::join!(stalled, async { reading.deny(&serving.fingerprint()) });
+    outcome.unwrap_err();
+    let another = Reader::new(&[("a", server.address)], reading.security(), |_| {});
+    let error = another.read("a").await.unwrap_err();
+    assert_eq!(error.cause(), Some(Cause::Connect));
+    assert!(error.to_string().contains("the peer's certificate is denied (--peer-deny)"), "{error}");
+    stopping.cancel();
+    watching.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

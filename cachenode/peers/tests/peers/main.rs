@@ -3,6 +3,7 @@
 
 mod arriving;
 mod certificates;
+mod crowd;
 mod faults;
 mod node;
 mod room;

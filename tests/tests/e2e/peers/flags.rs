@@ -42,7 +42,7 @@ pub(super) fn start_in_the_clear(nodes: &Nodes, count: usize) -> Vec<Node> {
 /// The files by which a node and its peers authenticate each other.
 pub(super) struct Papers {
     pub(super) authorities: PathBuf,
-    certificate: PathBuf,
+    pub(super) certificate: PathBuf,
     key: PathBuf,
 }
 

@@ -1,8 +1,11 @@
 //! Nodes that come and go.
 
+use std::process::Command;
+
 use larder_e2e::Mount;
 use larder_e2e::certificates::replace;
 use larder_e2e::nodes::{Node, Nodes};
+use larder_testkit::built;
 
 use super::dataset::Files;
 use super::flags::{PARTITIONED, as_file, peering, plaintext};
@@ -66,4 +69,25 @@ fn membership_comes_from_a_watched_file_and_nodes_flap() {
     nodes.lab.server.reset_counters();
     files.read_epoch(&all, 2);
     assert_eq!(nodes.lab.server.counters().gets, 0, "every file is kept by its owner");
+}
+
+#[test]
+fn a_node_that_the_list_does_not_name_says_so_and_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |program: &str, flags: &[&str]| {
+        let output = Command::new(built(program))
+            .arg("--cache-dir")
+            .arg(folder.path().join("cache"))
+            .args(flags)
+            .env_clear()
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let listed = ["--peers=a=127.0.0.1:7401,b=127.0.0.1:7402", "--peer-plaintext", "--peer-listen=127.0.0.1:7403"];
+    let said = run("larderd", &[&listed[..], &["--node-name=c"]].concat());
+    assert!(said.contains("--node-name: c is not among --peers (a, b)"), "{said}");
+    let said = run("cachenode", &["--dataset=s3://bucket/data"]);
+    assert!(said.contains("set --peers and --peer-listen"), "{said}");
 }

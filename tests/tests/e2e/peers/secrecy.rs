@@ -1,8 +1,11 @@
 //! Certificates and tokens: which nodes are served.
 
+use std::process::Command;
+
 use larder_e2e::certificates::{Authority, Identity, replace};
 use larder_e2e::nodes::{Node, Nodes};
 use larder_e2e::{Mount, TOKEN};
+use serde_json::Value;
 
 use super::dataset::Files;
 use super::flags::{PARTITIONED, Papers, listed, peering, plaintext};
@@ -116,4 +119,123 @@ fn certificates_are_rotated_under_load() {
         from_peers(&restarted) > 0
     });
     readers.finish();
+}
+
+/// What a node knows of another, for a mount's dataset: `larder stats --cluster`.
+fn told(asking: &Node, mount: &Mount, about: &str) -> Value {
+    let dir = mount.dir().to_str().unwrap();
+    let output = asking.larder(&["stats", dir, "--cluster", "--json"], Some(TOKEN));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    told["nodes"].as_array().unwrap().iter().find(|node| node["name"] == about).unwrap().clone()
+}
+
+/// Waits until the other node answers, and returns its blocks; `None`: it says nothing of the dataset.
+fn blocks_told(asking: &Node, mount: &Mount, about: &str) -> Option<u64> {
+    wait_until("the other node answers", || told(asking, mount, about)["error"].is_null());
+    told(asking, mount, about)["blocks"].as_u64()
+}
+
+#[test]
+fn a_dataset_that_is_not_shared_is_served_to_no_peer_and_told_to_none() {
+    let nodes = Nodes::new(2);
+    let files = Files::new([10_000; 60]);
+    files.put(&nodes.lab);
+    let ours = Authority::new("ours");
+    let mut running: Vec<Node> = (1..=2)
+        .map(|n| {
+            let papers = Papers::new(&nodes, n, &ours.pem(), &ours.issue(&Nodes::name(n)));
+            nodes.start(n, &peering(n, &listed(1..=2), &papers.flags()))
+        })
+        .collect();
+    // Node 2 has the certificate and the token. It asks node 1 for half of the dataset, which has all of it for itself.
+    for turn in 0..2 {
+        let local = running[0].mount(&nodes.lab.url(), &[]);
+        files.read_epoch(&[&local], 1);
+        local.settle();
+        let shared = running[1].mount(&nodes.lab.url(), &PARTITIONED);
+        assert_eq!(blocks_told(&running[1], &shared, "n1"), None, "turn {turn}");
+        nodes.lab.server.reset_counters();
+        files.read_epoch(&[&shared], 2);
+        assert_eq!((from_peers(&shared), local.metric("fs_peer_served_total")), (0, 0), "turn {turn}");
+        assert!(nodes.lab.server.counters().gets > 0, "turn {turn}: the origin has what node 1 does not give");
+        assert_eq!(blocks_told(&running[0], &local, "n1"), Some(files.count() as u64), "it knows its own");
+        assert_eq!(blocks_told(&running[0], &local, "n2"), None, "and asks nobody about it");
+        running[0].kill();
+        drop(local);
+        running[0].restart();
+    }
+    // The same questions are answered once it is shared.
+    let sharing = running[0].mount(&nodes.lab.url(), &PARTITIONED);
+    let shared = running[1].mount(&nodes.lab.url(), &PARTITIONED);
+    wait_until("node 1 serves its share", || {
+        files.read_epoch(&[&shared], 3);
+        from_peers(&shared) > 0
+    });
+    assert!(blocks_told(&running[1], &shared, "n1").is_some_and(|blocks| blocks > 0));
+    assert!(blocks_told(&running[0], &sharing, "n2").is_some_and(|blocks| blocks > 0));
+}
+
+/// As the documents say.
+fn fingerprint(papers: &Papers) -> String {
+    let shown = Command::new("openssl")
+        .args(["x509", "-noout", "-fingerprint", "-sha256", "-in"])
+        .arg(&papers.certificate)
+        .output()
+        .unwrap();
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    String::from_utf8(shown.stdout).unwrap()
+}
+
+#[test]
+fn a_node_whose_certificate_is_denied_is_out_until_it_has_another_and_nobody_else_is() {
+    let nodes = Nodes::new(3);
+    let files = Files::new([20_000; 300]);
+    files.put(&nodes.lab);
+    let ours = Authority::new("ours");
+    let papers: Vec<Papers> =
+        (1..=3).map(|n| Papers::new(&nodes, n, &ours.pem(), &ours.issue(&Nodes::name(n)))).collect();
+    // Node 3 is the thief: it denies nobody.
+    let denied = nodes.lab.folder().join("denied");
+    let flags = |n: usize| {
+        let mut flags = peering(n, &listed(1..=3), &papers[n - 1].flags());
+        flags.extend((n < 3).then(|| format!("--peer-deny={}", denied.display())));
+        flags
+    };
+    let mut running: Vec<Node> = (1..=3).map(|n| nodes.start(n, &flags(n))).collect();
+    let mut mounts: Vec<Mount> = running.iter().map(|node| node.mount(&nodes.lab.url(), &PARTITIONED)).collect();
+    let thief = mounts.pop().unwrap();
+    files.read_epoch(&mounts.iter().chain([&thief]).collect::<Vec<_>>(), 1);
+    assert!(from_peers(&thief) > 0);
+
+    let second = mounts.pop().unwrap();
+    let readers = Readers::start(&files, &[&second], 4);
+    let reloaded = |node: &Node| node.log().matches("reloaded the denied certificates").count();
+    replace(&denied, &fingerprint(&papers[2]));
+    wait_until("both have seen the list", || running[..2].iter().all(|node| reloaded(node) == 1));
+    // Its connections are closed by now.
+    let gets_nothing = |when: &str| {
+        let before = from_peers(&thief);
+        files.read_epoch(&[&thief], 2);
+        assert_eq!(from_peers(&thief), before, "{when}");
+    };
+    gets_nothing("denied");
+    assert!(running[2].log().contains("the peer denies our certificate (--peer-deny)"), "{}", running[2].log());
+    wait_until_served("in spite of the list", &running[0], &[&second]);
+
+    running[0].kill();
+    drop(mounts);
+    running[0].restart();
+    let first = running[0].mount(&nodes.lab.url(), &PARTITIONED);
+    wait_until_served("after a restart", &running[0], &[&second]);
+    gets_nothing("after a restart");
+
+    papers[2].carry(&ours.issue("n3"));
+    wait_until("it is served with another certificate", || {
+        let before = from_peers(&thief);
+        files.read_epoch(&[&thief], 3);
+        from_peers(&thief) > before
+    });
+    readers.finish();
+    drop(first);
 }

@@ -1,0 +1,111 @@
+//! Connections that nobody finished, by the thousand.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use larder_cachenode_api::PROTOCOL;
+use larder_cachenode_api::frame::Hello;
+use larder_peers::Security;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::certificates::{Side, ca};
+use crate::node::{Fake, RawLane, Reader, TestNode, content, range, until};
+
+/// So long that nothing in a test can be due to it.
+const HOURS: Duration = Duration::from_secs(10 * 3600);
+
+/// Connects from `address` and sends nothing.
+async fn idle(server: &TestNode, address: Ipv4Addr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((address, 0))).unwrap();
+    socket.connect(server.address).await.unwrap()
+}
+
+/// Which of the connections the server has not closed.
+fn open(connections: &[TcpStream]) -> Vec<usize> {
+    let is_open = |io: &TcpStream| matches!(io.try_read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock);
+    (0..connections.len()).filter(|&at| is_open(&connections[at])).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_with_connections_by_the_thousand_holds_up_no_other() {
+    const IDLE: usize = 1_500;
+    const EACH: usize = 64;
+    raise_file_limit();
+    let ca = ca("one");
+    for (servers, readers) in
+        [(Security::Plaintext, Security::Plaintext), (Side::good(&ca).security(), Side::good(&ca).security())]
+    {
+        let server = TestNode::start(Fake::open(), servers, |config| {
+            config.handshake_timeout = HOURS;
+            config.connections_most = 100;
+            config.handshakes_each_most = EACH;
+        })
+        .await;
+        let mut held = Vec::new();
+        for _ in 0..IDLE {
+            held.push(idle(&server, Ipv4Addr::new(127, 0, 0, 2)).await);
+        }
+        let reader = Reader::new(&[("a", server.address)], readers, |_| {});
+        assert_eq!(reader.read("a").await.unwrap(), content(5, 100, 3000));
+        assert_eq!(reader.counters.went_down.load(Ordering::Relaxed), 0);
+        // No timeout passed: the newest are all open.
+        let newest: Vec<usize> = (IDLE - EACH..IDLE).collect();
+        until("that address keeps no more than it may", || open(&held) == newest).await;
+        let not_let_in = || server.counters.not_let_in.load(Ordering::Relaxed);
+        until("they are counted", || not_let_in() == (IDLE - EACH) as u64).await;
+        reader.read("a").await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_addresses_that_take_all_places_hold_up_no_other() {
+    const PLACES: usize = 50;
+    let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
+        config.handshake_timeout = HOURS;
+        config.handshakes_most = PLACES;
+        config.handshakes_each_most = 10;
+    })
+    .await;
+    let mut held = Vec::new();
+    for number in 0..3 * PLACES as u8 {
+        held.push(idle(&server, Ipv4Addr::new(127, 0, 1, number / 5)).await);
+    }
+    let newest = |count: usize| (held.len() - count..held.len()).collect::<Vec<usize>>();
+    until("all places are taken", || open(&held) == newest(PLACES)).await;
+    let reader = Reader::plain(&[("a", server.address)]);
+    assert_eq!(reader.read("a").await.unwrap(), content(5, 100, 3000));
+    until("the oldest made room for it", || open(&held) == newest(PLACES - 1)).await;
+    let late = idle(&server, Ipv4Addr::new(127, 0, 2, 1)).await;
+    reader.read("a").await.unwrap();
+    assert_eq!(open(&held), newest(PLACES - 1), "it gave its place back");
+    assert_eq!(open(&[late]), [0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_whose_handshake_is_finished_have_a_limit_of_their_own() {
+    let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
+        config.connections_most = 2;
+        config.handshakes_each_most = 1;
+    })
+    .await;
+    let (mut first, second) = (RawLane::connect(&server).await, RawLane::connect(&server).await);
+    let mut third = RawLane(TcpStream::connect(server.address).await.unwrap());
+    third.0.write_all(&Hello { protocol: PROTOCOL }.encode()).await.unwrap();
+    third.is_over().await;
+    until("it is counted", || server.counters.not_let_in.load(Ordering::Relaxed) == 1).await;
+    first.ask(1, range(1, 0, 10), "sesame", 0).await;
+    assert_eq!(first.answer().await.1, content(1, 0, 10));
+    drop(second);
+    let reader = Reader::plain(&[("a", server.address)]);
+    assert_eq!(reader.read_at_last("a").await, content(5, 100, 3000), "its place is free again");
+}
+
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+}
