@@ -70,6 +70,57 @@ fn wait_for_a_round(platform: &Platform) {
     });
 }
 
+/// The names of the pods of Larder that a selector finds.
+fn selected(platform: &Platform, selector: &Value) -> Vec<String> {
+    let labels = selector["matchLabels"].as_object().unwrap().iter();
+    let labels: Vec<_> = labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap())).collect();
+    assert!(!labels.is_empty(), "an empty selector is every pod");
+    let pods = platform.cluster.get_json(&["pods", "-n", "larder-system", "-l", &labels.join(",")]);
+    let pods = pods["items"].as_array().unwrap().iter();
+    pods.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_network_policy_lets_nodes_alone_reach_the_port_of_nodes() {
+    let platform = Platform::start_sharing("policy");
+    let policy = platform.cluster.get_json(&["networkpolicy", "larderd", "-n", "larder-system"]);
+    let spec = &policy["spec"];
+    assert_eq!(spec["policyTypes"], serde_json::json!(["Ingress"]));
+    let pods = selected(&platform, &spec["podSelector"]);
+    assert_eq!(pods.len(), 2, "one on each node: {pods:?}");
+    assert!(pods.iter().all(|pod| pod.starts_with("larderd-")), "{pods:?}");
+
+    // The port of nodes, from pods that are nodes; the port of metrics, from anywhere; no other.
+    let rules = spec["ingress"].as_array().unwrap();
+    let port = |rule: &Value| {
+        let [port] = &rule["ports"].as_array().unwrap()[..] else { panic!("{rule}") };
+        assert_eq!(port["protocol"], "TCP");
+        port["port"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(rules.iter().map(port).collect::<Vec<_>>(), ["peers", "admin"]);
+    let [from] = &rules[0]["from"].as_array().unwrap()[..] else { panic!("{}", rules[0]) };
+    assert_eq!(selected(&platform, &from["podSelector"]), pods);
+    assert!(from["namespaceSelector"].is_null() && from["ipBlock"].is_null() && rules[1]["from"].is_null(), "{spec}");
+
+    // The names are those of ports at which the pods listen.
+    for pod in &pods {
+        let pod = platform.cluster.get_json(&["pod", pod, "-n", "larder-system"]);
+        let container = &pod["spec"]["containers"][0];
+        let named: BTreeMap<_, _> = container["ports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|port| (port["name"].as_str().unwrap(), port["containerPort"].as_u64().unwrap()))
+            .collect();
+        assert_eq!((named["peers"], named["admin"]), (9466, 9464));
+        let args = container["args"].as_array().unwrap();
+        assert!(
+            args.contains(&"--peer-listen=0.0.0.0:9466".into())
+                && args.contains(&"--admin-address=0.0.0.0:9464".into())
+        );
+    }
+}
+
 #[test]
 fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
     let platform = Platform::start_sharing("sharing");
