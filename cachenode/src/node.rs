@@ -222,14 +222,21 @@ impl Node {
         self.store.keep_connections(|other| other != mount);
     }
 
-    /// Checks that an open dataset can serve this request too, and makes it use the request's credentials. False if the dataset
-    /// is not open. Its size and its policy stay as they are. Errors: `InUse`, with another placement.
-    pub fn renew(&self, found: &Found, request: &DatasetRequest) -> Result<bool, NodeError> {
+    /// Checks that an open dataset can serve this request too. False if the dataset is not open. Its size and its policy stay as
+    /// they are. Errors: `InUse`, with another placement.
+    pub fn joins(&self, found: &Found, request: &DatasetRequest) -> Result<bool, NodeError> {
         let Some(open) = self.open.join(&found.id, User::Mount) else { return Ok(false) };
         check_placement(&open, request)?;
         check_settings(&open, request, User::Connection)?;
-        renew(&open, Arc::clone(&found.origin), given_token(request)?);
         Ok(true)
+    }
+
+    /// Makes a dataset, if it is open, use the request's credentials. Sends no request to the origin.
+    pub fn renew(&self, id: &str, request: &DatasetRequest) -> Result<(), NodeError> {
+        let Some(open) = self.open.join(id, User::Mount) else { return Ok(()) };
+        let origin = self.finder.origin(open.manifest(), request)?;
+        renew(&open, origin, given_token(request)?);
+        Ok(())
     }
 
     /// The cache contents that each member of the cluster reports. Errors: `NoPeers`.

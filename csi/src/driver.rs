@@ -208,7 +208,7 @@ impl Driver {
     /// Waits until larderd has all connections: this process's descriptors close when it ends.
     async fn hand_over(&self) {
         if !self.node.mounts.keeper.mounts().is_empty() {
-            let _ = self.node.mounts.keeper.session().wait_for(|session| session.connected).await;
+            let _ = self.node.mounts.keeper.session().wait_for(|session| session.settled).await;
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Holds a duplicate of every FUSE connection that larderd serves, so that either process can be killed: the pods' reads
 //! pause and continue. A mount ends only when both processes die at once.
 //!
-//! The [`FdKeeper`] passes requests to one thread, which keeps the session with larderd.
+//! The cast: the [`FdKeeper`] passes requests to one thread (`session`), which holds a `conversation` with larderd; both share
+//! the `keeping`, a map of connections.
 //!
 //! Invariants: a connection enters the map when larderd has accepted it, or when larderd handed it over. Credentials are in
-//! memory only.
+//! memory only, and those in the map are the newest.
 
 mod connection;
+mod conversation;
 mod error;
+mod keeping;
 mod session;
 
 use std::io;
@@ -15,18 +18,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use larder_daemon_api::v1;
 use tokio::sync::{oneshot, watch};
 
 use crate::mount_id::MountId;
 
 pub use connection::Connection;
 pub use error::KeeperError;
-pub use session::{KeeperCounters, Session};
-use session::{Keeping, Reply, Request};
+pub use keeping::{KeeperCounters, Session};
+use keeping::{Keeping, Reply, Request};
 
 /// Requests that wait for the thread. When full, [`KeeperError::Busy`].
 const QUEUE: usize = 64;
+
+/// How long a caller waits for larderd's answer. larderd may have to read a manifest first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The keeper. Dropping it ends its thread and closes its descriptors.
 #[derive(Debug)]
@@ -80,6 +88,15 @@ impl FdKeeper {
         self.ask(|reply| Request::Offer(Arc::new(connection), reply)).await
     }
 
+    /// Has the dataset of a mount read with these credentials from now on: here at once, for the next larderd, and by the one
+    /// that is connected. Nothing to do if the mount is not held, or is read with them already.
+    pub async fn renew(&self, mount: &MountId, credentials: Option<v1::Credentials>) -> Result<(), KeeperError> {
+        match self.connection(mount) {
+            Some(held) if held.renew(credentials) => self.ask(|reply| Request::Renew(held, reply)).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Drops a connection, if it is held: here at once, and at larderd if that is connected. Waits for a session that is
     /// about to begin, since larderd may just have been offered the connection. Errors concern larderd only; the next
     /// session tells larderd that the mount has ended.
@@ -98,7 +115,10 @@ impl FdKeeper {
             Err(TrySendError::Disconnected(_)) => return Err(self.keeping.not_connected()),
         }
         self.keeping.wake();
-        answer.await.unwrap_or_else(|_| Err(self.keeping.not_connected()))
+        match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
+            Ok(answered) => answered.unwrap_or_else(|_| Err(self.keeping.not_connected())),
+            Err(_) => Err(KeeperError::Silent { seconds: ANSWER_TIMEOUT.as_secs() }),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::calls::blocking;
 use crate::daemon::Daemon;
 use crate::datasets::Datasets;
 use crate::fdkeeper::Session;
+use crate::mount_id::MountId;
 use crate::mounter::Found;
 use crate::records::Record;
 use crate::secrets::credentials;
@@ -62,7 +63,7 @@ impl Node {
         let mut session = self.mounts.keeper.session();
         let mut last = 0;
         loop {
-            let Session { connected, count } = *session.borrow_and_update();
+            let Session { connected, count, .. } = *session.borrow_and_update();
             if connected && count > last {
                 last = count;
                 sweep::sweep(&self.mounts, &self.roots).await;
@@ -101,15 +102,20 @@ impl Node {
             }
         }
 
-        let (spec, pod) = blocking({
+        let (spec, pod, inline) = blocking({
             let node = Arc::clone(&self);
-            move || node.datasets.resolve(&attributes).map(|spec| (spec, attributes.pod))
+            move || node.datasets.resolve(&attributes).map(|spec| (spec, attributes.pod, attributes.inline))
         })
         .await?;
         let mut dataset = v1::Dataset { credentials, ..v1::Dataset::from(&spec) };
         let prepared = self.daemon.prepare(dataset.clone()).await?;
         if !self.is_ready() {
             return Err(PublishError::NotReady);
+        }
+        // A later larderd must serve the snapshot that was found now.
+        dataset.snapshot = prepared.snapshot;
+        if inline && dataset.credentials.is_some() {
+            self.check_own_credentials(&mut dataset, &prepared.mount).await?;
         }
 
         // A call that was killed half-way, a mount whose connection has died, or a lost state folder left these.
@@ -118,8 +124,6 @@ impl Node {
             None if found != Found::Nothing => self.mounts.unbind(&target).await.map_err(UnpublishError::Target)?,
             None => {}
         }
-        // A later larderd must serve the snapshot that was found now.
-        dataset.snapshot = prepared.snapshot;
         let record = Record {
             volume_id: request.volume_id,
             target: target.as_path().to_owned(),
@@ -130,7 +134,17 @@ impl Node {
             pod_namespace: pod.namespace,
             pod_uid: pod.uid,
         };
-        self.mounts.place(&target, record, &prepared.name, dataset, &busy).await
+        self.mounts.place(&target, record, &prepared.name, dataset, !inline, &busy).await
+    }
+
+    /// Takes a pod author's credentials out of `dataset`: they have opened the door for the pod, and nothing is read with
+    /// them. A mount that exists is read as before, and a new one with larderd's own credentials, which must be able to.
+    async fn check_own_credentials(&self, dataset: &mut v1::Dataset, mount: &MountId) -> Result<(), PublishError> {
+        dataset.credentials = None;
+        if !self.mounts.keeper.is_alive(mount) {
+            self.daemon.prepare(dataset.clone()).await.map_err(PublishError::OwnCredentials)?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn unpublish(

@@ -47,7 +47,10 @@ fn mounter(error: &MounterError) -> Code {
 
 fn keeper(error: &KeeperError) -> Code {
     match error {
-        KeeperError::NotConnected { .. } | KeeperError::Broken { .. } | KeeperError::Busy => Code::Unavailable,
+        KeeperError::NotConnected { .. }
+        | KeeperError::Broken { .. }
+        | KeeperError::Silent { .. }
+        | KeeperError::Busy => Code::Unavailable,
         KeeperError::Refused { .. } => Code::Internal,
     }
 }
@@ -96,7 +99,7 @@ impl From<PublishError> for Status {
             PublishError::Busy => Code::Aborted,
             PublishError::Taken { .. } => Code::AlreadyExists,
             PublishError::NotReady => Code::Unavailable,
-            PublishError::Daemon(error) => daemon(error),
+            PublishError::Daemon(error) | PublishError::OwnCredentials(error) => daemon(error),
             PublishError::Keeper(error) => keeper(error),
             PublishError::Mount(error) => mounter(error),
             PublishError::Record(_) => Code::Internal,

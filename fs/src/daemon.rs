@@ -2,7 +2,7 @@
 //!
 //! The cast: [`DaemonConfig`] configures it; [`Daemon`] is a [`Node`](larder_cachenode::Node) with mounts (`core`); `mounts`
 //! owns the mounts; `service` answers gRPC; `handover` takes connections from the keeper and returns those that are held;
-//! `error` is the only place where an error becomes a gRPC code.
+//! `offers` has those that are not served yet; `error` is the only place where an error becomes a gRPC code.
 //!
 //! Invariants: a mount is listed for as long as the kernel may send it requests. Credentials are in memory only.
 
@@ -11,6 +11,7 @@ mod core;
 mod error;
 mod handover;
 mod mounts;
+mod offers;
 mod service;
 
 use std::sync::Arc;
@@ -34,7 +35,7 @@ impl Daemon {
         }
         let node = Arc::clone(&self.node);
         tasks.spawn(async move { node.share().await });
-        tasks.spawn(handover::without_keeper(Arc::clone(&self.node), self.keepers.subscribe()));
+        tasks.spawn(handover::without_keeper(Arc::clone(&self)));
         let mounts = self.mounts.clone();
         tasks.spawn(async move {
             mounts.wait_until(|_| false).await?;

@@ -16,7 +16,10 @@ use crate::network::Namespace;
 /// The bucket of all scenarios.
 pub const BUCKET: &str = "bucket";
 
-/// The secret of the server's key pair. Tests look for it where it must not be.
+/// More key ids that the server accepts, with the same secret.
+pub const OTHER_KEYS: [&str; 3] = ["AKIAIOSFODNNOTHERONE", "AKIAIOSFODNNOTHERTWO", "AKIAIOSFODNNOTHERTRE"];
+
+/// The secret of the server's keys. Tests look for it where it must not be.
 pub const SECRET: &str = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY";
 
 /// An S3 server behind a fault proxy, and a home for the command.
@@ -50,6 +53,7 @@ impl Lab {
         assert!(Path::new("/dev/fuse").exists(), "these tests mount for real, and there is no /dev/fuse here");
         let config = S3ServerConfig {
             access_key: "AKIAIOSFODNN7EXAMPLE".into(),
+            other_access_keys: OTHER_KEYS.map(str::to_owned).into(),
             secret_key: SECRET.into(),
             buckets: vec![BUCKET.into()],
             ..config
@@ -82,6 +86,29 @@ impl Lab {
     /// Puts an object below `s3://bucket/data`.
     pub fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
         self.server.put(BUCKET, &format!("data/{key}"), bytes.into());
+    }
+
+    /// Puts an object below `s3://bucket/other`, a second dataset.
+    pub fn put_other(&self, key: &str, bytes: impl Into<Vec<u8>>) {
+        self.server.put(BUCKET, &format!("other/{key}"), bytes.into());
+    }
+
+    /// The URL of the dataset that [`Self::put_other`] fills.
+    pub fn other_url(&self) -> String {
+        format!("s3://{BUCKET}/other")
+    }
+
+    /// Has the server refuse these keys from now on, and accept all others that it knows.
+    pub fn revoke(&self, keys: &[&str]) {
+        let revoked: Vec<String> = keys.iter().map(|key| format!("Credential={key}/")).collect();
+        self.proxy.set_hook(move |request| {
+            let signed = request.header("authorization").unwrap_or_default();
+            if revoked.iter().any(|key| signed.contains(key)) {
+                Fault::Status { status: 403, code: "AccessDenied" }
+            } else {
+                Fault::None
+            }
+        });
     }
 
     /// GETs of an object below `s3://bucket/data` since the last reset.

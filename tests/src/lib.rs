@@ -17,7 +17,7 @@ mod plugin;
 mod process;
 
 pub use keeper::Keeper;
-pub use lab::{BUCKET, Lab, SECRET};
+pub use lab::{BUCKET, Lab, OTHER_KEYS, SECRET};
 pub use larderd::{Larderd, TOKEN};
 pub use mount::Mount;
 pub use plugin::Plugin;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use larder_dataset::{DatasetSpec, SnapshotId};
 use larder_import::Progress;
-use larder_origin::{Origin, OriginConfig};
+use larder_origin::{Origin, OriginConfig, OriginUrl};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -22,7 +22,7 @@ use super::error::NodeError;
 use crate::home::Home;
 use crate::manifest_file::{MappedManifest, open_manifest};
 use crate::request::{Credentials, DatasetRequest};
-use crate::source::{ResolvedSource, check_access, open_source, resolve, short_hash};
+use crate::source::{ResolvedSource, SourceError, check_access, open_source, resolve, short_hash};
 
 /// The longest time that a caller may wait.
 const WAIT_MOST: Duration = Duration::from_secs(60);
@@ -129,6 +129,17 @@ impl Finder {
         request.origin_config(&self.origin)
     }
 
+    /// The origin of a dataset, for a request. Sends no request to it.
+    pub(super) fn origin(
+        &self,
+        manifest: &MappedManifest,
+        request: &DatasetRequest,
+    ) -> Result<Arc<dyn Origin>, NodeError> {
+        let (_, url) = manifest.name_and_origin()?;
+        let url: OriginUrl = url.parse().map_err(SourceError::Origin)?;
+        Ok(larder_origin::open(&url, &self.origin_config(request)).map_err(SourceError::Origin)?)
+    }
+
     /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; the look-up continues after that.
     /// Cancel-safe.
     pub(super) async fn prepare(
@@ -208,15 +219,18 @@ impl Finder {
         }
         let spec = &request.spec;
         let config = self.origin_config(request);
-        let source = match open_source(self.kept_manifest(id)?, &config) {
-            Ok(source) => source,
+        let (source, lost) = match open_source(self.kept_manifest(id)?, &config) {
+            Ok(source) => (source, false),
             // The folder of manifests was lost.
-            Err(_) => resolve(&spec.source, &config, &self.home, &larder_import::Silent).await?,
+            Err(_) => (resolve(&spec.source, &config, &self.home, &larder_import::Silent).await?, true),
         };
         let found = dataset_id(&source.manifest, spec.endpoint.as_deref());
         if found != id {
             let found = source.manifest.snapshot().to_string();
             return Err(NodeError::Snapshot { wanted: format!("that of mount {id}"), found });
+        }
+        if lost && let Err(error) = self.keep_manifest(id, &source) {
+            warn!(mount = id, %error, "cannot keep the manifest for the next start");
         }
         Ok(Found { id: found, manifest: source.manifest, origin: source.origin })
     }

@@ -1,9 +1,10 @@
 //! A FUSE connection and everything that is needed to serve it again.
 
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use larder_daemon_api::handover::is_alive;
 use larder_daemon_api::v1;
-use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::mount_id::MountId;
 
@@ -14,28 +15,41 @@ pub struct Connection {
     pub mount: MountId,
     /// The device.
     pub fd: OwnedFd,
-    /// The dataset that it serves, with credentials, as larderd was given it.
-    pub dataset: v1::Dataset,
     /// The kernel's INIT request.
     pub init: Vec<u8>,
+    dataset: Mutex<v1::Dataset>,
 }
 
 impl Connection {
+    /// A connection that serves `dataset`, with its credentials.
+    pub fn new(mount: MountId, fd: OwnedFd, init: Vec<u8>, dataset: v1::Dataset) -> Self {
+        Self { mount, fd, init, dataset: Mutex::new(dataset) }
+    }
+
     /// False once the kernel has ended it.
     pub fn is_alive(&self) -> bool {
         is_alive(&self.fd)
     }
 
-    pub(crate) fn to_wire(&self) -> v1::Connection {
-        v1::Connection { mount: self.mount.to_string(), dataset: Some(self.dataset.clone()), init: self.init.clone() }
+    /// The credentials with which its dataset is read.
+    pub fn credentials(&self) -> Option<v1::Credentials> {
+        self.dataset().credentials.clone()
     }
-}
 
-/// False once the kernel has ended the connection: it was unmounted everywhere, or aborted.
-pub(crate) fn is_alive(fd: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(fd, PollFlags::IN)];
-    match rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-        Ok(_) => !polled[0].revents().contains(PollFlags::ERR),
-        Err(_) => true,
+    /// Replaces the credentials. False: they are the same.
+    pub(crate) fn renew(&self, credentials: Option<v1::Credentials>) -> bool {
+        let mut dataset = self.dataset();
+        let differ = dataset.credentials != credentials;
+        dataset.credentials = credentials;
+        differ
+    }
+
+    pub(crate) fn to_wire(&self, request: u64) -> v1::Connection {
+        let (mount, dataset) = (self.mount.to_string(), Some(self.dataset().clone()));
+        v1::Connection { mount, dataset, init: self.init.clone(), request }
+    }
+
+    fn dataset(&self) -> MutexGuard<'_, v1::Dataset> {
+        self.dataset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

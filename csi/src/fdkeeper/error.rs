@@ -24,6 +24,12 @@ pub enum KeeperError {
         /// Why.
         source: io::Error,
     },
+    /// There was no answer in time.
+    #[error("larderd did not answer within {seconds} s")]
+    Silent {
+        /// The time that it had.
+        seconds: u64,
+    },
     /// Too many requests wait already.
     #[error("too many requests wait for larderd")]
     Busy,

@@ -36,6 +36,12 @@ pub enum PublishError {
     /// larderd did not prepare the dataset.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
+    /// larderd cannot read what the pod's own credentials can.
+    #[error(
+        "the volume's Secret only checks that the pod may read the dataset; it is read with larderd's own credentials, from the \
+         Secret larder-origin, and with these: {0}"
+    )]
+    OwnCredentials(#[source] DaemonError),
     /// larderd did not accept the connection.
     #[error(transparent)]
     Keeper(#[from] KeeperError),

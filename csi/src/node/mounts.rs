@@ -40,19 +40,24 @@ impl Mounts {
         Self { records, mounter, keeper, busy: BusyTargets::default(), locks: MountLocks::default() }
     }
 
-    /// Shows a mount named `dataset_name` at the target of `record`, and makes the mount if there is none. On failure
-    /// nothing is left behind: the kubelet does not unpublish a volume that was never published.
+    /// Shows a mount named `dataset_name` at the target of `record`, and makes the mount if there is none. With `renew`, a
+    /// mount that exists is read with the credentials of `dataset` from now on. On failure nothing is left behind: the
+    /// kubelet does not unpublish a volume that was never published.
     pub(crate) async fn place(
         self: &Arc<Self>,
         target: &TargetPath,
         record: Record,
         dataset_name: &str,
         dataset: v1::Dataset,
+        renew: bool,
         _busy: &Busy,
     ) -> Result<(), PublishError> {
         let mount = record.mount.clone();
         let _lock = self.locks.lock(&mount).await;
         let placed = async {
+            if renew {
+                self.keeper.renew(&mount, dataset.credentials.clone()).await?;
+            }
             self.connect(&mount, dataset_name, dataset).await?;
             let (mounts, target, mount) = (Arc::clone(self), target.clone(), mount.clone());
             blocking(move || {
@@ -102,8 +107,7 @@ impl Mounts {
             move || mounts.mounter.begin(&mount, &name)
         })
         .await?;
-        let connection = Connection { mount: mount.clone(), fd: begun.fd, dataset, init: begun.init };
-        self.keeper.offer(connection).await?;
+        self.keeper.offer(Connection::new(mount.clone(), begun.fd, begun.init, dataset)).await?;
         let (mounts, mount) = (Arc::clone(self), mount.clone());
         blocking(move || mounts.mounter.raise_read_ahead(&mount)).await;
         Ok(())

@@ -1,7 +1,7 @@
 //! A fake larderd: it prepares every dataset, accepts connections over the handover socket, and serves an empty folder on
 //! each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -29,6 +29,15 @@ type Answer = Box<dyn Fn(&Dataset) -> Result<Outcome, Status> + Send>;
 struct State {
     served: Mutex<BTreeMap<String, Served>>,
     offered: Mutex<Vec<Connection>>,
+    /// Offers of these mounts wait.
+    held_up: Mutex<BTreeSet<String>>,
+    /// What each keeper said that it holds.
+    holds: Mutex<Vec<Vec<String>>>,
+    renewed: Mutex<Vec<Renew>>,
+    /// Dies when it is told of new credentials, before it has used them.
+    dies_of_renewal: AtomicBool,
+    /// Speaks the first version of the protocol.
+    older: bool,
     forgotten: Mutex<Vec<String>>,
     asked: Mutex<Vec<Dataset>>,
     answer: Mutex<Option<Answer>>,
@@ -61,8 +70,12 @@ pub(crate) fn mount_of(source: &str) -> String {
 impl FakeDaemon {
     /// Listens in `run_dir`.
     pub(crate) fn start(run_dir: &Path) -> Self {
+        Self::start_with(run_dir, State::default())
+    }
+
+    fn start_with(run_dir: &Path, state: State) -> Self {
         std::fs::create_dir_all(run_dir).unwrap();
-        let state = Arc::new(State::default());
+        let state = Arc::new(state);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let path = run_dir.join(GRPC_SOCKET);
         let _ = std::fs::remove_file(&path);
@@ -104,6 +117,46 @@ impl FakeDaemon {
         *self = Self::start(&self.run_dir.clone());
     }
 
+    /// Starts one of a version that answers one request after the other.
+    pub(crate) fn restart_as_older(&mut self) {
+        self.kill();
+        *self = Self::start_with(&self.run_dir.clone(), State { older: true, ..State::default() });
+    }
+
+    /// Starts a new one in which offers of this mount wait.
+    pub(crate) fn restart_holding_up(&mut self, mount: &str) {
+        self.kill();
+        let held_up = Mutex::new(BTreeSet::from([mount.to_owned()]));
+        *self = Self::start_with(&self.run_dir.clone(), State { held_up, ..State::default() });
+    }
+
+    /// Offers that wait are served.
+    pub(crate) fn let_through(&self) {
+        self.state.held_up.lock().unwrap().clear();
+    }
+
+    /// Ends the session when it is told of new credentials, without having used them.
+    pub(crate) fn die_of_renewal(&self, die: bool) {
+        self.state.dies_of_renewal.store(die, Ordering::Release);
+    }
+
+    /// What each keeper said that it holds.
+    pub(crate) fn holds(&self) -> Vec<Vec<String>> {
+        self.state.holds.lock().unwrap().clone()
+    }
+
+    /// The credentials that the keeper renewed, of which mount.
+    pub(crate) fn renewed(&self) -> Vec<(String, Option<Credentials>)> {
+        let renewed = self.state.renewed.lock().unwrap();
+        renewed.iter().map(|renew| (renew.mount.clone(), renew.credentials.clone())).collect()
+    }
+
+    /// The credentials with which a mount that it serves is read.
+    pub(crate) fn reads_with(&self, mount: &str) -> Option<Credentials> {
+        let served = self.state.served.lock().unwrap();
+        served[mount].connection.dataset.as_ref().unwrap().credentials.clone()
+    }
+
     /// Sets the answer of Prepare from now on.
     pub(crate) fn answer(&self, answer: impl Fn(&Dataset) -> Result<Outcome, Status> + Send + 'static) {
         *self.state.answer.lock().unwrap() = Some(Box::new(answer));
@@ -141,34 +194,64 @@ impl State {
         for served in self.served.lock().unwrap().values() {
             socket.send(Message::Held(served.connection.clone()), Some(served.fd.as_fd())).unwrap();
         }
-        socket.send(Message::held_end(), None).unwrap();
+        let version = if self.older { 0 } else { larder_daemon_api::handover::VERSION };
+        socket.send(Message::HeldEnd(HeldEnd { version }), None).unwrap();
+        let mut waiting = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
+            let held_up = |connection: &Connection| self.held_up.lock().unwrap().contains(&connection.mount);
+            for (connection, fd) in waiting.extract_if(.., |(connection, _)| !held_up(connection)) {
+                self.serve(socket, connection, fd);
+            }
             if !readable(socket) {
                 continue;
             }
-            let outcome = match socket.receive() {
+            match socket.receive() {
                 Ok(Some((Message::Offer(connection), Some(fd)))) => {
-                    self.offered.lock().unwrap().push(connection.clone());
-                    if self.refuse_offers.load(Ordering::Acquire) {
-                        Err("no room".to_owned())
+                    self.offered.lock().unwrap().push(Connection { request: 0, ..connection.clone() });
+                    if held_up(&connection) {
+                        waiting.push((connection, fd));
                     } else {
-                        let fd = Arc::new(fd);
-                        let responder = Responder::start(Arc::clone(&fd), &connection.init);
-                        let mount = connection.mount.clone();
-                        self.served.lock().unwrap().insert(mount, Served { connection, fd, _responder: responder });
-                        Ok(())
+                        self.serve(socket, connection, fd);
                     }
                 }
-                Ok(Some((Message::Forget(Forget { mount }), _))) => {
+                Ok(Some((Message::Forget(Forget { mount, request }), _))) => {
                     self.served.lock().unwrap().remove(&mount);
                     self.forgotten.lock().unwrap().push(mount);
-                    Ok(())
+                    self.answer(socket, request, Ok(()));
+                }
+                Ok(Some((Message::Holds(Holds { mounts }), _))) if !self.older => {
+                    self.holds.lock().unwrap().push(mounts);
+                }
+                Ok(Some((Message::Renew(renew), _))) if !self.older => {
+                    self.renewed.lock().unwrap().push(renew.clone());
+                    if self.dies_of_renewal.load(Ordering::Acquire) {
+                        return;
+                    }
+                    if let Some(served) = self.served.lock().unwrap().get_mut(&renew.mount) {
+                        served.connection.dataset.as_mut().unwrap().credentials = renew.credentials;
+                    }
+                    self.answer(socket, renew.request, Ok(()));
                 }
                 Ok(None) | Err(_) => return,
                 Ok(Some(other)) => panic!("{other:?}"),
-            };
-            let _ = socket.send(Message::answer(outcome), None);
+            }
         }
+    }
+
+    fn serve(&self, socket: &Socket, connection: Connection, fd: OwnedFd) {
+        let request = connection.request;
+        if self.refuse_offers.load(Ordering::Acquire) {
+            return self.answer(socket, request, Err("no room".to_owned()));
+        }
+        let fd = Arc::new(fd);
+        let responder = Responder::start(Arc::clone(&fd), &connection.init);
+        let mount = connection.mount.clone();
+        self.served.lock().unwrap().insert(mount, Served { connection, fd, _responder: responder });
+        self.answer(socket, request, Ok(()));
+    }
+
+    fn answer(&self, socket: &Socket, request: u64, outcome: Result<(), String>) {
+        let _ = socket.send(Message::answer(if self.older { 0 } else { request }, outcome), None);
     }
 }
 

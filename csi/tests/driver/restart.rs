@@ -7,7 +7,7 @@ use larder_csi::records::{Record, Records};
 use tonic::Code;
 
 use crate::fake::mount_of;
-use crate::rig::{Rig, SOURCE, list, plain, until};
+use crate::rig::{Rig, SOURCE, list, plain, request, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_larderd_is_offered_every_connection_with_the_same_init() {
@@ -27,6 +27,60 @@ async fn a_new_larderd_is_offered_every_connection_with_the_same_init() {
     assert_eq!(rig.fake.offered(), first);
     assert_eq!(first[0].dataset.as_ref().unwrap().snapshot, "5a".repeat(32));
     driver.unpublish("v", &target).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offer_that_waits_holds_up_neither_the_others_nor_a_new_mount() {
+    const SOURCES: [&str; 3] = ["s3://bucket/one", "s3://bucket/two", "s3://bucket/three"];
+    let mut rig = Rig::new();
+    let driver = rig.driver().await;
+    let targets = SOURCES.map(|source| rig.target(&source[12..]));
+    let publish = |index: usize| request("v", &targets[index], &[("source", SOURCES[index])]);
+    driver.publish(publish(0)).await.unwrap();
+    driver.publish(publish(1)).await.unwrap();
+    // Whichever of the two the plugin offers first.
+    for waits in [0, 1] {
+        rig.fake.restart_holding_up(&mount_of(SOURCES[waits]));
+        assert_eq!(list(&targets[1 - waits]).await.unwrap(), 0);
+        until("the driver is ready", || driver.driver.node.is_ready()).await;
+        driver.publish(publish(2)).await.unwrap();
+        assert_eq!(list(&targets[2]).await.unwrap(), 0);
+        driver.unpublish("v", &targets[2]).await.unwrap();
+        let mut holds = vec![mount_of(SOURCES[0]), mount_of(SOURCES[1])];
+        holds.sort();
+        assert_eq!(rig.fake.holds(), [holds], "larderd knew at once");
+        rig.fake.let_through();
+        assert_eq!(list(&targets[waits]).await.unwrap(), 0);
+    }
+    for target in &targets[..2] {
+        driver.unpublish("v", target).await.unwrap();
+    }
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_larderd_of_the_first_version_of_the_protocol_is_offered_every_connection() {
+    const SOURCES: [&str; 2] = ["s3://bucket/one", "s3://bucket/two"];
+    let mut rig = Rig::new();
+    let driver = rig.driver().await;
+    let targets = SOURCES.map(|source| rig.target(&source[12..]));
+    for (target, source) in targets.iter().zip(SOURCES) {
+        driver.publish(request("v", target, &[("source", source)])).await.unwrap();
+    }
+    rig.fake.restart_as_older();
+    for target in &targets {
+        assert_eq!(list(target).await.unwrap(), 0);
+    }
+    until("the driver is ready", || driver.driver.node.is_ready()).await;
+    let mut rotated = request("v", &rig.target("again"), &[("source", SOURCES[0])]);
+    rotated.secrets = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "s")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    driver.publish(rotated).await.unwrap();
+    for target in targets.iter().chain([&rig.target("again")]) {
+        driver.unpublish("v", target).await.unwrap();
+    }
     rig.assert_clean();
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Invariants: a packet is whole or an error. A message that should carry a descriptor and does not is an error. Every
 //! descriptor received is close-on-exec and owned, so none leaks whatever fails afterwards. Calls block, at most for the
-//! time passed to [`Socket::set_timeout`].
+//! time passed to [`Socket::set_send_timeout`] and [`Socket::set_receive_timeout`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use prost::Message as _;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -21,7 +22,10 @@ use rustix::net::{
 use crate::peer_uid::peer_uid;
 use crate::socket::SocketDir;
 pub use crate::v1::handover::Message;
-use crate::v1::{Answer, Connection, Forget, Handover, HeldEnd};
+use crate::v1::{Answer, Forget, Handover, HeldEnd, Holds};
+
+/// The version of the protocol that a daemon announces with the end of its list.
+pub const VERSION: u32 = 1;
 
 /// The largest packet: an INIT request is about a hundred bytes, credentials at most a few kilobytes.
 const PACKET_BYTES: usize = 64 << 10;
@@ -86,21 +90,19 @@ impl Socket {
         Ok((Self(one), Self(other)))
     }
 
-    /// A second handle of this end, to shut it down from another thread.
-    pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self(self.0.try_clone()?))
-    }
-
     /// Closes both directions: a blocked [`receive`](Self::receive) returns `None`.
     pub fn shut_down(&self) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
-    /// Limits how long a send or a receive may block; `None`: without limit.
-    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, timeout)?;
-        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, timeout)?;
-        Ok(())
+    /// Limits how long a send may block; `None`: without limit.
+    pub fn set_send_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, timeout)?)
+    }
+
+    /// Limits how long a receive may block; `None`: without limit.
+    pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, timeout)?)
     }
 
     /// The user that the other end ran as when it connected.
@@ -157,40 +159,36 @@ impl Socket {
             _ => Ok(Some((message, fd))),
         }
     }
-
-    /// Sends a request and waits for its answer. `Ok(Err(text))`: the other side refuses.
-    pub fn ask(&self, request: Message, fd: Option<BorrowedFd<'_>>) -> io::Result<Result<(), String>> {
-        self.send(request, fd)?;
-        match self.receive()? {
-            Some((Message::Answer(Answer { error }), _)) => Ok(if error.is_empty() { Ok(()) } else { Err(error) }),
-            Some(_) => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "larderd sent another message instead of an answer"))
-            }
-            None => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-}
-
-impl From<Connection> for Message {
-    fn from(connection: Connection) -> Self {
-        Self::Offer(connection)
-    }
 }
 
 impl Message {
-    /// The answer to an `offer` or a `forget`.
-    pub fn answer(outcome: Result<(), String>) -> Self {
-        Self::Answer(Answer { error: outcome.err().unwrap_or_default() })
+    /// The answer to a request.
+    pub fn answer(request: u64, outcome: Result<(), String>) -> Self {
+        Self::Answer(Answer { request, error: outcome.err().unwrap_or_default() })
     }
 
-    /// The message that a mount is gone.
-    pub fn forget(mount: &str) -> Self {
-        Self::Forget(Forget { mount: mount.to_owned() })
+    /// The request to forget a mount that is gone.
+    pub fn forget(request: u64, mount: &str) -> Self {
+        Self::Forget(Forget { request, mount: mount.to_owned() })
     }
 
-    /// The message that ends the list of held connections.
+    /// The list of the mounts that the keeper holds.
+    pub fn holds<'a>(mounts: impl IntoIterator<Item = &'a str>) -> Self {
+        Self::Holds(Holds { mounts: mounts.into_iter().map(str::to_owned).collect() })
+    }
+
+    /// The message that ends the list of the daemon's connections.
     pub fn held_end() -> Self {
-        Self::HeldEnd(HeldEnd {})
+        Self::HeldEnd(HeldEnd { version: VERSION })
+    }
+}
+
+/// False once the kernel has ended a FUSE connection: it was unmounted everywhere, or aborted.
+pub fn is_alive(fuse: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(fuse, PollFlags::IN)];
+    match rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(_) => !polled[0].revents().contains(PollFlags::ERR),
+        Err(_) => true,
     }
 }
 
@@ -199,9 +197,10 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
+    use crate::v1::Connection;
 
     fn connection(init: &[u8]) -> Connection {
-        Connection { mount: "m".to_owned(), dataset: None, init: init.to_vec() }
+        Connection { mount: "m".to_owned(), dataset: None, init: init.to_vec(), request: 0 }
     }
 
     #[test]
@@ -230,9 +229,9 @@ mod tests {
     #[test]
     fn an_answer_is_heard_and_a_closed_socket_is_the_end() {
         let (one, other) = Socket::pair().unwrap();
-        other.send(Message::answer(Err("no room".to_owned())), None).unwrap();
-        assert_eq!(one.ask(Message::forget("m"), None).unwrap(), Err("no room".to_owned()));
-        assert_eq!(other.receive().unwrap().unwrap().0, Message::forget("m"));
+        let answer = Message::answer(7, Err("no room".to_owned()));
+        other.send(answer.clone(), None).unwrap();
+        assert_eq!(one.receive().unwrap().unwrap().0, answer);
         drop(other);
         assert!(one.receive().unwrap().is_none());
     }

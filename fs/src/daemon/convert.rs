@@ -21,7 +21,7 @@ pub(super) fn request(dataset: &v1::Dataset) -> Result<DatasetRequest, InvalidDa
     })
 }
 
-fn credentials(given: &v1::Credentials) -> Credentials {
+pub(super) fn credentials(given: &v1::Credentials) -> Credentials {
     given.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 

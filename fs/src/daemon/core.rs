@@ -7,22 +7,33 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use larder_cachenode::Credentials;
 use larder_cachenode::node::{Found, Node, NodeConfig, NodeError, Prepared, StoreError};
 use larder_cachenode::request::DatasetRequest;
+use larder_daemon_api::handover::is_alive;
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
+use larder_dataset::Chain;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::convert;
 use super::error::DaemonError;
 use super::mounts::{Connection, Mount, Mounts};
+use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::mount::{MountConfig, unmount};
 
 /// How long a stop waits for mounts that are being made.
 const MAKING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The pause before a connection is tried again; it doubles up to [`PAUSE_MAX`].
+const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Background requests that the kernel keeps in flight on a connection.
+const MAX_BACKGROUND: u16 = 1024;
 
 /// How a daemon runs.
 #[derive(Clone, Debug)]
@@ -44,6 +55,7 @@ pub struct DaemonConfig {
 pub struct Daemon {
     pub(super) node: Arc<Node>,
     pub(super) mounts: Mounts,
+    pub(super) offers: Offers,
     pub(super) run_dir: PathBuf,
     pub(super) admin: Option<SocketAddr>,
     threads: usize,
@@ -60,8 +72,8 @@ impl Daemon {
         let node = Node::open(NodeConfig { socket: Some(run_dir.join(GRPC_SOCKET)), ..node })?;
         let (mounts, owner) = Mounts::new(Arc::clone(&node), stop_when_idle);
         node.runtime().spawn(owner.run());
-        let (started, keepers) = (Instant::now(), watch::Sender::new(0));
-        Ok(Arc::new(Self { node, mounts, run_dir, admin, threads, stop_when_idle, started, keepers }))
+        let (offers, started, keepers) = (Offers::default(), Instant::now(), watch::Sender::new(0));
+        Ok(Arc::new(Self { node, mounts, offers, run_dir, admin, threads, stop_when_idle, started, keepers }))
     }
 
     /// Cancelled when the daemon is to stop.
@@ -130,38 +142,103 @@ impl Daemon {
                 Ok(v1::prepare_response::Outcome::Importing(v1::Importing { files_listed }))
             }
             Prepared::Ready(found) => {
-                let served = self.join_served(&found, &request).await?;
+                let shows = |mount: &Arc<Mount>| mount.id == found.id && mount.connection.is_some();
+                let served = self.mounts.now().mounts.iter().any(shows) && self.node.joins(&found, &request)?;
+                // What a connection that could not be served lacked may be there now.
+                self.offers.try_again(&found.id);
                 Ok(v1::prepare_response::Outcome::Prepared(prepared(&found, served)?))
             }
         }
     }
 
-    /// True if a connection shows the dataset already, which then uses the request's credentials. Errors: `InUse`, if other
-    /// settings are requested.
-    async fn join_served(&self, found: &Found, request: &DatasetRequest) -> Result<bool, DaemonError> {
-        let shows = |mount: &Arc<Mount>| mount.id == found.id && mount.connection.is_some();
-        if !self.mounts.now().mounts.iter().any(shows) || !self.node.renew(found, request)? {
-            return Ok(false);
-        }
-        self.mounts.renewed(&found.id, request).await?;
-        Ok(true)
+    /// Has the dataset of a mount read with these credentials from now on.
+    pub(super) async fn renew(&self, id: &str, credentials: Option<Credentials>) -> Result<(), DaemonError> {
+        self.offers.renew(id, credentials.as_ref());
+        self.renew_served(id, credentials).await
     }
 
-    /// Notes that a keeper has offered all that it holds: what is served now, and the mounts that were `refused`. Blocks; not for
-    /// the runtime's threads.
-    pub(super) fn keeper_has_offered(&self, refused: &HashSet<String>) {
+    /// The same, without the connections that are not served yet.
+    pub(super) async fn renew_served(&self, id: &str, credentials: Option<Credentials>) -> Result<(), DaemonError> {
         let mounts = self.mounts.now().mounts;
-        let served = mounts.iter().filter(|mount| mount.connection.is_some()).map(|mount| &mount.id);
-        self.node.keep_only(&served.chain(refused).cloned().collect());
-        self.mounts.keeper_has_offered();
+        let Some(mount) = mounts.iter().rev().find(|mount| mount.id == id && mount.connection.is_some()) else {
+            return Ok(());
+        };
+        let request = DatasetRequest { credentials, ..mount.request.clone() };
+        self.node.renew(id, &request)?;
+        self.mounts.renewed(id, &request).await
     }
 
-    /// Serves a connection whose mount the keeper made.
-    pub(super) async fn offer(&self, offered: v1::Connection, fd: OwnedFd) -> Result<(), DaemonError> {
+    /// Notes which mounts the keeper holds: what was kept for others may be released. Blocks; not for the runtime's threads.
+    pub(super) fn keeper_holds(&self, mounts: HashSet<String>) {
+        let served = self.mounts.now().mounts.iter().map(|mount| mount.id.clone()).collect();
+        self.node.keep_only(&mounts);
+        self.offers.hold(mounts, &served);
+    }
+
+    /// Keeps nothing for a keeper that is gone, except what this process has of it. Blocks; not for the runtime's threads.
+    pub(super) fn keep_what_is_here(&self) {
+        self.node.keep_only(&self.offers.now().iter().map(|offer| offer.mount.clone()).collect());
+    }
+
+    /// Forgets a mount that is gone. If it is served, its session ends when the kernel releases it; until then there may be
+    /// readers. Blocks; not for the runtime's threads.
+    pub(super) fn forget(&self, mount: &str) {
+        self.offers.forget(mount);
+        self.node.let_go(mount);
+    }
+
+    /// Takes a connection whose mount the keeper made: from now on this process holds it. Errors: `Invalid`.
+    pub(super) fn take(&self, offered: v1::Connection, fd: OwnedFd) -> Result<Arc<Offer>, DaemonError> {
         let request = convert::request(&offered.dataset.unwrap_or_default())?;
-        let found = self.node.find_again(&offered.mount, &request).await?;
-        let config = ServeConfig { threads: self.threads, max_background: 1024 };
-        self.mounts.offer(found, request, Connection { fd, init: offered.init }, config).await?;
+        Ok(self.offers.add(offered.mount, Connection { fd, init: offered.init }, request))
+    }
+
+    /// Serves a connection that was taken. On failure it is refused, unless the keeper holds it: then it is tried until it
+    /// is served or its mount is gone.
+    pub(super) async fn serve_offer(self: &Arc<Self>, offer: Arc<Offer>) -> Result<(), DaemonError> {
+        let Some(outcome) = offer.gone.run_until_cancelled(self.try_offer(&offer)).await else { return Ok(()) };
+        if self.offers.tried(&offer, outcome.is_ok()) {
+            let error = outcome.as_ref().err().map(|error| Chain(error).to_string());
+            warn!(mount = offer.mount, error, "a mount that pods use cannot be served yet");
+            self.node.runtime().spawn(Arc::clone(self).keep_trying(offer));
+        }
+        outcome
+    }
+
+    async fn keep_trying(self: Arc<Self>, offer: Arc<Offer>) {
+        let mut pause = PAUSE;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = offer.changed.notified() => {}
+                () = offer.gone.cancelled() => {}
+                () = self.stopping().cancelled() => return,
+            }
+            if !is_alive(&offer.connection.fd) {
+                self.offers.give_up(&offer);
+            }
+            match offer.gone.run_until_cancelled(self.try_offer(&offer)).await {
+                None => return debug!(mount = offer.mount, "a mount ended before it could be served"),
+                Some(Ok(())) => return info!(mount = offer.mount, "a mount that pods use is served at last"),
+                Some(Err(error)) => debug!(mount = offer.mount, error = %Chain(&error), "a mount cannot be served yet"),
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn try_offer(&self, offer: &Arc<Offer>) -> Result<(), DaemonError> {
+        let request = offer.request();
+        // May ask the origin. What follows is done by one job at a time, and waits for the disk only.
+        let found = self.node.find_again(&offer.mount, &request).await?;
+        let config = ServeConfig { threads: self.threads, max_background: MAX_BACKGROUND };
+        self.mounts.offer(found, request.clone(), Arc::clone(&offer.connection), config).await?;
+        let mut used = request;
+        while !self.offers.remove_served(offer, &used) {
+            used = offer.request();
+            if let Err(error) = self.renew_served(&offer.mount, used.credentials.clone()).await {
+                warn!(mount = offer.mount, error = %Chain(&error), "new credentials of a dataset cannot be used");
+            }
+        }
         Ok(())
     }
 }

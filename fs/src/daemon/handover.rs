@@ -1,27 +1,23 @@
 //! Takes FUSE connections from the keeper, and hands a restarted keeper those that this daemon holds. There is one keeper at
-//! a time: a newer one replaces an older one, which is dead or about to be.
+//! a time: a newer one replaces an older one, which is dead or about to be. What the older one had sent is taken first.
+//!
+//! Requests are answered as they are done, each by itself: one that waits for an origin holds up no other.
 
-use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use larder_cachenode::node::Node;
 use larder_daemon_api::handover::{Listener, Message, Socket};
 use larder_daemon_api::v1;
-use larder_daemon_api::v1::Forget;
 use larder_dataset::Chain;
-use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::convert;
 use super::core::Daemon;
 use super::error::DaemonError;
-
-/// The longest that a keeper takes between two offers of the connections that it holds.
-const OFFERS_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long no keeper may be connected before its datasets count as closed. A plugin that is replaced is back in seconds.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,7 +37,7 @@ pub(super) async fn serve(daemon: Arc<Daemon>, path: PathBuf) -> anyhow::Result<
 }
 
 fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
-    let mut last: Option<Socket> = None;
+    let mut last: Option<(Arc<Socket>, JoinHandle<()>)> = None;
     loop {
         let socket = listener.accept()?;
         let uid = socket.peer_uid();
@@ -49,91 +45,99 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
             warn!(?uid, "rejected a process of another user at the handover socket");
             continue;
         }
-        if let Some(last) = last.take() {
-            last.shut_down();
+        if let Some((socket, thread)) = last.take() {
+            socket.shut_down();
+            // It takes what its keeper had sent, which nobody else may have, and waits for nothing else.
+            let _ = thread.join();
         }
-        last = Some(socket.try_clone()?);
-        let daemon = Arc::clone(daemon);
+        let socket = Arc::new(socket);
+        let (daemon, talking) = (Arc::clone(daemon), Arc::clone(&socket));
         let talk = move || {
             daemon.keepers.send_modify(|count| *count += 1);
-            match talk(&daemon, &socket) {
+            match talk(&daemon, &talking) {
                 Ok(()) => info!("keeper disconnected; its mounts go on"),
                 Err(error) => warn!(%error, "keeper disconnected; its mounts go on"),
             }
             daemon.keepers.send_modify(|count| *count -= 1);
         };
-        std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)?;
+        last = Some((socket, std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)?));
     }
 }
 
 /// Lets go of the datasets that are kept for a keeper when none has been connected for a while: a connection that this daemon does
-/// not serve ends with its keeper. Returns with the daemon.
-pub(super) async fn without_keeper(node: Arc<Node>, mut keepers: watch::Receiver<usize>) -> anyhow::Result<()> {
+/// not have ends with its keeper. Returns with the daemon.
+pub(super) async fn without_keeper(daemon: Arc<Daemon>) -> anyhow::Result<()> {
+    let mut keepers = daemon.keepers.subscribe();
     while keepers.wait_for(|&count| count == 0).await.is_ok() {
         let back = async { keepers.wait_for(|&count| count > 0).await.is_ok() };
         if tokio::time::timeout(KEEPER_TIMEOUT, back).await.is_err() {
             info!("no larder-csi is connected: the datasets of its mounts count as closed");
-            let node = Arc::clone(&node);
-            tokio::task::spawn_blocking(move || node.keep_only(&HashSet::new())).await?;
+            let daemon = Arc::clone(&daemon);
+            tokio::task::spawn_blocking(move || daemon.keep_what_is_here()).await?;
             let _ = keepers.wait_for(|&count| count > 0).await;
         }
     }
     Ok(())
 }
 
-fn talk(daemon: &Arc<Daemon>, socket: &Socket) -> std::io::Result<()> {
-    socket.set_timeout(Some(SEND_TIMEOUT))?;
+fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
+    socket.set_send_timeout(Some(SEND_TIMEOUT))?;
     return_held(daemon, socket)?;
     socket.send(Message::held_end(), None)?;
-    // The keeper offers what this daemon lacks without pausing in between; its first silence means that it has finished.
-    socket.set_timeout(Some(OFFERS_PAUSE))?;
-    let mut refused = HashSet::new();
-    loop {
-        let (message, fd) = match socket.receive() {
-            Ok(Some(received)) => received,
-            Ok(None) => return Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                daemon.keeper_has_offered(&refused);
-                socket.set_timeout(None)?;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let outcome = match (message, fd) {
+    while let Some((message, fd)) = socket.receive()? {
+        match (message, fd) {
+            (Message::Holds(v1::Holds { mounts }), _) => daemon.keeper_holds(mounts.into_iter().collect()),
             (Message::Offer(connection), Some(fd)) => {
-                let mount = connection.mount.clone();
-                let outcome = daemon.node.runtime().block_on(daemon.offer(connection, fd));
-                if outcome.is_err() {
-                    refused.insert(mount);
-                }
-                outcome
+                let request = connection.request;
+                let taken = daemon.take(connection, fd);
+                let (daemon, socket) = (Arc::clone(daemon), Arc::clone(socket));
+                daemon.node.runtime().clone().spawn(async move {
+                    let outcome = match taken {
+                        Ok(offer) => daemon.serve_offer(offer).await,
+                        Err(error) => Err(error),
+                    };
+                    // A keeper that is gone needs no answer.
+                    let _ = tokio::task::spawn_blocking(move || answer(&socket, request, outcome)).await;
+                });
             }
-            // A session that runs ends when the kernel releases the mount; until then there may be readers.
-            (Message::Forget(Forget { mount }), _) => {
-                daemon.node.let_go(&mount);
-                Ok(())
+            (Message::Renew(v1::Renew { mount, credentials, request }), _) => {
+                let credentials = credentials.as_ref().map(convert::credentials);
+                // In order: the last one stays. This asks no origin.
+                let outcome = daemon.node.runtime().block_on(daemon.renew(&mount, credentials));
+                answer(socket, request, outcome)?;
             }
-            _ => Err(DaemonError::Invalid {
-                field: "message",
-                what: "the keeper sends offer and forget only".to_owned(),
-            }),
-        };
-        socket.send(Message::answer(outcome.map_err(|error| Chain(&error).to_string())), None)?;
+            (Message::Forget(v1::Forget { mount, request }), _) => {
+                daemon.forget(&mount);
+                answer(socket, request, Ok(()))?;
+            }
+            (Message::Held(_) | Message::HeldEnd(_) | Message::Answer(_) | Message::Offer(_), _) => {
+                return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "the keeper sent an odd message"));
+            }
+        }
     }
+    Ok(())
 }
 
-/// Sends the connections that are held here. It keeps no hold on them, since a mount lives for as long as a descriptor of its
-/// connection is open.
+fn answer(socket: &Socket, request: u64, outcome: Result<(), DaemonError>) -> std::io::Result<()> {
+    socket.send(Message::answer(request, outcome.map_err(|error| Chain(&error).to_string())), None)
+}
+
+/// Sends the connections that this process has. It keeps no hold on them, since a mount lives for as long as a descriptor of
+/// its connection is open.
 fn return_held(daemon: &Daemon, socket: &Socket) -> std::io::Result<()> {
-    let mounts = daemon.mounts.now().mounts;
-    let held = mounts.iter().filter_map(|mount| Some((mount, mount.connection.as_ref()?)));
-    info!(held = held.clone().count(), "keeper connected");
-    // The newest first: a mount that was unmounted while files were in use may still be served beside its successor, and
-    // the keeper takes the first of a name.
-    for (mount, connection) in held.rev() {
-        let dataset = Some(convert::dataset(&mount.request));
-        let held = v1::Connection { mount: mount.id.clone(), dataset, init: connection.init.clone() };
+    // In this order, since an offer becomes a mount. The newest first: a mount that was unmounted while files were in use
+    // may still be served beside its successor, and the keeper takes the first of a name.
+    let (offers, mounts) = (daemon.offers.now(), daemon.mounts.now().mounts);
+    let offered = offers.iter().rev().map(|offer| (&offer.mount, offer.request(), &offer.connection));
+    let served =
+        mounts.iter().rev().filter_map(|mount| Some((&mount.id, mount.request.clone(), mount.connection.as_ref()?)));
+    let mut count = 0;
+    for (mount, request, connection) in offered.chain(served) {
+        let (mount, dataset) = (mount.clone(), Some(convert::dataset(&request)));
+        let held = v1::Connection { mount, dataset, init: connection.init.clone(), request: 0 };
         socket.send(Message::Held(held), Some(connection.fd.as_fd()))?;
+        count += 1;
     }
+    info!(held = count, "keeper connected");
     Ok(())
 }

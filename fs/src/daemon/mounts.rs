@@ -62,8 +62,6 @@ pub(super) struct State {
     pub(super) mounts: Vec<Arc<Mount>>,
     /// True once there was a mount.
     pub(super) had_mounts: bool,
-    /// A keeper has offered all the connections that it holds.
-    pub(super) keeper_offered: bool,
     /// Connections that were handed over.
     pub(super) connections_taken: u64,
     /// Jobs that run or wait.
@@ -77,8 +75,6 @@ enum Event {
     Show(Job),
     /// Newer credentials for the connections of a dataset proved good.
     Renewed { id: String, request: DatasetRequest },
-    /// A keeper has offered all that it holds.
-    KeeperOffered,
     /// The session of a mount has ended.
     Ended { number: u64, outcome: io::Result<()> },
 }
@@ -98,14 +94,14 @@ enum Target {
     /// At a folder, by a mount of our own.
     Folder(MountConfig),
     /// Over a connection whose mount the keeper made.
-    Connection(Connection, ServeConfig),
+    Connection(Arc<Connection>, ServeConfig),
 }
 
 /// A job that is done, apart from its place in the state.
 #[derive(Debug)]
 struct Done {
     open: OpenDataset,
-    connection: Option<Connection>,
+    connection: Option<Arc<Connection>>,
     dir: Option<PathBuf>,
 }
 
@@ -179,7 +175,7 @@ impl Mounts {
         &self,
         found: Found,
         request: DatasetRequest,
-        connection: Connection,
+        connection: Arc<Connection>,
         config: ServeConfig,
     ) -> Shown {
         self.show(found, request, Target::Connection(connection, config)).await
@@ -194,12 +190,6 @@ impl Mounts {
     /// Notes newer credentials for the connections of a dataset.
     pub(super) async fn renewed(&self, id: &str, request: &DatasetRequest) -> Result<(), DaemonError> {
         self.send(Event::Renewed { id: id.to_owned(), request: request.clone() }).await
-    }
-
-    /// Notes that a keeper has offered all that it holds. Blocks; not for the runtime's threads.
-    pub(super) fn keeper_has_offered(&self) {
-        // The owner is gone only when the daemon is.
-        let _ = self.events.blocking_send(Event::KeeperOffered);
     }
 
     async fn send(&self, event: Event) -> Result<(), DaemonError> {
@@ -260,7 +250,6 @@ impl Owner {
         match event {
             Event::Show(job) => self.waiting.push_back(job),
             Event::Renewed { id, request } => self.renewed(&id, &request),
-            Event::KeeperOffered => self.state.keeper_offered = true,
             Event::Ended { number, outcome } => self.ended(number, outcome),
         }
         self.publish();
@@ -295,14 +284,8 @@ impl Owner {
     fn finish(&mut self, done: Result<Done, DaemonError>) {
         let Some(Running { number, request, reply, ended, .. }) = self.running.take() else { return };
         let shown = done.map(|Done { open, connection, dir }| {
-            let mount = Arc::new(Mount {
-                number,
-                id: open.id().to_owned(),
-                summary: open.summary(),
-                request,
-                connection: connection.map(Arc::new),
-                dir,
-            });
+            let mount =
+                Arc::new(Mount { number, id: open.id().to_owned(), summary: open.summary(), request, connection, dir });
             if mount.connection.is_some() {
                 info!(mount = mount.id, "connection taken");
                 self.state.connections_taken += 1;

@@ -26,7 +26,8 @@ use crate::mount::unmount;
 /// Requests that are worked on at once; more wait.
 const CONCURRENCY: usize = 64;
 
-/// How long a daemon that has just started is not ready unless a keeper has come: its connections come first.
+/// How long a daemon that has just started is not ready unless a keeper has come and each connection that it holds was served
+/// or tried: they come first. One dataset that cannot be opened does not take longer than this.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves gRPC at `socket` until the daemon stops.
@@ -163,7 +164,7 @@ impl Admin for Daemon {
         if self.stopping().is_cancelled() {
             return Err("stopping".to_owned());
         }
-        if self.mounts.now().keeper_offered || self.started.elapsed() > KEEPER_TIMEOUT {
+        if self.offers.all_tried() || self.started.elapsed() > KEEPER_TIMEOUT {
             Ok(())
         } else {
             Err("waiting for the connections that larder-csi keeps".to_owned())

@@ -8,9 +8,11 @@ use std::net::SocketAddr;
 pub struct S3ServerConfig {
     /// The address to listen on; port 0 picks a free port.
     pub address: SocketAddr,
-    /// The only key id that has access.
+    /// The key id that has access.
     pub access_key: String,
-    /// Its secret.
+    /// More key ids that have access, with the same secret.
+    pub other_access_keys: Vec<String>,
+    /// Their secret.
     pub secret_key: String,
     /// Buckets that exist from the start; a put creates others.
     pub buckets: Vec<String>,
@@ -24,6 +26,7 @@ impl Default for S3ServerConfig {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             access_key: "larder".into(),
+            other_access_keys: Vec::new(),
             secret_key: "larder-secret".into(),
             buckets: Vec::new(),
             unchecked_gets: false,
@@ -36,6 +39,7 @@ impl fmt::Debug for S3ServerConfig {
         f.debug_struct("S3ServerConfig")
             .field("address", &self.address)
             .field("access_key", &self.access_key)
+            .field("other_access_keys", &self.other_access_keys)
             .field("buckets", &self.buckets)
             .field("unchecked_gets", &self.unchecked_gets)
             .finish_non_exhaustive()

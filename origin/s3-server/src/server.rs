@@ -51,7 +51,11 @@ impl S3Server {
             store.create_bucket(bucket);
         }
         let mut builder = S3ServiceBuilder::new(Service::new(Arc::clone(&store)));
-        builder.set_auth(SimpleAuth::from_single(config.access_key.clone(), config.secret_key.clone()));
+        let mut keys = SimpleAuth::new();
+        for key in std::iter::once(&config.access_key).chain(&config.other_access_keys) {
+            keys.register(key.clone(), config.secret_key.clone().into());
+        }
+        builder.set_auth(keys);
         let unchecked = config.unchecked_gets.then(|| Arc::clone(&store));
         let accepting = tokio::spawn(accept(listener, builder.build(), unchecked));
         Ok(Self { address, config, store, accepting })

@@ -36,7 +36,8 @@ const UNCLAIMED: [&str; 17] = [
     "Volume Cloning not supported",
 ];
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+/// Waits at most 30 s.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
         assert!(started.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
@@ -113,7 +114,8 @@ fn bytes(i: u64) -> Vec<u8> {
     (0..10_000 + i * 7919 % 50_000).map(|n| (n.wrapping_mul(i + 1) >> 3) as u8).collect()
 }
 
-fn publish(lab: &Lab, target: &Path) -> csi::NodePublishVolumeRequest {
+/// The request to publish the lab's dataset at a target, with the lab's own keys.
+pub(crate) fn publish(lab: &Lab, target: &Path) -> csi::NodePublishVolumeRequest {
     csi::NodePublishVolumeRequest {
         volume_id: "volume".to_owned(),
         target_path: target.display().to_string(),

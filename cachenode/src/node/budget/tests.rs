@@ -367,7 +367,7 @@ async fn a_dataset_has_the_size_and_policy_of_its_first_opening_and_connections_
     let before = has(&shown);
     let other = DatasetSpec { policy: Some(PolicyKind::Lru), ..sized(80_000) };
     let (found, request) = world.find("set", 10, other.clone()).await;
-    assert!(world.node.renew(&found, &request).unwrap(), "another pod is welcome");
+    assert!(world.node.joins(&found, &request).unwrap(), "another pod is welcome");
     let second = world.node.open_dataset(found.clone(), &request, User::Connection).await.unwrap();
     let refused = world.node.open_dataset(found, &request, User::Mount).await.unwrap_err();
     assert!(matches!(refused, NodeError::InUse { .. }), "{refused}");

@@ -233,7 +233,7 @@ pub struct CachedDataset {
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Handover {
-    #[prost(oneof = "handover::Message", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "handover::Message", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub message: ::core::option::Option<handover::Message>,
 }
 /// Nested message and enum types in `Handover`.
@@ -251,6 +251,10 @@ pub mod handover {
         Forget(super::Forget),
         #[prost(message, tag = "5")]
         Answer(super::Answer),
+        #[prost(message, tag = "6")]
+        Holds(super::Holds),
+        #[prost(message, tag = "7")]
+        Renew(super::Renew),
     }
 }
 /// A FUSE connection, with everything that is needed to serve it again.
@@ -266,15 +270,45 @@ pub struct Connection {
     /// The kernel's FUSE_INIT request, as it was read.
     #[prost(bytes = "vec", tag = "3")]
     pub init: ::prost::alloc::vec::Vec<u8>,
+    /// Of an offer: its number in the session, from 1.
+    #[prost(uint64, tag = "4")]
+    pub request: u64,
 }
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct HeldEnd {}
+pub struct HeldEnd {
+    /// The daemon's version of this protocol. 0: it answers one request after the other, in their order and without their
+    /// numbers, and knows neither `holds` nor `renew`. 1: as described here.
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+}
+/// All the mounts whose connections the keeper holds. The daemon serves those until they end, however often that fails, and
+/// need not keep anything for others. There is no answer.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Holds {
+    #[prost(string, repeated, tag = "1")]
+    pub mounts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Reads of the mount's dataset use these credentials from now on.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Renew {
+    #[prost(string, tag = "1")]
+    pub mount: ::prost::alloc::string::String,
+    /// As in Dataset.
+    #[prost(message, optional, tag = "2")]
+    pub credentials: ::core::option::Option<Credentials>,
+    #[prost(uint64, tag = "3")]
+    pub request: u64,
+}
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Forget {
     #[prost(string, tag = "1")]
     pub mount: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub request: u64,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -282,6 +316,9 @@ pub struct Answer {
     /// Empty: done.
     #[prost(string, tag = "1")]
     pub error: ::prost::alloc::string::String,
+    /// Of which request.
+    #[prost(uint64, tag = "2")]
+    pub request: u64,
 }
 /// Generated client implementations.
 pub mod daemon_client {
@@ -389,7 +426,8 @@ pub mod daemon_client {
             self.inner.unary(req, path, codec).await
         }
         /// Finds a dataset's snapshot with the caller's credentials, which must be able to read it, and lists the origin if it was
-        /// not listed before. Waits at most wait_ms; longer work continues, and the next call reports its progress.
+        /// not listed before. Changes nothing for those who read the dataset already. Waits at most wait_ms; longer work continues,
+        /// and the next call reports its progress.
         /// INVALID_ARGUMENT: a field is wrong; the message names it. NOT_FOUND: there is no such dataset. PERMISSION_DENIED:
         /// these credentials may not read it. FAILED_PRECONDITION: the origin has another snapshot, or the dataset is already
         /// served with other settings. UNAVAILABLE: the origin does not answer.
@@ -537,7 +575,8 @@ pub mod daemon_server {
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
         /// Finds a dataset's snapshot with the caller's credentials, which must be able to read it, and lists the origin if it was
-        /// not listed before. Waits at most wait_ms; longer work continues, and the next call reports its progress.
+        /// not listed before. Changes nothing for those who read the dataset already. Waits at most wait_ms; longer work continues,
+        /// and the next call reports its progress.
         /// INVALID_ARGUMENT: a field is wrong; the message names it. NOT_FOUND: there is no such dataset. PERMISSION_DENIED:
         /// these credentials may not read it. FAILED_PRECONDITION: the origin has another snapshot, or the dataset is already
         /// served with other settings. UNAVAILABLE: the origin does not answer.

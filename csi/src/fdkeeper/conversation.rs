@@ -1,0 +1,204 @@
+//! One session with larderd.
+//!
+//! It begins by making both sides hold the same connections: the keeper takes over those that larderd holds and the keeper
+//! does not (the plugin was restarted), says which ones it holds, and offers those that larderd lacks (larderd was
+//! restarted). Then it passes requests on. Nothing waits for an answer: a dataset that cannot be opened holds up neither
+//! the other offers nor a new mount.
+//!
+//! Invariants: larderd has the keeper's credentials of every connection, or is being told. A new connection is held once
+//! larderd has accepted it, if the requester still wants it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use larder_daemon_api::handover::{Message, Socket, is_alive};
+use larder_daemon_api::v1;
+use tracing::{debug, info, warn};
+
+use crate::fdkeeper::connection::Connection;
+use crate::fdkeeper::error::KeeperError;
+use crate::fdkeeper::keeping::{Keeping, Reply, Request};
+use crate::mount_id::MountId;
+
+/// One session with larderd.
+#[derive(Debug)]
+pub(crate) struct Conversation<'a> {
+    keeping: &'a Keeping,
+    socket: Socket,
+    /// larderd's version of the protocol.
+    version: u32,
+    /// The number of the last request.
+    last: u64,
+    /// What larderd has not answered, by the number of the request.
+    asked: BTreeMap<u64, Asked>,
+}
+
+/// A request that larderd has not answered.
+#[derive(Debug)]
+enum Asked {
+    /// To serve a connection that the keeper holds.
+    Again(MountId),
+    /// To serve a new connection.
+    New(Arc<Connection>, Reply),
+    /// To renew or forget a connection, for a requester or of the keeper's own accord.
+    Other(MountId, Option<Reply>),
+}
+
+impl<'a> Conversation<'a> {
+    /// Makes both sides hold the same connections.
+    pub(crate) fn begin(keeping: &'a Keeping, socket: Socket) -> io::Result<Self> {
+        let mut this = Self { keeping, socket, version: 0, last: 0, asked: BTreeMap::new() };
+        let mut held = BTreeSet::new();
+        let (mut dead, mut outdated) = (Vec::new(), Vec::new());
+        loop {
+            let (connection, fd) = match this.socket.receive()?.ok_or(io::ErrorKind::UnexpectedEof)? {
+                (Message::HeldEnd(v1::HeldEnd { version }), _) => {
+                    this.version = version;
+                    break;
+                }
+                (Message::Held(connection), Some(fd)) => (connection, fd),
+                _ => return Err(invalid("larderd does not list the connections that it holds")),
+            };
+            let mount = MountId::try_from(connection.mount).map_err(invalid)?;
+            if !is_alive(&fd) {
+                dead.push(mount);
+                continue;
+            }
+            let dataset = connection.dataset.unwrap_or_default();
+            let mut connections = keeping.connections();
+            match connections.get(&mount).filter(|ours| ours.is_alive()) {
+                // A session that broke before larderd heard of new credentials.
+                Some(ours) if ours.credentials() != dataset.credentials => outdated.push(Arc::clone(ours)),
+                Some(_) => {}
+                None => {
+                    info!(%mount, "take over a connection from larderd");
+                    keeping.counters.takeovers.fetch_add(1, Ordering::Relaxed);
+                    let ours = Connection::new(mount.clone(), fd, connection.init, dataset);
+                    connections.insert(mount.clone(), Arc::new(ours));
+                }
+            }
+            held.insert(mount);
+        }
+        let ours: Vec<_> = keeping.connections().values().filter(|ours| ours.is_alive()).cloned().collect();
+        if this.version > 0 {
+            this.socket.send(Message::holds(ours.iter().map(|ours| ours.mount.as_str())), None)?;
+        }
+        for mount in dead {
+            debug!(%mount, "larderd holds a connection that has ended");
+            this.forget(&mount, None)?;
+        }
+        for connection in outdated {
+            this.renew(&connection, None)?;
+        }
+        for connection in ours.iter().filter(|ours| !held.contains(&ours.mount)) {
+            this.offer(connection, Asked::Again(connection.mount.clone()))?;
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// True once larderd has answered each offer with which the session began.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.asked.values().any(|asked| matches!(asked, Asked::Again(_)))
+    }
+
+    /// Passes a request on. An error ends the session.
+    pub(crate) fn ask(&mut self, request: Request) -> io::Result<()> {
+        match request {
+            Request::Offer(connection, reply) => self.offer(&connection, Asked::New(Arc::clone(&connection), reply)),
+            Request::Renew(connection, reply) => self.renew(&connection, Some(reply)),
+            Request::Forget(mount, reply) => self.forget(&mount, Some(reply)),
+        }
+    }
+
+    fn offer(&mut self, connection: &Connection, asked: Asked) -> io::Result<()> {
+        self.keeping.counters.offers.fetch_add(1, Ordering::Relaxed);
+        self.send(asked, Some(connection.fd.as_fd()), |number| Message::Offer(connection.to_wire(number)))
+    }
+
+    fn renew(&mut self, connection: &Connection, reply: Option<Reply>) -> io::Result<()> {
+        if self.version == 0 {
+            // An older larderd took the credentials when it prepared the dataset with them.
+            let _ = reply.map(|reply| reply.send(Ok(())));
+            return Ok(());
+        }
+        let (mount, credentials) = (connection.mount.to_string(), connection.credentials());
+        let asked = Asked::Other(connection.mount.clone(), reply);
+        self.send(asked, None, |request| Message::Renew(v1::Renew { mount, credentials, request }))
+    }
+
+    fn forget(&mut self, mount: &MountId, reply: Option<Reply>) -> io::Result<()> {
+        self.send(Asked::Other(mount.clone(), reply), None, |number| Message::forget(number, mount.as_str()))
+    }
+
+    /// Sends the request with the next number. If that fails, the requester learns it when the session ends.
+    fn send(
+        &mut self,
+        asked: Asked,
+        fd: Option<BorrowedFd<'_>>,
+        message: impl FnOnce(u64) -> Message,
+    ) -> io::Result<()> {
+        self.last += 1;
+        self.asked.insert(self.last, asked);
+        self.socket.send(message(self.last), fd)
+    }
+
+    /// Takes the next message, which must be an answer. An error ends the session.
+    pub(crate) fn hear(&mut self) -> io::Result<()> {
+        let v1::Answer { error, request } = match self.socket.receive()? {
+            Some((Message::Answer(answer), _)) => answer,
+            Some(_) => return Err(invalid("larderd sent a message that is no answer")),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        };
+        // An older larderd answers in order, without numbers.
+        let oldest = self.asked.keys().next().copied().unwrap_or_default();
+        let number = if self.version == 0 { oldest } else { request };
+        let asked =
+            self.asked.remove(&number).ok_or_else(|| invalid("larderd answered a request that was not sent"))?;
+        let outcome = if error.is_empty() { Ok(()) } else { Err(error) };
+        self.answered(asked, outcome);
+        Ok(())
+    }
+
+    fn answered(&self, asked: Asked, outcome: Result<(), String>) {
+        if matches!(asked, Asked::Again(_) | Asked::New(..)) && outcome.is_err() {
+            self.keeping.counters.refusals.fetch_add(1, Ordering::Relaxed);
+        }
+        let accepted = outcome.is_ok();
+        let told = outcome.clone().map_err(|reason| KeeperError::Refused { reason });
+        match (asked, outcome) {
+            (Asked::New(connection, reply), _) => {
+                if accepted {
+                    self.keeping.hold(&connection);
+                }
+                if reply.send(told).is_err() {
+                    self.keeping.let_go(&connection);
+                }
+            }
+            (Asked::Other(_, Some(reply)), _) => drop(reply.send(told)),
+            // The keeper keeps it: pods wait for it, and larderd tries again.
+            (Asked::Again(mount), Err(reason)) => warn!(%mount, reason, "larderd cannot serve a mount that pods use"),
+            (Asked::Other(mount, None), Err(reason)) => warn!(%mount, reason, "larderd refuses"),
+            (Asked::Again(_) | Asked::Other(_, None), Ok(())) => {}
+        }
+    }
+
+    /// Tells everyone who waits for an answer that none will come.
+    pub(crate) fn broke(self, error: &io::Error) {
+        for asked in self.asked.into_values() {
+            let (Asked::New(_, reply) | Asked::Other(_, Some(reply))) = asked else { continue };
+            let source = io::Error::new(error.kind(), error.to_string());
+            let _ = reply.send(Err(KeeperError::Broken { source }));
+        }
+    }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

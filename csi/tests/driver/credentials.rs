@@ -1,0 +1,151 @@
+//! Which credentials a dataset is read with, as volumes and processes come and go.
+
+use larder_csi_api::csi;
+use larder_daemon_api::v1::Credentials;
+use larder_daemon_api::v1::prepare_response::Outcome;
+use tonic::{Code, Status};
+
+use crate::fake::mount_of;
+use crate::rig::{Rig, map, request, until};
+
+const SOURCES: [&str; 2] = ["s3://bucket/one", "s3://bucket/two"];
+
+fn keys(id: &str) -> Option<Credentials> {
+    Some(Credentials { variables: map(&[("AWS_ACCESS_KEY_ID", id), ("AWS_SECRET_ACCESS_KEY", "hunter2")]) })
+}
+
+/// A PersistentVolume's publish request, with the keys of its Secret.
+fn volume(rig: &Rig, name: &str, source: &str, id: &str) -> csi::NodePublishVolumeRequest {
+    let mut request = request(name, &rig.target(name), &[("source", source)]);
+    request.secrets = keys(id).unwrap().variables;
+    request
+}
+
+/// An inline volume's publish request; `id`: the key of a Secret that its author names.
+fn inline(rig: &Rig, name: &str, id: Option<&str>) -> csi::NodePublishVolumeRequest {
+    let context = [("csi.storage.k8s.io/ephemeral", "true"), ("dataset", "listed")];
+    let mut request = request(name, &rig.target(name), &context);
+    request.secrets = id.and_then(keys).map(|keys| keys.variables).unwrap_or_default();
+    request
+}
+
+fn list_a_dataset(rig: &Rig) {
+    let text = format!("datasets: {{listed: {{source: '{}', namespaces: ['*']}}}}", SOURCES[0]);
+    std::fs::write(rig.path("datasets.yaml"), text).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rotated_credentials_outlive_larderd_and_the_plugin() {
+    let mut rig = Rig::new();
+    let mut driver = rig.driver().await;
+    let mounts = SOURCES.map(mount_of);
+    driver.publish(volume(&rig, "a1", SOURCES[0], "old-a")).await.unwrap();
+    driver.publish(volume(&rig, "b1", SOURCES[1], "b")).await.unwrap();
+    driver.publish(volume(&rig, "a2", SOURCES[0], "new-a")).await.unwrap();
+    let check = |rig: &Rig| {
+        assert_eq!(rig.fake.reads_with(&mounts[0]), keys("new-a"));
+        assert_eq!(rig.fake.reads_with(&mounts[1]), keys("b"));
+    };
+    check(&rig);
+    // A second pod with the same keys is no news.
+    driver.publish(volume(&rig, "a3", SOURCES[0], "new-a")).await.unwrap();
+    assert_eq!(rig.fake.renewed(), [(mounts[0].clone(), keys("new-a"))]);
+    for _ in 0..2 {
+        rig.fake.restart();
+        until("larderd serves both", || rig.fake.served().len() == 2).await;
+        check(&rig);
+        driver.kill().await;
+        driver = rig.driver().await;
+    }
+    rig.fake.restart();
+    until("larderd serves both", || rig.fake.served().len() == 2).await;
+    check(&rig);
+    for volume in ["a1", "a2", "a3", "b1"] {
+        driver.unpublish(volume, &rig.target(volume)).await.unwrap();
+    }
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_larderd_that_did_not_hear_of_new_credentials_is_told_again() {
+    let rig = Rig::new();
+    let driver = rig.driver().await;
+    let mount = mount_of(SOURCES[0]);
+    driver.publish(volume(&rig, "a1", SOURCES[0], "old")).await.unwrap();
+    rig.fake.die_of_renewal(true);
+    let error = driver.publish(volume(&rig, "a2", SOURCES[0], "new")).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
+    assert_eq!(rig.fake.reads_with(&mount), keys("old"));
+    rig.fake.die_of_renewal(false);
+    until("larderd has heard", || rig.fake.reads_with(&mount) == keys("new")).await;
+    until("the driver is ready", || driver.driver.node.is_ready()).await;
+    driver.publish(volume(&rig, "a2", SOURCES[0], "new")).await.unwrap();
+    for volume in ["a1", "a2"] {
+        driver.unpublish(volume, &rig.target(volume)).await.unwrap();
+    }
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_authors_credentials_open_the_door_and_nothing_else() {
+    let mut rig = Rig::new();
+    list_a_dataset(&rig);
+    let mut driver = rig.driver().await;
+    let mount = mount_of(SOURCES[0]);
+    let asked = |rig: &Rig| rig.fake.asked().into_iter().map(|dataset| dataset.credentials).collect::<Vec<_>>();
+    // The first pod of the node: larderd's own credentials must be able to read what this pod may.
+    driver.publish(inline(&rig, "first", Some("pod"))).await.unwrap();
+    assert_eq!(asked(&rig), [keys("pod"), None]);
+    assert_eq!(rig.fake.reads_with(&mount), None);
+    // Whoever comes next is checked with its own, and changes nothing for the others.
+    driver.publish(inline(&rig, "second", Some("another"))).await.unwrap();
+    driver.publish(inline(&rig, "third", None)).await.unwrap();
+    assert_eq!(asked(&rig), [keys("pod"), None, keys("another"), None]);
+    assert_eq!((rig.fake.renewed(), rig.fake.reads_with(&mount)), (vec![], None));
+    // The administrator's volume does, and pods do not take that back.
+    driver.publish(volume(&rig, "volume", SOURCES[0], "admin")).await.unwrap();
+    assert_eq!(rig.fake.reads_with(&mount), keys("admin"));
+    driver.publish(inline(&rig, "fourth", Some("pod"))).await.unwrap();
+    driver.publish(inline(&rig, "fifth", None)).await.unwrap();
+    rig.fake.restart();
+    until("larderd serves it", || rig.fake.served().len() == 1).await;
+    driver.kill().await;
+    driver = rig.driver().await;
+    assert_eq!(rig.fake.reads_with(&mount), keys("admin"));
+    for volume in ["first", "second", "third", "volume", "fourth", "fifth"] {
+        driver.unpublish(volume, &rig.target(volume)).await.unwrap();
+    }
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_may_read_what_larderd_may_not_is_refused_in_words() {
+    let rig = Rig::new();
+    list_a_dataset(&rig);
+    let driver = rig.driver().await;
+    rig.fake.answer(|dataset| match &dataset.credentials {
+        None => Err(Status::permission_denied("access to the bucket is denied")),
+        Some(_) => Ok(Outcome::Prepared(larder_daemon_api::v1::Prepared {
+            mount: mount_of(&dataset.source),
+            name: "a set".to_owned(),
+            snapshot: "5a".repeat(32),
+            files: 7,
+            bytes: 7_000,
+            served: false,
+        })),
+    });
+    let refused = driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    assert!(
+        refused.message().contains("larder-origin") && refused.message().contains("the bucket is denied"),
+        "{refused}"
+    );
+    // Where an administrator's volume shows it, the pod may have it.
+    driver.publish(volume(&rig, "volume", SOURCES[0], "admin")).await.unwrap();
+    driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap();
+    assert_eq!(rig.fake.reads_with(&mount_of(SOURCES[0])), keys("admin"));
+    for volume in ["volume", "a"] {
+        driver.unpublish(volume, &rig.target(volume)).await.unwrap();
+    }
+    rig.assert_clean();
+}
