@@ -3,7 +3,7 @@
 #![expect(missing_docs, reason = "criterion's macros make functions without them")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +11,16 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder_cachenode::{CacheSpec, Dataset, FetchConfig, open_manifest};
 use larder_dataset::manifest::PlainFile;
 use larder_dataset::{ManifestBuilder, NameRules, PolicyKind, VersionTag};
+use larder_fs::RequestBuffers;
 use larder_fs::connection::{ServeConfig, serve};
 use larder_import::write_manifest;
 use larder_origin::OriginConfig;
 use larder_store::{Store, StoreConfig, StoreCounters};
+use rustix::fs::MemfdFlags;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+#[global_allocator]
+static ALLOCATOR: RequestBuffers = RequestBuffers;
 
 /// Files in the one folder.
 const FILES: u32 = 200;
@@ -93,12 +98,12 @@ fn requests(criterion: &mut Criterion) {
     .unwrap();
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let serving = serve(dataset, theirs, &init(), ServeConfig { threads: 1, max_background: 16 }).unwrap();
+    let memory = rustix::fs::memfd_create("requests", MemfdFlags::CLOEXEC).unwrap();
+    let config = ServeConfig { threads: 1, max_background: 16 };
+    let serving = serve(dataset, theirs, &init(), memory.as_fd(), config).unwrap();
     let mut kernel = Kernel { socket: ours, answer: vec![0; 1 << 20] };
-    // The answer to INIT, and the notification that asks for what a predecessor had taken.
-    for _ in 0..2 {
-        rustix::net::recv(&kernel.socket, &mut kernel.answer, RecvFlags::empty()).unwrap();
-    }
+    // The answer to INIT.
+    rustix::net::recv(&kernel.socket, &mut kernel.answer, RecvFlags::empty()).unwrap();
 
     let mut group = criterion.benchmark_group("request");
     let entry = kernel.ask(&request(LOOKUP, ROOT, b"all\0"));

@@ -149,7 +149,7 @@ impl NodeFlags {
 }
 
 /// A runtime that is never shut down before the process ends. A task that a shutdown drops would answer its reader with EIO;
-/// the requests that a process leaves unanswered when it ends are repeated to the next process.
+/// the requests that a process leaves unanswered when it ends are answered by the next process.
 pub fn runtime() -> anyhow::Result<ManuallyDrop<Runtime>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     Ok(ManuallyDrop::new(runtime))

@@ -11,6 +11,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use larder_daemon_api::handover::request_memory;
 use larder_daemon_api::mountinfo::{Device, MountEntry, mounted_at, mounts, source_of};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -90,6 +91,8 @@ pub struct Mounter {
 pub struct Begun {
     /// The device from which its requests are read.
     pub fd: OwnedFd,
+    /// Where larderd keeps the requests that it has taken and not answered.
+    pub memory: OwnedFd,
     /// The kernel's first request.
     pub init: Vec<u8>,
 }
@@ -126,6 +129,7 @@ impl Mounter {
     pub fn begin(&self, mount: &MountId, dataset: &str) -> Result<Begun, MounterError> {
         let path = self.path(mount);
         let failed = |what, source| MounterError::Io { what, path: path.clone(), source };
+        let memory = request_memory().map_err(|error| failed("make the memory of requests for", error))?;
         match DirBuilder::new().mode(0o750).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(failed("create the folder", error));
@@ -147,7 +151,7 @@ impl Mounter {
         match read_init(&fd) {
             Ok(init) => {
                 info!(%mount, "mounted");
-                Ok(Begun { fd, init })
+                Ok(Begun { fd, memory, init })
             }
             Err(what) => {
                 drop(fd);

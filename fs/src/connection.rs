@@ -2,35 +2,30 @@
 //!
 //! A connection may have been served before by a process that was killed. The kernel sends INIT only once, so the keeper
 //! remembers it. The INIT is replayed to the session over a socket pair before the real descriptor takes that socket's
-//! place. FUSE_NOTIFY_RESEND (Linux 6.9) makes the kernel resend the requests that the killed process had read and not
-//! answered; without it their readers wait until they are killed.
+//! place. What the killed process had taken from the kernel and not answered is in the connection's memory ([`Requests`]),
+//! which the keeper holds too, and is answered first (`replay`).
 //!
 //! Invariant: serving is idempotent for a connection; neither side needs to know how far the killed process got.
 #![expect(unsafe_code, reason = "the session owns its descriptor, which can be replaced only by its number")]
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use fuser::{BackgroundSession, Session, SessionACL};
+use larder_cachenode::dataset::Dataset;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::filesystem::Filesystem;
 use crate::fuse::{Front, KernelLimits};
-use larder_cachenode::dataset::Dataset;
+use crate::reading::Reader;
+use crate::requests::{BUFFERS, Requests};
+use crate::{buffers, replay, wire};
 
 /// The answer to INIT is about 80 bytes.
 const INIT_ANSWER_BYTES: usize = 4096;
-
-/// `struct fuse_out_header` of the notification FUSE_NOTIFY_RESEND: length, notification code, no request.
-const RESEND: [u8; 16] = {
-    let mut header = [0; 16];
-    header[0] = 16;
-    header[4] = 7;
-    header
-};
 
 /// How a connection is served.
 #[derive(Clone, Copy, Debug)]
@@ -43,46 +38,68 @@ pub struct ServeConfig {
 
 /// A connection being served. It ends when its mount does; dropping this affects neither.
 #[derive(Debug)]
-pub struct Serving(BackgroundSession);
+pub struct Serving {
+    session: BackgroundSession,
+    requests: Arc<Requests>,
+}
 
 impl Serving {
     /// Waits until the mount is gone and all threads have ended.
     pub fn wait(self) -> io::Result<()> {
-        self.0.join()
+        self.session.join()
+    }
+
+    /// The requests that this process has taken and not answered.
+    pub(crate) fn requests(&self) -> &Arc<Requests> {
+        &self.requests
     }
 }
 
-/// Serves `dataset` over the connection `fuse`, for which the kernel sent `init`. The mount answers when this returns.
-/// Errors: the INIT is invalid, or the descriptor is not a live connection.
-pub fn serve(dataset: Arc<Dataset>, fuse: OwnedFd, init: &[u8], config: ServeConfig) -> io::Result<Serving> {
+/// Serves `dataset` over the connection `fuse`, for which the kernel sent `init`, and keeps its unanswered requests in
+/// `memory`. The mount answers when this returns. Must be called in a program whose allocator is
+/// [`RequestBuffers`](crate::RequestBuffers).
+/// Errors: the INIT is invalid, the descriptor is not a live connection, or another session uses the memory. A call that
+/// failed can be repeated.
+pub fn serve(
+    dataset: Arc<Dataset>,
+    fuse: OwnedFd,
+    init: &[u8],
+    memory: BorrowedFd<'_>,
+    config: ServeConfig,
+) -> io::Result<Serving> {
+    let threads = config.threads.clamp(1, BUFFERS);
     let mut options = fuser::Config::default();
     options.acl = SessionACL::All;
-    options.n_threads = Some(config.threads.max(1));
+    options.n_threads = Some(threads);
     let limits = KernelLimits { max_background: config.max_background.max(16) };
+    let (requests, mut left) = Requests::open(memory)?;
+    let runtime = dataset.runtime().clone();
+    let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
     // The keeper mounts as root, and a mount's files belong to the user that mounted it.
-    let front = Front::new(Arc::new(Filesystem::new(dataset)), limits, (0, 0));
+    let front = Front::new(reader.clone(), limits, (0, 0));
 
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::send(&ours, init, SendFlags::NOSIGNAL)?;
-    let session = Session::from_fd(front, theirs, SessionACL::All, options)?;
+    let session = buffers::open(|| Session::from_fd(front.clone(), theirs, SessionACL::All, options))?;
     let mut answer = vec![0; INIT_ANSWER_BYTES];
     let (len, _) = rustix::net::recv(&ours, &mut answer, RecvFlags::DONTWAIT)?;
-    match rustix::io::write(&fuse, &answer[..len]) {
-        // An earlier process answered it.
-        Ok(_) | Err(rustix::io::Errno::NOENT) => {}
-        Err(errno) => return Err(errno.into()),
-    }
+    // An earlier process may have answered it.
+    wire::send(fuse.as_fd(), &[IoSlice::new(&answer[..len])])?;
     put_in_place(&fuse, session.as_fd())?;
-    let serving = Serving(session.spawn()?);
-    match rustix::io::write(&fuse, &RESEND) {
-        Ok(_) => info!("FUSE connection served"),
-        Err(error) => warn!(
-            %error,
-            "the kernel cannot resend the requests that a killed larderd had taken (Linux 6.9 can): such reads hang until their process is killed"
-        ),
+
+    left.retain_unanswered(&requests, |unique| wire::waits(fuse.as_fd(), unique));
+    if left.reads() + left.others.len() > 0 {
+        info!(reads = left.reads(), others = left.others.len(), "answering requests that an earlier larderd had taken");
     }
-    Ok(serving)
+    replay::others(front, &left.others, init, fuse.as_fd());
+    // Every request that was in a buffer is answered or in the table.
+    requests.clear_buffers()?;
+    let session = buffers::spawn(session, threads, Some(Arc::clone(&requests)))?;
+    let (kept, fuse) = (Arc::clone(&requests), Arc::new(fuse));
+    runtime.spawn_blocking(move || replay::reads(&reader, left, &kept, &fuse));
+    info!("FUSE connection served");
+    Ok(Serving { session, requests })
 }
 
 /// Makes the descriptor number of `session` refer to the connection.

@@ -1,7 +1,6 @@
 //! The FUSE callbacks: decode, call, reply. Decides nothing but how a request is answered on the wire.
 //!
-//! Invariant: no callback waits for the network. A read that the store cannot answer moves to the runtime together with its
-//! reply, and the thread takes the next request.
+//! Invariant: no callback waits for the network (`reading`).
 //!
 //! OPEN, OPENDIR and FLUSH are answered ENOSYS. The kernel then stops sending them and RELEASE, and keeps pages and listings
 //! from one open to the next, which is correct because a snapshot never changes.
@@ -9,7 +8,6 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -20,12 +18,13 @@ use fuser::{
     Request, TimeOrNow, WriteFlags,
 };
 use larder_cachenode::counters::{StatsCounters, add};
-use larder_cachenode::fetch::FetchError;
 use larder_cachenode::warm::WARM_IOCTL;
 use tracing::{debug, info};
 
 use crate::errno::Errno;
-use crate::filesystem::{Attr, Filesystem, FsError, Readable};
+use crate::filesystem::{Attr, Filesystem, FsError};
+use crate::reading::Reader;
+use crate::wire::ReadRequest;
 
 /// How long the kernel may cache what never changes.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -42,8 +41,9 @@ pub(crate) struct KernelLimits {
 }
 
 /// Serves one mount.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Front {
+    reader: Reader,
     filesystem: Arc<Filesystem>,
     limits: KernelLimits,
     uid: u32,
@@ -52,19 +52,16 @@ pub(crate) struct Front {
 
 impl Front {
     /// `owner` is the user and the group that own every file and folder.
-    pub(crate) fn new(filesystem: Arc<Filesystem>, limits: KernelLimits, owner: (u32, u32)) -> Self {
-        Self { filesystem, limits, uid: owner.0, gid: owner.1 }
+    pub(crate) fn new(reader: Reader, limits: KernelLimits, owner: (u32, u32)) -> Self {
+        Self { filesystem: Arc::clone(reader.filesystem()), reader, limits, uid: owner.0, gid: owner.1 }
     }
 
     fn counters(&self) -> &Arc<StatsCounters> {
-        self.filesystem.dataset().counters()
+        self.reader.counters()
     }
 
-    /// Runs a callback. A panic in it fails one request, not the mount: fuser answers a dropped reply with EIO.
     fn guard(&self, callback: impl FnOnce()) {
-        if catch_unwind(AssertUnwindSafe(callback)).is_err() {
-            add(&self.counters().panics, 1);
-        }
+        self.reader.guard(callback);
     }
 
     fn file_attr(&self, attr: &Attr) -> FileAttr {
@@ -87,64 +84,6 @@ impl Front {
             flags: 0,
         }
     }
-
-    fn read_file(&self, ino: u64, offset: u64, size: u32, reply: ReplyData) {
-        let dataset = self.filesystem.dataset();
-        let index = match self.filesystem.readable(ino) {
-            Ok(Readable::File(index)) => index,
-            Ok(Readable::Text(text)) => {
-                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
-                let end = start.saturating_add(size as usize).min(text.len());
-                return reply.data(&text[start..end]);
-            }
-            Err(error) => return self.fail(reply, &error),
-        };
-        let file = match dataset.manifest().file(index) {
-            Ok(file) => file,
-            Err(error) => return self.fail(reply, &FsError::Manifest(error)),
-        };
-        let mut reply = Some(reply);
-        let answered = dataset.read_now(&file, offset, size, |bytes| {
-            if let Some(reply) = reply.take() {
-                reply.data(bytes);
-            }
-        });
-        let Some(reply) = reply.filter(|_| !answered) else { return };
-        let dataset = Arc::clone(dataset);
-        dataset.runtime().clone().spawn(async move {
-            let _counted = CountPanic(dataset.counters());
-            match dataset.read_later(index, offset, size).await {
-                Ok(bytes) => reply.data(&bytes),
-                Err(error) => {
-                    add(&dataset.counters().errors, 1);
-                    if matches!(error, FetchError::Stale { .. }) {
-                        add(&dataset.counters().stale, 1);
-                    }
-                    reply.error(wire(Errno::from(&error)));
-                }
-            }
-        });
-    }
-
-    fn fail(&self, reply: ReplyData, error: &FsError) {
-        add(&self.counters().errors, 1);
-        reply.error(wire(Errno::from(error)));
-    }
-}
-
-/// Counts a panic of the task that holds it.
-struct CountPanic<'a>(&'a StatsCounters);
-
-impl Drop for CountPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            add(&self.0.panics, 1);
-        }
-    }
-}
-
-fn wire(errno: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(errno.0)
 }
 
 fn time(ns: i64) -> SystemTime {
@@ -200,7 +139,7 @@ impl fuser::Filesystem for Front {
                     let none = Attr { ino: 0, is_dir: false, size: 0, mtime_ns: 0, nlink: 0, forever: true };
                     reply.entry(&FOREVER, &self.file_attr(&none), Generation(0));
                 }
-                Err(error) => reply.error(wire(Errno::from(&error))),
+                Err(error) => reply.error(Errno::from(&error).into()),
             }
         });
     }
@@ -208,7 +147,7 @@ impl fuser::Filesystem for Front {
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.guard(|| match self.filesystem.attr(ino.0) {
             Ok(attr) => reply.attr(&ttl(&attr), &self.file_attr(&attr)),
-            Err(error) => reply.error(wire(Errno::from(&error))),
+            Err(error) => reply.error(Errno::from(&error).into()),
         });
     }
 
@@ -226,7 +165,7 @@ impl fuser::Filesystem for Front {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -237,7 +176,7 @@ impl fuser::Filesystem for Front {
     ) {
         self.guard(|| {
             add(&self.counters().reads, 1);
-            self.read_file(ino.0, offset, size, reply);
+            self.reader.read(ReadRequest { unique: req.unique().0, ino: ino.0, offset, size }, None, reply);
         });
     }
 
@@ -249,7 +188,7 @@ impl fuser::Filesystem for Front {
             });
             match listed {
                 Ok(()) => reply.ok(),
-                Err(error) => reply.error(wire(Errno::from(&error))),
+                Err(error) => reply.error(Errno::from(&error).into()),
             }
         });
     }
@@ -268,7 +207,7 @@ impl fuser::Filesystem for Front {
             });
             match listed {
                 Ok(()) => reply.ok(),
-                Err(error) => reply.error(wire(Errno::from(&error))),
+                Err(error) => reply.error(Errno::from(&error).into()),
             }
         });
     }
@@ -318,7 +257,7 @@ impl fuser::Filesystem for Front {
                 _ => reply.error(fuser::Errno::EINVAL),
             },
             Ok(_) => reply.error(fuser::Errno::ENXIO),
-            Err(error) => reply.error(wire(Errno::from(&error))),
+            Err(error) => reply.error(Errno::from(&error).into()),
         });
     }
 
@@ -432,6 +371,6 @@ fn xattr_reply(value: Result<Vec<u8>, FsError>, room: u32, reply: ReplyXattr) {
         Ok(value) if room == 0 => reply.size(value.len() as u32),
         Ok(value) if value.len() > room as usize => reply.error(fuser::Errno::ERANGE),
         Ok(value) => reply.data(&value),
-        Err(error) => reply.error(wire(Errno::from(&error))),
+        Err(error) => reply.error(Errno::from(&error).into()),
     }
 }

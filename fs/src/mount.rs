@@ -8,8 +8,10 @@ use fuser::{BackgroundSession, MountOption, Session, SessionACL};
 use larder_daemon_api::mountinfo::{larder_mounts, source_of};
 use tracing::{info, warn};
 
+use crate::buffers;
 use crate::filesystem::Filesystem;
 use crate::fuse::{Front, KernelLimits};
+use crate::reading::Reader;
 use larder_cachenode::dataset::Dataset;
 
 /// How a dataset is mounted.
@@ -91,12 +93,14 @@ pub fn mount(dataset: Arc<Dataset>, config: &MountConfig) -> Result<Mounted, Mou
         MountOption::Subtype("larder".to_owned()),
     ];
     options.acl = if config.allow_other { SessionACL::All } else { SessionACL::Owner };
-    options.n_threads = Some(config.threads.max(1));
+    let threads = config.threads.max(1);
+    options.n_threads = Some(threads);
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let limits = KernelLimits { max_background: config.max_background.max(16) };
-    let front = Front::new(Arc::new(Filesystem::new(dataset)), limits, owner);
+    let front = Front::new(Reader::new(Arc::new(Filesystem::new(dataset)), None), limits, owner);
     let refused = |source| MountError::Refused { path: path.clone(), source };
-    let session = Session::new(front, &path, &options).and_then(Session::spawn).map_err(refused)?;
+    let session = buffers::open(|| Session::new(front, &path, &options));
+    let session = session.and_then(|session| buffers::spawn(session, threads, None)).map_err(refused)?;
     raise_read_ahead(&path, config.read_ahead_bytes);
     info!(path = %path.display(), "mounted");
     Ok(Mounted { session, path })

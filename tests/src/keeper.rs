@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use larder_daemon_api::handover::{Message, Socket};
+use larder_daemon_api::handover::{Descriptors, Message, Socket, request_memory};
 use larder_daemon_api::mountinfo::source_of;
 use larder_daemon_api::socket::HANDOVER_SOCKET;
 use larder_daemon_api::v1;
@@ -15,10 +15,17 @@ use larder_daemon_api::v1;
 pub struct Keeper {
     run_dir: PathBuf,
     socket: Option<Socket>,
-    kept: HashMap<String, (v1::Connection, OwnedFd)>,
+    kept: HashMap<String, Kept>,
     dirs: Vec<PathBuf>,
     /// Speaks the first version of the protocol.
     older: bool,
+}
+
+/// A connection, with its descriptors.
+struct Kept {
+    connection: v1::Connection,
+    fuse: OwnedFd,
+    memory: OwnedFd,
 }
 
 impl Keeper {
@@ -47,36 +54,43 @@ impl Keeper {
         }
     }
 
+    /// Connects as [`connect`](Self::connect) does, unless the daemon dies meanwhile or is away for a second.
+    pub fn connect_if_it_lives(&mut self) {
+        let started = Instant::now();
+        while self.try_connect().is_err() && started.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn try_connect(&mut self) -> std::io::Result<Vec<String>> {
         let socket = Socket::connect(&self.run_dir.join(HANDOVER_SOCKET))?;
         socket.set_receive_timeout(Some(Duration::from_secs(20)))?;
         let mut held = Vec::new();
         loop {
             match socket.receive()? {
-                Some((Message::Held(connection), Some(fd))) => {
+                Some((Message::Held(connection), Some(Descriptors { fuse, memory: Some(memory) }))) => {
                     held.push(connection.mount.clone());
-                    self.kept.entry(connection.mount.clone()).or_insert((connection, fd));
+                    self.kept.entry(connection.mount.clone()).or_insert(Kept { connection, fuse, memory });
                 }
                 Some((Message::HeldEnd(_), _)) => break,
                 other => return Err(std::io::Error::other(format!("{other:?}"))),
             }
         }
         if !self.older {
-            socket.send(Message::holds(self.kept.keys().map(String::as_str)), None)?;
+            socket.send(Message::holds(self.kept.keys().map(String::as_str)), &[])?;
         }
-        for (mount, (connection, fd)) in &self.kept {
-            if !held.contains(mount) {
-                self.offer(&socket, connection, fd)?.map_err(std::io::Error::other)?;
-            }
+        for kept in self.kept.values().filter(|kept| !held.contains(&kept.connection.mount)) {
+            self.offer(&socket, kept)?.map_err(std::io::Error::other)?;
         }
         self.socket = Some(socket);
         Ok(held)
     }
 
     /// Sends an offer and waits for its answer.
-    fn offer(&self, socket: &Socket, connection: &v1::Connection, fd: &OwnedFd) -> std::io::Result<Result<(), String>> {
-        let request = if self.older { 0 } else { 1 };
-        socket.send(Message::Offer(v1::Connection { request, ..connection.clone() }), Some(fd.as_fd()))?;
+    fn offer(&self, socket: &Socket, kept: &Kept) -> std::io::Result<Result<(), String>> {
+        let fds = [kept.fuse.as_fd(), kept.memory.as_fd()];
+        let (request, fds) = if self.older { (0, &fds[..1]) } else { (1, &fds[..]) };
+        socket.send(Message::Offer(v1::Connection { request, ..kept.connection.clone() }), fds)?;
         match socket.receive()? {
             Some((Message::Answer(answer), _)) => {
                 assert_eq!(answer.request, request);
@@ -97,9 +111,10 @@ impl Keeper {
             std::thread::sleep(Duration::from_millis(5));
         };
         while !matches!(socket.receive().unwrap(), Some((Message::HeldEnd(_), _))) {}
-        socket.send(Message::holds(self.kept.keys().map(String::as_str)), None).unwrap();
-        for (request, (connection, fd)) in (1..).zip(self.kept.values()) {
-            socket.send(Message::Offer(v1::Connection { request, ..connection.clone() }), Some(fd.as_fd())).unwrap();
+        socket.send(Message::holds(self.kept.keys().map(String::as_str)), &[]).unwrap();
+        for (request, Kept { connection, fuse, memory }) in (1..).zip(self.kept.values()) {
+            let offer = Message::Offer(v1::Connection { request, ..connection.clone() });
+            socket.send(offer, &[fuse.as_fd(), memory.as_fd()]).unwrap();
         }
         self.lose_everything();
     }
@@ -119,10 +134,10 @@ impl Keeper {
         let len = rustix::io::read(&fuse, &mut init).unwrap();
         init.truncate(len);
         let connection = v1::Connection { mount: prepared.mount.clone(), dataset: Some(dataset), init, request: 0 };
-        self.kept.insert(prepared.mount.clone(), (connection, OwnedFd::from(fuse)));
-        let (connection, fuse) = &self.kept[&prepared.mount];
+        let kept = Kept { connection, fuse: OwnedFd::from(fuse), memory: request_memory().unwrap() };
+        self.kept.insert(prepared.mount.clone(), kept);
         let socket = self.socket.as_ref().expect("connected");
-        self.offer(socket, connection, fuse).map_err(|error| error.to_string())?
+        self.offer(socket, &self.kept[&prepared.mount]).map_err(|error| error.to_string())?
     }
 
     /// As if it were killed: it holds nothing any more, and its mounts stay.

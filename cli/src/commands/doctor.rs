@@ -26,7 +26,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         node::findings(&args.kubelet_dir, &cache_dir)
     } else {
         vec![
-            host::kernel(),
+            host::kernel(&host::release()),
             host::fuse_device(),
             host::fusermount(),
             host::allow_other(),

@@ -15,6 +15,8 @@ pub struct Connection {
     pub mount: MountId,
     /// The device.
     pub fd: OwnedFd,
+    /// Where larderd keeps the requests that it has taken and not answered.
+    pub memory: OwnedFd,
     /// The kernel's INIT request.
     pub init: Vec<u8>,
     dataset: Mutex<v1::Dataset>,
@@ -22,8 +24,8 @@ pub struct Connection {
 
 impl Connection {
     /// A connection that serves `dataset`, with its credentials.
-    pub fn new(mount: MountId, fd: OwnedFd, init: Vec<u8>, dataset: v1::Dataset) -> Self {
-        Self { mount, fd, init, dataset: Mutex::new(dataset) }
+    pub fn new(mount: MountId, fd: OwnedFd, memory: OwnedFd, init: Vec<u8>, dataset: v1::Dataset) -> Self {
+        Self { mount, fd, memory, init, dataset: Mutex::new(dataset) }
     }
 
     /// False once the kernel has ended it.

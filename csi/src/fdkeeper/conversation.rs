@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_daemon_api::handover::{Message, Socket, is_alive};
+use larder_daemon_api::handover::{Descriptors, Message, Socket, is_alive, request_memory};
 use larder_daemon_api::v1;
 use tracing::{debug, info, warn};
 
@@ -54,16 +54,17 @@ impl<'a> Conversation<'a> {
         let mut held = BTreeSet::new();
         let (mut dead, mut outdated) = (Vec::new(), Vec::new());
         loop {
-            let (connection, fd) = match this.socket.receive()?.ok_or(io::ErrorKind::UnexpectedEof)? {
-                (Message::HeldEnd(v1::HeldEnd { version }), _) => {
-                    this.version = version;
-                    break;
-                }
-                (Message::Held(connection), Some(fd)) => (connection, fd),
-                _ => return Err(invalid("larderd does not list the connections that it holds")),
-            };
+            let (connection, Descriptors { fuse, memory }) =
+                match this.socket.receive()?.ok_or(io::ErrorKind::UnexpectedEof)? {
+                    (Message::HeldEnd(v1::HeldEnd { version }), _) => {
+                        this.version = version;
+                        break;
+                    }
+                    (Message::Held(connection), Some(descriptors)) => (connection, descriptors),
+                    _ => return Err(invalid("larderd does not list the connections that it holds")),
+                };
             let mount = MountId::try_from(connection.mount).map_err(invalid)?;
-            if !is_alive(&fd) {
+            if !is_alive(&fuse) {
                 dead.push(mount);
                 continue;
             }
@@ -76,7 +77,9 @@ impl<'a> Conversation<'a> {
                 None => {
                     info!(%mount, "take over a connection from larderd");
                     keeping.counters.takeovers.fetch_add(1, Ordering::Relaxed);
-                    let ours = Connection::new(mount.clone(), fd, connection.init, dataset);
+                    // An older larderd has no memory; the next one uses this.
+                    let memory = memory.map_or_else(request_memory, Ok)?;
+                    let ours = Connection::new(mount.clone(), fuse, memory, connection.init, dataset);
                     connections.insert(mount.clone(), Arc::new(ours));
                 }
             }
@@ -84,7 +87,7 @@ impl<'a> Conversation<'a> {
         }
         let ours: Vec<_> = keeping.connections().values().filter(|ours| ours.is_alive()).cloned().collect();
         if this.version > 0 {
-            this.socket.send(Message::holds(ours.iter().map(|ours| ours.mount.as_str())), None)?;
+            this.socket.send(Message::holds(ours.iter().map(|ours| ours.mount.as_str())), &[])?;
         }
         for mount in dead {
             debug!(%mount, "larderd holds a connection that has ended");
@@ -119,7 +122,10 @@ impl<'a> Conversation<'a> {
 
     fn offer(&mut self, connection: &Connection, asked: Asked) -> io::Result<()> {
         self.keeping.counters.offers.fetch_add(1, Ordering::Relaxed);
-        self.send(asked, Some(connection.fd.as_fd()), |number| Message::Offer(connection.to_wire(number)))
+        let fds = [connection.fd.as_fd(), connection.memory.as_fd()];
+        // An older larderd takes the first one alone.
+        let fds = if self.version == 0 { &fds[..1] } else { &fds };
+        self.send(asked, fds, |number| Message::Offer(connection.to_wire(number)))
     }
 
     fn renew(&mut self, connection: &Connection, reply: Option<Reply>) -> io::Result<()> {
@@ -130,23 +136,18 @@ impl<'a> Conversation<'a> {
         }
         let (mount, credentials) = (connection.mount.to_string(), connection.credentials());
         let asked = Asked::Other(connection.mount.clone(), reply);
-        self.send(asked, None, |request| Message::Renew(v1::Renew { mount, credentials, request }))
+        self.send(asked, &[], |request| Message::Renew(v1::Renew { mount, credentials, request }))
     }
 
     fn forget(&mut self, mount: &MountId, reply: Option<Reply>) -> io::Result<()> {
-        self.send(Asked::Other(mount.clone(), reply), None, |number| Message::forget(number, mount.as_str()))
+        self.send(Asked::Other(mount.clone(), reply), &[], |number| Message::forget(number, mount.as_str()))
     }
 
     /// Sends the request with the next number. If that fails, the requester learns it when the session ends.
-    fn send(
-        &mut self,
-        asked: Asked,
-        fd: Option<BorrowedFd<'_>>,
-        message: impl FnOnce(u64) -> Message,
-    ) -> io::Result<()> {
+    fn send(&mut self, asked: Asked, fds: &[BorrowedFd<'_>], message: impl FnOnce(u64) -> Message) -> io::Result<()> {
         self.last += 1;
         self.asked.insert(self.last, asked);
-        self.socket.send(message(self.last), fd)
+        self.socket.send(message(self.last), fds)
     }
 
     /// Takes the next message, which must be an answer. An error ends the session.

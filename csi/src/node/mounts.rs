@@ -16,7 +16,7 @@ use crate::calls::blocking;
 use crate::fdkeeper::{Connection, FdKeeper};
 use crate::locks::{Busy, BusyTargets, MountLocks};
 use crate::mount_id::MountId;
-use crate::mounter::{Found, Mounter, MounterError};
+use crate::mounter::{Begun, Found, Mounter, MounterError};
 use crate::node::error::{PublishError, UnpublishError};
 use crate::records::{Record, Records};
 use crate::target_path::{TargetError, TargetPath};
@@ -107,7 +107,8 @@ impl Mounts {
             move || mounts.mounter.begin(&mount, &name)
         })
         .await?;
-        self.keeper.offer(Connection::new(mount.clone(), begun.fd, begun.init, dataset)).await?;
+        let Begun { fd, memory, init } = begun;
+        self.keeper.offer(Connection::new(mount.clone(), fd, memory, init, dataset)).await?;
         let (mounts, mount) = (Arc::clone(self), mount.clone());
         blocking(move || mounts.mounter.raise_read_ahead(&mount)).await;
         Ok(())

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_daemon_api::handover::{Listener, Message, Socket};
+use larder_daemon_api::handover::{Descriptors, Listener, Message, Socket};
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_daemon_api::v1::daemon_server::{Daemon, DaemonServer};
 use larder_daemon_api::v1::prepare_response::Outcome;
@@ -48,6 +48,8 @@ struct State {
 struct Served {
     connection: Connection,
     fd: Arc<OwnedFd>,
+    /// `None`: the keeper takes this for an older larderd.
+    memory: Option<OwnedFd>,
     /// Ends when dropped.
     _responder: Responder,
 }
@@ -192,26 +194,28 @@ impl Drop for FakeDaemon {
 impl State {
     fn keep_session(&self, socket: &Socket) {
         for served in self.served.lock().unwrap().values() {
-            socket.send(Message::Held(served.connection.clone()), Some(served.fd.as_fd())).unwrap();
+            let fds: Vec<_> =
+                [Some(served.fd.as_fd()), served.memory.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
+            socket.send(Message::Held(served.connection.clone()), &fds).unwrap();
         }
         let version = if self.older { 0 } else { larder_daemon_api::handover::VERSION };
-        socket.send(Message::HeldEnd(HeldEnd { version }), None).unwrap();
+        socket.send(Message::HeldEnd(HeldEnd { version }), &[]).unwrap();
         let mut waiting = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
             let held_up = |connection: &Connection| self.held_up.lock().unwrap().contains(&connection.mount);
-            for (connection, fd) in waiting.extract_if(.., |(connection, _)| !held_up(connection)) {
-                self.serve(socket, connection, fd);
+            for (connection, descriptors) in waiting.extract_if(.., |(connection, _)| !held_up(connection)) {
+                self.serve(socket, connection, descriptors);
             }
             if !readable(socket) {
                 continue;
             }
             match socket.receive() {
-                Ok(Some((Message::Offer(connection), Some(fd)))) => {
+                Ok(Some((Message::Offer(connection), Some(descriptors)))) => {
                     self.offered.lock().unwrap().push(Connection { request: 0, ..connection.clone() });
                     if held_up(&connection) {
-                        waiting.push((connection, fd));
+                        waiting.push((connection, descriptors));
                     } else {
-                        self.serve(socket, connection, fd);
+                        self.serve(socket, connection, descriptors);
                     }
                 }
                 Ok(Some((Message::Forget(Forget { mount, request }), _))) => {
@@ -238,20 +242,22 @@ impl State {
         }
     }
 
-    fn serve(&self, socket: &Socket, connection: Connection, fd: OwnedFd) {
+    fn serve(&self, socket: &Socket, connection: Connection, descriptors: Descriptors) {
+        let Descriptors { fuse, memory } = descriptors;
+        assert_eq!(memory.is_none(), self.older, "an older larderd cannot take two descriptors");
         let request = connection.request;
         if self.refuse_offers.load(Ordering::Acquire) {
             return self.answer(socket, request, Err("no room".to_owned()));
         }
-        let fd = Arc::new(fd);
+        let fd = Arc::new(fuse);
         let responder = Responder::start(Arc::clone(&fd), &connection.init);
         let mount = connection.mount.clone();
-        self.served.lock().unwrap().insert(mount, Served { connection, fd, _responder: responder });
+        self.served.lock().unwrap().insert(mount, Served { connection, fd, memory, _responder: responder });
         self.answer(socket, request, Ok(()));
     }
 
     fn answer(&self, socket: &Socket, request: u64, outcome: Result<(), String>) {
-        let _ = socket.send(Message::answer(if self.older { 0 } else { request }, outcome), None);
+        let _ = socket.send(Message::answer(if self.older { 0 } else { request }, outcome), &[]);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Hands FUSE connections from one process to another, in packets of a `SOCK_SEQPACKET` unix socket. Each packet is a
-//! [`Handover`]; two kinds of message carry a file descriptor. The daemon listens and the keeper connects; the proto
+//! [`Handover`]; two kinds of message carry file descriptors. The daemon listens and the keeper connects; the proto
 //! documents the order of the messages.
 //!
-//! Invariants: a packet is whole or an error. A message that should carry a descriptor and does not is an error. Every
+//! Invariants: a packet is whole or an error. A message that should carry a connection and does not is an error. Every
 //! descriptor received is close-on-exec and owned, so none leaks whatever fails afterwards. Calls block, at most for the
 //! time passed to [`Socket::set_send_timeout`] and [`Socket::set_receive_timeout`].
 
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -29,6 +30,25 @@ pub const VERSION: u32 = 1;
 
 /// The largest packet: an INIT request is about a hundred bytes, credentials at most a few kilobytes.
 const PACKET_BYTES: usize = 64 << 10;
+
+/// The descriptors of a connection, as they were received.
+#[derive(Debug)]
+pub struct Descriptors {
+    /// The device from which its requests are read.
+    pub fuse: OwnedFd,
+    /// The memory of its unanswered requests. `None`: the other side is of an earlier version.
+    pub memory: Option<OwnedFd>,
+}
+
+/// Makes the memory of a new connection: a file without a name, in which the daemon keeps the requests that it has taken and
+/// not answered. The process that holds it for the daemon need not look into it.
+pub fn request_memory() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC;
+    // A kernel before 6.3 does not know the second flag; a hardened one insists on it.
+    memfd_create("larder-requests", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| memfd_create("larder-requests", flags))
+        .map_err(io::Error::from)
+}
 
 /// One end of a handover socket.
 #[derive(Debug)]
@@ -110,30 +130,29 @@ impl Socket {
         peer_uid(self.0.as_fd())
     }
 
-    /// Sends one message, with the descriptor that `held` and `offer` need.
-    pub fn send(&self, message: Message, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    /// Sends one message. `held` and `offer` need the descriptors of the connection and of its memory.
+    pub fn send(&self, message: Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = Handover { message: Some(message) }.encode_to_vec();
         if bytes.len() > PACKET_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the handover message is too large for a packet"));
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
-        if !fds.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a handover message has two descriptors at most"));
         }
         rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// Receives the next message, with its descriptor; `None` once the other end has closed.
-    pub fn receive(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+    /// Receives the next message, with its connection if it has one; `None` once the other end has closed.
+    pub fn receive(&self) -> io::Result<Option<(Message, Option<Descriptors>)>> {
         let mut bytes = vec![0; PACKET_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received =
             rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-        let mut fds: Vec<OwnedFd> = ancillary
+        let fds: Vec<OwnedFd> = ancillary
             .drain()
             .filter_map(|message| match message {
                 RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -145,7 +164,7 @@ impl Socket {
             return Ok(None);
         }
         let broken = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || fds.len() > 1 {
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || fds.len() > 2 {
             return Err(broken("a packet on the handover socket is too large"));
         }
         let handover = Handover::decode(&bytes[..received.bytes])
@@ -153,10 +172,11 @@ impl Socket {
         let message = handover.message.ok_or_else(|| {
             broken("unknown message on the handover socket: larderd and larder-csi are of different versions")
         })?;
-        let fd = fds.pop();
-        match (&message, &fd) {
+        let mut fds = fds.into_iter();
+        let connection = fds.next().map(|fuse| Descriptors { fuse, memory: fds.next() });
+        match (&message, &connection) {
             (Message::Held(_) | Message::Offer(_), None) => Err(broken("a connection came without its descriptor")),
-            _ => Ok(Some((message, fd))),
+            _ => Ok(Some((message, connection))),
         }
     }
 }
@@ -195,6 +215,7 @@ pub fn is_alive(fuse: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::unix::fs::FileExt;
 
     use super::*;
     use crate::v1::Connection;
@@ -204,25 +225,32 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_arrives_with_its_message_and_works() {
+    fn descriptors_arrive_with_their_message_and_work() {
         let (one, other) = Socket::pair().unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();
-        one.send(Message::Held(connection(b"init")), Some(writer.as_fd())).unwrap();
+        let memory = request_memory().unwrap();
+        one.send(Message::Held(connection(b"init")), &[writer.as_fd(), memory.as_fd()]).unwrap();
         drop(writer);
-        let (message, fd) = other.receive().unwrap().unwrap();
+        let (message, descriptors) = other.receive().unwrap().unwrap();
         assert_eq!(message, Message::Held(connection(b"init")));
-        let mut writer = std::fs::File::from(fd.unwrap());
+        let Descriptors { fuse, memory: received } = descriptors.unwrap();
+        let mut writer = std::fs::File::from(fuse);
         writer.write_all(b"through").unwrap();
         drop(writer);
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
+        let (memory, received) = (std::fs::File::from(memory), std::fs::File::from(received.unwrap()));
+        received.write_all_at(b"kept", 9).unwrap();
+        let mut kept = [0; 4];
+        memory.read_exact_at(&mut kept, 9).unwrap();
+        assert_eq!(&kept, b"kept");
     }
 
     #[test]
     fn a_connection_without_its_descriptor_is_refused() {
         let (one, other) = Socket::pair().unwrap();
-        one.send(Message::Offer(connection(b"")), None).unwrap();
+        one.send(Message::Offer(connection(b"")), &[]).unwrap();
         assert!(other.receive().unwrap_err().to_string().contains("without its descriptor"));
     }
 
@@ -230,7 +258,7 @@ mod tests {
     fn an_answer_is_heard_and_a_closed_socket_is_the_end() {
         let (one, other) = Socket::pair().unwrap();
         let answer = Message::answer(7, Err("no room".to_owned()));
-        other.send(answer.clone(), None).unwrap();
+        other.send(answer.clone(), &[]).unwrap();
         assert_eq!(one.receive().unwrap().unwrap().0, answer);
         drop(other);
         assert!(one.receive().unwrap().is_none());
@@ -253,7 +281,7 @@ mod tests {
         let listener = Listener::bind(&path).unwrap();
         let keeper = Socket::connect(&path).unwrap();
         let daemon = listener.accept().unwrap();
-        keeper.send(Message::held_end(), None).unwrap();
+        keeper.send(Message::held_end(), &[]).unwrap();
         assert_eq!(daemon.receive().unwrap().unwrap().0, Message::held_end());
         drop(listener);
         // The socket file of a killed process does not get in the way.

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use larder_cachenode::Credentials;
 use larder_cachenode::node::{Found, Node, NodeConfig, NodeError, Prepared, StoreError};
 use larder_cachenode::request::DatasetRequest;
-use larder_daemon_api::handover::is_alive;
+use larder_daemon_api::handover::{Descriptors, is_alive, request_memory};
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
 use larder_dataset::Chain;
@@ -25,8 +24,8 @@ use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::mount::{MountConfig, unmount};
 
-/// How long a stop waits for mounts that are being made.
-const MAKING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a stop waits for mounts that are being made, and for reads that were taken over handed-over connections.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before a connection is tried again; it doubles up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(250);
@@ -82,10 +81,24 @@ impl Daemon {
     }
 
     /// Ends its own mounts, waiting for their readers to finish with the files that they have open; leaves connections that
-    /// were handed over to the keeper; closes the cache. Mounts that are still being made are waited for 5 s.
+    /// were handed over to the keeper, after their reads under way were answered; closes the cache. Mounts that are still being
+    /// made, and reads, are waited for 5 s. What is not answered by then is answered by the next daemon.
     pub async fn stop(&self) -> anyhow::Result<()> {
         self.stopping().cancel();
-        let deadline = tokio::time::Instant::now() + MAKING_TIMEOUT;
+        let _ = tokio::join!(self.end_mounts(), tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
+        self.node.close().await?;
+        Ok(())
+    }
+
+    /// Waits until the reads that were taken over handed-over connections have been answered.
+    async fn answer_reads(&self) {
+        for requests in self.mounts.now().mounts.iter().filter_map(|mount| mount.requests.as_ref()) {
+            requests.answered().await;
+        }
+    }
+
+    async fn end_mounts(&self) {
+        let deadline = tokio::time::Instant::now() + STOP_TIMEOUT;
         let mut states = self.mounts.watch();
         let mut detached = HashSet::new();
         loop {
@@ -111,8 +124,6 @@ impl Daemon {
                 break;
             }
         }
-        self.node.close().await?;
-        Ok(())
     }
 
     /// Mounts a dataset at a folder of this machine. The mount is ready when this returns.
@@ -188,9 +199,13 @@ impl Daemon {
     }
 
     /// Takes a connection whose mount the keeper made: from now on this process holds it. Errors: `Invalid`.
-    pub(super) fn take(&self, offered: v1::Connection, fd: OwnedFd) -> Result<Arc<Offer>, DaemonError> {
+    pub(super) fn take(&self, offered: v1::Connection, descriptors: Descriptors) -> Result<Arc<Offer>, DaemonError> {
         let request = convert::request(&offered.dataset.unwrap_or_default())?;
-        Ok(self.offers.add(offered.mount, Connection { fd, init: offered.init }, request))
+        // A keeper of an earlier version has none. Its successor takes this one over.
+        let memory = descriptors.memory.map_or_else(request_memory, Ok);
+        let memory = memory.map_err(|source| DaemonError::Connection { source })?;
+        let connection = Connection { fd: descriptors.fuse, memory, init: offered.init };
+        Ok(self.offers.add(offered.mount, connection, request))
     }
 
     /// Serves a connection that was taken. On failure it is refused, unless the keeper holds it: then it is tried until it

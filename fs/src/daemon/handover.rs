@@ -83,13 +83,13 @@ pub(super) async fn without_keeper(daemon: Arc<Daemon>) -> anyhow::Result<()> {
 fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
     socket.set_send_timeout(Some(SEND_TIMEOUT))?;
     return_held(daemon, socket)?;
-    socket.send(Message::held_end(), None)?;
-    while let Some((message, fd)) = socket.receive()? {
-        match (message, fd) {
+    socket.send(Message::held_end(), &[])?;
+    while let Some((message, descriptors)) = socket.receive()? {
+        match (message, descriptors) {
             (Message::Holds(v1::Holds { mounts }), _) => daemon.keeper_holds(mounts.into_iter().collect()),
-            (Message::Offer(connection), Some(fd)) => {
+            (Message::Offer(connection), Some(descriptors)) => {
                 let request = connection.request;
-                let taken = daemon.take(connection, fd);
+                let taken = daemon.take(connection, descriptors);
                 let (daemon, socket) = (Arc::clone(daemon), Arc::clone(socket));
                 daemon.node.runtime().clone().spawn(async move {
                     let outcome = match taken {
@@ -119,7 +119,7 @@ fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
 }
 
 fn answer(socket: &Socket, request: u64, outcome: Result<(), DaemonError>) -> std::io::Result<()> {
-    socket.send(Message::answer(request, outcome.map_err(|error| Chain(&error).to_string())), None)
+    socket.send(Message::answer(request, outcome.map_err(|error| Chain(&error).to_string())), &[])
 }
 
 /// Sends the connections that this process has. It keeps no hold on them, since a mount lives for as long as a descriptor of
@@ -135,7 +135,7 @@ fn return_held(daemon: &Daemon, socket: &Socket) -> std::io::Result<()> {
     for (mount, request, connection) in offered.chain(served) {
         let (mount, dataset) = (mount.clone(), Some(convert::dataset(&request)));
         let held = v1::Connection { mount, dataset, init: connection.init.clone(), request: 0 };
-        socket.send(Message::Held(held), Some(connection.fd.as_fd()))?;
+        socket.send(Message::Held(held), &[connection.fd.as_fd(), connection.memory.as_fd()])?;
         count += 1;
     }
     info!(held = count, "keeper connected");

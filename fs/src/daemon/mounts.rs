@@ -12,7 +12,7 @@ mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -27,6 +27,7 @@ use tracing::{info, warn};
 use super::error::DaemonError;
 use crate::connection::{ServeConfig, serve};
 use crate::mount::{MountConfig, mount};
+use crate::requests::Requests;
 
 /// Events that wait for the owner; more make their senders wait.
 const EVENTS_WAITING: usize = 64;
@@ -44,6 +45,8 @@ pub(super) struct Mount {
     pub(super) request: DatasetRequest,
     /// Of a connection: what the keeper gets back.
     pub(super) connection: Option<Arc<Connection>>,
+    /// Of a connection: what this daemon has taken from the kernel and not answered.
+    pub(super) requests: Option<Arc<Requests>>,
     /// Of a mount of our own: where it is.
     pub(super) dir: Option<PathBuf>,
 }
@@ -52,6 +55,8 @@ pub(super) struct Mount {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) fd: OwnedFd,
+    /// Where its unanswered requests are.
+    pub(super) memory: OwnedFd,
     pub(super) init: Vec<u8>,
 }
 
@@ -101,7 +106,7 @@ enum Target {
 #[derive(Debug)]
 struct Done {
     open: OpenDataset,
-    connection: Option<Arc<Connection>>,
+    connection: Option<(Arc<Connection>, Arc<Requests>)>,
     dir: Option<PathBuf>,
 }
 
@@ -284,8 +289,9 @@ impl Owner {
     fn finish(&mut self, done: Result<Done, DaemonError>) {
         let Some(Running { number, request, reply, ended, .. }) = self.running.take() else { return };
         let shown = done.map(|Done { open, connection, dir }| {
-            let mount =
-                Arc::new(Mount { number, id: open.id().to_owned(), summary: open.summary(), request, connection, dir });
+            let (connection, requests) = connection.unzip();
+            let (id, summary) = (open.id().to_owned(), open.summary());
+            let mount = Arc::new(Mount { number, id, summary, request, connection, requests, dir });
             if mount.connection.is_some() {
                 info!(mount = mount.id, "connection taken");
                 self.state.connections_taken += 1;
@@ -371,10 +377,11 @@ async fn make(
             let serving = connection
                 .fd
                 .try_clone()
-                .and_then(|fd| serve(dataset, fd, &connection.init, config))
+                .and_then(|fd| serve(dataset, fd, &connection.init, connection.memory.as_fd(), config))
                 .map_err(|source| DaemonError::Connection { source })?;
+            let requests = Arc::clone(serving.requests());
             let _ = sessions.send(Box::new(move || serving.wait()));
-            Ok((Some(connection), None))
+            Ok((Some((connection, requests)), None))
         }
     };
     let (connection, dir) = tokio::task::spawn_blocking(show).await??;

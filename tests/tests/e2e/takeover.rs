@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
-use larder_e2e::{Keeper, Lab, Larderd};
+use larder_e2e::{BUCKET, Keeper, Lab, Larderd};
 use larder_testkit::{Fault, scaled};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -61,48 +61,63 @@ fn mounted(name: &str, flags: &[&str]) -> (Lab, Larderd, Keeper, std::path::Path
     (lab, larderd, keeper, dir)
 }
 
+/// A mount, and the number that is added to that of a file for its bytes.
+type Shown<'a> = (&'a Path, usize);
+
 /// Readers that check every byte until they are stopped.
 struct Readers {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<u64>>,
-    read: Arc<AtomicU64>,
+    /// Files read, of each mount.
+    read: Arc<Vec<AtomicU64>>,
 }
 
 impl Readers {
-    fn start(dir: &Path, count: u64) -> Self {
+    /// As many for each mount.
+    fn start(mounts: &[Shown<'_>], count: u64) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let read = Arc::new(AtomicU64::new(0));
-        let threads = (0..count)
-            .map(|reader| {
-                let (stop, read, dir) = (Arc::clone(&stop), Arc::clone(&read), dir.to_owned());
-                std::thread::spawn(move || {
-                    let mut rng = StdRng::seed_from_u64(reader);
-                    let mut files = 0;
-                    while !stop.load(Ordering::Relaxed) {
-                        let i = rng.random_range(0..FILES);
-                        let file = std::fs::File::open(path(&dir, i)).unwrap();
-                        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-                        let mut got = Vec::new();
-                        std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
-                        assert!(got == bytes(i), "file {i} has wrong bytes");
-                        files += 1;
-                        read.fetch_add(1, Ordering::Relaxed);
-                    }
-                    files
-                })
+        let read: Arc<Vec<AtomicU64>> = Arc::new(mounts.iter().map(|_| AtomicU64::new(0)).collect());
+        let each = mounts.iter().enumerate().flat_map(|mount| (0..count).map(move |reader| (mount, reader)));
+        let start = |((mount, &(dir, first)), reader): ((usize, &Shown<'_>), u64)| {
+            let (stop, read, dir) = (Arc::clone(&stop), Arc::clone(&read), dir.to_owned());
+            std::thread::spawn(move || {
+                let mut rng = StdRng::seed_from_u64(reader);
+                let mut files = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let i = rng.random_range(0..FILES);
+                    let file = std::fs::File::open(path(&dir, i)).unwrap();
+                    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                    let mut got = Vec::new();
+                    std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
+                    assert!(got == bytes(first + i), "file {i} of mount {mount} has wrong bytes");
+                    files += 1;
+                    read[mount].fetch_add(1, Ordering::Relaxed);
+                }
+                files
             })
-            .collect();
+        };
+        let threads = each.map(start).collect();
         let readers = Self { stop, threads, read };
         // A program that this process starts inherits its open files and closes them. Until the kernel has the first answer
         // to a close, that would wait for the daemon, which may be the very program that starts.
-        while readers.total() == 0 {
+        while readers.totals().contains(&0) {
             std::thread::sleep(Duration::from_millis(1));
         }
         readers
     }
 
-    fn total(&self) -> u64 {
-        self.read.load(Ordering::Relaxed)
+    fn totals(&self) -> Vec<u64> {
+        self.read.iter().map(|read| read.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Waits until files of every mount have been read since.
+    fn go_on(&self, before: &[u64], larderd: &Larderd) {
+        let started = std::time::Instant::now();
+        while self.totals().iter().zip(before).any(|(now, before)| now <= before) {
+            let waited = started.elapsed();
+            assert!(waited < Duration::from_secs(30), "the readers do not go on: {}", larderd.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Every reader must end by itself, without an error. Returns the number of files read.
@@ -112,35 +127,92 @@ impl Readers {
     }
 }
 
+/// How many requests each larderd of a log found that its predecessor had left: reads, and others.
+fn inherited(larderd: &Larderd) -> (u64, u64) {
+    let log = larderd.log();
+    let number = |line: &str, name: &str| {
+        let text = line.split(&format!("{name}=")).nth(1).unwrap().split_whitespace().next().unwrap();
+        text.parse::<u64>().unwrap_or_else(|_| panic!("{line}"))
+    };
+    let lines = log.lines().filter(|line| line.contains("answering requests"));
+    lines.map(|line| (number(line, "reads"), number(line, "others"))).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+}
+
 #[test]
 fn readers_outlive_300_kills_of_the_daemon() {
     let (_lab, mut larderd, mut keeper, dir) = mounted("kills", &[]);
-    let readers = Readers::start(&dir, 8);
+    let readers = Readers::start(&[(&dir, 0)], 8);
     let mut rng = StdRng::seed_from_u64(1);
     let kills = scaled(30);
-    for kill in 0..kills {
+    for _ in 0..kills {
         std::thread::sleep(Duration::from_millis(rng.random_range(0..40)));
         larderd.kill();
-        let before = readers.total();
+        let before = readers.totals();
         larderd.restart();
         assert_eq!(keeper.connect(), [] as [String; 0]);
-        let started = std::time::Instant::now();
-        while readers.total() == before {
-            assert!(
-                started.elapsed() < Duration::from_secs(30),
-                "kill {kill}: the readers do not go on: {}",
-                larderd.log()
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        readers.go_on(&before, &larderd);
     }
-    assert!(readers.finish() >= kills.into());
+    let files = readers.finish();
+    println!("{kills} kills, {files} files read, requests inherited (reads, others): {:?}", inherited(&larderd));
+    assert!(files >= kills.into());
+    assert_ne!(inherited(&larderd), (0, 0), "no kill met a request under way");
+}
+
+/// With a cache too small for them and an origin that takes its time, the reads of both datasets wait for the origin most of
+/// the time: a killed daemon has taken them, and they are in the table of their connection.
+#[test]
+fn misses_of_two_datasets_outlive_kills_of_daemon_and_keeper_in_any_order() {
+    let lab = lab();
+    for i in 0..FILES {
+        lab.server.put(BUCKET, &format!("more/d{}/f{i}", i % 7), bytes(1000 + i));
+    }
+    lab.proxy.set_hook(|request| match request.is_get_object() {
+        true => Fault::Delay(Duration::from_millis(30)),
+        false => Fault::None,
+    });
+    let mut larderd = Larderd::start(&lab, "misses", &[]);
+    let mut keeper = Keeper::new(larderd.run_dir());
+    keeper.connect();
+    let dirs = [lab.folder().join("data"), lab.folder().join("more")];
+    for (dir, source) in dirs.iter().zip([lab.url(), format!("s3://{BUCKET}/more")]) {
+        let dataset = v1::Dataset { source, cache_bytes: Some(500_000), ..v1::Dataset::default() };
+        let prepared = prepare(&lab, &larderd, &dataset);
+        keeper.mount(&prepared, dataset, dir).unwrap();
+    }
+    let readers = Readers::start(&[(&dirs[0], 0), (&dirs[1], 1000)], 6);
+    let mut rng = StdRng::seed_from_u64(2);
+    for kill in 0..scaled(20) {
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..80)));
+        let before = readers.totals();
+        if kill % 3 == 1 {
+            // The memory comes back from larderd, and goes to the next one.
+            keeper.lose_everything();
+            assert_eq!(keeper.connect().len(), 2, "{}", larderd.log());
+        }
+        larderd.kill();
+        larderd.restart();
+        if kill % 3 == 2 {
+            // The next one dies in the middle of its takeover, or just before or after it.
+            let pause = Duration::from_millis(rng.random_range(0..40));
+            std::thread::scope(|scope| {
+                scope.spawn(|| keeper.connect_if_it_lives());
+                std::thread::sleep(Duration::from_millis(100) + pause);
+                larderd.kill();
+            });
+            larderd.restart();
+        }
+        assert_eq!(keeper.connect(), [] as [String; 0]);
+        readers.go_on(&before, &larderd);
+    }
+    let files = readers.finish();
+    println!("{files} files read, requests inherited (reads, others): {:?}", inherited(&larderd));
+    assert!(inherited(&larderd).0 > 0, "no kill met a read that waited");
 }
 
 #[test]
 fn a_keeper_that_lost_everything_gets_it_back_and_both_may_die_in_turn() {
     let (_lab, mut larderd, mut keeper, dir) = mounted("turns", &[]);
-    let readers = Readers::start(&dir, 4);
+    let readers = Readers::start(&[(&dir, 0)], 4);
     for _ in 0..scaled(20) {
         keeper.lose_everything();
         assert_eq!(keeper.connect().len(), 1, "{}", larderd.log());
@@ -162,7 +234,7 @@ fn an_upgrade_keeps_the_cache_and_the_readers() {
     larderd.restart();
     keeper.connect();
     lab.server.reset_counters();
-    let readers = Readers::start(&dir, 4);
+    let readers = Readers::start(&[(&dir, 0)], 4);
     std::thread::sleep(Duration::from_millis(500));
     assert!(readers.finish() > 0);
     rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -173,31 +245,76 @@ fn an_upgrade_keeps_the_cache_and_the_readers() {
     assert_eq!(gets, 0, "everything was cached before the upgrade");
 }
 
-#[test]
-fn a_read_under_way_when_the_daemon_is_told_to_stop_is_answered_by_the_next() {
-    let (lab, mut larderd, mut keeper, dir) = mounted("stop", &[]);
+/// A reader of a file whose GET gets this fault, and which has been asked for.
+fn reader_that_waits(lab: &Lab, dir: &Path, fault: Fault) -> std::thread::JoinHandle<std::io::Result<Vec<u8>>> {
     // A child inherits open files of the mount and closes them. Until the kernel has the first answer to a close, that would
     // wait.
-    assert!(std::fs::read(path(&dir, 1)).unwrap() == bytes(1));
+    assert!(std::fs::read(path(dir, 1)).unwrap() == bytes(1));
     let asked = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&asked);
     lab.proxy.set_hook(move |request| {
         seen.fetch_or(request.is_get_object(), Ordering::Relaxed);
-        Fault::StallBeforeHead
+        fault.clone()
     });
     let reader = std::thread::spawn({
-        let path = path(&dir, 5);
+        let path = path(dir, 5);
         move || std::fs::read(path)
     });
     while !asked.load(Ordering::Relaxed) {
         assert!(!reader.is_finished());
         std::thread::sleep(Duration::from_millis(5));
     }
+    reader
+}
+
+#[test]
+fn a_read_under_way_when_the_daemon_is_told_to_stop_is_answered_before_it_ends() {
+    let (lab, mut larderd, _keeper, dir) = mounted("answered", &[]);
+    let reader = reader_that_waits(&lab, &dir, Fault::Delay(Duration::from_secs(2)));
     larderd.terminate();
+    // No other daemon runs.
+    let started = std::time::Instant::now();
+    while !reader.is_finished() {
+        assert!(started.elapsed() < Duration::from_secs(10), "the read was not answered: {}", larderd.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(reader.join().unwrap().unwrap() == bytes(5));
+}
+
+#[test]
+fn a_read_that_a_stopping_daemon_cannot_answer_in_time_is_answered_by_the_next() {
+    let (lab, mut larderd, mut keeper, dir) = mounted("stop", &[]);
+    let reader = reader_that_waits(&lab, &dir, Fault::StallBeforeHead);
+    larderd.terminate();
+    assert!(!reader.is_finished());
     lab.proxy.set_hook(|_| Fault::None);
     larderd.restart();
     keeper.connect();
     assert!(reader.join().unwrap().unwrap() == bytes(5));
+    assert_eq!(inherited(&larderd), (1, 0));
+}
+
+#[test]
+fn kept_requests_take_half_a_mebibyte_for_a_mount() {
+    let (lab, mut larderd, mut keeper, dir) = mounted("pages", &[]);
+    let shared = |larderd: &Larderd| larderd.memory_kib("RssShmem");
+    // 16 threads with 32 KiB each.
+    let before = shared(&larderd);
+    assert!((512..=520).contains(&before), "{before} KiB before a read of the mount");
+    let readers = Readers::start(&[(&dir, 0)], 16);
+    while readers.totals()[0] < 2000 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for _ in 0..3 {
+        larderd.kill();
+        larderd.restart();
+        keeper.connect();
+        readers.go_on(&readers.totals(), &larderd);
+        let after = shared(&larderd);
+        assert!((512..=540).contains(&after), "{after} KiB after a takeover");
+    }
+    readers.finish();
+    drop(lab);
 }
 
 #[test]

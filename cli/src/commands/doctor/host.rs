@@ -5,9 +5,13 @@ use std::path::Path;
 use super::finding::{Finding, Verdict, finding};
 use super::release::version;
 
-pub(super) fn kernel() -> Finding {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let verdict = match version(&release) {
+/// The kernel's version.
+pub(super) fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+pub(super) fn kernel(release: &str) -> Finding {
+    let verdict = match version(release) {
         Some(found) if found >= (6, 1) => Verdict::Ok,
         Some(found) if found >= (5, 10) => Verdict::Warn,
         Some(_) | None => Verdict::Fail,
@@ -15,7 +19,7 @@ pub(super) fn kernel() -> Finding {
     finding(
         "kernel",
         verdict,
-        release,
+        release.to_owned(),
         "update the kernel: Larder needs Linux 5.10 or newer and is tested on 6.1 or newer",
     )
 }
@@ -87,4 +91,24 @@ pub(super) fn open_files() -> Finding {
         format!("at most {most}"),
         "raise the hard limit of open files to 65536 (LimitNOFILE=65536)",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_from_5_10_on_work_and_older_ones_are_refused() {
+        for (release, verdict) in [
+            ("6.18.44", Verdict::Ok),
+            ("6.8.0-57-generic", Verdict::Ok),
+            ("6.1.0", Verdict::Ok),
+            ("5.14.0-503.el9", Verdict::Warn),
+            ("5.10.0", Verdict::Warn),
+            ("5.4.0", Verdict::Fail),
+            ("odd", Verdict::Fail),
+        ] {
+            assert_eq!(kernel(release).verdict, verdict, "{release}");
+        }
+    }
 }

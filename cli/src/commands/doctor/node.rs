@@ -8,14 +8,13 @@ use larder_dataset::size::show_bytes;
 
 use super::finding::{Finding, Verdict, finding};
 use super::mountinfo::mount_of;
-use super::release::version;
 use super::{cache_folder, host};
 
 pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path) -> Vec<Finding> {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let release = host::release();
     let mounts = text("/proc/self/mountinfo");
     vec![
-        kernel(&release),
+        host::kernel(&release),
         fuse_module(&text("/proc/filesystems"), &kernel_config(&release)),
         host::fuse_device(),
         host::read_size(),
@@ -47,19 +46,6 @@ fn text(path: impl AsRef<Path>) -> String {
 
 fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
-}
-
-fn kernel(release: &str) -> Finding {
-    let (verdict, note) = match version(release) {
-        Some(found) if found >= (6, 9) => (Verdict::Ok, ""),
-        Some(found) if found >= (5, 10) => {
-            (Verdict::Warn, ": when larderd is killed, every current reader hangs until it is killed")
-        }
-        Some(_) | None => (Verdict::Fail, ""),
-    };
-    let remedy =
-        "update the kernel: 5.10 is the oldest that works; from 6.9 on a killed larderd costs readers only a pause";
-    finding("kernel", verdict, format!("{release}{note}"), remedy)
 }
 
 /// The options that the kernel was built with; empty if it does not publish them.
@@ -217,21 +203,6 @@ mod tests {
             assert!(found.remedy.contains("--make-rshared"));
         }
         assert_eq!(propagation("", Path::new("/no/such/folder")).verdict, Verdict::Fail);
-    }
-
-    #[test]
-    fn kernels_before_6_9_are_warned_of_and_before_5_10_refused() {
-        for (release, verdict) in [
-            ("6.18.44", Verdict::Ok),
-            ("6.9.0-rc1", Verdict::Ok),
-            ("6.8.0-57-generic", Verdict::Warn),
-            ("5.10.0", Verdict::Warn),
-            ("5.4.0", Verdict::Fail),
-            ("odd", Verdict::Fail),
-        ] {
-            assert_eq!(kernel(release).verdict, verdict, "{release}");
-        }
-        assert!(kernel("6.8.0").found.contains("hangs"));
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use larder_daemon_api::handover::request_memory;
 use larder_dataset::DatasetSpec;
 
 use super::*;
@@ -5,7 +6,7 @@ use super::*;
 /// An offer that was taken. A pipe stands in for its connection.
 fn taken(offers: &Offers, mount: &str) -> Arc<Offer> {
     let (reader, _writer) = std::io::pipe().unwrap();
-    let connection = Connection { fd: reader.into(), init: Vec::new() };
+    let connection = Connection { fd: reader.into(), memory: request_memory().unwrap(), init: Vec::new() };
     offers.add(mount.to_owned(), connection, DatasetSpec::new("s3://b").into())
 }
 

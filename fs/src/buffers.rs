@@ -1,0 +1,252 @@
+//! Places the buffers of FUSE threads in the memory of their connection.
+//!
+//! fuser allocates the buffer into which a thread reads its requests, and offers no way to choose where. So the program's
+//! allocator, [`RequestBuffers`], recognizes these allocations by their size. It maps them one by one, and while [`spawn`]
+//! starts the threads of a session, it maps the beginning of each over a piece of the session's [`Requests`]. Everything
+//! else goes to the system's allocator.
+//!
+//! The kernel copies a request out in the middle of a system call. If it must find a page first and the process is killed
+//! meanwhile, the request ends with EIO. So the pieces are touched before their use. What is behind a piece is never used by
+//! a read-only mount.
+//!
+//! Invariants: a buffer belongs to the session whose threads start, because all sessions of a process start through
+//! [`spawn`], one at a time, and each until its last thread has its buffer. An allocation of this size is always a mapping of
+//! its own, so the layout alone says how to free it.
+#![expect(unsafe_code, reason = "an allocator, which maps memory")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fuser::{BackgroundSession, Filesystem, Session};
+
+use crate::requests::{BUFFER_BYTES, Requests};
+
+/// What fuser allocates for a thread: the largest write, and a page.
+const ALLOCATION_BYTES: usize = (16 << 20) + 4096;
+
+const PAGE_BYTES: usize = 4096;
+
+/// How often a start looks whether it has failed.
+const POLL: Duration = Duration::from_millis(10);
+
+/// The allocator of a program that serves handed-over connections.
+#[derive(Debug)]
+pub struct RequestBuffers;
+
+/// The session whose threads start.
+#[derive(Debug)]
+struct Starting {
+    /// `None`: its requests need not outlive the process.
+    requests: Option<Arc<Requests>>,
+    threads: usize,
+    placed: usize,
+}
+
+static STARTING: Mutex<Option<Starting>> = Mutex::new(None);
+
+/// A thread has its buffer.
+static PLACED: Condvar = Condvar::new();
+
+/// Held while a session starts.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A buffer was allocated: the program has this allocator, and fuser's buffers have the expected size.
+static RECOGNIZED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The buffers that this thread allocates are for the first request of a session, which has no threads yet.
+    static OPENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Opens a session. Its first request is read on this thread, into a buffer that is no thread's of a session.
+pub(crate) fn open<T>(open: impl FnOnce() -> T) -> T {
+    OPENING.set(true);
+    let opened = open();
+    OPENING.set(false);
+    opened
+}
+
+/// Starts the threads of a session that [`open`] opened, with their buffers in `requests`, if there are any. Waits until each
+/// has its buffer. Errors: a thread cannot be started, or the program's allocator is another.
+pub(crate) fn spawn<F: Filesystem>(
+    session: Session<F>,
+    threads: usize,
+    requests: Option<Arc<Requests>>,
+) -> io::Result<BackgroundSession> {
+    if !RECOGNIZED.load(Ordering::Acquire) {
+        return match requests {
+            None => session.spawn(),
+            Some(_) => Err(io::Error::other("this program cannot keep requests for the next one; use larderd")),
+        };
+    }
+    let _starting = lock(&ONE_AT_A_TIME);
+    let mut starting = lock(&STARTING);
+    if starting.is_some() {
+        return Err(io::Error::other("the threads of another session could not be started; restart larderd"));
+    }
+    *starting = Some(Starting { requests, threads, placed: 0 });
+    drop(starting);
+    let session = match session.spawn() {
+        Ok(session) => session,
+        Err(error) => {
+            *lock(&STARTING) = None;
+            return Err(error);
+        }
+    };
+    let mut starting = lock(&STARTING);
+    while starting.as_ref().is_some_and(|starting| starting.placed < starting.threads) {
+        // It ends after its threads. If one of them has no buffer yet, that one was never started, and others that were may
+        // still be without one: nothing else may start.
+        if session.guard.is_finished() {
+            return Err(io::Error::other("the threads of the session cannot be started"));
+        }
+        starting = PLACED.wait_timeout(starting, POLL).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    *starting = None;
+    Ok(session)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const fn is_buffer(layout: Layout) -> bool {
+    layout.size() == ALLOCATION_BYTES && layout.align() <= PAGE_BYTES
+}
+
+/// A new mapping for a buffer, zeroed; null if there is no memory.
+fn map() -> *mut u8 {
+    RECOGNIZED.store(true, Ordering::Release);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, at an address of the kernel's choice, overlaps nothing.
+    let at = unsafe { libc::mmap(null_mut(), ALLOCATION_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if at == libc::MAP_FAILED { null_mut() } else { at.cast() }
+}
+
+/// As [`map`], with its beginning in the memory of the session that starts, if one does.
+fn map_for_a_thread() -> *mut u8 {
+    let buffer = map();
+    if buffer.is_null() || OPENING.get() {
+        return buffer;
+    }
+    let mut starting = lock(&STARTING);
+    let Some(Starting { requests, placed, threads }) = starting.as_mut().filter(|it| it.placed < it.threads) else {
+        return buffer;
+    };
+    let shown = requests.as_ref().is_none_or(|requests| show(buffer, requests, *placed));
+    *placed += 1;
+    if placed == threads {
+        PLACED.notify_one();
+    }
+    drop(starting);
+    if shown {
+        return buffer;
+    }
+    // SAFETY: the mapping was made above, and nobody has its address.
+    unsafe { libc::munmap(buffer.cast(), ALLOCATION_BYTES) };
+    null_mut()
+}
+
+/// Puts a thread's piece of `requests` in place of the beginning of a new mapping. False: there is no memory.
+fn show(buffer: *mut u8, requests: &Requests, thread: usize) -> bool {
+    let (fd, at) = (requests.as_fd().as_raw_fd(), Requests::buffer_at(thread).cast_signed());
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: it replaces the beginning of a mapping that `map` made, which is larger and which nobody uses yet.
+    let mapped = unsafe { libc::mmap(buffer.cast(), BUFFER_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, fd, at) };
+    if mapped == libc::MAP_FAILED {
+        return false;
+    }
+    for page in (0..BUFFER_BYTES).step_by(PAGE_BYTES) {
+        // SAFETY: the page is in the mapping, and the file has bytes there: `Requests::open` gave it its size, and it never
+        // shrinks.
+        unsafe { buffer.add(page).write_volatile(0) };
+    }
+    true
+}
+
+// SAFETY: a buffer is a mapping of its own, of the layout's size, zeroed, aligned to a page, and unmapped as it was mapped.
+// Every other layout is the system allocator's, on every path; `is_buffer` depends on the layout alone, and a layout is the
+// same when it is freed. Nothing unwinds: locks are taken without panicking.
+unsafe impl GlobalAlloc for RequestBuffers {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_buffer(layout) {
+            return map();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_buffer(layout) {
+            return map_for_a_thread();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, allocated: *mut u8, layout: Layout) {
+        if is_buffer(layout) {
+            // SAFETY: the caller has it from `map`, and no longer uses it.
+            unsafe { libc::munmap(allocated.cast(), ALLOCATION_BYTES) };
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(allocated, layout) }
+    }
+
+    unsafe fn realloc(&self, allocated: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        if !is_buffer(layout) && !is_buffer(wanted) {
+            // SAFETY: the caller's promise.
+            return unsafe { System.realloc(allocated, layout, size) };
+        }
+        // SAFETY: the caller promises that `size` is not 0.
+        let moved = unsafe { self.alloc(wanted) };
+        if !moved.is_null() {
+            // SAFETY: both have at least the smaller number of bytes and do not overlap; the caller gives up the old one.
+            unsafe {
+                std::ptr::copy_nonoverlapping(allocated, moved, layout.size().min(size));
+                self.dealloc(allocated, layout);
+            }
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocation_of_the_size_of_a_buffer_is_a_mapping_and_others_are_the_systems() {
+        let buffer = Layout::from_size_align(ALLOCATION_BYTES, 1).unwrap();
+        let other = Layout::from_size_align(ALLOCATION_BYTES - 1, 1).unwrap();
+        // SAFETY: each is used within its layout, and freed once, with the layout that it has at that time.
+        unsafe {
+            let first = RequestBuffers.alloc_zeroed(buffer);
+            assert!(!first.is_null() && first.addr().is_multiple_of(PAGE_BYTES));
+            assert_eq!((first.read(), first.add(ALLOCATION_BYTES - 1).read()), (0, 0));
+            first.write(7);
+            // It shrinks and grows, to and from the system's memory.
+            let smaller = RequestBuffers.realloc(first, buffer, other.size());
+            assert_eq!(smaller.read(), 7);
+            let again = RequestBuffers.realloc(smaller, other, buffer.size());
+            assert_eq!(again.read(), 7);
+            RequestBuffers.dealloc(again, buffer);
+        }
+    }
+
+    #[test]
+    fn a_program_with_another_allocator_says_so() {
+        // This test's allocator is the system's, so a session's buffers are not recognized unless the test above ran.
+        assert!(!is_buffer(Layout::from_size_align(ALLOCATION_BYTES, 2 * PAGE_BYTES).unwrap()));
+        assert!(is_buffer(Layout::from_size_align(ALLOCATION_BYTES, PAGE_BYTES).unwrap()));
+    }
+}

@@ -1,0 +1,140 @@
+//! Answers reads: at once from the store, or later from the runtime.
+//!
+//! Invariant: no thread of the kernel's requests waits for the network, and none takes the next request before the one that
+//! is answered later is kept. The exception is a read that cannot be kept for want of room, which its thread answers itself.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use larder_cachenode::counters::{StatsCounters, add};
+use larder_cachenode::fetch::FetchError;
+use tracing::warn;
+
+use crate::errno::Errno;
+use crate::filesystem::{Filesystem, FsError, Readable};
+use crate::requests::{Kept, Requests};
+use crate::wire::ReadRequest;
+
+/// Takes the answer to a read. If it is dropped without one, the read fails with EIO.
+pub(crate) trait ReadReply: Send + 'static {
+    /// The bytes.
+    fn data(self, bytes: &[u8]);
+    /// The read has failed.
+    fn error(self, errno: Errno);
+}
+
+impl ReadReply for fuser::ReplyData {
+    fn data(self, bytes: &[u8]) {
+        Self::data(self, bytes);
+    }
+
+    fn error(self, errno: Errno) {
+        Self::error(self, errno.into());
+    }
+}
+
+/// Answers the reads of one mount.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    filesystem: Arc<Filesystem>,
+    /// Of a connection that was handed over: where its reads outlive this process.
+    requests: Option<Arc<Requests>>,
+}
+
+impl Reader {
+    /// Reads that are answered later are kept in `requests`.
+    pub(crate) fn new(filesystem: Arc<Filesystem>, requests: Option<Arc<Requests>>) -> Self {
+        Self { filesystem, requests }
+    }
+
+    /// The names and the dataset.
+    pub(crate) fn filesystem(&self) -> &Arc<Filesystem> {
+        &self.filesystem
+    }
+
+    /// The dataset's counters.
+    pub(crate) fn counters(&self) -> &Arc<StatsCounters> {
+        self.filesystem.dataset().counters()
+    }
+
+    /// Runs a callback. A panic in it fails one request, not the mount, since a dropped reply is an answer.
+    pub(crate) fn guard(&self, callback: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+            add(&self.counters().panics, 1);
+        }
+    }
+
+    /// Answers a read, now or later. `kept`: it is kept already.
+    pub(crate) fn read(&self, read: ReadRequest, kept: Option<Kept>, reply: impl ReadReply) {
+        let dataset = self.filesystem.dataset();
+        let ReadRequest { ino, offset, size, .. } = read;
+        let index = match self.filesystem.readable(ino) {
+            Ok(Readable::File(index)) => index,
+            Ok(Readable::Text(text)) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+                let end = start.saturating_add(size as usize).min(text.len());
+                return reply.data(&text[start..end]);
+            }
+            Err(error) => return self.fail(reply, &error),
+        };
+        let file = match dataset.manifest().file(index) {
+            Ok(file) => file,
+            Err(error) => return self.fail(reply, &FsError::Manifest(error)),
+        };
+        let mut reply = Some(reply);
+        let answered = dataset.read_now(&file, offset, size, |bytes| {
+            if let Some(reply) = reply.take() {
+                reply.data(bytes);
+            }
+        });
+        let Some(reply) = reply.filter(|_| !answered) else { return };
+        let runtime = dataset.runtime().clone();
+        let dataset = Arc::clone(dataset);
+        let answer = async move {
+            let _counted = CountPanic(dataset.counters());
+            match dataset.read_later(index, offset, size).await {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => {
+                    add(&dataset.counters().errors, 1);
+                    if matches!(error, FetchError::Stale { .. }) {
+                        add(&dataset.counters().stale, 1);
+                    }
+                    reply.error(Errno::from(&error));
+                }
+            }
+        };
+        let kept = match (&self.requests, kept) {
+            (Some(requests), None) => requests.keep(read).map(Some),
+            (_, kept) => Ok(kept),
+        };
+        match kept {
+            Ok(kept) => {
+                runtime.spawn(async move {
+                    // Dropped after the reply, even in a panic.
+                    let _kept = kept;
+                    answer.await;
+                });
+            }
+            Err(error) => {
+                warn!(%error, "a read cannot be kept for the next larderd: its thread waits for the answer");
+                runtime.block_on(answer);
+            }
+        }
+    }
+
+    fn fail(&self, reply: impl ReadReply, error: &FsError) {
+        add(&self.counters().errors, 1);
+        reply.error(Errno::from(error));
+    }
+}
+
+/// Counts a panic of the task that holds it.
+struct CountPanic<'a>(&'a StatsCounters);
+
+impl Drop for CountPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            add(&self.0.panics, 1);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The unanswered requests of a connection, where they outlive this process.
+//!
+//! A request that was read from `/dev/fuse` is no longer in the kernel's queue. If its process is killed, the next process
+//! can answer only what it finds here: in a memfd that the keeper holds too. Each thread reads its requests into a piece of
+//! it (`buffers`), so the request that a thread works on is there. A read that is answered later is kept in a table behind
+//! the pieces before its thread takes the next request, and removed after its reply.
+//!
+//! ```text
+//! 0            format, 8 bytes
+//! 4 KiB        256 buffers of 32 KiB, one for each thread
+//! 8,196 KiB    table of reads, 32 bytes each: unique, inode, offset (u64), size, CRC32C (u32)
+//! ```
+//! Numbers are in the machine's byte order. Only pages that were written count as memory. The table grows with the reads
+//! that wait at the same time.
+//!
+//! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. What an earlier
+//! process left is checked, not trusted; an entry that is torn is skipped. One session at a time uses the file.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use larder_dataset::crc32c;
+use rustix::fs::FallocateFlags;
+use tracing::warn;
+
+use crate::wire::{ReadRequest, Taken};
+
+#[cfg(test)]
+mod tests;
+
+/// The name of the layout. A file with another one is started afresh.
+const FORMAT: [u8; 8] = *b"LARDREQ\x01";
+
+/// Where the buffers begin.
+const BUFFERS_AT: u64 = 4 << 10;
+
+/// A buffer. The largest request to a read-only mount is an ioctl with 16 KiB.
+pub(crate) const BUFFER_BYTES: usize = 32 << 10;
+
+/// Buffers, and so threads, at most.
+pub(crate) const BUFFERS: usize = 256;
+
+/// Where the table begins.
+const TABLE_AT: u64 = BUFFERS_AT + (BUFFERS * BUFFER_BYTES) as u64;
+
+const ENTRY_BYTES: usize = 32;
+
+/// Entries at most. A read that finds the table full occupies its thread until it is answered.
+const ENTRIES: usize = 1 << 20;
+
+/// How long to wait for a process that is just ending to let go of the file.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The pause between two looks at the file's lock, or at the table.
+const POLL: Duration = Duration::from_millis(5);
+
+/// The unanswered requests of a connection that this process serves.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    file: File,
+    table: Mutex<Table>,
+}
+
+/// Which entries are in use.
+#[derive(Debug, Default)]
+struct Table {
+    /// For each entry the number of its read, or 0.
+    reads: Vec<u64>,
+    unused: Vec<u32>,
+    /// Reads so far.
+    count: u64,
+}
+
+/// A read that is in the table until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    requests: Arc<Requests>,
+    entry: u32,
+}
+
+/// What an earlier process had taken, and not answered or answered last. Dropping this loses none of it.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    reads: Vec<(ReadRequest, u32)>,
+    /// Requests of other kinds, as the kernel sent them. They are in the buffers alone.
+    pub(crate) others: Vec<Vec<u8>>,
+}
+
+impl Left {
+    /// Drops what has been answered.
+    pub(crate) fn retain_unanswered(&mut self, requests: &Requests, waits: impl Fn(u64) -> bool) {
+        self.reads.retain(|&(read, entry)| {
+            waits(read.unique) || {
+                requests.remove(entry);
+                false
+            }
+        });
+        self.others.retain(|request| Taken::parse(request).is_some_and(|taken| waits(taken.unique())));
+    }
+
+    /// The number of reads, all of which are in the table.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// The reads, each of which must be answered before its hold is dropped.
+    pub(crate) fn into_reads(self, requests: &Arc<Requests>) -> impl Iterator<Item = (ReadRequest, Kept)> + use<> {
+        let requests = Arc::clone(requests);
+        self.reads.into_iter().map(move |(read, entry)| (read, Kept { requests: Arc::clone(&requests), entry }))
+    }
+}
+
+impl Requests {
+    /// Opens the memory of a connection, and finds what an earlier process left there. Waits up to 5 s for that process to
+    /// end. Errors: another session uses it, or it cannot be opened.
+    pub(crate) fn open(memory: BorrowedFd<'_>) -> io::Result<(Arc<Self>, Left)> {
+        // The keeper's description of the file is shared by all processes, and so would its lock be.
+        let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        lock(&file)?;
+        let mut format = [0; FORMAT.len()];
+        if file.metadata()?.len() >= TABLE_AT {
+            file.read_exact_at(&mut format, 0)?;
+        }
+        if format != FORMAT {
+            if format != [0; FORMAT.len()] {
+                warn!("the requests that an earlier larderd left are in an unknown format: their readers hang");
+            }
+            file.set_len(0)?;
+            file.set_len(TABLE_AT)?;
+            file.write_all_at(&FORMAT, 0)?;
+        }
+        let entries = read_table(&file)?;
+        let reads = entries.iter().map(|entry| u64::from(entry.is_some())).collect();
+        let unused = (0..).zip(&entries).filter_map(|(at, entry)| entry.is_none().then_some(at)).collect::<Vec<_>>();
+        // The beginning of the table is used again first.
+        let table = Table { reads, unused: unused.into_iter().rev().collect(), count: 1 };
+        let requests = Self { file, table: Mutex::new(table) };
+        let left = requests.find(&entries)?;
+        Ok((Arc::new(requests), left))
+    }
+
+    /// Collects one of each request, and puts the reads among those in the buffers into the table.
+    fn find(&self, entries: &[Option<ReadRequest>]) -> io::Result<Left> {
+        let mut found = BTreeSet::new();
+        let mut left = Left::default();
+        for (entry, read) in (0..).zip(entries).filter_map(|(entry, read)| Some((entry, (*read)?))) {
+            if found.insert(read.unique) {
+                left.reads.push((read, entry));
+            } else {
+                // A process that was killed while it took over may have left a read in two entries.
+                self.remove(entry);
+            }
+        }
+        let mut buffer = vec![0; BUFFER_BYTES];
+        for thread in 0..BUFFERS {
+            // Most are unused, or hold a few hundred bytes.
+            let mut len = [0; 4];
+            self.file.read_exact_at(&mut len, Self::buffer_at(thread))?;
+            let len = (u32::from_ne_bytes(len) as usize).min(BUFFER_BYTES);
+            let buffer = &mut buffer[..len];
+            self.file.read_exact_at(buffer, Self::buffer_at(thread))?;
+            match Taken::parse(buffer) {
+                Some(taken) if !found.insert(taken.unique()) => {}
+                Some(Taken::Read(read)) => left.reads.push((read, self.add(read)?)),
+                Some(Taken::Other { request, .. }) => left.others.push(request.to_owned()),
+                None => {}
+            }
+        }
+        Ok(left)
+    }
+
+    /// Empties the buffers. What was in them must be answered or in the table.
+    pub(crate) fn clear_buffers(&self) -> io::Result<()> {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, hole, BUFFERS_AT, TABLE_AT - BUFFERS_AT)?)
+    }
+
+    /// Where a thread's buffer is in the file.
+    pub(crate) const fn buffer_at(thread: usize) -> u64 {
+        BUFFERS_AT + (thread * BUFFER_BYTES) as u64
+    }
+
+    /// Keeps a read until its answer is sent. Errors: there is no room.
+    pub(crate) fn keep(self: &Arc<Self>, read: ReadRequest) -> io::Result<Kept> {
+        Ok(Kept { requests: Arc::clone(self), entry: self.add(read)? })
+    }
+
+    fn add(&self, read: ReadRequest) -> io::Result<u32> {
+        let entry = self.table().add().ok_or_else(|| io::Error::other("too many reads wait"))?;
+        // One write of the whole entry, within a page: a process that is killed has written all of it or none.
+        match self.file.write_all_at(&encode(read), entry_at(entry)) {
+            Ok(()) => Ok(entry),
+            Err(error) => {
+                self.remove(entry);
+                Err(error)
+            }
+        }
+    }
+
+    fn remove(&self, entry: u32) {
+        // After a failure the next process answers the read once more, which has no effect.
+        let _ = self.file.write_all_at(&0u64.to_ne_bytes(), entry_at(entry));
+        self.table().remove(entry);
+    }
+
+    /// Waits until all reads that are kept at the moment of the call have been answered. Cancel-safe.
+    pub(crate) async fn answered(&self) {
+        let until = self.table().count;
+        while self.table().reads.iter().any(|read| (1..=until).contains(read)) {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Requests {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Table {
+    /// Takes an entry; `None` if all are in use.
+    fn add(&mut self) -> Option<u32> {
+        let entry = match self.unused.pop() {
+            Some(entry) => entry,
+            None if self.reads.len() < ENTRIES => {
+                self.reads.push(0);
+                // At most ENTRIES.
+                (self.reads.len() - 1) as u32
+            }
+            None => return None,
+        };
+        self.count += 1;
+        self.reads[entry as usize] = self.count;
+        Some(entry)
+    }
+
+    fn remove(&mut self, entry: u32) {
+        self.reads[entry as usize] = 0;
+        self.unused.push(entry);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.requests.remove(self.entry);
+    }
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    let started = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_TIMEOUT => std::thread::sleep(POLL),
+            Err(TryLockError::WouldBlock) => return Err(io::Error::other("another session serves the connection")),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+const fn entry_at(entry: u32) -> u64 {
+    TABLE_AT + entry as u64 * ENTRY_BYTES as u64
+}
+
+fn read_table(file: &File) -> io::Result<Vec<Option<ReadRequest>>> {
+    let entries = (file.metadata()?.len().saturating_sub(TABLE_AT) / ENTRY_BYTES as u64).min(ENTRIES as u64);
+    let mut bytes = vec![0; entries as usize * ENTRY_BYTES];
+    file.read_exact_at(&mut bytes, TABLE_AT)?;
+    Ok(bytes.as_chunks().0.iter().map(decode).collect())
+}
+
+fn encode(ReadRequest { unique, ino, offset, size }: ReadRequest) -> [u8; ENTRY_BYTES] {
+    let mut entry = [0; ENTRY_BYTES];
+    entry[..8].copy_from_slice(&unique.to_ne_bytes());
+    entry[8..16].copy_from_slice(&ino.to_ne_bytes());
+    entry[16..24].copy_from_slice(&offset.to_ne_bytes());
+    entry[24..28].copy_from_slice(&size.to_ne_bytes());
+    let crc = crc32c(&entry[..28]);
+    entry[28..].copy_from_slice(&crc.to_ne_bytes());
+    entry
+}
+
+/// `None`: the entry is unused or torn.
+fn decode(entry: &[u8; ENTRY_BYTES]) -> Option<ReadRequest> {
+    let [unique, ino, offset, rest] = *entry.as_chunks::<8>().0 else { return None };
+    let [size, crc] = *rest.as_chunks::<4>().0 else { return None };
+    let read = ReadRequest {
+        unique: u64::from_ne_bytes(unique),
+        ino: u64::from_ne_bytes(ino),
+        offset: u64::from_ne_bytes(offset),
+        size: u32::from_ne_bytes(size),
+    };
+    (read.unique != 0 && u32::from_ne_bytes(crc) == crc32c(&entry[..28])).then_some(read)
+}

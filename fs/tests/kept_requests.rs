@@ -1,0 +1,319 @@
+//! A connection's unanswered requests outlive the process. These tests play the kernel, over a socket that keeps messages
+//! apart as `/dev/fuse` does, and the killed process, by writing into the memory what it would have left there.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_cachenode::home::Home;
+use larder_cachenode::node::{Node, NodeConfig, OpenDataset, User};
+use larder_cachenode::request::DatasetRequest;
+use larder_daemon_api::handover::request_memory;
+use larder_dataset::DatasetSpec;
+use larder_fs::RequestBuffers;
+use larder_fs::connection::{ServeConfig, Serving, serve};
+use larder_origin::OriginConfig;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+#[global_allocator]
+static ALLOCATOR: RequestBuffers = RequestBuffers;
+
+/// `enum fuse_opcode`.
+const LOOKUP: u32 = 1;
+const FORGET: u32 = 2;
+const GETATTR: u32 = 3;
+const READ: u32 = 15;
+const INIT: u32 = 26;
+const ROOT: u64 = 1;
+
+const THREADS: usize = 3;
+/// Where the memory has the threads' buffers.
+const BUFFERS_AT: u64 = 4 << 10;
+const BUFFER_BYTES: u64 = 32 << 10;
+const TABLE_AT: u64 = BUFFERS_AT + 256 * BUFFER_BYTES;
+
+fn words(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+fn longs(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+/// `struct fuse_in_header`, and what follows it.
+fn request(operation: u32, unique: u64, node: u64, body: &[u8]) -> Vec<u8> {
+    let header = [words(&[40 + body.len() as u32, operation]), longs(&[unique, node]), words(&[0; 4])];
+    [&header.concat(), body].concat()
+}
+
+fn read(unique: u64, node: u64, offset: u64, size: u32) -> Vec<u8> {
+    request(READ, unique, node, &[longs(&[0, offset]), words(&[size, 0, 0, 0, 0, 0])].concat())
+}
+
+fn init() -> Vec<u8> {
+    request(INIT, 1, 0, &words(&[&[7, 40, 1 << 20, 1 << 13][..], &[0; 12]].concat()))
+}
+
+/// The kernel's end of a connection.
+struct Kernel(OwnedFd);
+
+impl Kernel {
+    fn send(&self, request: &[u8]) {
+        rustix::net::send(&self.0, request, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    /// The next answer: the number of its request, its error, and the bytes.
+    fn answer(&self) -> (u64, i32, Vec<u8>) {
+        let mut answer = vec![0; 1 << 20];
+        // Skips the question whether a request still waits, to which this kernel has no answer.
+        let receive = |answer: &mut Vec<u8>| rustix::net::recv(&self.0, answer, RecvFlags::empty()).unwrap().0;
+        let len = std::iter::repeat_with(|| receive(&mut answer)).find(|&len| len != 17).unwrap();
+        let number = |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().unwrap());
+        assert_eq!(number(0) as usize, len);
+        (u64::from_ne_bytes(answer[8..16].try_into().unwrap()), number(4).cast_signed(), answer[16..len].to_vec())
+    }
+}
+
+struct Rig {
+    runtime: tokio::runtime::Runtime,
+    open: OpenDataset,
+    _node: Arc<Node>,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    /// A dataset of the files `f0` to `f9`.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir(path("data")).unwrap();
+        for i in 0..10 {
+            std::fs::write(path("data").join(format!("f{i}")), bytes(i)).unwrap();
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let _in_runtime = runtime.enter();
+        let node = Node::open(NodeConfig {
+            cache_dir: path("cache"),
+            cache_bytes: None,
+            home: Home::new(path("home")),
+            origin: OriginConfig::default(),
+            peers: None,
+            socket: None,
+        })
+        .unwrap();
+        let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
+        let open = runtime
+            .block_on(async { node.open_dataset(node.find(&request).await.unwrap(), &request, User::Mount).await });
+        let open = open.unwrap();
+        drop(_in_runtime);
+        Self { runtime, open, _node: node, _folder: folder }
+    }
+
+    /// Serves the dataset on a new connection with this memory. The kernel has heard the answer to INIT.
+    fn serve(&self, memory: &OwnedFd) -> (Kernel, Serving) {
+        let _in_runtime = self.runtime.enter();
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        set_socket_timeout(&ours, Timeout::Recv, Some(Duration::from_secs(30))).unwrap();
+        let config = ServeConfig { threads: THREADS, max_background: 16 };
+        let serving = serve(Arc::clone(self.open.dataset()), theirs, &init(), memory.as_fd(), config).unwrap();
+        let kernel = Kernel(ours);
+        assert_eq!(kernel.answer().0, 1);
+        (kernel, serving)
+    }
+
+    /// The inode number of a file.
+    fn node_of(&self, kernel: &Kernel, name: &str) -> u64 {
+        kernel.send(&request(LOOKUP, 2, ROOT, format!("{name}\0").as_bytes()));
+        let (unique, error, entry) = kernel.answer();
+        assert_eq!((unique, error), (2, 0));
+        u64::from_ne_bytes(entry[..8].try_into().unwrap())
+    }
+}
+
+fn bytes(i: u64) -> Vec<u8> {
+    (0..20_000 + i * 1000).map(|n| (n.wrapping_mul(i + 1) >> 3) as u8).collect()
+}
+
+/// The kernel has ended the connection.
+fn end(kernel: Kernel, serving: Serving) {
+    // Not as the kernel does it: the session takes the end of the socket for an invalid request.
+    drop(kernel);
+    let _ = serving.wait();
+}
+
+fn memory() -> (OwnedFd, File) {
+    let memory = request_memory().unwrap();
+    let file = File::from(memory.try_clone().unwrap());
+    (memory, file)
+}
+
+fn buffer(file: &File, thread: u64) -> Vec<u8> {
+    let mut buffer = vec![0; 4096];
+    file.read_exact_at(&mut buffer, BUFFERS_AT + thread * BUFFER_BYTES).unwrap();
+    buffer
+}
+
+#[test]
+fn a_request_lies_in_the_memory_of_its_connection_and_no_others() {
+    let rig = Rig::new();
+    let memories = [memory(), memory()];
+    let connections = [rig.serve(&memories[0].0), rig.serve(&memories[1].0)];
+    for (unique, (kernel, _)) in (10..).zip(&connections) {
+        let asked = request(GETATTR, unique, ROOT, &[0; 16]);
+        kernel.send(&asked);
+        assert_eq!(kernel.answer().0, unique);
+        let holders: Vec<u64> = (10..)
+            .zip(&memories)
+            .filter(|(_, (_, file))| (0..THREADS as u64).any(|thread| buffer(file, thread).starts_with(&asked)))
+            .map(|(unique, _)| unique)
+            .collect();
+        assert_eq!(holders, [unique]);
+    }
+    for (kernel, serving) in connections {
+        end(kernel, serving);
+    }
+}
+
+#[test]
+fn the_buffers_are_in_memory_before_the_first_request_and_nothing_else_is() {
+    let rig = Rig::new();
+    let (memory, _) = memory();
+    let (kernel, serving) = rig.serve(&memory);
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut resident = Vec::new();
+    let mut ours = false;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Rss:") if ours => resident.push(words.next().unwrap().parse::<u64>().unwrap()),
+            Some(word) if !word.ends_with(':') => ours = line.contains("larder-requests"),
+            _ => {}
+        }
+    }
+    assert_eq!(resident, [BUFFER_BYTES / 1024; THREADS]);
+    end(kernel, serving);
+}
+
+#[test]
+fn what_a_killed_process_left_is_answered_once_each_and_torn_requests_are_skipped() {
+    let rig = Rig::new();
+    let (memory, file) = memory();
+    let (kernel, serving) = rig.serve(&memory);
+    let nodes: Vec<u64> = (0..10).map(|i| rig.node_of(&kernel, &format!("f{i}"))).collect();
+    end(kernel, serving);
+
+    let (mut torn, mut short) = (read(114, nodes[7], 0, 10), read(116, nodes[7], 0, 10));
+    torn[..4].copy_from_slice(&70_000u32.to_ne_bytes());
+    short[..4].copy_from_slice(&60u32.to_ne_bytes());
+    let left = [
+        request(LOOKUP, 100, ROOT, b"f3\0"),
+        read(102, nodes[3], 5, 4096),
+        read(102, nodes[3], 5, 4096),
+        read(104, nodes[4], 0, 1 << 20),
+        read(106, nodes[5] + 1000, 0, 10),
+        request(GETATTR, 108, nodes[6], &[0; 16]),
+        request(77, 110, ROOT, &[0; 8]),
+        request(FORGET, 112, nodes[6], &[0; 8]),
+        torn,
+        short,
+    ];
+    for (thread, request) in (0..).zip(&left) {
+        file.write_all_at(request, BUFFERS_AT + thread * BUFFER_BYTES).unwrap();
+    }
+    // A LOOKUP without a name, which the session refuses, and a torn entry of the table.
+    file.write_all_at(&request(LOOKUP, 118, ROOT, b""), BUFFERS_AT + 200 * BUFFER_BYTES).unwrap();
+    file.write_all_at(&[0xff; 64], TABLE_AT).unwrap();
+
+    let (kernel, serving) = rig.serve(&memory);
+    kernel.send(&request(GETATTR, 200, ROOT, &[0; 16]));
+    let mut answers = BTreeMap::new();
+    for _ in 0..8 {
+        let (unique, error, bytes) = kernel.answer();
+        assert!(answers.insert(unique, (error, bytes)).is_none(), "{unique} is answered twice");
+    }
+    assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [100, 102, 104, 106, 108, 110, 118, 200]);
+    assert_eq!(answers[&100].1[..8], nodes[3].to_ne_bytes());
+    assert_eq!(answers[&102], (0, bytes(3)[5..4101].to_vec()));
+    assert_eq!(answers[&104], (0, bytes(4)));
+    assert_eq!(answers[&106].0, -libc::ESTALE);
+    assert_eq!(answers[&108].0, 0);
+    assert_eq!((answers[&110].0, answers[&118].0), (-libc::ENOSYS, -libc::ENOSYS));
+    end(kernel, serving);
+
+    // All of it was answered. The next process finds the last request alone, which its thread's buffer still has; the true
+    // kernel would say that it is answered.
+    let (kernel, serving) = rig.serve(&memory);
+    kernel.send(&request(GETATTR, 300, ROOT, &[0; 16]));
+    assert_eq!([kernel.answer().0, kernel.answer().0], [200, 300]);
+    end(kernel, serving);
+}
+
+#[test]
+fn a_read_that_waits_is_answered_by_each_next_process_until_its_answer_is_sent() {
+    let rig = Rig::new();
+    let (memory, file) = memory();
+    let (kernel, serving) = rig.serve(&memory);
+    let node = rig.node_of(&kernel, "f1");
+    end(kernel, serving);
+    // A process that was killed after it had put a read into its table and before it took the next request.
+    file.write_all_at(&read(50, node, 0, 100), BUFFERS_AT).unwrap();
+    for _ in 0..3 {
+        let (kernel, serving) = rig.serve(&memory);
+        assert_eq!(kernel.answer(), (50, 0, bytes(1)[..100].to_vec()));
+        end(kernel, serving);
+        // It was killed before it removed the read.
+        file.write_all_at(&read(50, node, 0, 100), BUFFERS_AT).unwrap();
+    }
+}
+
+#[test]
+fn a_connection_is_served_once_at_a_time() {
+    let rig = Rig::new();
+    let (memory, _) = memory();
+    let (kernel, serving) = rig.serve(&memory);
+    let _in_runtime = rig.runtime.enter();
+    let (_ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let config = ServeConfig { threads: 1, max_background: 16 };
+    let again = serve(Arc::clone(rig.open.dataset()), theirs, &init(), memory.as_fd(), config);
+    assert!(again.unwrap_err().to_string().contains("another session"));
+    end(kernel, serving);
+}
+
+#[test]
+fn the_next_process_may_have_more_threads_or_fewer() {
+    let rig = Rig::new();
+    let (memory, file) = memory();
+    end_of_many(&rig, &memory);
+    // Some of its 256 threads had a request.
+    let uniques: Vec<u64> = (0..256).step_by(5).map(|thread| 1000 + 2 * thread).collect();
+    for (thread, unique) in (0..256).step_by(5).zip(&uniques) {
+        let asked = request(GETATTR, *unique, ROOT, &[0; 16]);
+        file.write_all_at(&asked, BUFFERS_AT + thread * BUFFER_BYTES).unwrap();
+    }
+    let (kernel, serving) = rig.serve(&memory);
+    let answered: Vec<u64> = uniques.iter().map(|_| kernel.answer().0).collect();
+    assert_eq!(answered, uniques);
+    end(kernel, serving);
+}
+
+/// A process with as many threads as there can be has used the memory.
+fn end_of_many(rig: &Rig, memory: &OwnedFd) {
+    let _in_runtime = rig.runtime.enter();
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let config = ServeConfig { threads: 1000, max_background: 16 };
+    let serving = serve(Arc::clone(rig.open.dataset()), theirs, &init(), memory.as_fd(), config).unwrap();
+    let threads = std::fs::read_dir(Path::new("/proc/self/task")).unwrap();
+    let names = threads.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());
+    let serving_threads = names.filter(|name| name.starts_with("fuser-") && !name.starts_with("fuser-bg")).count();
+    assert!(serving_threads >= 256, "{serving_threads}");
+    end(Kernel(ours), serving);
+}
