@@ -8,6 +8,7 @@ mod description;
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, File, FileIndex, ManifestError, PolicyKind};
@@ -72,6 +73,9 @@ pub struct Dataset {
     store_counters: Arc<StoreCounters>,
     fetcher: Arc<Fetcher>,
     sharing: Option<Arc<Sharing>>,
+    owned: Option<Arc<OwnedBlocks>>,
+    /// The reservation is what this node owns.
+    follows_owned: AtomicBool,
     warmer: Warmer,
     counters: Arc<StatsCounters>,
     description: Description,
@@ -95,9 +99,7 @@ impl Dataset {
             // The length 0, of a block that the manifest does not describe, matches no record.
             move |block| block_len(&manifest, block).unwrap_or(0)
         };
-        let owned = |sharing: &Arc<Sharing>| -> Arc<dyn Ownership> {
-            Arc::new(OwnedBlocks::new(Arc::clone(&manifest), Arc::clone(sharing)))
-        };
+        let owned = sharing.clone().map(|sharing| Arc::new(OwnedBlocks::new(Arc::clone(&manifest), sharing)));
         let cache = store.dataset(CacheConfig {
             snapshot: manifest.snapshot(),
             name: description.name().to_owned(),
@@ -107,7 +109,7 @@ impl Dataset {
             policy: spec.policy,
             seed: spec.seed,
             block_len: Arc::new(lens),
-            ownership: sharing.as_ref().map(owned),
+            ownership: owned.clone().map(|owned| owned as Arc<dyn Ownership>),
         })?;
         let store_counters = Arc::clone(store.counters());
         let counters = Arc::new(StatsCounters::default());
@@ -127,6 +129,8 @@ impl Dataset {
             store_counters,
             fetcher,
             sharing,
+            owned,
+            follows_owned: AtomicBool::new(false),
             counters,
             description,
         }))
@@ -145,6 +149,21 @@ impl Dataset {
     /// The runtime of its fetches.
     pub fn runtime(&self) -> &Handle {
         self.fetcher.runtime()
+    }
+
+    /// Nobody stated a size: from now on the reservation follows what this node owns.
+    pub(crate) fn follow_owned(&self) {
+        self.follows_owned.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes that this node owns, if the reservation follows them and the nodes are known. Reads the manifest.
+    pub(crate) fn owned_bytes(&self) -> Option<u64> {
+        self.owned.as_ref().filter(|_| self.follows_owned.load(Ordering::Relaxed))?.share_bytes()
+    }
+
+    /// Changes its part of the store. Blocks on the disk.
+    pub(crate) fn resize(&self, capacity_bytes: u64, promised: Reservation) {
+        self.cache.resize(capacity_bytes, promised);
     }
 
     /// Sets the socket of the daemon that serves it, shown in the stats.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use larder_dataset::environment::PEER_TOKEN;
 use larder_dataset::{Placement, SnapshotId};
 use larder_origin::OriginConfig;
-use larder_peers::Token;
+use larder_peers::{Membership, Token};
 use larder_store::{Store, StoreConfig, StoreCounters};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -32,6 +32,7 @@ use crate::counters::store_values;
 use crate::dataset::{CacheSpec, Dataset};
 use crate::fetch::FetchConfig;
 use crate::home::Home;
+use crate::ownership::OwnedBlocks;
 use crate::request::DatasetRequest;
 use crate::sharing::Sharing;
 use budget::{Budget, Claim, Share};
@@ -51,6 +52,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval between two attempts to open the cache.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
+
+/// How long the list of nodes must have been known before reservations follow it: it may change a few times in a row.
+const MEMBERS_SETTLE: Duration = Duration::from_secs(1);
 
 /// How long a stop waits for the blocks in flight to reach the cache.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -129,16 +133,47 @@ impl Node {
 
     /// Shares the cache with its peers, until [`Self::stopping`] is cancelled. Errors: the address cannot be used, or the
     /// server ended.
-    pub async fn share(&self) -> anyhow::Result<()> {
+    pub async fn share(self: &Arc<Self>) -> anyhow::Result<()> {
         let Some(cluster) = &self.cluster else {
             self.stopping.cancelled().await;
             return Ok(());
         };
         let follow = async {
-            cluster.follow(self.stopping.clone()).await;
+            tokio::join!(cluster.follow(self.stopping.clone()), self.follow_members(cluster.membership()));
             Ok(())
         };
         tokio::try_join!(cluster.serve(Arc::clone(&self.open), self.stopping.clone()), follow).map(|_| ())
+    }
+
+    /// Makes reservations follow the list of nodes, where nobody stated a size.
+    async fn follow_members(self: &Arc<Self>, mut members: Membership) {
+        let follow = async {
+            while members.changed().await.is_ok() {
+                tokio::time::sleep(MEMBERS_SETTLE).await;
+                members.mark_unchanged();
+                let _opening = self.opening.lock().await;
+                let node = Arc::clone(self);
+                let followed = tokio::task::spawn_blocking(move || node.follow_owned()).await;
+                if let Err(error) = followed.map_err(NodeError::from).and_then(|followed| followed) {
+                    warn!(%error, "reservations do not follow the list of nodes");
+                }
+            }
+            // The watcher has stopped. The last list stays.
+            self.stopping.cancelled().await;
+        };
+        self.stopping.run_until_cancelled(follow).await;
+    }
+
+    fn follow_owned(&self) -> Result<(), NodeError> {
+        let mut owned: Vec<_> = self.open.all().into_iter().filter_map(|it| Some((it.owned_bytes()?, it))).collect();
+        // Those that give room back come first.
+        owned.sort_by_key(|(bytes, dataset)| *bytes > dataset.cache_usage().capacity_bytes);
+        owned.iter().try_for_each(|(bytes, dataset)| self.budget().follow_owned(dataset, *bytes))
+    }
+
+    fn budget(&self) -> Budget<'_> {
+        let config = &self.config;
+        Budget { store: &self.store, cache_dir: &config.cache_dir, total_bytes: config.cache_bytes }
     }
 
     /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; an import continues after that.
@@ -186,9 +221,11 @@ impl Node {
         let (node, spec) = (Arc::clone(self), request.spec.clone());
         let open = move || {
             let config = &node.config;
-            let budget = Budget { store: &node.store, cache_dir: &config.cache_dir, total_bytes: config.cache_bytes };
-            let claim = Claim { manifest: &found.manifest, spec: &spec, exactly: user == User::Mount };
-            let Share { promised, bytes: reservation_bytes, policy } = budget.reserve(claim)?;
+            let owned = sharing.as_ref().filter(|_| spec.cache_bytes.is_none());
+            let owned = owned.map(|sharing| OwnedBlocks::new(Arc::clone(&found.manifest), Arc::clone(sharing)));
+            let owned_bytes = owned.and_then(|owned| owned.share_bytes());
+            let claim = Claim { manifest: &found.manifest, spec: &spec, owned_bytes, exactly: user == User::Mount };
+            let Share { promised, bytes: reservation_bytes, policy } = node.budget().reserve(claim)?;
             info!(mount = found.id, reservation_bytes, wanted_bytes = promised.wanted_bytes, %policy, "dataset open");
             let cache = CacheSpec { reservation_bytes, promised, policy, seed: u64::from(std::process::id()) };
             let dataset = Dataset::open(
@@ -200,6 +237,9 @@ impl Node {
                 &node.runtime,
                 FetchConfig { read_deadline: deadline, ..FetchConfig::DEFAULT },
             )?;
+            if spec.cache_bytes.is_none() {
+                dataset.follow_owned();
+            }
             if let Some(socket) = &config.socket {
                 dataset.served_at(socket.clone());
             }

@@ -1,7 +1,7 @@
-//! Which of a dataset's blocks this node owns: those that it has to keep.
+//! Which of a dataset's blocks this node owns: what it has to keep, and how much room that takes.
 //!
 //! [`OwnedBlocks`] applies the [`Sharing`] of a dataset to the blocks of its manifest, for the store, which gives the room of
-//! disowned blocks to owned ones.
+//! disowned blocks to owned ones, and for the budget, which reserves the node's share.
 //!
 //! Invariant: the answers are a pure function of the manifest and the present list of nodes.
 
@@ -11,15 +11,24 @@ mod tests;
 use std::sync::Arc;
 
 use larder_dataset::block::block_count;
-use larder_dataset::{BlockIndex, FileIndex};
+use larder_dataset::{BlockIndex, FileIndex, PlaceKey};
 use larder_store::Ownership;
 
 use crate::extent::place_key;
 use crate::manifest_file::MappedManifest;
-use crate::sharing::Sharing;
+use crate::sharing::{OwnedKeys, Sharing};
 
 /// Files that are passed one by one to the next block. Beyond that, a binary search is quicker.
 const STEPS_MOST: usize = 32;
+
+/// Files of which a share is computed: all of a dataset that has no more, else about this many, in runs.
+const SAMPLED_FILES: u32 = 1 << 20;
+
+/// Files in a run: neighbours in the manifest, so that a sample does not read all of its pages.
+const RUN_FILES: u32 = 1 << 10;
+
+/// The standard deviations by which a share that was sampled is larger than the sample says.
+const DEVIATIONS: f64 = 6.0;
 
 /// The blocks of a dataset that this node owns.
 #[derive(Debug)]
@@ -31,6 +40,48 @@ pub(crate) struct OwnedBlocks {
 impl OwnedBlocks {
     pub(crate) fn new(manifest: Arc<MappedManifest>, sharing: Arc<Sharing>) -> Self {
         Self { manifest, sharing }
+    }
+
+    /// Bytes of the blocks that this node owns; a little more if the dataset is so large that they are estimated from a
+    /// sample. None if this node is not on the list: it may be soon, and what it will own is not known.
+    pub(crate) fn share_bytes(&self) -> Option<u64> {
+        self.share_of(SAMPLED_FILES)
+    }
+
+    fn share_of(&self, sampled_files: u32) -> Option<u64> {
+        let owned = self.sharing.owned().filter(OwnedKeys::is_member)?;
+        let files = self.manifest.totals().files;
+        let stride = files.div_ceil(sampled_files).max(1).saturating_mul(RUN_FILES);
+        let (mut seen_bytes, mut owned_bytes, mut owned_keys) = (0_u64, 0_u64, 0_u64);
+        let mut last: Option<(PlaceKey, bool)> = None;
+        for run in (0..files).step_by(stride as usize) {
+            for index in (run..files.min(run.saturating_add(RUN_FILES))).map(FileIndex) {
+                // What a damaged row describes cannot be read, so it needs no room.
+                let Ok(file) = self.manifest.file(index) else { continue };
+                for part in file.parts(0, file.size) {
+                    let key = place_key(&self.manifest, index, part.block);
+                    let is_owned = match last {
+                        // The files of an extent lie side by side.
+                        Some((known, is_owned)) if known == key => is_owned,
+                        _ => {
+                            let is_owned = owned.contains(key);
+                            owned_keys += u64::from(is_owned);
+                            is_owned
+                        }
+                    };
+                    last = Some((key, is_owned));
+                    seen_bytes += u64::from(part.block_len);
+                    owned_bytes += if is_owned { u64::from(part.block_len) } else { 0 };
+                }
+            }
+        }
+        let all = self.manifest.totals().bytes;
+        if stride == RUN_FILES || seen_bytes == 0 {
+            return Some(owned_bytes);
+        }
+        let share = owned_bytes as f64 / seen_bytes as f64;
+        let margin = 1.0 + DEVIATIONS / (owned_keys.max(1) as f64).sqrt();
+        Some(((all as f64 * share * margin) as u64).min(all))
     }
 
     /// The file of a block that is not before the file `near`.

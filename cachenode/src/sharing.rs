@@ -84,6 +84,11 @@ impl OwnedKeys {
         self.version
     }
 
+    /// True if this node is on the list.
+    pub(crate) fn is_member(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// True if this node owns the blocks of `key`.
     pub(crate) fn contains(&self, key: PlaceKey) -> bool {
         self.own.is_some_and(|own| self.members.owners(self.placement, key).contains(&own))

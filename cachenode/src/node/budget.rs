@@ -1,5 +1,7 @@
 //! Decides how much of the cache a dataset gets.
 //!
+//! Where nodes share a dataset, what it can use on this node is what this node owns of it.
+//!
 //! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets; [`Extent`] converts
 //! between a dataset's bytes, which policies count, and the bytes that they take on the disk, which the budget counts.
 //!
@@ -18,6 +20,7 @@ use larder_store::{DatasetInfo, Reservation, Store, StoreError, disk_bytes};
 use tracing::{info, warn};
 
 use super::error::NodeError;
+use crate::dataset::Dataset;
 use crate::manifest_file::MappedManifest;
 
 /// A cache without a configured size leaves this share of the free disk space unused: a fifth.
@@ -36,6 +39,8 @@ pub(super) struct Budget<'a> {
 pub(super) struct Claim<'a> {
     pub(super) manifest: &'a MappedManifest,
     pub(super) spec: &'a DatasetSpec,
+    /// Bytes that this node owns, if nodes share the dataset and the nodes are known.
+    pub(super) owned_bytes: Option<u64>,
     /// Fail rather than get less than requested or other settings.
     pub(super) exactly: bool,
 }
@@ -140,6 +145,33 @@ impl Budget<'_> {
         Ok(share)
     }
 
+    /// Makes the reservation of an open dataset what this node owns of it since the list of nodes changed, as far as there is
+    /// room; never less than what is cached. Blocks on the disk.
+    pub(super) fn follow_owned(&self, dataset: &Dataset, owned_bytes: u64) -> Result<(), NodeError> {
+        let snapshot = dataset.manifest().snapshot();
+        let datasets = self.store.datasets()?;
+        let (usage, extent) = (dataset.cache_usage(), Extent::of(dataset.manifest()));
+        let budget = self.bytes(&datasets)?;
+        let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
+        let promised = others().filter(|info| is_promised(info)).map(promised_bytes).fold(0, u64::saturating_add);
+        let room = extent.in_dataset(budget.saturating_sub(promised));
+        let bytes = owned_bytes.min(room).max(usage.used_bytes);
+        if (bytes, owned_bytes) == (usage.capacity_bytes, usage.wanted_bytes) {
+            return Ok(());
+        }
+        let reservation = extent.reservation(bytes, owned_bytes);
+        let needed = promised.saturating_add(reservation.disk_bytes);
+        self.release_for(needed, budget, others().filter(|info| !is_promised(info)).collect())?;
+        info!(
+            dataset = dataset.name(),
+            owned_bytes,
+            reserved_bytes = bytes,
+            "the reservation follows the list of nodes"
+        );
+        dataset.resize(bytes, reservation);
+        Ok(())
+    }
+
     /// Releases closed datasets until `needed` and what the remaining ones take fit into `budget`.
     fn release_for(&self, needed: u64, budget: u64, mut closed: Vec<&DatasetInfo>) -> Result<(), StoreError> {
         closed.sort_by_key(|info| info.last_use_unix_s);
@@ -179,7 +211,7 @@ impl Claim<'_> {
     /// Bytes of the dataset that are wanted. More than all of them are as good as all.
     fn wanted(&self) -> u64 {
         let all = Extent::of(self.manifest).bytes;
-        self.spec.cache_bytes.map_or(all, |bytes| bytes.min(all))
+        self.spec.cache_bytes.or(self.owned_bytes).map_or(all, |bytes| bytes.min(all))
     }
 
     /// The first promise to a dataset, where `free` bytes of the disk are promised to none.
@@ -199,14 +231,15 @@ impl Claim<'_> {
     /// it wanted or for another block at least.
     fn grow(&self, kept: Reservation, free: u64) -> Reservation {
         let extent = Extent::of(self.manifest);
-        let wanted = kept.wanted_bytes;
-        if wanted == 0 {
+        let owned = self.owned_bytes.filter(|_| self.spec.cache_bytes.is_none());
+        let wanted = owned.unwrap_or(kept.wanted_bytes);
+        if kept.wanted_bytes == 0 {
             // Of an earlier version, or found in the index alone.
             return extent.reservation(kept.bytes, self.wanted().max(kept.bytes));
         }
         let bytes = wanted.min(extent.in_dataset(free));
         let is_worth_it = bytes > kept.bytes && (bytes == wanted || bytes - kept.bytes >= BLOCK_BYTES);
-        if is_worth_it { extent.reservation(bytes, wanted) } else { kept }
+        if is_worth_it { extent.reservation(bytes, wanted) } else { Reservation { wanted_bytes: wanted, ..kept } }
     }
 
     /// The dataset has a share already, which stays. Errors: `InUse` if another one was requested and must be met exactly.

@@ -91,6 +91,11 @@ impl Cluster {
         }
     }
 
+    /// The members, kept current.
+    pub(super) fn membership(&self) -> Membership {
+        self.config.membership.clone()
+    }
+
     /// Serves the open datasets to peers until cancelled. Without an address to listen at, only waits for that.
     pub(super) async fn serve(&self, open: Arc<OpenDatasets>, stopping: CancellationToken) -> anyhow::Result<()> {
         let Some(listen) = self.config.listen else {

@@ -68,6 +68,12 @@ fn blocks(manifest: &MappedManifest) -> Vec<BlockIndex> {
     (0..manifest.totals().blocks).map(BlockIndex).collect()
 }
 
+fn len_of(manifest: &MappedManifest, block: BlockIndex) -> u64 {
+    let file = manifest.file(manifest.file_of_block(block).unwrap()).unwrap();
+    let found = file.parts(0, file.size).find(|part| part.block == block);
+    found.unwrap().block_len.into()
+}
+
 /// Sizes from none to several blocks.
 fn some_sizes() -> Vec<u64> {
     (0..3000)
@@ -81,7 +87,7 @@ async fn every_block_is_owned_by_as_many_nodes_as_the_placement_says_and_disowne
     let replicated = Placement::Replicated(NonZeroU8::new(2).unwrap());
     for manifest in [plain(some_sizes()), packed(200)] {
         for placement in [Placement::Partitioned, replicated] {
-            let mut owners = vec![0_u8; manifest.totals().blocks as usize];
+            let (mut owners, mut bytes) = (vec![0_u8; manifest.totals().blocks as usize], 0);
             for (own, ..) in FOUR {
                 let owned = owned_by(own, &manifest, placement, membership.clone());
                 let mut disowned = blocks(&manifest);
@@ -94,9 +100,45 @@ async fn every_block_is_owned_by_as_many_nodes_as_the_placement_says_and_disowne
                 let expected: Vec<_> = few.iter().copied().filter(|block| disowned.contains(block)).collect();
                 assert!(owned.retain_disowned(owned.version().unwrap(), &mut few));
                 assert_eq!(few, expected);
+                let share: u64 = its.iter().map(|&block| len_of(&manifest, block)).sum();
+                assert_eq!(owned.share_bytes(), Some(share), "{own} reserves what it owns");
+                bytes += share;
             }
             assert!(owners.iter().all(|&owners| owners == placement.copies()), "{placement}");
+            assert_eq!(bytes, u64::from(placement.copies()) * manifest.totals().bytes, "{placement}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_share_follows_weights_zones_and_the_list() {
+    let (sender, membership) = watch::channel(list(&[]));
+    let manifest = plain([10_000; 4000]);
+    let all = manifest.totals().bytes;
+    let share = |own: &str, placement| owned_by(own, &manifest, placement, membership.clone()).share_bytes();
+    assert_eq!(share("a", Placement::Partitioned), None, "no node is known");
+    let near = |own: &str, placement, percent: u64| {
+        let share = share(own, placement).unwrap() * 100 / all;
+        assert!(share.abs_diff(percent) <= 4, "{own}, {placement}: {share} % instead of {percent} %");
+    };
+    sender.send_replace(list(&[("a", 3, ""), ("b", 1, "")]));
+    near("a", Placement::Partitioned, 75);
+    near("b", Placement::Partitioned, 25);
+    sender.send_replace(list(&[("a", 1, "east"), ("b", 1, "west"), ("c", 1, "west"), ("d", 1, "west")]));
+    let two = Placement::Replicated(NonZeroU8::new(2).unwrap());
+    near("a", two, 100);
+    near("b", two, 33);
+    assert_eq!(share("elsewhere", two), None, "who is not on the list may be soon");
+}
+
+#[tokio::test]
+async fn a_share_that_is_sampled_holds_all_owned_blocks_and_little_more() {
+    let (_sender, membership) = watch::channel(list(&FOUR));
+    let manifest = plain((0..60_000).map(|n| n * 7_919 % 60_000));
+    for (own, ..) in FOUR {
+        let owned = owned_by(own, &manifest, Placement::Partitioned, membership.clone());
+        let (exact, sampled) = (owned.share_bytes().unwrap(), owned.share_of(6_000).unwrap());
+        assert!(sampled >= exact && sampled <= exact + exact / 4, "{own}: {sampled} for {exact}");
     }
 }
 

@@ -20,7 +20,7 @@ pub struct CacheConfig {
     pub name: String,
     /// Blocks of the snapshot.
     pub blocks: u32,
-    /// Bytes of blocks that may be cached.
+    /// Bytes of blocks that may be cached at first.
     pub reservation_bytes: u64,
     /// What a later process finds that the dataset was promised: more than `reservation_bytes` while the whole cache is too
     /// small for all that was promised.

@@ -12,6 +12,7 @@
 
 mod admission;
 mod disowned;
+mod granted;
 mod permit;
 mod rebuild;
 mod search;
@@ -37,7 +38,7 @@ use crate::draft::{Draft, Record};
 use crate::error::StoreError;
 use crate::lookup::{Lookup, PartBytes};
 use crate::record::{Header, Part};
-use crate::reservations::Known;
+use crate::reservations::{Known, Reservation};
 use crate::slots::{Found, Place, Slots};
 use crate::usage::Usage;
 use crate::write_error::WriteError;
@@ -66,7 +67,7 @@ impl DatasetCache {
         let (reservation_bytes, evicts) = (config.reservation_bytes, config.policy.evicts());
         let space = Space::open(segments, base.abilities, base.segment_bytes, reservation_bytes, evicts)
             .map_err(failed("open the segments"))?;
-        let known = remember(&base, &config, |_| ());
+        let known = remember(&base, &config, config.promised, |_| ());
         let number = base.index.register(&snapshot, known.row(0));
         let work = Work {
             refill: matches!(found, Found::Made { .. }) || base.last_run.slots_doubtful,
@@ -240,11 +241,12 @@ impl DatasetCache {
     pub fn usage(&self) -> Usage {
         let shared = &*self.shared;
         let used_bytes = shared.used_bytes.load(Ordering::Relaxed);
+        let capacity_bytes = shared.granted.capacity_bytes();
         Usage {
-            capacity_bytes: shared.config.reservation_bytes,
-            wanted_bytes: shared.config.promised.wanted_bytes,
+            capacity_bytes,
+            wanted_bytes: shared.granted.promised().wanted_bytes,
             used_bytes,
-            room_bytes: (shared.config.reservation_bytes + shared.disowned.bytes()).saturating_sub(used_bytes),
+            room_bytes: (capacity_bytes + shared.disowned.bytes()).saturating_sub(used_bytes),
             blocks_cached: shared.blocks_cached.load(Ordering::Relaxed),
             policy: shared.config.policy,
             degraded: shared.base.health.reason(),
@@ -252,9 +254,21 @@ impl DatasetCache {
         }
     }
 
+    /// Changes how many bytes may be cached from now on, and what a later process finds that the dataset was promised. No block
+    /// leaves now; see [`Policy::set_capacity`](crate::Policy::set_capacity). Blocks on the disk.
+    pub fn resize(&self, capacity_bytes: u64, promised: Reservation) {
+        let shared = &*self.shared;
+        shared.granted.change(capacity_bytes, promised);
+        if let Some(policy) = &mut shared.lock().policy {
+            policy.set_capacity(capacity_bytes);
+        }
+        remember(&shared.base, &shared.config, promised, |_| ());
+    }
+
     /// Writes down that a connection shows the dataset, so that a later process keeps the dataset for it. Blocks on the disk.
     pub fn hold(&self, connection: &str) {
-        remember(&self.shared.base, &self.shared.config, |connections| {
+        let shared = &*self.shared;
+        remember(&shared.base, &shared.config, shared.granted.promised(), |connections| {
             connections.insert(connection.to_owned());
         });
     }
@@ -311,16 +325,21 @@ impl Drop for DatasetCache {
         let shared = &*self.shared;
         shared.lock().allocator.leave_current(&shared.space);
         shared.free_room(true);
-        let known = remember(&shared.base, &shared.config, |_| ());
+        let known = remember(&shared.base, &shared.config, shared.granted.promised(), |_| ());
         shared.base.index.update(&shared.config.snapshot, known.row(shared.number));
     }
 }
 
 /// Writes down what the dataset is promised, and that it is used now.
-fn remember(base: &Base, config: &CacheConfig, change: impl FnOnce(&mut BTreeSet<String>)) -> Known {
+fn remember(
+    base: &Base,
+    config: &CacheConfig,
+    promised: Reservation,
+    change: impl FnOnce(&mut BTreeSet<String>),
+) -> Known {
     base.reservations.put(&config.snapshot, &base.folder.dataset(&config.snapshot), |known| {
         known.name.clone_from(&config.name);
-        known.reservation = Some(config.promised);
+        known.reservation = Some(promised);
         known.policy = config.policy;
         known.use_now();
         change(known.connections.get_or_insert_default());

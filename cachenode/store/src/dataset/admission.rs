@@ -13,6 +13,7 @@ use larder_dataset::{BLOCK_BYTES, BlockIndex};
 use tracing::warn;
 
 use super::disowned::{Disowned, Shown};
+use super::granted::Granted;
 use super::space::{Allocator, Allotment, Garbage, Space, Trouble};
 use super::touches::Touches;
 use crate::base::Base;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(super) used_bytes: AtomicU64,
     pub(super) blocks_cached: AtomicU64,
     pub(super) disowned: Shown,
+    pub(super) granted: Granted,
     touches: Touches,
     state: Mutex<State>,
     rebuilding: AtomicBool,
@@ -48,7 +50,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(super) struct State {
     /// None until the blocks of an earlier run are counted.
-    policy: Option<Box<dyn Policy>>,
+    pub(super) policy: Option<Box<dyn Policy>>,
     /// Blocks that have a permit and are not written yet, with the permit's number.
     pending: HashMap<BlockIndex, u64>,
     last_permit: u64,
@@ -95,6 +97,7 @@ impl Shared {
             used_bytes: AtomicU64::new(0),
             blocks_cached: AtomicU64::new(0),
             disowned: Shown::default(),
+            granted: Granted::new(config.reservation_bytes, config.promised),
             touches: Touches::new(policy.wants_touch()),
             state: Mutex::new(State { policy: is_new.then_some(policy), ..state }),
             rebuilding: AtomicBool::new(!is_new),
@@ -128,8 +131,9 @@ impl Shared {
     }
 
     /// Opens admissions with a policy that has counted the cached blocks.
-    pub(super) fn finish_rebuild(&self, policy: Box<dyn Policy>) {
+    pub(super) fn finish_rebuild(&self, mut policy: Box<dyn Policy>) {
         let mut state = self.lock();
+        policy.set_capacity(self.granted.capacity_bytes());
         self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
         state.policy = Some(policy);
         for (block, (place, flaw)) in std::mem::take(&mut state.flawed) {
@@ -171,8 +175,7 @@ impl Shared {
         if self.slots.get(block).is_some() || state.pending.contains_key(&block) {
             return None;
         }
-        let closed = self.base.closed.load(Ordering::Relaxed);
-        if closed || state.policy.is_none() || !self.base.health.may_write(now) {
+        if self.base.closed.load(Ordering::Relaxed) || state.policy.is_none() || !self.base.health.may_write(now) {
             counters.refused.add(1);
             return None;
         }

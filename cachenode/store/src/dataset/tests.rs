@@ -431,6 +431,28 @@ fn a_smaller_reservation_evicts_down_but_for_nr_which_admits_nothing() {
 }
 
 #[test]
+fn a_reservation_that_changes_while_the_dataset_is_open_counts_at_once_and_after_a_restart() {
+    for policy in PolicyKind::ALL {
+        let mut bed = Bed::new(policy, bytes_in(0..50));
+        bed.put_all(0..50);
+        let promised = |bytes| Reservation { bytes, disk_bytes: 2 * bytes, wanted_bytes: 3 * bytes };
+        let (more, less) = (bytes_in(0..70), bytes_in(0..20));
+        bed.cache().resize(more, promised(more));
+        bed.put_all(50..70);
+        assert_eq!((bed.hits(0..70), bed.cache().usage().used_bytes), (70, more), "{policy}");
+        bed.cache().resize(less, promised(less));
+        assert_eq!(bed.hits(0..70), 70, "{policy}: no block leaves now");
+        assert_eq!(bed.put(71), policy.evicts(), "{policy}");
+        let usage = bed.cache().usage();
+        assert_eq!((usage.capacity_bytes, usage.wanted_bytes), (less, 3 * less));
+        assert!(!policy.evicts() || usage.used_bytes <= less, "{policy}: {usage:?}");
+        bed.drop_all();
+        let next = Store::open(StoreConfig::new(&bed.dir), Arc::default()).unwrap();
+        assert_eq!(next.datasets().unwrap()[0].reservation, Some(promised(less)), "{policy}");
+    }
+}
+
+#[test]
 fn another_policy_takes_over_what_is_there() {
     let mut bed = Bed::new(PolicyKind::Nr, bytes_in(0..50));
     bed.put_all(0..50);

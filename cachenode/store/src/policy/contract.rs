@@ -28,6 +28,10 @@ pub trait Policy: Send + std::fmt::Debug {
     /// Bytes of all cached blocks.
     fn used_bytes(&self) -> u64;
 
+    /// Changes how many bytes may be cached. If more are cached, evicting policies evict at the next admission, and NR admits
+    /// nothing until there is room.
+    fn set_capacity(&mut self, capacity_bytes: u64);
+
     /// Bytes that may be cached.
     fn capacity_bytes(&self) -> u64;
 }

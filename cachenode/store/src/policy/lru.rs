@@ -48,6 +48,10 @@ impl Policy for Lru {
         self.queue.used_bytes
     }
 
+    fn set_capacity(&mut self, capacity_bytes: u64) {
+        self.queue.capacity_bytes = capacity_bytes;
+    }
+
     fn capacity_bytes(&self) -> u64 {
         self.queue.capacity_bytes
     }

@@ -49,6 +49,10 @@ impl Policy for Nr {
         self.used_bytes
     }
 
+    fn set_capacity(&mut self, capacity_bytes: u64) {
+        self.capacity_bytes = capacity_bytes;
+    }
+
     fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }

@@ -24,11 +24,18 @@ struct Cluster {
     running: Vec<Node>,
     files: Files,
     list: PathBuf,
+    flags: Vec<String>,
     nodes: Nodes,
 }
 
 impl Cluster {
+    /// Each node keeps [`EACH`] files.
     fn new(members: RangeInclusive<usize>, count: usize) -> Self {
+        Self::with_size(members, count, Some(EACH as u64 * SIZE))
+    }
+
+    /// Each node keeps this many bytes; `None`: what it reserves.
+    fn with_size(members: RangeInclusive<usize>, count: usize, size: Option<u64>) -> Self {
         let nodes = Nodes::new(count);
         let files = Files::new([SIZE; FILES]);
         files.put(&nodes.lab);
@@ -36,14 +43,15 @@ impl Cluster {
         replace(&list, &as_file(members));
         let watched = format!("@{}", list.display());
         let running = (1..=count).map(|n| nodes.start(n, &peering(n, &watched, &plaintext()))).collect();
-        let mut cluster = Self { mounts: Vec::new(), running, files, list, nodes };
+        let size = size.map(|size| format!("--cache-size={size}"));
+        let flags = PARTITIONED.iter().map(|&flag| flag.to_owned()).chain(size).collect();
+        let mut cluster = Self { mounts: Vec::new(), running, files, list, flags, nodes };
         cluster.mounts = (0..count).map(|at| cluster.mount(at)).collect();
         cluster
     }
 
     fn mount(&self, at: usize) -> Mount {
-        let size = (EACH as u64 * SIZE).to_string();
-        let flags = [&PARTITIONED[..], &["--policy", "nr", "--cache-size", &size]].concat();
+        let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         self.running[at].mount(&self.nodes.lab.url(), &flags)
     }
 
@@ -150,4 +158,26 @@ fn warming_takes_the_room_of_disowned_blocks() {
     }
     assert_eq!(cluster.hits(4, 1), 4 * EACH);
     assert!(cluster.sum("store_disowned_total") > 0);
+}
+
+#[test]
+fn a_node_reserves_what_it_owns_and_follows_the_list() {
+    let cluster = Cluster::with_size(1..=4, 4, None);
+    let all = cluster.files.total_bytes();
+    let reserved = |count: usize| -> u64 {
+        cluster.mounts[..count].iter().map(|mount| mount.metric("store_capacity_bytes")).sum()
+    };
+    assert_eq!(reserved(4), all, "each file is in one node's reservation");
+    cluster.hits(4, 0);
+    assert_eq!(cluster.hits(4, 1), FILES, "what a node owns has room");
+
+    cluster.become_members(1..=2);
+    wait_until("the nodes that stay reserve what the others owned", || reserved(2) == all);
+    cluster.hits(2, 2);
+    assert_eq!(cluster.hits(2, 3), FILES);
+
+    // What is cached stays reserved, on nodes that left and on those that stayed.
+    cluster.become_members(1..=4);
+    assert_eq!(cluster.hits(4, 4), FILES);
+    assert_eq!(cluster.sum("store_evicted_total") + cluster.sum("store_disowned_total"), 0);
 }
