@@ -66,6 +66,8 @@ pub struct NodeConfig {
     pub cache_dir: PathBuf,
     /// Bytes that all datasets together may take on the disk; `None`: four fifths of the free disk space.
     pub cache_bytes: Option<u64>,
+    /// The part of the whole disk that the cache leaves free, in percent.
+    pub keep_free_percent: u8,
     /// The folder of manifests.
     pub home: Home,
     /// The settings for origins, where a request has none of its own.
@@ -95,7 +97,9 @@ impl Node {
     pub fn open(config: NodeConfig) -> Result<Arc<Self>, StoreError> {
         let started = Instant::now();
         let store = loop {
-            match Store::open(StoreConfig::new(&config.cache_dir), Arc::new(StoreCounters::default())) {
+            let keep_free_percent = config.keep_free_percent;
+            let store = StoreConfig { keep_free_percent, ..StoreConfig::new(&config.cache_dir) };
+            match Store::open(store, Arc::new(StoreCounters::default())) {
                 Err(StoreError::InUse { .. }) if started.elapsed() < LOCK_TIMEOUT => std::thread::sleep(LOCK_RETRY),
                 opened => break opened?,
             }

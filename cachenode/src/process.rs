@@ -31,6 +31,10 @@ pub struct NodeFlags {
     /// Bytes that all datasets together may take on the disk. Default: four fifths of the free disk space.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
+    /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. With less, nothing more is cached
+    /// until there is room again. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's disk is free.
+    #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = parse_percent, env = "LARDER_KEEP_FREE")]
+    keep_free: u8,
     /// Folder of manifests. Default: LARDER_HOME, else `home` beside the cache folder.
     #[arg(long, value_name = "DIR", env = "LARDER_HOME")]
     home: Option<PathBuf>,
@@ -132,6 +136,7 @@ impl NodeFlags {
         let config = NodeConfig {
             cache_dir: self.cache_dir,
             cache_bytes: self.cache_size,
+            keep_free_percent: self.keep_free,
             home,
             origin: OriginConfig {
                 endpoint: self.endpoint,
@@ -146,6 +151,12 @@ impl NodeFlags {
         };
         Ok((config, watcher))
     }
+}
+
+/// A part of a whole, such as `20%`.
+fn parse_percent(text: &str) -> Result<u8, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).trim().parse().ok().filter(|percent| *percent < 100);
+    percent.ok_or_else(|| "not a part of the disk: write it like 20%, at most 99%".to_owned())
 }
 
 /// A runtime that is never shut down before the process ends. A task that a shutdown drops would answer its reader with EIO;
@@ -198,6 +209,19 @@ pub async fn wait_for_folder(folder: &Path) -> anyhow::Result<()> {
                 });
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_percent;
+
+    #[test]
+    fn a_part_of_the_disk_is_a_whole_percentage_below_100() {
+        assert_eq!([parse_percent("20%"), parse_percent("5 %"), parse_percent("0")], [Ok(20), Ok(5), Ok(0)]);
+        for text in ["100%", "-1%", "1.5%", "20GiB", "", "%"] {
+            assert!(parse_percent(text).unwrap_err().contains("20%"), "{text}");
         }
     }
 }

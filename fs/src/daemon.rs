@@ -35,7 +35,9 @@ impl Daemon {
         }
         let node = Arc::clone(&self.node);
         tasks.spawn(async move { node.share().await });
-        tasks.spawn(handover::without_keeper(Arc::clone(&self)));
+        let daemon = Arc::clone(&self);
+        let let_go = move || daemon.keep_what_is_here();
+        tasks.spawn(handover::without_keeper(self.keepers.subscribe(), let_go));
         let mounts = self.mounts.clone();
         tasks.spawn(async move {
             mounts.wait_until(|_| false).await?;

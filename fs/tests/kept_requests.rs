@@ -101,6 +101,7 @@ impl Rig {
         let node = Node::open(NodeConfig {
             cache_dir: path("cache"),
             cache_bytes: None,
+            keep_free_percent: 0,
             home: Home::new(path("home")),
             origin: OriginConfig::default(),
             peers: None,

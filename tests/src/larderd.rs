@@ -88,6 +88,8 @@ impl Larderd {
             .command(built(self.program))
             .args(self.flags.iter().flatten())
             .env_clear()
+            // A test may run on a disk that is almost full. A flag precedes the variable.
+            .env("LARDER_KEEP_FREE", "0%")
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

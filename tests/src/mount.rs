@@ -24,7 +24,7 @@ impl Mount {
     }
 
     /// A mount whose daemon outlives it.
-    pub(crate) fn standing(dir: PathBuf) -> Self {
+    pub fn standing(dir: PathBuf) -> Self {
         Self::new(dir, true)
     }
 

@@ -16,7 +16,7 @@ mod tests;
 use std::path::Path;
 
 use larder_dataset::{BLOCK_BYTES, DatasetSpec, PolicyKind};
-use larder_store::{DatasetInfo, Reservation, Store, StoreError, disk_bytes};
+use larder_store::{DatasetInfo, Reservation, Store, disk_bytes};
 use tracing::{info, warn};
 
 use super::error::NodeError;
@@ -141,7 +141,9 @@ impl Budget<'_> {
                 "the cache has no room for all that the dataset wants and keeps a part of it (--cache-size, --cache-dir)"
             );
         }
-        self.release_for(needed, budget, others().filter(|info| !is_promised(info)).collect())?;
+        // The disk may hold less than the budget: other data fill it, too.
+        let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
+        self.release_for(needed, room, others().filter(|info| !is_promised(info)).collect());
         Ok(share)
     }
 
@@ -161,7 +163,8 @@ impl Budget<'_> {
         }
         let reservation = extent.reservation(bytes, owned_bytes);
         let needed = promised.saturating_add(reservation.disk_bytes);
-        self.release_for(needed, budget, others().filter(|info| !is_promised(info)).collect())?;
+        let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
+        self.release_for(needed, room, others().filter(|info| !is_promised(info)).collect());
         info!(
             dataset = dataset.name(),
             owned_bytes,
@@ -172,19 +175,21 @@ impl Budget<'_> {
         Ok(())
     }
 
-    /// Releases closed datasets until `needed` and what the remaining ones take fit into `budget`.
-    fn release_for(&self, needed: u64, budget: u64, mut closed: Vec<&DatasetInfo>) -> Result<(), StoreError> {
+    /// Releases closed datasets until `needed` and what the remaining ones take fit into `room`.
+    fn release_for(&self, needed: u64, room: u64, mut closed: Vec<&DatasetInfo>) {
         closed.sort_by_key(|info| info.last_use_unix_s);
         let mut held: u64 = closed.iter().map(|info| info.disk_bytes).sum();
         for info in closed {
-            if needed.saturating_add(held) <= budget {
+            if needed.saturating_add(held) <= room {
                 break;
             }
             info!(dataset = info.name, snapshot = %info.snapshot, "closed dataset released from the cache to make room");
-            self.store.release(&info.snapshot)?;
+            if let Err(error) = self.store.release(&info.snapshot) {
+                warn!(%error, "cannot release a closed dataset");
+                continue;
+            }
             held -= info.disk_bytes;
         }
-        Ok(())
     }
 
     fn bytes(&self, datasets: &[DatasetInfo]) -> Result<u64, NodeError> {
@@ -192,9 +197,20 @@ impl Budget<'_> {
             return Ok(bytes);
         }
         let disk = rustix::fs::statvfs(self.cache_dir).map_err(std::io::Error::from)?;
-        let free = disk.f_bavail * disk.f_frsize + datasets.iter().map(|info| info.disk_bytes).sum::<u64>();
-        Ok(free - free / LEAVE_FREE)
+        let held = disk_bytes_of(datasets);
+        let free = disk.f_bavail * disk.f_frsize + held;
+        Ok((free - free / LEAVE_FREE).min(self.disk_room(datasets)?))
     }
+
+    /// Bytes that all datasets together can take on this disk.
+    fn disk_room(&self, datasets: &[DatasetInfo]) -> std::io::Result<u64> {
+        Ok(self.store.spare_bytes()?.saturating_add(disk_bytes_of(datasets)))
+    }
+}
+
+/// Bytes that datasets take on the disk now.
+fn disk_bytes_of(datasets: &[DatasetInfo]) -> u64 {
+    datasets.iter().map(|info| info.disk_bytes).sum()
 }
 
 /// True if the dataset is open, or must be because the keeper holds a connection that shows it.

@@ -22,6 +22,7 @@ impl World {
         let node = Node::open(NodeConfig {
             cache_dir: folder.path().join("store"),
             cache_bytes: Some(1 << 20),
+            keep_free_percent: 0,
             home: Home::new(folder.path().join("home")),
             origin: OriginConfig::default(),
             peers: Some(PeerConfig { name: "n".to_owned(), listen: None, membership, security: Security::Plaintext }),

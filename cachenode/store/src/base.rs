@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::counters::StoreCounters;
 use crate::folder::{Abilities, Folder};
+use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
 use crate::reservations::Reservations;
@@ -14,6 +15,7 @@ use crate::reservations::Reservations;
 pub(crate) struct Base {
     pub(crate) counters: Arc<StoreCounters>,
     pub(crate) health: Health,
+    pub(crate) free_share: FreeShare,
     pub(crate) index: Index,
     pub(crate) reservations: Reservations,
     pub(crate) last_run: LastRun,

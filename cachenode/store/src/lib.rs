@@ -3,7 +3,7 @@
 //! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks lie
 //! in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says where
 //! each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers what each dataset
-//! was promised; [`policy`] decides what is kept; `health` pauses admissions when the disk fails.
+//! was promised; [`policy`] decides what is kept; `health` pauses admissions when the disk fails, and `free_share` when little of it is free.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
 //! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a slot
@@ -20,6 +20,7 @@ mod dataset;
 mod draft;
 mod error;
 mod folder;
+mod free_share;
 mod health;
 mod index;
 mod lookup;

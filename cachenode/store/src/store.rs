@@ -21,6 +21,7 @@ use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
 use crate::error::StoreError;
 use crate::folder::{Folder, bytes_on_disk};
+use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::Index;
 use crate::reservations::{Known, Reservation, Reservations};
@@ -38,6 +39,8 @@ pub struct StoreConfig {
     pub pause_first: Duration,
     /// The longest pause.
     pub pause_most: Duration,
+    /// The part of the whole disk that writes leave free, in percent.
+    pub keep_free_percent: u8,
     /// Changes that may wait for the index; further ones are dropped and counted.
     pub index_queue: usize,
     /// The interval between syncs of the index: a power loss costs at most the changes of one.
@@ -45,13 +48,14 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, index synced every second.
+    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, a disk that may become full, index synced every second.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
             segment_bytes: 1 << 30,
             pause_first: Duration::from_secs(10),
             pause_most: Duration::from_secs(300),
+            keep_free_percent: 0,
             index_queue: 16 << 10,
             index_sync: Duration::from_secs(1),
         }
@@ -118,6 +122,7 @@ impl Store {
             reservations: Reservations::load(folders, index.datasets()),
             counters,
             health: Health::new(config.pause_first, config.pause_most),
+            free_share: FreeShare::new(folder.dir().to_owned(), config.keep_free_percent),
             index,
             last_run,
             abilities,
@@ -197,6 +202,11 @@ impl Store {
         Ok(found)
     }
 
+    /// Bytes of the disk that are free beyond the part that stays free.
+    pub fn spare_bytes(&self) -> io::Result<u64> {
+        self.base.free_share.spare_bytes()
+    }
+
     /// Notes that of a dataset whose connections were lost these are known. Blocks on the disk.
     pub fn found_connections(&self, snapshot: &SnapshotId, connections: BTreeSet<String>) {
         self.change(snapshot, |known| known.connections = Some(connections));
@@ -209,6 +219,7 @@ impl Store {
         for (snapshot, known) in self.base.reservations.all() {
             let is_open = open.get(&snapshot).is_some_and(|cache| cache.strong_count() > 0);
             if !is_open && known.connections.iter().flatten().any(|connection| !is_left(connection)) {
+                info!(dataset = known.name, %snapshot, "the dataset was mounted when the last process ended, and is not any more");
                 self.change(&snapshot, |known| {
                     known.connections.get_or_insert_default().retain(|connection| is_left(connection));
                 });

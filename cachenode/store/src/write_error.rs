@@ -4,6 +4,8 @@ use std::io;
 
 use larder_dataset::BlockIndex;
 
+use crate::free_share::TooLittleFree;
+
 /// Why a block was not kept. Its room is given back in every case.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
@@ -30,6 +32,12 @@ pub enum WriteError {
         /// The system's error.
         source: io::Error,
     },
+    /// The disk has no more room than the cache leaves to others.
+    #[error("write to the cache: {source}")]
+    TooLittleFree {
+        /// What is left to others.
+        source: io::Error,
+    },
     /// The disk is read-only.
     #[error("write to the cache: {source}")]
     ReadOnly {
@@ -53,6 +61,9 @@ pub enum WriteError {
 impl WriteError {
     pub(crate) fn of(source: io::Error) -> Self {
         match source.kind() {
+            io::ErrorKind::StorageFull if source.get_ref().is_some_and(|cause| cause.is::<TooLittleFree>()) => {
+                Self::TooLittleFree { source }
+            }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 Self::Full { source }
             }
@@ -66,6 +77,7 @@ impl WriteError {
         match self {
             Self::WrongBlock { .. } | Self::WrongDataset => "misuse",
             Self::Full { .. } => "disk full",
+            Self::TooLittleFree { .. } => "too little of the disk is free",
             Self::ReadOnly { .. } => "disk read-only",
             Self::Gone { .. } => "cache folder deleted",
             Self::Disk { .. } => "disk error",

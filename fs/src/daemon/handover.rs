@@ -13,6 +13,7 @@ use anyhow::Context;
 use larder_daemon_api::handover::{Listener, Message, Socket};
 use larder_daemon_api::v1;
 use larder_dataset::Chain;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::convert;
@@ -64,17 +65,23 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
     }
 }
 
-/// Lets go of the datasets that are kept for a keeper when none has been connected for a while: a connection that this daemon does
-/// not have ends with its keeper. Returns with the daemon.
-pub(super) async fn without_keeper(daemon: Arc<Daemon>) -> anyhow::Result<()> {
-    let mut keepers = daemon.keepers.subscribe();
+/// Calls `let_go` when no keeper has been connected for a while: a connection that this daemon does not have ends with its keeper,
+/// and the dataset need not be kept for it. Returns with the daemon.
+pub(super) async fn without_keeper(
+    mut keepers: watch::Receiver<usize>,
+    let_go: impl Fn() + Clone + Send + 'static,
+) -> anyhow::Result<()> {
     while keepers.wait_for(|&count| count == 0).await.is_ok() {
         let back = async { keepers.wait_for(|&count| count > 0).await.is_ok() };
-        if tokio::time::timeout(KEEPER_TIMEOUT, back).await.is_err() {
-            info!("no larder-csi is connected: the datasets of its mounts count as closed");
-            let daemon = Arc::clone(&daemon);
-            tokio::task::spawn_blocking(move || daemon.keep_what_is_here()).await?;
-            let _ = keepers.wait_for(|&count| count > 0).await;
+        let is_back = match tokio::time::timeout(KEEPER_TIMEOUT, back).await {
+            Ok(is_back) => is_back,
+            Err(_) => {
+                tokio::task::spawn_blocking(let_go.clone()).await?;
+                keepers.wait_for(|&count| count > 0).await.is_ok()
+            }
+        };
+        if !is_back {
+            break;
         }
     }
     Ok(())
@@ -140,4 +147,37 @@ fn return_held(daemon: &Daemon, socket: &Socket) -> std::io::Result<()> {
     }
     info!(held = count, "keeper connected");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn datasets_are_kept_for_a_keeper_that_is_away_for_less_than_a_minute() {
+        let (keepers, calls) = (watch::Sender::new(0), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&calls);
+        let let_go = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let task = tokio::spawn(without_keeper(keepers.subscribe(), let_go));
+        let calls_after = async |seconds| {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            calls.load(Ordering::Relaxed)
+        };
+        assert_eq!(calls_after(59).await, 0, "it may still come");
+        keepers.send_replace(1);
+        assert_eq!(calls_after(3600).await, 0, "it is there");
+        keepers.send_replace(0);
+        assert_eq!(calls_after(59).await, 0, "it may come back");
+        assert_eq!(calls_after(3600).await, 1, "it did not");
+        keepers.send_replace(1);
+        assert_eq!(calls_after(1).await, 1);
+        keepers.send_replace(0);
+        assert_eq!(calls_after(3600).await, 2, "nor did the next");
+        drop(keepers);
+        task.await.unwrap().unwrap();
+    }
 }

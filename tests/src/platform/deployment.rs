@@ -28,10 +28,11 @@ impl Deployment {
             Err(_) => load_image(cluster),
         }
         match self {
-            Self::Plain => {
-                cluster.kubectl_ok(&["apply", "-k", deploy().to_str().unwrap()]);
+            Self::Plain => apply(cluster, ""),
+            Self::Sharing => {
+                make_certificates(cluster);
+                apply(cluster, "components: [../deploy/components/sharing]");
             }
-            Self::Sharing => apply_sharing(cluster),
         }
         std::fs::write(note, name).unwrap();
     }
@@ -41,7 +42,28 @@ fn deploy() -> std::path::PathBuf {
     repository().join("deploy")
 }
 
-fn apply_sharing(cluster: &Cluster) {
+/// Applies `deploy` with an overlay that has these lines.
+fn apply(cluster: &Cluster, lines: &str) {
+    // An overlay names its base by a relative path.
+    let overlay = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp").arg("-r").arg(deploy()).arg(overlay.path().join("deploy")).status();
+    assert!(copied.unwrap().success(), "copy deploy");
+    let ours = overlay.path().join("ours");
+    std::fs::create_dir(&ours).unwrap();
+    // A test may run on a disk that is almost full.
+    let text = format!(
+        "resources: [../deploy]
+{lines}
+patches:
+  - target: {{kind: DaemonSet, name: larderd}}
+    patch: '[{{op: add, path: /spec/template/spec/containers/0/args/-, value: --keep-free=0%}}]'
+"
+    );
+    std::fs::write(ours.join("kustomization.yaml"), text).unwrap();
+    cluster.kubectl_ok(&["apply", "-k", ours.to_str().unwrap()]);
+}
+
+fn make_certificates(cluster: &Cluster) {
     let authority = Authority::new("nodes");
     let papers = tempfile::tempdir().unwrap();
     let path = |name: &str| papers.path().join(name);
@@ -56,15 +78,6 @@ fn apply_sharing(cluster: &Cluster) {
         "--namespace=larder-system",
         &format!("--from-file={}", papers.path().display()),
     ]);
-    // An overlay names its base by a relative path.
-    let overlay = tempfile::tempdir().unwrap();
-    let copied = Command::new("cp").arg("-r").arg(deploy()).arg(overlay.path().join("deploy")).status();
-    assert!(copied.unwrap().success(), "copy deploy");
-    let ours = overlay.path().join("sharing");
-    std::fs::create_dir(&ours).unwrap();
-    let text = "resources: [../deploy]\ncomponents: [../deploy/components/sharing]\n";
-    std::fs::write(ours.join("kustomization.yaml"), text).unwrap();
-    cluster.kubectl_ok(&["apply", "-k", ours.to_str().unwrap()]);
 }
 
 fn load_image(cluster: &Cluster) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use larder_e2e::{Lab, Mount};
+use larder_e2e::{Lab, Larderd, Mount};
 use larder_testkit::seeded_bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -150,6 +150,39 @@ fn a_full_disk_costs_hits_and_no_reads() {
     }
     assert!(mount.stats()["cache"]["degraded"].is_null());
     assert_eq!(lab.logs().matches(COMPLAINT).count(), 1, "{}", lab.logs());
+}
+
+#[test]
+fn larderd_leaves_a_part_of_the_disk_free_and_goes_on_when_more_of_it_is() {
+    let lab = Lab::new();
+    let files = put_files(&lab, 64, MIB);
+    let disk = Disk::tmpfs(lab.folder().join("node-tight/cache"), 50 * MIB);
+    let larderd = Larderd::start(&lab, "tight", &["--cache-size=1GiB", "--keep-free=40%"]);
+    larderd.wait_until_it_answers();
+    let dir = lab.folder().join("mnt");
+    std::fs::create_dir(&dir).unwrap();
+    lab.larder_ok(&["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", larderd.run_dir().to_str().unwrap()]);
+    let mount = Mount::standing(dir);
+    for _ in 0..2 {
+        assert_reads_right(&mount, &files);
+    }
+    let stats = mount.stats();
+    assert_eq!(stats["cache"]["degraded"], "too little of the disk is free", "{stats:#}");
+    assert_eq!(stats["metrics"]["fs_errors_total"], 0, "{stats:#}");
+    let seen = rustix::fs::statvfs(&disk.0).unwrap();
+    let free = seen.f_bavail as f64 / seen.f_blocks as f64;
+    // Room is taken 4 MiB ahead.
+    assert!((0.3..0.5).contains(&free), "{free} of the disk is free");
+    assert_eq!(larderd.log().matches(COMPLAINT).count(), 1, "{}", larderd.log());
+    assert!(larderd.log().contains("--keep-free"), "{}", larderd.log());
+
+    disk.resize(256 * MIB);
+    let started = Instant::now();
+    while mount.metric("store_blocks") < 64 {
+        assert!(started.elapsed() < Duration::from_secs(120), "nothing more is cached: {:#}", mount.stats());
+        assert_reads_right(&mount, &files);
+    }
+    assert!(mount.stats()["cache"]["degraded"].is_null());
 }
 
 #[test]

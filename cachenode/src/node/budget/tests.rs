@@ -22,8 +22,9 @@ struct World {
     folder: TempDir,
     kills: u32,
     node: Arc<Node>,
-    /// The budget of the next node.
+    /// The budget of the next node, and what it leaves free.
     budget: Option<u64>,
+    keep_free_percent: u8,
 }
 
 /// A dataset as `User::Connection` has it.
@@ -35,14 +36,15 @@ struct Shown {
 impl World {
     fn new(budget: Option<u64>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let node = Self::start(folder.path(), 0, budget);
-        Self { folder, kills: 0, node, budget }
+        let node = Self::start(folder.path(), 0, budget, 0);
+        Self { folder, kills: 0, node, budget, keep_free_percent: 0 }
     }
 
-    fn start(folder: &Path, kills: u32, budget: Option<u64>) -> Arc<Node> {
+    fn start(folder: &Path, kills: u32, budget: Option<u64>, keep_free_percent: u8) -> Arc<Node> {
         let config = NodeConfig {
             cache_dir: folder.join(format!("cache-{kills}")),
             cache_bytes: budget,
+            keep_free_percent,
             home: Home::new(folder.join("home")),
             origin: OriginConfig::default(),
             peers: None,
@@ -61,7 +63,7 @@ impl World {
         self.kills += 1;
         copy(&before, &self.cache_dir());
         meanwhile(&self.cache_dir());
-        self.node = Self::start(self.folder.path(), self.kills, self.budget);
+        self.node = Self::start(self.folder.path(), self.kills, self.budget, self.keep_free_percent);
         shown.into_iter().map(|shown| (shown.open.id().to_owned(), shown.request)).collect()
     }
 
@@ -378,4 +380,17 @@ async fn a_dataset_has_the_size_and_policy_of_its_first_opening_and_connections_
     let after = world.offer(kept.remove(0)).await;
     assert_eq!(has(&after), before);
     assert_eq!(after.open.cache_usage().policy, PolicyKind::Nr);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_dataset_leaves_when_others_fill_the_disk() {
+    // No disk is as empty as that.
+    let mut world = World { keep_free_percent: 100, ..World::new(Some(1 << 30)) };
+    world.kill(Vec::new(), |_| ());
+    let closed = world.show("closed", 10, whole()).await;
+    assert_eq!(closed.open.cache_usage().blocks_cached, 0, "nothing is admitted");
+    assert_eq!(closed.open.cache_usage().degraded, Some("too little of the disk is free"));
+    world.close(closed).await;
+    let open = world.show("open", 10, whole()).await;
+    assert_eq!((world.cached(), open.open.cache_usage().capacity_bytes), (1, 100_000));
 }

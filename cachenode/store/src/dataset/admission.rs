@@ -269,6 +269,7 @@ impl Shared {
     pub(super) fn keep(&self, permit: u64, record: &Record) -> io::Result<()> {
         let Header { block, len, .. } = *record.header();
         let extent = record.as_bytes().len();
+        self.base.free_share.take(extent as u64, Instant::now())?;
         let Allotment { segment, place, prepare } = {
             let mut state = self.lock();
             if state.pending.get(&block) != Some(&permit) {

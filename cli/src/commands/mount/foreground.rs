@@ -72,6 +72,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
         node: NodeConfig {
             cache_dir,
             cache_bytes: None,
+            keep_free_percent: 0,
             home: Home::of_process()?,
             origin: args.origin.config(),
             peers: None,

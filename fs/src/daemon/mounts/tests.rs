@@ -14,6 +14,7 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
     let node = Node::open(NodeConfig {
         cache_dir: path("cache"),
         cache_bytes: None,
+        keep_free_percent: 0,
         home: Home::new(path("home")),
         origin: OriginConfig::default(),
         peers: None,

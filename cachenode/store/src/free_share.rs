@@ -1,0 +1,84 @@
+//! The part of the disk that the cache leaves free, whatever fills the rest. On a Kubernetes node the kubelet evicts pods when
+//! their disk has little room left, and the cache must not be the reason.
+//!
+//! Invariant: nothing is written while less than that part is free, except what was taken ahead of the records. The disk is
+//! asked once a second, or when as much as was free beyond that part is written.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long an answer of the disk counts: others write to it, too.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// Less than the stated part of the disk is free.
+#[derive(Debug, thiserror::Error)]
+#[error("less than {percent} % of the disk is free, which the cache leaves to others (--keep-free)")]
+pub(crate) struct TooLittleFree {
+    percent: u8,
+}
+
+/// Watches the free part of a disk.
+#[derive(Debug)]
+pub(crate) struct FreeShare {
+    dir: PathBuf,
+    /// Of the whole disk.
+    percent: u8,
+    spare: Mutex<Spare>,
+}
+
+/// What may still be written.
+#[derive(Debug, Default)]
+struct Spare {
+    bytes: u64,
+    asked: Option<Instant>,
+}
+
+impl FreeShare {
+    pub(crate) fn new(dir: PathBuf, percent: u8) -> Self {
+        Self { dir, percent, spare: Mutex::default() }
+    }
+
+    /// Takes room for a write. Errors: `StorageFull`, caused by [`TooLittleFree`].
+    pub(crate) fn take(&self, bytes: u64, now: Instant) -> io::Result<()> {
+        if self.percent == 0 {
+            return Ok(());
+        }
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = spare.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASK_EVERY);
+        if is_old || spare.bytes < bytes {
+            *spare = Spare { bytes: self.spare_bytes()?, asked: Some(now) };
+        }
+        match spare.bytes.checked_sub(bytes) {
+            Some(left) => {
+                spare.bytes = left;
+                Ok(())
+            }
+            None => Err(io::Error::new(io::ErrorKind::StorageFull, TooLittleFree { percent: self.percent })),
+        }
+    }
+
+    /// Bytes that are free beyond the part that stays free.
+    pub(crate) fn spare_bytes(&self) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.dir)?;
+        let stays = u128::from(disk.f_blocks) * u128::from(self.percent) / 100;
+        let spare = disk.f_bavail.saturating_sub(u64::try_from(stays).unwrap_or(u64::MAX));
+        Ok(spare.saturating_mul(disk.f_frsize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_of_which_all_is_to_stay_free_takes_nothing_and_one_of_which_nothing_is_takes_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let take = |percent| FreeShare::new(folder.path().to_owned(), percent).take(1, Instant::now());
+        take(0).unwrap();
+        let refused = take(100).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+        assert!(refused.to_string().contains("--keep-free"), "{refused}");
+    }
+}
