@@ -91,7 +91,7 @@ pub fn manifest_url(text: &str) -> Option<(&str, &str)> {
 
 /// The path of a URL's manifest on this machine.
 pub fn local_manifest(url: &str, config: &OriginConfig, home: &Home) -> io::Result<PathBuf> {
-    let hash = short_hash(&[url.trim_end_matches('/'), config.endpoint.as_deref().unwrap_or_default()]);
+    let hash = short_hash(&[url.trim_end_matches('/'), &config.place(url)]);
     Ok(home.sub_folder("manifests")?.join(format!("{hash}.manifest")))
 }
 
@@ -189,7 +189,7 @@ pub async fn import_url(
 ) -> Result<Imported, SourceError> {
     let name = name.map_or_else(|| default_name(url), str::to_owned);
     let mut options = ImportOptions::new(name, home.sub_folder("imports")?);
-    options.endpoint.clone_from(&config.endpoint);
+    options.place = config.place(&url.to_string());
     options.restart = restart;
     import(origin, options, progress).await.map_err(|source| SourceError::Import { url: url.to_string(), source })
 }
@@ -204,7 +204,8 @@ pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSourc
 }
 
 /// Checks that the credentials of `source` may read its data, by a HEAD request for one object. Only a clear refusal is an
-/// error: an object that is gone or was replaced concerns its readers only. Errors: `Origin`.
+/// error: an object that is gone or was replaced concerns its readers only. So the credentials must not decide which server or
+/// account is asked: [`OriginConfig::place`] tells apart the datasets of different ones. Errors: `Origin`.
 pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
     /// A single object may be forbidden; one of the first few must be readable.
     const TRIES: u32 = 3;

@@ -142,7 +142,10 @@ impl Node {
     async fn check_own_credentials(&self, dataset: &mut v1::Dataset, mount: &MountId) -> Result<(), PublishError> {
         dataset.credentials = None;
         if !self.mounts.keeper.is_alive(mount) {
-            self.daemon.prepare(dataset.clone()).await.map_err(PublishError::OwnCredentials)?;
+            let own = self.daemon.prepare(dataset.clone()).await.map_err(PublishError::OwnCredentials)?;
+            if own.mount != *mount {
+                return Err(PublishError::OtherAccount);
+            }
         }
         Ok(())
     }

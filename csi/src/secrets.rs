@@ -54,6 +54,9 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
         if value.is_empty() || value.len() > (16 << 10) {
             return Err(secret("is empty or too long".to_owned()));
         }
+        if *variable == "GOOGLE_SERVICE_ACCOUNT_KEY" && names_a_server(value) {
+            return Err(secret("names a server of its own: set `endpoint` in the volume instead".to_owned()));
+        }
         if variables.insert((*variable).to_owned(), value.to_owned()).is_some() {
             return Err(secret(format!("is set twice, also as {variable}")));
         }
@@ -72,6 +75,13 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
         );
     }
     Ok((!variables.is_empty()).then_some(Credentials { variables }))
+}
+
+/// True if a service account's key decides which server is asked, or that nobody asks for a token. Whoever wrote a Secret says who
+/// reads, and not from where.
+fn names_a_server(key: &str) -> bool {
+    let fields = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(key).unwrap_or_default();
+    ["gcs_base_url", "disable_oauth"].iter().any(|field| fields.contains_key(*field))
 }
 
 #[cfg(test)]
@@ -108,5 +118,18 @@ mod tests {
         let error = credentials(&secrets, true).expect_err("a pod author's").to_string();
         assert!(error.contains("`LARDER_PEER_TOKEN` is not for inline volumes"), "{error}");
         assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_service_accounts_key_does_not_say_which_server_is_asked() {
+        let sound = r#"{"client_email": "a@b", "private_key": "hunter2", "private_key_id": "1"}"#;
+        credentials(&map(&[("GOOGLE_SERVICE_ACCOUNT_KEY", sound)]), true).expect("sound");
+        for field in [r#""gcs_base_url": "http://10.0.0.1""#, r#""disable_oauth": true"#] {
+            let key = format!(r#"{{{field}, "private_key": "hunter2"}}"#);
+            for inline in [true, false] {
+                let error = credentials(&map(&[("GOOGLE_SERVICE_ACCOUNT_KEY", &key)]), inline).expect_err(field).to_string();
+                assert!(error.contains("a server of its own") && !error.contains("hunter2"), "{error}");
+            }
+        }
     }
 }

@@ -102,6 +102,7 @@ impl From<PublishError> for Status {
             PublishError::Daemon(error) | PublishError::OwnCredentials(error) => daemon(error),
             PublishError::Keeper(error) => keeper(error),
             PublishError::Mount(error) => mounter(error),
+            PublishError::OtherAccount => Code::PermissionDenied,
             PublishError::Record(_) => Code::Internal,
             PublishError::Withdraw(error) => unpublish(error),
         };

@@ -68,6 +68,18 @@ pub struct OriginConfig {
     pub env: Env,
 }
 
+impl OriginConfig {
+    /// What decides whose objects `url` names, apart from itself: the server, and for Azure the account. Texts that differ are of
+    /// different origins.
+    pub fn place(&self, url: &str) -> String {
+        let endpoint = self.endpoint.clone().unwrap_or_default();
+        match self.env.get("AZURE_STORAGE_ACCOUNT_NAME") {
+            Some(account) if url.starts_with("az://") => format!("{endpoint} {account}"),
+            _ => endpoint,
+        }
+    }
+}
+
 impl Default for OriginConfig {
     /// The documented defaults and an empty environment.
     fn default() -> Self {
@@ -93,5 +105,19 @@ mod tests {
         let env: Env = [("AWS_SECRET_ACCESS_KEY", "hunter2")].into_iter().collect();
         let shown = format!("{:?}", OriginConfig { env, ..OriginConfig::default() });
         assert!(shown.contains("AWS_SECRET_ACCESS_KEY") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn one_url_in_two_accounts_or_on_two_servers_is_two_places() {
+        let config = |endpoint: Option<&str>, account: Option<&str>| OriginConfig {
+            endpoint: endpoint.map(str::to_owned),
+            env: account.map(|account| ("AZURE_STORAGE_ACCOUNT_NAME", account)).into_iter().collect(),
+            ..OriginConfig::default()
+        };
+        let (ours, theirs) = (config(None, Some("ours")), config(None, Some("theirs")));
+        assert_ne!(ours.place("az://container/set"), theirs.place("az://container/set"));
+        assert_eq!(ours.place("s3://bucket/set"), theirs.place("s3://bucket/set"), "S3 has no accounts");
+        assert_eq!(config(None, None).place("s3://bucket/set"), "");
+        assert_eq!(config(Some("http://a"), None).place("s3://bucket/set"), "http://a");
     }
 }

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 use crate::lab::{Lab, SECRET};
 use crate::network::Namespace;
-use crate::process::{holds_a_connection, is_zombie};
+use crate::process::{connections_of, is_zombie};
 
 /// What a node shows its peers to be served a dataset, unless a mount gets another token.
 pub const TOKEN: &str = "correct-horse-battery-staple";
@@ -171,9 +171,9 @@ impl Larderd {
         DaemonClient::new(connect_channel(&self.run_dir.join(GRPC_SOCKET)))
     }
 
-    /// True if this process holds a FUSE connection.
-    pub fn holds_a_connection(&self) -> bool {
-        self.child.as_ref().is_some_and(holds_a_connection)
+    /// How many FUSE connections this process holds.
+    pub fn connections(&self) -> usize {
+        self.child.as_ref().map_or(0, |child| connections_of(child.id()))
     }
 }
 

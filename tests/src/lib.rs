@@ -21,3 +21,4 @@ pub use lab::{BUCKET, Lab, OTHER_KEYS, SECRET};
 pub use larderd::{Larderd, TOKEN};
 pub use mount::Mount;
 pub use plugin::Plugin;
+pub use process::connections_of;

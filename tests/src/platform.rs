@@ -28,7 +28,8 @@ pub fn kill_process(pid: u32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-/// A test's place in the shared cluster, with Larder.
+/// A test's place in the shared cluster, with Larder. Pods and claims are called `NAME`, in the test's namespace, or
+/// `NAMESPACE/NAME`.
 pub struct Platform {
     /// The cluster.
     pub cluster: Cluster,
@@ -134,14 +135,22 @@ impl Platform {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// The namespace and the name of what is called `NAMESPACE/NAME`, or `NAME` in the test's namespace.
+    fn place<'a>(&'a self, name: &'a str) -> (&'a str, &'a str) {
+        name.split_once('/').unwrap_or((&self.namespace, name))
+    }
+
     /// What a pod has printed.
     pub fn logs(&self, pod: &str) -> String {
-        self.kubectl(&["logs", pod])
+        let (namespace, pod) = self.place(pod);
+        let output = self.cluster.kubectl(&["logs", "--namespace", namespace, pod]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Runs a command in a pod.
     pub fn exec(&self, pod: &str, args: &[&str]) -> std::process::Output {
-        self.cluster.exec_in_pod(&self.namespace, pod, args)
+        let (namespace, pod) = self.place(pod);
+        self.cluster.exec_in_pod(namespace, pod, args)
     }
 
     /// The phase of a pod; empty if there is no such pod.
@@ -152,11 +161,12 @@ impl Platform {
 
     /// Waits until a pod has succeeded, and returns what it printed.
     pub fn output(&self, pod: &str) -> String {
+        let (namespace, name) = self.place(pod);
         self.cluster.wait_for(&format!("pod {pod} ends"), TIMEOUT, || {
-            ["Succeeded", "Failed"].contains(&self.phase(&self.namespace, pod).as_str())
+            ["Succeeded", "Failed"].contains(&self.phase(namespace, name).as_str())
         });
         let said = self.logs(pod);
-        assert_eq!(self.phase(&self.namespace, pod), "Succeeded", "{said}");
+        assert_eq!(self.phase(namespace, name), "Succeeded", "{said}");
         said
     }
 

@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 
 use crate::lab::Lab;
 use crate::larderd::Larderd;
-use crate::process::holds_a_connection;
+use crate::process::connections_of;
 
 /// A `larder-csi` beside a [`Larderd`].
 pub struct Plugin {
@@ -77,9 +77,9 @@ impl Plugin {
         connect_channel(&self.path("csi.sock"))
     }
 
-    /// True if this process holds a FUSE connection.
-    pub fn holds_a_connection(&self) -> bool {
-        self.child.as_ref().is_some_and(holds_a_connection)
+    /// How many FUSE connections this process holds.
+    pub fn connections(&self) -> usize {
+        self.child.as_ref().map_or(0, |child| connections_of(child.id()))
     }
 }
 

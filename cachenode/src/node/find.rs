@@ -114,9 +114,12 @@ impl LookUpKey {
     }
 }
 
-/// The name of a dataset on a node: one for each snapshot and the server that it is read from.
-fn dataset_id(manifest: &MappedManifest, endpoint: Option<&str>) -> String {
-    short_hash(&[&manifest.snapshot().to_string(), endpoint.unwrap_or_default()])
+/// The name of a dataset on a node: one for each snapshot and the server and account that it is read from. `config` is that of its
+/// request; the node's own endpoint is the same for all datasets and not part of a name.
+fn dataset_id(manifest: &MappedManifest, spec: &DatasetSpec, config: OriginConfig) -> Result<String, NodeError> {
+    let (_, url) = manifest.name_and_origin()?;
+    let place = OriginConfig { endpoint: spec.endpoint.clone(), ..config }.place(url);
+    Ok(short_hash(&[&manifest.snapshot().to_string(), &place]))
 }
 
 impl Finder {
@@ -188,7 +191,8 @@ impl Finder {
 
     async fn find_readable(&self, request: &DatasetRequest, progress: &dyn Progress) -> Result<Found, NodeError> {
         let spec = &request.spec;
-        let source = resolve(&spec.source, &self.origin_config(request), &self.home, progress).await?;
+        let config = self.origin_config(request);
+        let source = resolve(&spec.source, &config, &self.home, progress).await?;
         check_access(&source).await?;
         if !source.skipped.is_empty() {
             warn!(source = spec.source, keys = source.skipped.len(), "keys that cannot be file names are skipped");
@@ -197,7 +201,7 @@ impl Finder {
         if let Some(wanted) = spec.snapshot.filter(|wanted| *wanted != snapshot) {
             return Err(NodeError::Snapshot { wanted: wanted.to_string(), found: snapshot.to_string() });
         }
-        let id = dataset_id(&source.manifest, spec.endpoint.as_deref());
+        let id = dataset_id(&source.manifest, spec, config)?;
         self.keep_manifest(&id, &source)?;
         info!(mount = id, source = spec.source, %snapshot, "dataset found");
         Ok(Found { id, manifest: source.manifest, origin: source.origin })
@@ -206,8 +210,9 @@ impl Finder {
     /// Finds a dataset for a caller that has resolved it already and may read its manifest.
     pub(super) async fn find(&self, request: &DatasetRequest) -> Result<Found, NodeError> {
         let spec = &request.spec;
-        let source = resolve(&spec.source, &self.origin_config(request), &self.home, &larder_import::Silent).await?;
-        let id = dataset_id(&source.manifest, spec.endpoint.as_deref());
+        let config = self.origin_config(request);
+        let source = resolve(&spec.source, &config, &self.home, &larder_import::Silent).await?;
+        let id = dataset_id(&source.manifest, spec, config)?;
         Ok(Found { id, manifest: source.manifest, origin: source.origin })
     }
 
@@ -224,7 +229,7 @@ impl Finder {
             // The folder of manifests was lost.
             Err(_) => (resolve(&spec.source, &config, &self.home, &larder_import::Silent).await?, true),
         };
-        let found = dataset_id(&source.manifest, spec.endpoint.as_deref());
+        let found = dataset_id(&source.manifest, spec, config)?;
         if found != id {
             let found = source.manifest.snapshot().to_string();
             return Err(NodeError::Snapshot { wanted: format!("that of mount {id}"), found });

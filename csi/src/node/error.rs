@@ -42,6 +42,9 @@ pub enum PublishError {
          Secret larder-origin, and with these: {0}"
     )]
     OwnCredentials(#[source] DaemonError),
+    /// larderd's own credentials lead to other data than the pod's.
+    #[error("the volume's Secret is for another account than larderd's own credentials, from the Secret larder-origin")]
+    OtherAccount,
     /// larderd did not accept the connection.
     #[error(transparent)]
     Keeper(#[from] KeeperError),

@@ -30,7 +30,7 @@ pub struct ImportOptions {
     /// The name of the dataset.
     pub name: String,
     /// What distinguishes this origin from others of the same URL, such as its server. Neither shown nor stored.
-    pub endpoint: Option<String>,
+    pub place: String,
     /// The folder of the journal, which is kept until the manifest is stored.
     pub journal_dir: PathBuf,
     /// Maximum number of LIST calls in flight.
@@ -46,7 +46,7 @@ impl ImportOptions {
     pub fn new(name: impl Into<String>, journal_dir: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
-            endpoint: None,
+            place: String::new(),
             journal_dir: journal_dir.into(),
             concurrency: 16,
             max_age_resume: Duration::from_secs(24 * 3600),
@@ -108,7 +108,7 @@ pub async fn import(
     let scheme = origin.url().scheme();
     let identity = JournalIdentity::new(
         JournalKind::Import,
-        &[url.as_bytes(), options.endpoint.as_deref().unwrap_or_default().as_bytes()],
+        &[url.as_bytes(), options.place.as_bytes()],
     );
     let ImportOptions { name, journal_dir, concurrency, max_age_resume, restart, .. } = options;
     let ledger = off_runtime(move || {

@@ -32,11 +32,12 @@ impl Platform {
 
     /// A PersistentVolume of a dataset, and the claim `name` to it. `more` are further attributes, such as `cacheSize: 1MiB`.
     pub fn volume(&self, name: &str, dataset: &str, mode: &str, more: &str) -> String {
+        let (namespace, name) = self.place(name);
         format!(
             r#"---
 apiVersion: v1
 kind: PersistentVolume
-metadata: {{name: {namespace}-{name}, labels: {{larder-test: {namespace}}}}}
+metadata: {{name: {namespace}-{name}, labels: {{larder-test: {test}}}}}
 spec:
   accessModes: [{mode}]
   capacity: {{storage: 1Gi}}
@@ -61,7 +62,7 @@ spec:
   volumeName: {namespace}-{name}
   resources: {{requests: {{storage: 1Gi}}}}
 "#,
-            namespace = self.namespace,
+            test = self.namespace,
             source = self.source(dataset),
             endpoint = self.endpoint()
         )
@@ -75,7 +76,8 @@ spec:
             let _ = write!(mounts, "{{name: {claim}, mountPath: /{claim}}},");
             let _ = write!(volumes, "{{name: {claim}, persistentVolumeClaim: {{claimName: {claim}}}}},");
         }
-        self.pod_with(name, &self.namespace, node, &mounts, &volumes, script)
+        let (namespace, name) = self.place(name);
+        self.pod_with(name, namespace, node, &mounts, &volumes, script)
     }
 
     /// A pod with these mounts and volumes.

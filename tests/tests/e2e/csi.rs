@@ -181,7 +181,7 @@ fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
                 plugin.kill();
                 plugin.restart();
             }
-            wait_until("both hold the connection", || larderd.holds_a_connection() && plugin.holds_a_connection());
+            wait_until("both hold the connection", || larderd.connections() >= 1 && plugin.connections() >= 1);
             let before = read.load(Ordering::Relaxed);
             wait_until("the readers go on", || read.load(Ordering::Relaxed) > before);
         }
@@ -198,7 +198,7 @@ fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
         assert!(!target.exists());
     }
     assert_eq!(larder_mounts(lab.folder()), [] as [String; 0]);
-    wait_until("neither holds a connection", || !larderd.holds_a_connection() && !plugin.holds_a_connection());
+    wait_until("neither holds a connection", || larderd.connections() + plugin.connections() == 0);
 }
 
 #[test]

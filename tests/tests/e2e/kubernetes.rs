@@ -2,9 +2,10 @@
 //!
 //! All tests share one cluster and take turns: [`Platform`].
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use larder_e2e::SECRET;
+use larder_e2e::{SECRET, connections_of};
 use larder_e2e::platform::{Platform, SUMS, TIMEOUT, kill_process, reader_script, sums};
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
@@ -173,16 +174,38 @@ fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart()
 /// The programs that are killed.
 const VICTIMS: [&str; 2] = ["larderd", "larder-csi"];
 
+/// The tenants, and the datasets of each: one is both's.
+const TENANTS: [(&str, [&str; 3]); 2] = [("kills", ["a", "b", "c"]), ("kills-other", ["c", "d", "e"])];
+
+/// The datasets of all tenants.
+const DATASETS: [&str; 5] = ["a", "b", "c", "d", "e"];
+
 #[test]
 fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
     let kills = scaled(40);
     let platform = Platform::start("kills");
     let cluster = &platform.cluster;
-    let expected = platform.put_dataset("set", 30, bytes(3));
-    cluster.apply(&(platform.secret(platform.namespace()) + &platform.volume("set", "set", "ReadOnlyMany", "")));
-    let readers: Vec<String> = (0..8).map(|i| format!("reader{i}")).collect();
-    for (i, reader) in readers.iter().enumerate() {
-        cluster.apply(&platform.pod(reader, 1 + i as u32 % 2, &["set"], &reader_script("set", &expected)));
+    let mut expected = BTreeMap::new();
+    for (i, set) in DATASETS.into_iter().enumerate() {
+        expected.insert(set, platform.put_dataset(set, 12, bytes(30 + i as u64)));
+    }
+    let mut manifests = platform.namespace_manifest(TENANTS[1].0);
+    for (namespace, sets) in TENANTS {
+        manifests += &platform.secret(namespace);
+        for set in sets {
+            manifests += &platform.volume(&format!("{namespace}/{set}"), set, "ReadOnlyMany", "");
+        }
+    }
+    cluster.apply(&manifests);
+    // Four readers a tenant and node, 16 in all.
+    let mut readers = Vec::new();
+    for (namespace, sets) in TENANTS {
+        for i in 0..8 {
+            let (reader, set) = (format!("{namespace}/reader{i}"), sets[i / 2 % sets.len()]);
+            let script = reader_script(set, &expected[set]);
+            cluster.apply(&platform.pod(&reader, 1 + i as u32 % 2, &[set], &script));
+            readers.push(reader);
+        }
     }
     for reader in &readers {
         cluster.wait_for("a reader reads", TIMEOUT, || platform.logs(reader).contains("round"));
@@ -201,7 +224,7 @@ fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
             kill_process(doomed);
             cluster.wait_for(&format!("{victim} is back on node {node}"), TIMEOUT, || {
                 let now = cluster.pids_on_node(node, victim);
-                now.len() == 1 && now != [pid] && together(&platform, node)
+                now.len() == 1 && now != [pid] && together(&platform, node, DATASETS.len())
             });
         }
         shims
@@ -221,7 +244,13 @@ fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
         assert!(said.ends_with("stopped\n"), "{reader} is stuck: {said}");
         rounds += said.matches("round").count();
     }
-    println!("{kills} kills, {shims} of them of shims; {} files read and checked", rounds * expected.len());
+    println!("{kills} kills, {shims} of them of shims; {} files read and checked", rounds * 12);
+    // Whoever died, no node lost a block of a dataset that its pods had mounted.
+    for (set, expected) in &expected {
+        for path in expected.keys() {
+            assert_eq!(platform.gets_of(set, path), 2, "{set}/{path} was fetched once by each node");
+        }
+    }
     platform.delete_readers();
     platform.assert_clean(1);
     platform.assert_clean(2);
@@ -232,15 +261,10 @@ fn parent(pid: u32) -> u32 {
     status.lines().find_map(|line| line.strip_prefix("PPid:\t")).unwrap().parse().unwrap()
 }
 
-/// True once daemon and plugin both hold the connection again: only then may the next of them die.
-fn together(platform: &Platform, node: u32) -> bool {
+/// True once daemon and plugin both hold all connections again: only then may the next of them die.
+fn together(platform: &Platform, node: u32, connections: usize) -> bool {
     let holds = |victim| match platform.cluster.pids_on_node(node, victim)[..] {
-        [pid] => std::fs::read_dir(format!("/proc/{pid}/fd"))
-            .into_iter()
-            .flatten()
-            .flatten()
-            // `/dev/fuse` while the container that opened it lives, afterwards the rest of that path.
-            .any(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.ends_with("fuse"))),
+        [pid] => connections_of(pid) >= connections,
         _ => false,
     };
     VICTIMS.into_iter().all(holds)

@@ -1,10 +1,12 @@
-//! The whole system against a model: random trees, caches, readers, faults, deaths and damage. Whatever happens, a read
-//! returns the bytes that were put into the bucket, or an errno that the events so far allow. Without an event it never
-//! returns an errno.
+//! The whole system against a model: two random trees under one budget, readers, faults, deaths, damage and failing disks.
+//! Whatever happens, a read returns the bytes that were put into the bucket, or an errno that the events so far allow. Without
+//! an event it never returns an errno, and what happens to one dataset allows none to the other.
 //!
-//! The cast: [`Setup`] and [`Step`] are drawn, and printed by a failure; [`World`] is the bucket, the mount and the model;
-//! `model::Allowed` holds the errnos that the present trouble allows; `reading` has the operations of readers.
+//! The cast: [`Setup`] and [`Step`] are drawn, and printed by a failure; [`World`] is the node and its disk; a
+//! `dataset::Dataset` is a tree in the bucket, its mount, and the model of both; `model::Allowed` holds the errnos that the
+//! present trouble allows; `reading` has the operations of readers.
 
+mod dataset;
 mod drawn;
 mod model;
 mod reading;

@@ -188,7 +188,7 @@ async fn a_second_import_of_the_same_origin_is_told_so() {
     assert!(matches!(second, ImportError::Journal(JournalError::InUse { .. })), "{second:?}");
     drop(first);
     let mut elsewhere = ImportOptions::new("data", dir.path());
-    elsewhere.endpoint = Some("http://other:9000".into());
+    elsewhere.place = "http://other:9000".into();
     let other = import(Arc::clone(&source) as Arc<dyn Origin>, elsewhere, &Silent).await.unwrap();
     assert_eq!(other.resumed_files, 0, "another server's bucket of the same name");
 }

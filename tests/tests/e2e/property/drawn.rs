@@ -2,33 +2,50 @@
 
 use proptest::prelude::*;
 
+/// Datasets on the node.
+pub(super) const DATASETS: usize = 2;
+
 const BLOCK: u64 = 4 << 20;
 
-/// Cache sizes: nothing fits, some small files, some blocks, everything.
+/// Bytes for all datasets together: nothing fits, some small files, some blocks, everything.
 const CACHE_SIZES: [u64; 4] = [1, 100_000, 6 << 20, 1 << 30];
 
 const POLICIES: [&str; 4] = ["nr", "lru", "fifo", "random"];
 
-/// A dataset and how it is mounted first.
+/// The datasets, and the cache at first.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
-    /// Keys as they are drawn. `World` leaves out those that would shadow another.
-    pub(super) files: Vec<(String, u64)>,
-    pub(super) packed: bool,
+    pub(super) trees: [Tree; DATASETS],
     pub(super) cache: Cache,
 }
 
+/// What is put into the bucket for a dataset.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    /// Keys as they are drawn. Those that would shadow another are left out.
+    pub(super) files: Vec<(String, u64)>,
+    pub(super) packed: bool,
+}
+
+/// The budget of all datasets, and the policy of each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cache {
     pub(super) bytes: u64,
-    pub(super) policy: &'static str,
+    pub(super) policies: [&'static str; DATASETS],
 }
 
 /// An event, and threads that read at the same time.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) event: Event,
-    pub(super) readers: Vec<Vec<Op>>,
+    pub(super) readers: Vec<Reader>,
+}
+
+/// A thread that reads.
+#[derive(Clone, Debug)]
+pub(super) struct Reader {
+    pub(super) dataset: Pick,
+    pub(super) ops: Vec<Op>,
 }
 
 #[derive(Clone, Debug)]
@@ -36,20 +53,28 @@ pub(super) enum Event {
     Nothing,
     /// `kill -9` under the readers, and a new mount after they end.
     Kill(Cache),
-    /// Unmounts and mounts, then the readers read.
+    /// Ends the daemon in order, starts and mounts again, then the readers read.
     Restart(Cache),
+    /// Unmounts one dataset and mounts it again, while the other stays. Then the readers read.
+    Remount(Pick),
     /// The origin misbehaves during this step.
     Faults(Trouble),
     /// A byte of a segment changes.
     Rot(Pick, Pick),
     /// A segment ends earlier.
     Tear(Pick, Pick),
-    /// A byte of the slot table changes.
-    RotSlots(Pick),
-    /// Another object of the same size replaces a file's object.
-    Replace(Pick),
-    /// A file's object is deleted.
-    Delete(Pick),
+    /// A byte of a slot table changes.
+    RotSlots(Pick, Pick),
+    /// A slot table ends earlier, under the daemon that has mapped it: as if the disk failed to read the rest.
+    CutSlots(Pick, Pick),
+    /// The disk is full during this step.
+    FullDisk,
+    /// Everything in the cache's folder is deleted under the daemon.
+    Wipe,
+    /// Another object of the same size replaces the object of a file of a dataset.
+    Replace(Pick, Pick),
+    /// The object of a file of a dataset is deleted.
+    Delete(Pick, Pick),
 }
 
 /// What is wrong with the origin's answers.
@@ -87,6 +112,10 @@ impl Pick {
     pub(super) fn of(self, count: u64) -> u64 {
         (u64::from(self.0) * count) >> 32
     }
+
+    pub(super) fn among<T>(self, things: &[T]) -> &T {
+        &things[self.of(things.len() as u64) as usize]
+    }
 }
 
 fn pick() -> impl Strategy<Value = Pick> {
@@ -121,14 +150,19 @@ fn size() -> impl Strategy<Value = u64> {
 }
 
 fn cache() -> impl Strategy<Value = Cache> {
-    (prop::sample::select(CACHE_SIZES.to_vec()), prop::sample::select(POLICIES.to_vec()))
-        .prop_map(|(bytes, policy)| Cache { bytes, policy })
+    let policy = || prop::sample::select(POLICIES.to_vec());
+    (prop::sample::select(CACHE_SIZES.to_vec()), [policy(), policy()])
+        .prop_map(|(bytes, policies)| Cache { bytes, policies })
+}
+
+fn tree() -> impl Strategy<Value = Tree> {
+    let key = prop::collection::vec(name(), 1..4).prop_map(|parts| parts.join("/"));
+    (prop::collection::vec((key, size()), 1..10), prop::bool::weighted(0.25))
+        .prop_map(|(files, packed)| Tree { files, packed })
 }
 
 pub(super) fn setup() -> impl Strategy<Value = Setup> {
-    let key = prop::collection::vec(name(), 1..4).prop_map(|parts| parts.join("/"));
-    (prop::collection::vec((key, size()), 1..16), prop::bool::weighted(0.25), cache())
-        .prop_map(|(files, packed, cache)| Setup { files, packed, cache })
+    ([tree(), tree()], cache()).prop_map(|(trees, cache)| Setup { trees, cache })
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -153,16 +187,21 @@ fn event() -> impl Strategy<Value = Event> {
         4 => Just(Event::Nothing),
         2 => cache().prop_map(Event::Kill),
         1 => cache().prop_map(Event::Restart),
+        1 => pick().prop_map(Event::Remount),
         4 => prop::sample::select(troubles).prop_map(Event::Faults),
         2 => (pick(), pick()).prop_map(|(segment, at)| Event::Rot(segment, at)),
         1 => (pick(), pick()).prop_map(|(segment, at)| Event::Tear(segment, at)),
-        1 => pick().prop_map(Event::RotSlots),
-        1 => pick().prop_map(Event::Replace),
-        1 => pick().prop_map(Event::Delete),
+        1 => (pick(), pick()).prop_map(|(table, at)| Event::RotSlots(table, at)),
+        1 => (pick(), pick()).prop_map(|(table, at)| Event::CutSlots(table, at)),
+        1 => Just(Event::FullDisk),
+        1 => Just(Event::Wipe),
+        1 => (pick(), pick()).prop_map(|(dataset, file)| Event::Replace(dataset, file)),
+        1 => (pick(), pick()).prop_map(|(dataset, file)| Event::Delete(dataset, file)),
     ]
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let readers = prop::collection::vec(prop::collection::vec(op(), 1..12), 1..5);
+    let reader = (pick(), prop::collection::vec(op(), 1..12)).prop_map(|(dataset, ops)| Reader { dataset, ops });
+    let readers = prop::collection::vec(reader, 1..6);
     prop::collection::vec((event(), readers).prop_map(|(event, readers)| Step { event, readers }), 1..9)
 }

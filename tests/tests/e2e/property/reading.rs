@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::dataset::Dataset;
 use super::drawn::{Op, Pick};
 use super::model::{Allowed, FileModel};
-use super::world::World;
 
-impl World {
+impl Dataset {
     fn path(&self, file: &FileModel) -> PathBuf {
         self.mount.path(&file.key)
     }
 
     fn pick(&self, file: Pick) -> &FileModel {
-        &self.files[file.of(self.files.len() as u64) as usize]
+        file.among(&self.files)
     }
 
     /// Runs one operation and compares its result with the model.

@@ -1,92 +1,92 @@
-//! [`World`]: the bucket, the mount and the model, and the steps that change them.
+//! [`World`]: the node, its disk and its datasets, and the steps that change them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::path::PathBuf;
 
-use larder_e2e::{BUCKET, Lab, Mount};
-use larder_testkit::{Fault, seeded_bytes};
+use larder_e2e::{Lab, Larderd};
+use larder_testkit::Fault;
 use proptest::prelude::*;
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::drawn::{Cache, Event, Pick, Setup, Step, Trouble};
-use super::model::{Allowed, FileModel};
+use super::dataset::Dataset;
+use super::drawn::{Cache, DATASETS, Event, Pick, Setup, Step, Trouble};
+use super::model::Allowed;
 
-/// The bucket, the mount and the model of both.
+/// The cache's disk.
+const DISK_BYTES: u64 = 96 << 20;
+
+/// The node, its disk and its datasets. They are dropped in this order.
 pub(super) struct World {
+    datasets: Vec<Dataset>,
+    larderd: Larderd,
+    disk: Disk,
+    cache: Cache,
     lab: Lab,
-    pub(super) mount: Mount,
-    source: String,
-    pub(super) packed: bool,
-    pub(super) files: Vec<FileModel>,
-    /// The names in each folder.
-    pub(super) folders: BTreeMap<String, BTreeSet<String>>,
-    replaced: u64,
 }
 
-fn flags(cache: Cache) -> [String; 8] {
-    // The deadline is far away, so that a slow machine is no fault. The attempts are short, so that a stall passes.
-    let flags = [
-        "--cache-size",
-        &cache.bytes.to_string(),
-        "--policy",
-        cache.policy,
-        "--attempt-timeout",
-        "500ms",
-        "--read-deadline",
-        "60s",
-    ];
-    flags.map(str::to_owned)
+/// A file system in memory.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(dir: PathBuf) -> Self {
+        std::fs::create_dir_all(&dir).unwrap();
+        let options = std::ffi::CString::new(format!("size={DISK_BYTES}")).unwrap();
+        rustix::mount::mount("larder-test", &dir, "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+        Self(dir)
+    }
+
+    /// A file that takes all the room there is.
+    fn ballast(&self) -> PathBuf {
+        self.0.join("ballast")
+    }
+
+    fn fill(&self) {
+        let file = File::create(self.ballast()).unwrap();
+        // In steps, because one that does not fit takes nothing.
+        let mut step = DISK_BYTES;
+        let mut len = 0;
+        while step >= 4096 {
+            match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), len, step) {
+                Ok(()) => len += step,
+                Err(_) => step /= 2,
+            }
+        }
+    }
 }
 
-fn mount(lab: &Lab, source: &str, cache: Cache) -> Mount {
-    let flags = flags(cache);
-    lab.mount("m", source, &flags.each_ref().map(String::as_str))
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+fn flags(cache: Cache) -> Vec<String> {
+    vec![format!("--cache-size={}", cache.bytes)]
 }
 
 impl World {
     pub(super) fn new(setup: &Setup) -> Self {
         let lab = Lab::new();
-        let mut kept = BTreeMap::<&str, u64>::new();
-        for (key, size) in &setup.files {
-            let shadows = |other: &str| {
-                other == key || other.starts_with(&format!("{key}/")) || key.starts_with(&format!("{other}/"))
-            };
-            if !kept.keys().any(|other| shadows(other)) {
-                kept.insert(key, *size);
-            }
-        }
-        let mut folders = BTreeMap::<String, BTreeSet<String>>::new();
-        let mut files = Vec::new();
-        for (nth, (key, size)) in kept.into_iter().enumerate() {
-            let bytes = seeded_bytes(nth as u64, size);
-            let etag = lab.server.put(BUCKET, &format!("data/{key}"), bytes.clone());
-            files.push(FileModel { key: key.to_owned(), bytes, etag, lost: None });
-            let mut path = key;
-            loop {
-                let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-                folders.entry(folder.to_owned()).or_default().insert(name.to_owned());
-                if folder.is_empty() {
-                    break;
-                }
-                path = folder;
-            }
-        }
-        let mut source = lab.url();
-        if setup.packed {
-            source = format!("s3://{BUCKET}/packed");
-            lab.larder_ok(&["pack", &lab.url(), &source, "--pack-size", "1MiB"]);
-        }
-        let mount = mount(&lab, &source, setup.cache);
-        Self { mount, source, packed: setup.packed, files, folders, replaced: 0, lab }
+        let disk = Disk::new(lab.folder().join("node-m/cache"));
+        let flags = flags(setup.cache);
+        let larderd = Larderd::start(&lab, "m", &flags.iter().map(String::as_str).collect::<Vec<_>>());
+        larderd.wait_until_it_answers();
+        let tree = |nth: usize| Dataset::new(&lab, &larderd, nth, &setup.trees[nth], setup.cache.policies[nth]);
+        let datasets = (0..DATASETS).map(tree).collect();
+        Self { datasets, larderd, disk, cache: setup.cache, lab }
     }
 
-    /// Mounts again at the folder of the last mount.
-    fn mount_again(&mut self, cache: Cache) {
-        let mount = mount(&self.lab, &self.source, cache);
-        // Dropping the old one would unmount the new one.
-        std::mem::forget(std::mem::replace(&mut self.mount, mount));
+    /// Starts the daemon again and mounts everything where it was.
+    fn start_again(&mut self, cache: Cache) {
+        self.cache = cache;
+        self.larderd.set_flags(&flags(cache));
+        self.larderd.restart();
+        self.larderd.wait_until_it_answers();
+        for (dataset, policy) in self.datasets.iter_mut().zip(cache.policies) {
+            dataset.mount_again(&self.lab, &self.larderd, policy);
+        }
     }
 
     pub(super) fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
@@ -94,12 +94,14 @@ impl World {
         match &step.event {
             Event::Nothing => {}
             Event::Restart(cache) => {
-                self.lab.larder_ok(&["umount", self.mount.dir().to_str().unwrap()]);
-                let proc = format!("/proc/{}/stat", self.mount.pid());
-                while std::fs::read_to_string(&proc).is_ok_and(|stat| !stat.contains(") Z ")) {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                self.mount_again(*cache);
+                self.datasets.iter().for_each(|dataset| dataset.unmount(&self.lab));
+                self.larderd.terminate();
+                self.start_again(*cache);
+            }
+            Event::Remount(which) => {
+                let which = which.of(DATASETS as u64) as usize;
+                self.datasets[which].unmount(&self.lab);
+                self.datasets[which].mount_again(&self.lab, &self.larderd, self.cache.policies[which]);
             }
             Event::Kill(_) => allowed.anything = true,
             Event::Faults(trouble) => {
@@ -114,26 +116,34 @@ impl World {
                 }
             }),
             Event::Tear(segment, at) => self.spoil(".seg", *segment, |file, len| file.set_len(at.of(len)).unwrap()),
-            Event::RotSlots(at) => self.spoil("/slots", Pick(0), |file, len| {
+            Event::RotSlots(table, at) => self.spoil("/slots", *table, |file, len| {
                 file.write_all_at(&[at.0 as u8], 4096 + at.of(len.saturating_sub(4096)).min(8 * 40)).unwrap();
             }),
-            Event::Replace(file) => self.lose(*file, Errno::STALE),
-            Event::Delete(file) => self.lose(*file, Errno::NOENT),
+            Event::CutSlots(table, at) => {
+                self.spoil("/slots", *table, |file, len| file.set_len(at.of(len)).unwrap());
+            }
+            Event::FullDisk => self.disk.fill(),
+            Event::Wipe => {
+                // The daemon may be making a file there.
+                let _ = std::fs::remove_dir_all(self.disk.0.join("datasets"));
+            }
+            Event::Replace(dataset, file) => self.lose(*dataset, *file, Errno::STALE),
+            Event::Delete(dataset, file) => self.lose(*dataset, *file, Errno::NOENT),
         }
-        let (world, is_killed) = (&*self, matches!(step.event, Event::Kill(_)));
+        let is_killed = matches!(step.event, Event::Kill(_));
+        let (datasets, larderd) = (&self.datasets, &mut self.larderd);
         let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
             let readers: Vec<_> = step
                 .readers
                 .iter()
-                .map(|ops| {
-                    let allowed = &allowed;
-                    scope.spawn(move || {
-                        ops.iter().try_for_each(|op| world.run(op, allowed).map_err(|e| format!("{op:?}: {e}")))
-                    })
+                .map(|reader| {
+                    let (dataset, allowed) = (reader.dataset.among(datasets), &allowed);
+                    let run = |op| dataset.run(op, allowed).map_err(|error| format!("{op:?}: {error}"));
+                    scope.spawn(move || reader.ops.iter().try_for_each(run))
                 })
                 .collect();
             if is_killed {
-                world.mount.kill();
+                larderd.kill();
             }
             readers
                 .into_iter()
@@ -141,16 +151,23 @@ impl World {
                 .collect()
         });
         for result in results {
-            result.map_err(|error| TestCaseError::fail(format!("{error}, in {step:?}")))?;
+            let log = || self.larderd.log();
+            result.map_err(|error| TestCaseError::fail(format!("{error}, in {step:?}\n{}", log())))?;
         }
         self.lab.proxy.set_hook(|_| Fault::None);
+        let _ = std::fs::remove_file(self.disk.ballast());
         if let Event::Kill(cache) = &step.event {
-            self.mount_again(*cache);
+            self.start_again(*cache);
         }
-        // The kernel reads ahead: no request made during a fault may be in flight after it.
-        self.mount.settle();
-        let stats = self.mount.stats();
-        prop_assert_eq!(&stats["metrics"]["fs_panics_total"], 0, "{:#}", stats);
+        let mut promised = 0;
+        for dataset in &self.datasets {
+            // The kernel reads ahead: no request made during a fault may be in flight after it.
+            dataset.mount.settle();
+            let stats = dataset.mount.stats();
+            prop_assert_eq!(&stats["metrics"]["fs_panics_total"], 0, "{:#}", stats);
+            promised += stats["cache"]["capacity_bytes"].as_u64().unwrap();
+        }
+        prop_assert!(promised <= self.cache.bytes, "{} bytes are promised of {}", promised, self.cache.bytes);
         Ok(())
     }
 
@@ -172,10 +189,11 @@ impl World {
 
     /// Changes a file of the cache, if there is one.
     fn spoil(&self, ending: &str, which: Pick, change: impl FnOnce(&File, u64)) {
-        let mut folders = vec![self.lab.cache_dir("m").join("datasets")];
+        let mut folders = vec![self.disk.0.join("datasets")];
         let mut found = Vec::new();
         while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
+            // It was wiped.
+            for entry in std::fs::read_dir(folder).into_iter().flatten() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     folders.push(path);
@@ -188,28 +206,15 @@ impl World {
         if found.is_empty() {
             return;
         }
-        let file = OpenOptions::new().read(true).write(true).open(&found[which.of(found.len() as u64) as usize]);
         // An evicting policy may have deleted it meanwhile.
-        if let Ok(file) = file {
+        if let Ok(file) = OpenOptions::new().read(true).write(true).open(which.among(&found)) {
             let len = file.metadata().unwrap().len();
             change(&file, len);
         }
     }
 
-    fn lose(&mut self, file: Pick, errno: Errno) {
-        let (which, packed) = (file.of(self.files.len() as u64) as usize, self.packed);
-        let file = &mut self.files[which];
-        // A pack still has the bytes of an object that was packed, and an empty object is never requested.
-        if packed || file.bytes.is_empty() {
-            return;
-        }
-        let key = format!("data/{}", file.key);
-        if errno == Errno::NOENT {
-            self.lab.server.delete(BUCKET, &key);
-        } else {
-            self.replaced += 1;
-            self.lab.server.put(BUCKET, &key, seeded_bytes(u64::MAX - self.replaced, file.bytes.len() as u64));
-        }
-        file.lost = Some(errno);
+    fn lose(&mut self, dataset: Pick, file: Pick, errno: Errno) {
+        let dataset = &mut self.datasets[dataset.of(DATASETS as u64) as usize];
+        dataset.lose(&self.lab, file, errno);
     }
 }
