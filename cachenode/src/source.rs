@@ -255,4 +255,17 @@ mod tests {
         assert_eq!(manifest_url("s3://b/p/manifest"), None);
         assert_eq!(manifest_url("s3://b/p"), None);
     }
+
+    #[test]
+    fn accounts_of_one_container_have_manifests_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path());
+        let of = |url: &str, account: &str| {
+            let env = [("AZURE_STORAGE_ACCOUNT_NAME", account)].into_iter().collect();
+            local_manifest(url, &OriginConfig { env, ..OriginConfig::default() }, &home).unwrap()
+        };
+        assert_ne!(of("az://container/set", "ours"), of("az://container/set", "theirs"));
+        assert_eq!(of("az://container/set", "ours"), of("az://container/set/", "ours"));
+        assert_eq!(of("s3://bucket/set", "ours"), of("s3://bucket/set", "theirs"));
+    }
 }

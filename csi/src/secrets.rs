@@ -127,7 +127,8 @@ mod tests {
         for field in [r#""gcs_base_url": "http://10.0.0.1""#, r#""disable_oauth": true"#] {
             let key = format!(r#"{{{field}, "private_key": "hunter2"}}"#);
             for inline in [true, false] {
-                let error = credentials(&map(&[("GOOGLE_SERVICE_ACCOUNT_KEY", &key)]), inline).expect_err(field).to_string();
+                let error =
+                    credentials(&map(&[("GOOGLE_SERVICE_ACCOUNT_KEY", &key)]), inline).expect_err(field).to_string();
                 assert!(error.contains("a server of its own") && !error.contains("hunter2"), "{error}");
             }
         }

@@ -149,3 +149,26 @@ async fn a_pod_that_may_read_what_larderd_may_not_is_refused_in_words() {
     }
     rig.assert_clean();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pods_key_for_another_account_opens_no_mount() {
+    let rig = Rig::new();
+    list_a_dataset(&rig);
+    let driver = rig.driver().await;
+    // The pod's key leads to data that larderd, with its own, does not mean by this URL.
+    rig.fake.answer(|dataset| {
+        let place = if dataset.credentials.is_some() { "elsewhere" } else { "" };
+        Ok(Outcome::Prepared(larder_daemon_api::v1::Prepared {
+            mount: mount_of(&format!("{}{place}", dataset.source)),
+            name: "a set".to_owned(),
+            snapshot: "5a".repeat(32),
+            files: 7,
+            bytes: 7_000,
+            served: false,
+        }))
+    });
+    let refused = driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    assert!(refused.message().contains("another account"), "{refused}");
+    rig.assert_clean();
+}

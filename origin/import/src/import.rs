@@ -106,10 +106,7 @@ pub async fn import(
 ) -> Result<Imported, ImportError> {
     let url = origin.url().to_string();
     let scheme = origin.url().scheme();
-    let identity = JournalIdentity::new(
-        JournalKind::Import,
-        &[url.as_bytes(), options.place.as_bytes()],
-    );
+    let identity = JournalIdentity::new(JournalKind::Import, &[url.as_bytes(), options.place.as_bytes()]);
     let ImportOptions { name, journal_dir, concurrency, max_age_resume, restart, .. } = options;
     let ledger = off_runtime(move || {
         let mut contents = Contents::new(scheme);

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use larder_e2e::{SECRET, connections_of};
 use larder_e2e::platform::{Platform, SUMS, TIMEOUT, kill_process, reader_script, sums};
+use larder_e2e::{SECRET, connections_of};
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
