@@ -4,6 +4,8 @@
 //! answer go to [`Dataset::read_later`], off the FUSE threads.
 
 mod description;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -15,7 +17,8 @@ use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, File, FileI
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, Buffers, ReadError};
 use larder_store::{
-    CacheConfig, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Store, StoreCounters, StoreError, Usage,
+    BlockLens, CacheConfig, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Store, StoreCounters, StoreError,
+    Usage,
 };
 use tokio::runtime::Handle;
 
@@ -94,11 +97,6 @@ impl Dataset {
         config: FetchConfig,
     ) -> Result<Arc<Self>, OpenError> {
         let description = Description::new(Arc::clone(&manifest))?;
-        let lens = {
-            let manifest = Arc::clone(&manifest);
-            // The length 0, of a block that the manifest does not describe, matches no record.
-            move |block| block_len(&manifest, block).unwrap_or(0)
-        };
         let owned = sharing.clone().map(|sharing| Arc::new(OwnedBlocks::new(Arc::clone(&manifest), sharing)));
         let cache = store.dataset(CacheConfig {
             snapshot: manifest.snapshot(),
@@ -108,7 +106,7 @@ impl Dataset {
             promised: spec.promised,
             policy: spec.policy,
             seed: spec.seed,
-            block_len: Arc::new(lens),
+            block_lens: Arc::new(ManifestLens(Arc::clone(&manifest))),
             ownership: owned.clone().map(|owned| owned as Arc<dyn Ownership>),
         })?;
         let store_counters = Arc::clone(store.counters());
@@ -354,11 +352,12 @@ impl Dataset {
     }
 
     /// How full its part of the store and its window are, by name.
-    pub(crate) fn gauges(&self) -> [(&'static str, u64); 5] {
+    pub(crate) fn gauges(&self) -> [(&'static str, u64); 6] {
         let usage = self.cache.usage();
         [
             ("store_blocks", usage.blocks_cached),
             ("store_capacity_bytes", usage.capacity_bytes),
+            ("store_degraded", usage.degraded.is_some().into()),
             ("store_used_bytes", usage.used_bytes),
             ("store_wanted_bytes", usage.wanted_bytes),
             ("fs_window_bytes", self.fetcher.window_bytes()),
@@ -378,9 +377,16 @@ impl Dataset {
     }
 }
 
-fn block_len(manifest: &MappedManifest, block: BlockIndex) -> Result<u32, ManifestError> {
-    let file = manifest.file(manifest.file_of_block(block)?)?;
-    let file_offset = u64::from(block.0 - file.first_block.0) * BLOCK_BYTES;
-    // At most BLOCK_BYTES, which a u32 holds.
-    Ok(file.size.saturating_sub(file_offset).min(BLOCK_BYTES) as u32)
+/// The lengths of blocks, as the manifest has them.
+struct ManifestLens(Arc<MappedManifest>);
+
+impl BlockLens for ManifestLens {
+    fn len_of(&self, block: BlockIndex) -> Option<u32> {
+        self.0.block_lens().len_of(block).ok()
+    }
+
+    fn in_order(&self) -> Box<dyn FnMut(BlockIndex) -> Option<u32> + '_> {
+        let mut lens = self.0.block_lens();
+        Box::new(move |block| lens.len_of(block).ok())
+    }
 }

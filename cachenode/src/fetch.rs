@@ -2,8 +2,8 @@
 //! Where nodes share their caches, the block's owner is asked first ([`sharing`](crate::sharing)).
 //!
 //! A block that is fetched is *in flight*: a task requests it, hands it to its waiters as soon as its bytes are there
-//! (`receive`), then writes it to the store if the policy admits it (`keep`). The block stays in flight until its bytes
-//! are in the store or in the window. A later reader therefore finds it in one of the three, and never causes a second GET.
+//! (`receive`), then writes it to the store if the policy admits it (`keep`), which may take the store a while after a restart.
+//! The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds it in one of the three, and never causes a second GET.
 //! The fetch of a packed file includes its neighbours as long as the store has room for them. Readers in order are read ahead
 //! of (`ahead`).
 //!
@@ -50,7 +50,7 @@ use origin::FromOrigin;
 use outcome::Outcome;
 use peers::FromPeers;
 use purpose::Purpose;
-use receive::BlockReceiver;
+use receive::{Admission, BlockReceiver};
 use table::{InFlightTable, StartedFetch};
 
 pub use config::FetchConfig;
@@ -142,6 +142,7 @@ impl Fetcher {
     /// Waits until no fetch is left. Called when no reader can start one any more. Takes at most the read deadline and a disk
     /// write.
     pub(crate) async fn drain(&self) {
+        self.keeper.leave();
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -251,6 +252,8 @@ impl Fetcher {
 
     /// Fetches a block into the store, unless the store does not admit it.
     pub(crate) async fn warm(self: &Arc<Self>, file: FileIndex, whole: BlockPart) -> Warmed {
+        // Before there is a fetch that a reader could join.
+        self.keeper.store_is_counted().await;
         loop {
             if self.context.cache.contains(whole.block) {
                 return Warmed::Kept;
@@ -301,13 +304,13 @@ impl Fetcher {
             entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
             return entries.release(neighbours, &Outcome::Skipped);
         }
-        let permit = if route.keep { self.keeper.admit(first, purpose).await } else { None };
-        if permit.is_none() && purpose == Purpose::Warm {
+        let admission = if route.keep { self.keeper.admit(first, purpose).await } else { Admission::Refused };
+        if matches!(admission, Admission::Refused) && purpose == Purpose::Warm {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::NotAdmitted);
             return entries.release(neighbours, &Outcome::Skipped);
         }
-        let (expected, skipped) = self.keeper.admit_neighbours(blocks, permit);
+        let (expected, skipped) = self.keeper.admit_neighbours(blocks, admission);
         entries.release(skipped, &Outcome::Skipped);
         let running = self.context.running();
         let kib = expected.iter().map(|block| block.pending.part.block_len >> 10).sum::<u32>() + 1;
@@ -331,6 +334,12 @@ impl Fetcher {
         // Blocks that were complete before a failure are kept all the same.
         let to_keep = receiver.end(fetched.err().as_ref());
         if !to_keep.is_empty() {
+            let decides_later = to_keep.iter().any(|block| block.permit.is_none());
+            if decides_later && let Some(to_wait) = self.keeper.memory_to_wait(kib) {
+                // The memory for fetches goes back: the next ones do not wait for the store.
+                memory = Some(to_wait);
+                self.keeper.store_is_counted().await;
+            }
             let fetcher = Arc::clone(&self);
             // The memory is given back after the store's write. That bounds the memory of slow disks.
             let keep = move || {

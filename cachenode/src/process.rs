@@ -131,8 +131,10 @@ impl NodeFlags {
         let (peers, watcher) = self.peers.open().await?.unzip();
         let beside = self.cache_dir.parent().map_or_else(|| PathBuf::from("home"), |parent| parent.join("home"));
         let home = Home::new(self.home.unwrap_or(beside));
-        wait_for_folder(&self.cache_dir).await?;
-        wait_for_folder(home.dir()).await?;
+        if let Err(error) = wait_for_folder(&self.cache_dir).await {
+            warn!(error = format!("{error:#}"), "starting without a cache folder that can be written to (--cache-dir)");
+        }
+        let home = writable_home(home).await?;
         let config = NodeConfig {
             cache_dir: self.cache_dir,
             cache_bytes: self.cache_size,
@@ -151,6 +153,27 @@ impl NodeFlags {
         };
         Ok((config, watcher))
     }
+}
+
+/// The home; or, if its disk is read-only, a temporary one that shows the manifests that are there.
+async fn writable_home(home: Home) -> anyhow::Result<Home> {
+    match wait_for_folder(home.dir()).await {
+        Ok(()) => return Ok(home),
+        Err(error) if error.downcast_ref().is_some_and(is_read_only) => {}
+        Err(error) => return Err(error),
+    }
+    let dir = std::env::temp_dir().join(format!("larder-home-{}", std::process::id()));
+    std::fs::create_dir(&dir).with_context(|| format!("make the folder {}", dir.display()))?;
+    warn!(home = %home.dir().display(), instead = %dir.display(), "the folder of manifests is on a read-only disk: new manifests are kept until the process ends");
+    let instead = Home::new(dir);
+    for name in ["manifests", "mounts"] {
+        let folder = instead.sub_folder(name)?;
+        for kept in std::fs::read_dir(home.dir().join(name)).into_iter().flatten().flatten() {
+            // A manifest that is not shown is fetched again.
+            let _ = std::os::unix::fs::symlink(kept.path(), folder.join(kept.file_name()));
+        }
+    }
+    Ok(instead)
 }
 
 /// A part of a whole, such as `20%`.
@@ -191,6 +214,11 @@ pub fn raise_file_limit() {
     }
 }
 
+/// Waiting does not make a disk writable.
+fn is_read_only(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::ReadOnlyFilesystem
+}
+
 /// Creates a folder, or waits until another process with the necessary rights has created it for this user.
 pub async fn wait_for_folder(folder: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
@@ -199,14 +227,10 @@ pub async fn wait_for_folder(folder: &Path) -> anyhow::Result<()> {
         let usable = made.and_then(|()| Ok(rustix::fs::access(folder, rustix::fs::Access::WRITE_OK)?));
         match usable {
             Ok(()) => return Ok(()),
-            Err(error) if started.elapsed() > FOLDER_TIMEOUT => {
-                return Err(error).with_context(|| {
-                    format!(
-                        "use the folder {}: it must belong to user {}",
-                        folder.display(),
-                        rustix::process::geteuid().as_raw()
-                    )
-                });
+            Err(error) if is_read_only(&error) || started.elapsed() > FOLDER_TIMEOUT => {
+                let user = rustix::process::geteuid().as_raw();
+                return Err(error)
+                    .with_context(|| format!("use the folder {}: it must belong to user {user}", folder.display()));
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
         }

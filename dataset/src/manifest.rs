@@ -4,15 +4,19 @@
 //! - [`Manifest`] reads one in place over any bytes, usually a mapped file, without parsing it; `sections` gives it only
 //!   bytes whose checksum is right.
 //! - `layout` is the format.
+//! - [`ManifestBytes`] are the bytes, of which a failing disk may lose some; [`BlockLens`] gives blocks' lengths in order.
 //!
 //! A file's inode number is its row number, so any daemon that has the manifest can answer for any inode that an earlier
 //! daemon gave out.
 //!
 //! Invariant: everything that is read was covered by a CRC when it was first touched, and no bytes, however broken, make
-//! a reader panic, loop or reach outside the file: they give [`ManifestError::Corrupt`].
+//! a reader panic, loop or reach outside the file: they give [`ManifestError::Corrupt`]. So do bytes that a disk loses
+//! after that.
 
+mod block_lens;
 mod builder;
 mod built;
+mod bytes;
 mod contents_hash;
 mod error;
 mod layout;
@@ -26,8 +30,10 @@ mod verify;
 mod version_tag;
 mod writer;
 
+pub use block_lens::BlockLens;
 pub use builder::{ManifestBuilder, PackObject, PackedFile, PlainFile};
 pub use built::{BuildError, Built, RejectedKey};
+pub use bytes::ManifestBytes;
 pub use error::ManifestError;
 pub use read::Manifest;
 pub use rows::{Dir, DirIndex, Entry, File, FileIndex, Location, Pack, Totals};

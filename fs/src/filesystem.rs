@@ -30,7 +30,7 @@ pub(crate) enum FsError {
     /// No extended attribute of this name.
     #[error("no such attribute")]
     NoSuchAttribute,
-    /// The manifest is damaged where the answer is.
+    /// The manifest is damaged or cannot be read where the answer is.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
 }
@@ -170,26 +170,29 @@ impl Filesystem {
             Node::Row(Entry::File(_)) | Node::About(_) => return Err(FsError::NotADirectory),
         };
         let manifest = self.dataset.manifest();
-        let row = manifest.dir(dir)?;
-        let (dirs, files) = (u64::from(row.dir_count), u64::from(row.file_count));
-        for at in offset..2 + dirs + files {
-            let (name, entry) = match at {
-                0 => (&b"."[..], Entry::Dir(dir)),
-                1 => (&b".."[..], Entry::Dir(row.parent)),
-                _ if at - 2 < dirs => {
-                    let child = DirIndex(row.first_dir + (at - 2) as u32);
-                    (manifest.dir(child)?.name, Entry::Dir(child))
+        // Names are used where they are: nothing of it is valid if the manifest's disk loses them meanwhile.
+        manifest.stable(|| {
+            let row = manifest.dir(dir)?;
+            let (dirs, files) = (u64::from(row.dir_count), u64::from(row.file_count));
+            for at in offset..2 + dirs + files {
+                let (name, entry) = match at {
+                    0 => (&b"."[..], Entry::Dir(dir)),
+                    1 => (&b".."[..], Entry::Dir(row.parent)),
+                    _ if at - 2 < dirs => {
+                        let child = DirIndex(row.first_dir + (at - 2) as u32);
+                        (manifest.dir(child)?.name, Entry::Dir(child))
+                    }
+                    _ => {
+                        let file = FileIndex(row.first_file + (at - 2 - dirs) as u32);
+                        (manifest.file(file)?.name, Entry::File(file))
+                    }
+                };
+                if emit(DirEntry { name, attr: self.attr_of(entry)?, next_offset: at + 1 }) {
+                    break;
                 }
-                _ => {
-                    let file = FileIndex(row.first_file + (at - 2 - dirs) as u32);
-                    (manifest.file(file)?.name, Entry::File(file))
-                }
-            };
-            if emit(DirEntry { name, attr: self.attr_of(entry)?, next_offset: at + 1 }) {
-                break;
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn read_about_dir(&self, offset: u64, mut emit: impl FnMut(DirEntry<'_>) -> bool) -> Result<(), FsError> {
@@ -230,19 +233,21 @@ impl Filesystem {
     pub(crate) fn xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, FsError> {
         let Node::Row(Entry::File(index)) = self.node(ino)? else { return Err(FsError::NoSuchAttribute) };
         let manifest = self.dataset.manifest();
-        let file = manifest.file(index)?;
-        match name {
-            b"user.larder.crc32c" => {
-                let crc = manifest.file_crc(&file)?.ok_or(FsError::NoSuchAttribute)?;
-                Ok(format!("{crc:08x}").into_bytes())
+        manifest.stable(|| {
+            let file = manifest.file(index)?;
+            match name {
+                b"user.larder.crc32c" => {
+                    let crc = manifest.file_crc(&file)?.ok_or(FsError::NoSuchAttribute)?;
+                    Ok(format!("{crc:08x}").into_bytes())
+                }
+                b"user.larder.etag" => match manifest.version(&file)? {
+                    Some(VersionTag::ETag(etag)) => Ok(etag.as_bytes().to_vec()),
+                    Some(VersionTag::MtimeSize { .. }) | None => Err(FsError::NoSuchAttribute),
+                },
+                b"user.larder.origin" => self.dataset.origin_of(&file).map_err(FsError::Manifest),
+                _ => Err(FsError::NoSuchAttribute),
             }
-            b"user.larder.etag" => match manifest.version(&file)? {
-                Some(VersionTag::ETag(etag)) => Ok(etag.as_bytes().to_vec()),
-                Some(VersionTag::MtimeSize { .. }) | None => Err(FsError::NoSuchAttribute),
-            },
-            b"user.larder.origin" => self.dataset.origin_of(&file).map_err(FsError::Manifest),
-            _ => Err(FsError::NoSuchAttribute),
-        }
+        })
     }
 
     /// The names of a node's extended attributes, each ended by a NUL.

@@ -126,6 +126,11 @@ pub const METRICS: &[Metric] = &[
     ),
     gauge("store_blocks", "blocks", "blocks in the store"),
     gauge("store_capacity_bytes", "bytes", "the dataset's reservation"),
+    gauge(
+        "store_degraded",
+        "datasets",
+        "datasets whose cache admits nothing because the disk fails or is full; `cache.degraded` in stats.json says why",
+    ),
     gauge("store_used_bytes", "bytes", "bytes of the dataset in the store"),
     gauge(
         "store_wanted_bytes",

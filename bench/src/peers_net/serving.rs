@@ -160,7 +160,7 @@ impl Stored {
             policy: PolicyKind::Nr,
             seed: 1,
             ownership: None,
-            block_len: Arc::new(move |_| record_bytes),
+            block_lens: Arc::new(move |_: BlockIndex| record_bytes),
         })?;
         if !cache.wait_rebuilt(Duration::from_secs(60)) {
             bail!("the store was not ready within 60 s");

@@ -2,23 +2,26 @@
 //!
 //! Where nodes share the dataset, the store takes the room of blocks that other nodes own now, once a search has found them.
 //! Readers never wait for a search: one that finds none of them yet is not kept this time. Warming waits.
+//!
+//! After a restart the store admits nothing until it has counted its blocks. A block that is fetched meanwhile is answered at
+//! once and waits for the store in memory, if there is room; if there is none it is not kept.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use larder_dataset::BlockPart;
 use larder_store::{AdmissionPermit, Lookup};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::context::FetchContext;
 use super::in_flight::PendingBlock;
 use super::purpose::Purpose;
-use super::receive::{BlockToKeep, ExpectedBlock};
+use super::receive::{Admission, BlockToKeep, ExpectedBlock};
 
 /// Decides which fetched blocks the store keeps, and writes them.
 #[derive(Debug)]
@@ -28,14 +31,17 @@ pub(super) struct Keeper {
     tasks: TaskTracker,
     /// Held by the search for disowned blocks.
     searching: Arc<Mutex<()>>,
-    /// The store has counted the blocks of an earlier run.
-    is_store_counted: AtomicBool,
+    /// Permits for KiB of blocks that wait for the store.
+    waiting: Arc<Semaphore>,
+    /// Cancelled when blocks need not wait for the store any longer.
+    leaving: CancellationToken,
 }
 
 impl Keeper {
     /// What it starts in the background is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
-        Self { context, runtime, tasks, searching: Arc::default(), is_store_counted: AtomicBool::new(false) }
+        let waiting = Arc::new(Semaphore::new((context.config.fetch_bytes >> 10) as usize));
+        Self { context, runtime, tasks, searching: Arc::default(), waiting, leaving: CancellationToken::new() }
     }
 
     /// The whole block, if it is in the window or in the store.
@@ -54,16 +60,13 @@ impl Keeper {
         self.runtime.spawn_blocking(read).await.ok().flatten()
     }
 
-    /// The store's permit for a block, if the policy admits it. Warming evicts no other block.
-    pub(super) async fn admit(&self, part: BlockPart, purpose: Purpose) -> Option<AdmissionPermit> {
-        // After a restart the store admits nothing until it has counted its blocks: a few milliseconds, on its own thread.
-        if !self.is_store_counted.load(Ordering::Relaxed) {
-            let (cache, timeout) = (Arc::clone(&self.context.cache), self.context.config.read_deadline);
-            let is_counted = self.runtime.spawn_blocking(move || cache.wait_rebuilt(timeout)).await;
-            self.is_store_counted.store(is_counted.unwrap_or(false), Ordering::Relaxed);
-        }
+    /// Whether the store keeps a block. Warming evicts no other block.
+    pub(super) async fn admit(&self, part: BlockPart, purpose: Purpose) -> Admission {
         let cache = &self.context.cache;
-        match purpose {
+        if cache.is_rebuilding() {
+            return Admission::Later;
+        }
+        let permit = match purpose {
             Purpose::Read | Purpose::Peer { .. } => {
                 let permit = cache.admit(part.block, part.block_len);
                 if cache.wants_search()
@@ -73,19 +76,25 @@ impl Keeper {
                 }
                 permit
             }
-            Purpose::Warm => loop {
-                let permit = cache.admit_without_evicting(part.block, part.block_len);
-                if permit.is_some() {
-                    return permit;
-                }
-                // Another search may have found some meanwhile.
-                let one = Arc::clone(&self.searching).lock_owned().await;
-                let permit = cache.admit_without_evicting(part.block, part.block_len);
-                if permit.is_some() || !cache.wants_search() {
-                    return permit;
-                }
-                self.search(one).await.ok()?;
-            },
+            Purpose::Warm => self.admit_warmed(part).await,
+        };
+        permit.map_or(Admission::Refused, Admission::Granted)
+    }
+
+    async fn admit_warmed(&self, part: BlockPart) -> Option<AdmissionPermit> {
+        let cache = &self.context.cache;
+        loop {
+            let permit = cache.admit_without_evicting(part.block, part.block_len);
+            if permit.is_some() {
+                return permit;
+            }
+            // Another search may have found some meanwhile.
+            let one = Arc::clone(&self.searching).lock_owned().await;
+            let permit = cache.admit_without_evicting(part.block, part.block_len);
+            if permit.is_some() || !cache.wants_search() {
+                return permit;
+            }
+            self.search(one).await.ok()?;
         }
     }
 
@@ -99,19 +108,39 @@ impl Keeper {
         self.tasks.spawn_blocking_on(search, &self.runtime)
     }
 
+    /// Waits until the store admits blocks, unless the dataset is being closed. Cancel-safe.
+    pub(super) async fn store_is_counted(&self) {
+        let (sender, counted) = oneshot::channel::<()>();
+        self.context.cache.when_rebuilt(move || drop(sender));
+        tokio::select! {
+            _ = counted => {}
+            () = self.leaving.cancelled() => {}
+        }
+    }
+
+    /// Memory for blocks of so many KiB that wait for the store; none if too many wait already.
+    pub(super) fn memory_to_wait(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.waiting).try_acquire_many_owned(kib).ok()
+    }
+
+    /// Ends all waits for the store.
+    pub(super) fn leave(&self) {
+        self.leaving.cancel();
+    }
+
     /// Splits the blocks of a fetch into those to fetch, in the order of their bytes, and those to skip. The first block has
-    /// `first_permit` and is fetched in any case. Its neighbours are fetched if the store admits them without evicting; one
+    /// `first_admission` and is fetched in any case. Its neighbours are fetched if the store admits them without evicting; one
     /// that is not admitted is skipped with all those beyond it, since one range fetches all.
     pub(super) fn admit_neighbours(
         &self,
         blocks: Vec<PendingBlock>,
-        first_permit: Option<AdmissionPermit>,
+        first_admission: Admission,
     ) -> (Vec<ExpectedBlock>, Vec<PendingBlock>) {
         let (mut expected, mut skipped) = (Vec::with_capacity(blocks.len()), Vec::new());
         let mut blocks = blocks.into_iter();
         let Some(first) = blocks.next() else { return (expected, skipped) };
         let first_file = first.file;
-        expected.push(ExpectedBlock { pending: first, permit: first_permit });
+        expected.push(ExpectedBlock { pending: first, admission: first_admission });
         let (mut admits_after, mut admits_before) = (true, true);
         for pending in blocks {
             let admits = if pending.file > first_file { &mut admits_after } else { &mut admits_before };
@@ -120,7 +149,7 @@ impl Keeper {
                 admits.then(|| self.context.cache.admit_without_evicting(part.block, part.block_len)).flatten();
             *admits = permit.is_some();
             match permit {
-                Some(permit) => expected.push(ExpectedBlock { pending, permit: Some(permit) }),
+                Some(permit) => expected.push(ExpectedBlock { pending, admission: Admission::Granted(permit) }),
                 None => skipped.push(pending),
             }
         }
@@ -128,15 +157,19 @@ impl Keeper {
         (expected, skipped)
     }
 
-    /// Writes blocks to the store. A block whose write fails is put into the window. Blocks on the disk.
+    /// Writes blocks to the store. A block that the store does not admit, or whose write fails, is put into the window. Blocks on
+    /// the disk.
     pub(super) fn write(&self, blocks: Vec<BlockToKeep>) {
         let cache = &self.context.cache;
-        for BlockToKeep { permit, bytes, record } in blocks {
-            let block = permit.block();
-            let record = record.unwrap_or_else(|| cache.record(block, &bytes));
-            if cache.write(permit, &record).is_err() {
-                debug!(block = block.0, "block not kept");
-                self.context.window.insert(block, bytes);
+        for BlockToKeep { part, permit, bytes, record } in blocks {
+            let permit = permit.or_else(|| cache.admit(part.block, part.block_len));
+            let is_kept = permit.is_some_and(|permit| {
+                let record = record.unwrap_or_else(|| cache.record(part.block, &bytes));
+                cache.write(permit, &record).is_ok()
+            });
+            if !is_kept {
+                debug!(block = part.block.0, "block not kept");
+                self.context.window.insert(part.block, bytes);
             }
         }
     }

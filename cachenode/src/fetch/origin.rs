@@ -49,9 +49,12 @@ impl FromOrigin {
 
     async fn get(&self, requested: BlockIndex, receiver: &mut BlockReceiver<'_>) -> Result<(), FetchError> {
         let object = |pending: &PendingBlock| {
-            let file = self.context.manifest.file(pending.file)?;
-            let end = pending.part.file_offset + u64::from(pending.part.block_len);
-            object_range(&self.context.manifest, &file, pending.part.file_offset..end)
+            let manifest = &self.context.manifest;
+            manifest.stable(|| {
+                let file = manifest.file(pending.file)?;
+                let end = pending.part.file_offset + u64::from(pending.part.block_len);
+                object_range(manifest, &file, pending.part.file_offset..end)
+            })
         };
         let Some((first, last)) = receiver.ends() else { return Ok(()) };
         let ObjectRange { key, mut range, version } = object(first)?;

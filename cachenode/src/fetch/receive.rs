@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use larder_dataset::BlockPart;
 use larder_store::{AdmissionPermit, Draft, Record};
 
 use super::context::FetchContext;
@@ -18,18 +19,31 @@ use super::outcome::{Outcome, Tier};
 use super::purpose::Purpose;
 use crate::sharing::Asker;
 
+/// Whether the store keeps a block.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// It does.
+    Granted(AdmissionPermit),
+    /// It decides later.
+    Later,
+    /// It does not.
+    Refused,
+}
+
 /// A block that a fetch is to receive.
 #[derive(Debug)]
 pub(super) struct ExpectedBlock {
     pub(super) pending: PendingBlock,
-    /// Present if the store is to keep the block.
-    pub(super) permit: Option<AdmissionPermit>,
+    pub(super) admission: Admission,
 }
 
 /// A complete block that the store is to keep.
 #[derive(Debug)]
 pub(super) struct BlockToKeep {
-    pub(super) permit: AdmissionPermit,
+    /// The whole block.
+    pub(super) part: BlockPart,
+    /// None: the store decides when the block is written.
+    pub(super) permit: Option<AdmissionPermit>,
     pub(super) bytes: Bytes,
     /// None: the bytes came from a peer, and a record must be made of them.
     pub(super) record: Option<Record>,
@@ -113,15 +127,19 @@ impl<'a> BlockReceiver<'a> {
     }
 
     fn complete(&mut self, block: ExpectedBlock, bytes: Bytes, record: Option<Record>, tier: Tier) {
-        let ExpectedBlock { pending, permit } = block;
-        match permit {
-            Some(permit) => self.to_keep.push(BlockToKeep { permit, bytes: bytes.clone(), record }),
+        let ExpectedBlock { pending, admission } = block;
+        let part = pending.part;
+        match admission {
+            Admission::Granted(permit) => {
+                self.to_keep.push(BlockToKeep { part, permit: Some(permit), bytes: bytes.clone(), record });
+            }
+            Admission::Later => self.to_keep.push(BlockToKeep { part, permit: None, bytes: bytes.clone(), record }),
             // The block is in the window before its waiters get it, so that their next read finds it there. A block that only
             // a peer waits for is cached at the peer.
-            None if self.purpose.asker() == Asker::Here || pending.waiters() > 1 => {
-                self.context.window.insert(pending.part.block, bytes.clone());
+            Admission::Refused if self.purpose.asker() == Asker::Here || pending.waiters() > 1 => {
+                self.context.window.insert(part.block, bytes.clone());
             }
-            None => {}
+            Admission::Refused => {}
         }
         pending.complete(Outcome::Fetched(bytes, tier));
     }

@@ -103,6 +103,11 @@ impl Budget<'_> {
             claim.check(&share)?;
             return Ok(share);
         }
+        if !self.store.has_folder() {
+            // Nothing is cached, so there is nothing to share.
+            let (bytes, policy) = (claim.wanted(), claim.spec.policy.unwrap_or_default());
+            return Ok(Share { promised: Reservation::exactly(bytes), bytes, policy });
+        }
         let budget = self.bytes(&datasets)?;
         let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
         let promised = others().filter(|info| is_promised(info)).map(promised_bytes).fold(0, u64::saturating_add);

@@ -164,9 +164,6 @@ fn of_store(error: &StoreError) -> ErrorKind {
             ErrorKind::Precondition
         }
         StoreError::Closed => ErrorKind::Unavailable,
-        StoreError::NotAStore { .. }
-        | StoreError::Folder { .. }
-        | StoreError::Dataset { .. }
-        | StoreError::Version { .. } => ErrorKind::Internal,
+        StoreError::NotAStore { .. } | StoreError::Folder { .. } | StoreError::Dataset { .. } => ErrorKind::Internal,
     }
 }

@@ -78,7 +78,7 @@ fn reads(criterion: &mut Criterion) {
             policy: PolicyKind::Nr,
             seed: 0,
             ownership: None,
-            block_len: Arc::new(|_| LEN),
+            block_lens: Arc::new(|_: BlockIndex| LEN),
         })
         .unwrap();
     assert!(cache.wait_rebuilt(Duration::from_secs(60)), "a new store has nothing to count");

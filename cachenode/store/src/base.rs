@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use larder_dataset::SnapshotId;
+
 use crate::counters::StoreCounters;
 use crate::folder::{Abilities, Folder};
 use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
-use crate::reservations::Reservations;
+use crate::reservations::{Known, Reservations};
 
 /// What a store's datasets share.
 #[derive(Debug)]
@@ -23,8 +25,8 @@ pub(crate) struct Base {
     pub(crate) segment_bytes: u64,
     pub(crate) closed: AtomicBool,
     pub(crate) logged: LoggedFlaws,
-    /// Last, so that the lock is released after RocksDB is closed.
-    pub(crate) folder: Folder,
+    /// None if it cannot be used: datasets have no cache. Last, so that the lock is released after RocksDB is closed.
+    pub(crate) folder: Option<Folder>,
 }
 
 /// Which kinds of flaws were logged: each is logged once, and the counters have the rest.
@@ -34,4 +36,12 @@ pub(crate) struct LoggedFlaws {
     pub(crate) foreign: AtomicBool,
     pub(crate) rotten: AtomicBool,
     pub(crate) unreadable: AtomicBool,
+}
+
+impl Base {
+    /// Changes what is known of a dataset. Blocks on the disk.
+    pub(crate) fn change(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) -> Known {
+        let folder = self.folder.as_ref().map(|folder| folder.dataset(snapshot));
+        self.reservations.put(snapshot, folder.as_deref(), change)
+    }
 }

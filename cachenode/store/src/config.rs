@@ -8,8 +8,22 @@ use larder_dataset::{BlockIndex, PolicyKind, SnapshotId};
 use crate::ownership::Ownership;
 use crate::reservations::Reservation;
 
-/// The length of each block of a snapshot.
-pub type BlockLen = Arc<dyn Fn(BlockIndex) -> u32 + Send + Sync>;
+/// The lengths of a snapshot's blocks.
+pub trait BlockLens: Send + Sync {
+    /// The length of a block in bytes. None if it cannot be known at present.
+    fn len_of(&self, block: BlockIndex) -> Option<u32>;
+
+    /// The same, for a caller that asks for many blocks in ascending order.
+    fn in_order(&self) -> Box<dyn FnMut(BlockIndex) -> Option<u32> + '_> {
+        Box::new(|block| self.len_of(block))
+    }
+}
+
+impl<F: Fn(BlockIndex) -> u32 + Send + Sync> BlockLens for F {
+    fn len_of(&self, block: BlockIndex) -> Option<u32> {
+        Some(self(block))
+    }
+}
 
 /// How a dataset is cached.
 #[derive(Clone)]
@@ -29,8 +43,8 @@ pub struct CacheConfig {
     pub policy: PolicyKind,
     /// For the random policy.
     pub seed: u64,
-    /// The length of each block; called when blocks of an earlier run are counted and when a block is evicted.
-    pub block_len: BlockLen,
+    /// The length of each block; asked for when blocks of an earlier run are counted and when a block is evicted.
+    pub block_lens: Arc<dyn BlockLens>,
     /// Which blocks this node owns, where nodes share the dataset; none: all.
     pub ownership: Option<Arc<dyn Ownership>>,
 }

@@ -22,13 +22,14 @@ mod tests;
 mod touches;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
-use larder_dataset::BlockIndex;
+use larder_dataset::{BlockIndex, Chain};
 use tracing::{info, warn};
 
 use crate::base::Base;
@@ -44,7 +45,7 @@ use crate::usage::Usage;
 use crate::write_error::WriteError;
 use admission::{Shared, is_full};
 use rebuild::Work;
-use space::{Space, Trouble};
+use space::{Allocator, Space, Trouble};
 
 pub use permit::AdmissionPermit;
 
@@ -52,37 +53,79 @@ pub use permit::AdmissionPermit;
 #[derive(Debug)]
 pub struct DatasetCache {
     shared: Arc<Shared>,
+    /// Why it has no files, if that is so.
+    fault: Option<&'static str>,
     rebuild: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl DatasetCache {
-    pub(crate) fn open(base: Arc<Base>, config: CacheConfig) -> Result<Self, StoreError> {
+/// The files of a dataset's cache.
+struct Files {
+    slots: Slots,
+    found: Found,
+    space: (Space, Allocator),
+}
+
+impl Files {
+    fn open(base: &Base, folder: &Path, config: &CacheConfig) -> Result<Self, StoreError> {
         let snapshot = config.snapshot;
         let failed = |step| move |source| StoreError::Dataset { snapshot, step, source };
-        let folder = base.folder.dataset(&snapshot);
         let segments = folder.join("segments");
         fs::create_dir_all(&segments).map_err(failed("create the folder"))?;
         let (slots, found) =
             Slots::open(&folder.join("slots"), &snapshot, config.blocks).map_err(failed("open the slot table"))?;
-        let (reservation_bytes, evicts) = (config.reservation_bytes, config.policy.evicts());
-        let space = Space::open(segments, base.abilities, base.segment_bytes, reservation_bytes, evicts)
-            .map_err(failed("open the segments"))?;
+        let space = Self::space(base, Some(segments), config).map_err(failed("open the segments"))?;
+        let lost = space.0.lost();
+        if let Some(first) = lost.first() {
+            let (dataset, segments, error) = (&config.name, lost.len(), &first.error);
+            warn!(dataset, segments, path = ?first.path, %error, "segments that cannot be opened are skipped: their blocks are fetched again");
+        }
+        Ok(Self { slots, found, space })
+    }
+
+    /// No files: every look-up is a miss, and nothing is admitted.
+    fn none(base: &Base, config: &CacheConfig) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Dataset { snapshot: config.snapshot, step: "make an empty cache", source };
+        let (slots, space) =
+            Slots::none().and_then(|slots| Ok((slots, Self::space(base, None, config)?))).map_err(failed)?;
+        Ok(Self { slots, found: Found::Made { replaced: false }, space })
+    }
+
+    fn space(base: &Base, segments: Option<PathBuf>, config: &CacheConfig) -> io::Result<(Space, Allocator)> {
+        Space::open(segments, base.abilities, base.segment_bytes, config.reservation_bytes, config.policy.evicts())
+    }
+}
+
+impl DatasetCache {
+    pub(crate) fn open(base: Arc<Base>, config: CacheConfig) -> Result<Self, StoreError> {
+        let opened = base.folder.as_ref().map(|folder| Files::open(&base, &folder.dataset(&config.snapshot), &config));
+        let (files, fault) = match opened {
+            Some(Ok(files)) => (files, None),
+            Some(Err(error)) => {
+                warn!(dataset = config.name, error = %Chain(&error), "the dataset is served without a cache until it is opened again");
+                (Files::none(&base, &config)?, Some("no cache: disk error"))
+            }
+            None => (Files::none(&base, &config)?, Some("no cache: folder not usable")),
+        };
+        let Files { slots, found, space } = files;
+        let snapshot = config.snapshot;
         let known = remember(&base, &config, config.promised, |_| ());
         let number = base.index.register(&snapshot, known.row(0));
         let work = Work {
             refill: matches!(found, Found::Made { .. }) || base.last_run.slots_doubtful,
             reindex: found == Found::Kept && base.last_run.index_is_new,
         };
-        let is_new = found != Found::Kept && space.0.segments().iter().next().is_none();
+        let has_segments = space.0.segments().len() > 0 || !space.0.lost().is_empty();
+        let is_new = found != Found::Kept && !has_segments;
         let shared = Arc::new(Shared::new(base, config, number, slots, space, is_new));
         let rebuild = if is_new {
             None
         } else {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name("larder-rebuild".into());
-            Some(thread.spawn(move || shared.rebuild(work)).map_err(failed("start the rebuild"))?)
+            let failed = |source| StoreError::Dataset { snapshot, step: "start the rebuild", source };
+            Some(thread.spawn(move || shared.rebuild(work)).map_err(failed)?)
         };
-        Ok(Self { shared, rebuild: Mutex::new(rebuild) })
+        Ok(Self { shared, fault, rebuild: Mutex::new(rebuild) })
     }
 
     /// Calls `use_bytes` with exactly `len` bytes of the block from `start`, checked against their CRCs, or returns a
@@ -249,7 +292,7 @@ impl DatasetCache {
             room_bytes: (capacity_bytes + shared.disowned.bytes()).saturating_sub(used_bytes),
             blocks_cached: shared.blocks_cached.load(Ordering::Relaxed),
             policy: shared.config.policy,
-            degraded: shared.base.health.reason(),
+            degraded: self.fault.or_else(|| shared.base.health.reason()),
             rebuilding: shared.is_rebuilding(),
         }
     }
@@ -290,6 +333,16 @@ impl DatasetCache {
     /// [`wants_search`](Self::wants_search). One call visits a million blocks at most. Call it off an async runtime.
     pub fn search_disowned(&self) {
         self.shared.search_disowned();
+    }
+
+    /// True while the blocks of an earlier run are being counted: nothing is admitted.
+    pub fn is_rebuilding(&self) -> bool {
+        self.shared.is_rebuilding()
+    }
+
+    /// Calls `call` once the blocks of an earlier run are counted, at once if they are. It must not block.
+    pub fn when_rebuilt(&self, call: impl FnOnce() + Send + 'static) {
+        self.shared.when_rebuilt(Box::new(call));
     }
 
     /// Waits until the blocks of an earlier run are counted and admissions are open; false after `timeout`.
@@ -337,7 +390,7 @@ fn remember(
     promised: Reservation,
     change: impl FnOnce(&mut BTreeSet<String>),
 ) -> Known {
-    base.reservations.put(&config.snapshot, &base.folder.dataset(&config.snapshot), |known| {
+    base.change(&config.snapshot, |known| {
         known.name.clone_from(&config.name);
         known.reservation = Some(promised);
         known.policy = config.policy;

@@ -25,18 +25,6 @@ pub enum StoreError {
         /// The folder.
         dir: PathBuf,
     },
-    /// Written by another version of Larder.
-    #[error(
-        "cache folder {dir:?} has format {found}, but this program uses format {supported}: empty the folder, and its blocks are fetched again"
-    )]
-    Version {
-        /// The cache folder.
-        dir: PathBuf,
-        /// The version found.
-        found: u8,
-        /// The version this code uses.
-        supported: u8,
-    },
     /// The folder cannot be used.
     #[error("{step} cache folder {dir:?}: {source}")]
     Folder {

@@ -4,20 +4,25 @@
 //!  format                           0 LARDERST 8 | version 9 | zeros 12 | crc32c of 0..12 16, little-endian
 //!  LOCK                             held by flock while a process has the store open; contains that process's id
 //!  index/                           RocksDB
+//!  index.damaged, dropped/          what was replaced and is being removed
 //!  datasets/<snapshot>/slots        see `slots`
 //!  datasets/<snapshot>/reservation  see `reservations`
 //!  datasets/<snapshot>/segments/    00000001.seg and so on, see `segment` and `record`
 //! ```
+//! A cache of another version is emptied: its blocks are fetched again. A marker that is damaged or lost is written anew, since
+//! slot tables, records and rows each prove themselves.
+//!
 //! Invariant: a folder that holds anything else and no marker is refused and left unchanged, because the store deletes
 //! files that it has no use for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use larder_dataset::SnapshotId;
 use rustix::fs::{FallocateFlags, FlockOperation};
+use tracing::warn;
 
 use crate::buffer;
 use crate::error::StoreError;
@@ -27,35 +32,90 @@ const MAGIC: [u8; 8] = *b"LARDERST";
 const VERSION: u8 = 1;
 const MARKER_BYTES: usize = 16;
 
+/// What an interrupted start may leave in an empty folder, or the making of a file system.
+const LEFT_OVER: [&str; 3] = ["LOCK", "format.new", "lost+found"];
+/// What a cache holds besides.
+const CONTENT: [&str; 6] = ["format", "index", "index.damaged", "datasets", "dropped", "probe"];
+
 /// A cache folder that this process owns until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
+    read_only: bool,
     /// Holds the lock.
     _lock: File,
 }
 
+/// What the format marker of a folder says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marker {
+    /// A cache of this version.
+    Valid,
+    /// A cache of another version.
+    Version(u8),
+    /// A cache, by all that it holds, whose marker is damaged or lost.
+    Damaged,
+    /// No cache yet.
+    Empty,
+}
+
 impl Folder {
-    /// Opens or creates the folder and takes its lock.
+    /// Opens or creates the folder and takes its lock. On a disk that is read-only an existing cache can be opened.
     pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
         let failed = |step| move |source| StoreError::Folder { dir: dir.to_owned(), step, source };
         std::fs::create_dir_all(dir).map_err(failed("create"))?;
-        let marker = match std::fs::read(dir.join("format")) {
-            Ok(marker) => Some(marker),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed("read the format of")(error)),
-        };
-        match &marker {
-            Some(marker) => check_marker(dir, marker)?,
-            None => check_empty(dir)?,
+        let marker = read_marker(dir)?;
+        let (lock, read_only) = take_lock(dir)?;
+        let folder = Self { dir: dir.to_owned(), read_only, _lock: lock };
+        match marker {
+            Marker::Valid | Marker::Empty => {}
+            Marker::Damaged => warn!(?dir, "the format marker of the cache is damaged and is written anew"),
+            Marker::Version(found) => {
+                warn!(
+                    ?dir,
+                    found,
+                    supported = VERSION,
+                    "the cache has another format and is emptied: its blocks are fetched again"
+                );
+                folder.empty().map_err(failed("empty"))?;
+            }
         }
-        let lock = take_lock(dir)?;
-        if marker.is_none() {
+        if marker != Marker::Valid {
             write_whole(&dir.join("format"), &encode_marker()).map_err(failed("write the format of"))?;
         }
-        let folder = Self { dir: dir.to_owned(), _lock: lock };
         std::fs::create_dir_all(folder.datasets()).map_err(failed("create"))?;
+        folder.remove_dropped();
+        folder.snapshots().map_err(failed("list"))?;
         Ok(folder)
+    }
+
+    /// Moves all content out of the way.
+    fn empty(&self) -> io::Result<()> {
+        let dropped = self.dir.join("dropped");
+        std::fs::create_dir_all(&dropped)?;
+        for content in [self.datasets(), self.index()] {
+            let name = (0..).map(|number| dropped.join(number.to_string())).find(|name| !name.exists());
+            match std::fs::rename(&content, name.unwrap_or_default()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what was moved out of the way, on a thread of its own: that may be terabytes.
+    fn remove_dropped(&self) {
+        let dropped = self.dir.join("dropped");
+        if dropped.exists() {
+            let thread = std::thread::Builder::new().name("larder-drop".into());
+            // What is left is removed after the next start.
+            let _ = thread.spawn(move || std::fs::remove_dir_all(dropped));
+        }
+    }
+
+    /// True if the disk is read-only: cached blocks can be read, and nothing can be changed.
+    pub(crate) const fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -159,40 +219,64 @@ fn encode_marker() -> [u8; MARKER_BYTES] {
     marker
 }
 
-fn check_marker(dir: &Path, found: &[u8]) -> Result<(), StoreError> {
-    let expected = encode_marker();
-    if found == expected {
-        return Ok(());
-    }
-    match found.get(8) {
-        Some(&version) if found.len() == MARKER_BYTES && found[..8] == MAGIC && version != VERSION => {
-            Err(StoreError::Version { dir: dir.to_owned(), found: version, supported: VERSION })
+/// Errors: the folder cannot be read, or holds something else.
+fn read_marker(dir: &Path) -> Result<Marker, StoreError> {
+    let failed = |step| move |source| StoreError::Folder { dir: dir.to_owned(), step, source };
+    let found = match std::fs::read(dir.join("format")) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut names = names_in(dir).map_err(failed("list"))?;
+            if names.all(|name| name.is_ok_and(|name| LEFT_OVER.contains(&&*name))) {
+                return Ok(Marker::Empty);
+            }
+            Vec::new()
         }
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => Vec::new(),
+        Err(error) => return Err(failed("read the format of")(error)),
+    };
+    match found.get(8) {
+        _ if found == encode_marker() => Ok(Marker::Valid),
+        Some(&version) if found[..8] == MAGIC && version != VERSION => Ok(Marker::Version(version)),
+        _ if is_cache(dir).map_err(failed("list"))? => Ok(Marker::Damaged),
         _ => Err(StoreError::NotAStore { dir: dir.to_owned() }),
     }
 }
 
-/// A new store needs an empty folder. Files that an interrupted start may have left are allowed.
-fn check_empty(dir: &Path) -> Result<(), StoreError> {
-    let failed = |source| StoreError::Folder { dir: dir.to_owned(), step: "list", source };
-    for entry in std::fs::read_dir(dir).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        if !["LOCK", "format.new", "lost+found"].iter().any(|&own| name == own) {
-            return Err(StoreError::NotAStore { dir: dir.to_owned() });
+/// True if the folder holds datasets of a cache, and nothing that a cache does not hold.
+fn is_cache(dir: &Path) -> io::Result<bool> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let known = LEFT_OVER.iter().chain(&CONTENT).any(|&known| name == known);
+        // The sockets of the process that has the folder open.
+        if !known && !entry.file_type()?.is_socket() {
+            return Ok(false);
         }
     }
-    Ok(())
+    match names_in(&dir.join("datasets")) {
+        Ok(mut names) => Ok(names.all(|name| name.is_ok_and(|name| parse_snapshot(&name).is_some()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
-fn take_lock(dir: &Path) -> Result<File, StoreError> {
+/// The names in a folder. One that is not text is shown as text that no file of a cache has.
+fn names_in(dir: &Path) -> io::Result<impl Iterator<Item = io::Result<String>>> {
+    let entries = std::fs::read_dir(dir)?;
+    Ok(entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())))
+}
+
+/// Takes the lock. True if the disk is read-only.
+fn take_lock(dir: &Path) -> Result<(File, bool), StoreError> {
     let failed = |source| StoreError::Folder { dir: dir.to_owned(), step: "lock", source };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(dir.join("LOCK"))
-        .map_err(failed)?;
+    let path = dir.join("LOCK");
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let (mut file, read_only) = match opened {
+        Ok(file) => (file, false),
+        // A lock needs no right to write.
+        Err(error) if is_read_only(&error) => (File::open(&path).map_err(|_| failed(error))?, true),
+        Err(error) => return Err(failed(error)),
+    };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -203,9 +287,14 @@ fn take_lock(dir: &Path) -> Result<File, StoreError> {
         }
         Err(error) => return Err(failed(error.into())),
     }
-    // The id is for people; a full disk must not keep the store from opening.
+    // The id is for people; a full or read-only disk must not keep the store from opening.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+    Ok((file, read_only))
+}
+
+/// True if a file cannot be opened for writing because of its disk or its owner.
+pub(crate) fn is_read_only(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
 /// Writes a file so that after a power loss it is complete or absent.

@@ -33,7 +33,7 @@ pub(crate) use rows::{DatasetRow, policy_byte, policy_of};
 const BOOT_ID_BYTES: usize = 64;
 
 /// What the index says about the last run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastRun {
     /// The machine went down before the store was closed: slots may be lost.
     pub(crate) slots_doubtful: bool,
@@ -55,6 +55,18 @@ pub(crate) struct Index {
 }
 
 impl Index {
+    /// An index that knows nothing and ignores changes.
+    pub(crate) fn none(counters: Arc<StoreCounters>) -> Self {
+        Self {
+            db: None,
+            queue: None,
+            writer: None,
+            numbers: Mutex::new(()),
+            report: Arc::new(Report::new(counters)),
+            boot_id: String::new(),
+        }
+    }
+
     pub(crate) fn open(
         path: &Path,
         boot_id: &str,
@@ -62,20 +74,14 @@ impl Index {
         sync_every: Duration,
         counters: Arc<StoreCounters>,
     ) -> (Self, LastRun) {
-        let report = Arc::new(Report::new(counters));
-        let mut index = Self {
-            db: None,
-            queue: None,
-            writer: None,
-            numbers: Mutex::new(()),
-            report: Arc::clone(&report),
-            boot_id: boot_id.chars().filter(char::is_ascii).take(BOOT_ID_BYTES).collect(),
-        };
+        let mut index = Self::none(counters);
+        index.boot_id = boot_id.chars().filter(char::is_ascii).take(BOOT_ID_BYTES).collect();
+        let report = Arc::clone(&index.report);
         let db = match database::open_or_create(path) {
             Ok(db) => Arc::new(db),
             Err(error) => {
                 report.failed("open", &error);
-                return (index, LastRun { slots_doubtful: false, index_is_new: false });
+                return (index, LastRun::default());
             }
         };
         let state = db.get(rows::STATE_KEY).unwrap_or_else(|error| {

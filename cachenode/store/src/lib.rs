@@ -3,7 +3,8 @@
 //! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks lie
 //! in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says where
 //! each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers what each dataset
-//! was promised; [`policy`] decides what is kept; `health` pauses admissions when the disk fails, and `free_share` when little of it is free.
+//! was promised; [`policy`] decides what is kept; `health` pauses admissions when the disk fails, and `free_share` when little of it is free;
+//! [`Mapping`] is a mapped file that a failing disk does not take the process with.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
 //! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a slot
@@ -24,6 +25,7 @@ mod free_share;
 mod health;
 mod index;
 mod lookup;
+mod mapping;
 mod ownership;
 pub mod policy;
 pub mod record;
@@ -34,12 +36,13 @@ mod store;
 mod usage;
 mod write_error;
 
-pub use config::{BlockLen, CacheConfig};
+pub use config::{BlockLens, CacheConfig};
 pub use counters::{Counter, StoreCounters};
 pub use dataset::{AdmissionPermit, DatasetCache};
 pub use draft::{Draft, Record};
 pub use error::StoreError;
 pub use lookup::{Lookup, PartBytes};
+pub use mapping::Mapping;
 pub use ownership::Ownership;
 pub use policy::{Policy, build_policy};
 pub use reservations::{Reservation, disk_bytes};

@@ -121,13 +121,15 @@ impl Reservations {
     }
 
     /// Changes what is known of a dataset, and writes it to `folder` so that it outlives a power loss; returns what is known now.
-    /// Blocks on the disk. If that fails the change is in memory only.
-    pub(crate) fn put(&self, snapshot: &SnapshotId, folder: &Path, change: impl FnOnce(&mut Known)) -> Known {
+    /// Blocks on the disk. If that fails, or there is no folder, the change is in memory only.
+    pub(crate) fn put(&self, snapshot: &SnapshotId, folder: Option<&Path>, change: impl FnOnce(&mut Known)) -> Known {
         // The lock is held over the write: of two changes at once, the file has both.
         let mut all = self.lock();
         let known = all.entry(*snapshot).or_default();
         change(known);
-        if let Err(error) = write_whole(&file_in(folder), &encode(known)) {
+        if let Some(folder) = folder
+            && let Err(error) = write_whole(&file_in(folder), &encode(known))
+        {
             warn!(dataset = known.name, %error, "cannot write a reservation: after a restart the dataset may get another one");
         }
         known.clone()

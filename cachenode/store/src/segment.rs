@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::FallocateFlags;
 
+use crate::folder::is_read_only;
 use crate::record::{ALIGN_BYTES, Part};
 use crate::slots::Place;
 
@@ -32,8 +33,23 @@ impl Segment {
         Self::open_with(OpenOptions::new().create_new(true), path, number, direct)
     }
 
+    /// Opens a segment of an earlier run; for reading only if the disk does not allow more.
+    fn open(path: PathBuf, number: u32, direct: bool) -> io::Result<Self> {
+        // Before it is opened: opening a device or a pipe may do more than that.
+        if !std::fs::symlink_metadata(&path)?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        match Self::open_with(&mut OpenOptions::new(), path.clone(), number, direct) {
+            Err(error) if is_read_only(&error) => {
+                let file = OpenOptions::new().read(true).custom_flags(direct_flag(direct)).open(&path)?;
+                Ok(Self { number, file, path, live: AtomicU32::new(0) })
+            }
+            opened => opened,
+        }
+    }
+
     fn open_with(options: &mut OpenOptions, path: PathBuf, number: u32, direct: bool) -> io::Result<Self> {
-        let file = options.read(true).write(true).custom_flags(if direct { libc::O_DIRECT } else { 0 }).open(&path)?;
+        let file = options.read(true).write(true).custom_flags(direct_flag(direct)).open(&path)?;
         Ok(Self { number, file, path, live: AtomicU32::new(0) })
     }
 
@@ -102,8 +118,8 @@ impl Segment {
         self.live.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add_live(&self) {
-        self.live.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add_live(&self, records: u32) {
+        self.live.fetch_add(records, Ordering::Relaxed);
     }
 
     /// Subtracts a record; true if it was the last.
@@ -115,37 +131,70 @@ impl Segment {
     }
 }
 
+const fn direct_flag(direct: bool) -> i32 {
+    if direct { libc::O_DIRECT } else { 0 }
+}
+
+/// A segment that is there and cannot be opened.
+#[derive(Debug)]
+pub(crate) struct LostSegment {
+    pub(crate) number: u32,
+    pub(crate) path: PathBuf,
+    pub(crate) error: io::Error,
+}
+
 /// The segments of a dataset, sorted by number. Replaced as a whole when one is added or deleted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
-    /// Opens all segments in `folder`. Other files are left alone.
-    pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<Self> {
-        let mut segments = Vec::new();
+    /// Opens all segments in `folder`, and returns those that cannot be opened. Other files are left alone. Errors: the folder
+    /// cannot be listed, or the process is short of what opening any file needs.
+    pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<(Self, Vec<LostSegment>)> {
+        let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
             let name = entry.file_name();
             let number = name.to_str().and_then(|name| name.strip_suffix(".seg")).and_then(|stem| stem.parse().ok());
-            if let Some(number) = number.filter(|&number| number <= Place::MAX_SEGMENT) {
-                segments.push(Arc::new(Segment::open_with(&mut OpenOptions::new(), entry.path(), number, direct)?));
+            let Some(number) = number.filter(|&number| number <= Place::MAX_SEGMENT) else { continue };
+            match Segment::open(entry.path(), number, direct) {
+                Ok(segment) => segments.push(Arc::new(segment)),
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+                    return Err(error);
+                }
+                Err(error) => lost.push(LostSegment { number, path: entry.path(), error }),
             }
         }
         segments.sort_by_key(|segment| segment.number);
-        Ok(Self(segments))
+        Ok((Self(segments), lost))
+    }
+
+    /// Where the segment is in the table's order.
+    pub(crate) fn position(&self, number: u32) -> Option<usize> {
+        // Numbers without gaps are found at once.
+        let dense = number.checked_sub(self.0.first()?.number)? as usize;
+        if self.0.get(dense).is_some_and(|segment| segment.number == number) {
+            return Some(dense);
+        }
+        self.0.binary_search_by_key(&number, |segment| segment.number).ok()
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&Arc<Segment>> {
-        self.0.binary_search_by_key(&number, |segment| segment.number).ok().map(|at| &self.0[at])
+        self.position(number).map(|at| &self.0[at])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Segment>> {
         self.0.iter()
     }
 
-    /// The number after the highest; none when all numbers are used up.
-    pub(crate) fn next_number(&self) -> Option<u32> {
-        let next = self.0.last().map_or(1, |segment| segment.number + 1);
+    /// The number after the highest of these and of the `lost`; none when all numbers are used up.
+    pub(crate) fn next_number(&self, lost: &[LostSegment]) -> Option<u32> {
+        let numbers = self.0.iter().map(|segment| segment.number).chain(lost.iter().map(|lost| lost.number));
+        let next = numbers.max().map_or(1, |highest| highest + 1);
         (next <= Place::MAX_SEGMENT).then_some(next)
     }
 

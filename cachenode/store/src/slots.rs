@@ -14,9 +14,13 @@
 //! visible at once and outlives the process. On a disk that has become read-only or full, a store through the mapping
 //! would be a SIGBUS; a `pwrite` is an error.
 //!
+//! A page that the disk cannot read shows no blocks (see `mapping`). The first slot that is set in it writes it whole, which
+//! mends it if the disk takes the write; the other slots of the page are lost until the rebuild of a later start fetches them
+//! from the index.
+//!
 //! Invariant: the mapping has the length that the file was created with, and the file is never shortened while it is
-//! open. (Truncating it by hand causes a SIGBUS.) A slot may be stale or wrong: records name their own block.
-#![expect(unsafe_code, reason = "maps the file and reads it as atomics")]
+//! open. A slot may be stale or wrong: records name their own block.
+#![expect(unsafe_code, reason = "reads the mapped file as atomics")]
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,18 +29,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use larder_dataset::{BlockIndex, SnapshotId};
-use memmap2::{Mmap, MmapOptions};
 
-use crate::folder;
+use crate::folder::{self, is_read_only};
+use crate::mapping::Mapping;
 
 const MAGIC: [u8; 8] = *b"LRDRSLOT";
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 64;
 const TABLE_AT: u64 = 4096;
+/// Slots that are read ahead of a walk through the table: 1 MiB.
+const AHEAD_SLOTS: u32 = 128 << 10;
 const PRESENT: u64 = 1 << 63;
 
 /// Slots in a page of the file.
-const PAGE_SLOTS: u32 = 4096 / 8;
+pub(crate) const PAGE_SLOTS: u32 = 4096 / 8;
 
 /// Where a record starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,30 +86,32 @@ pub(crate) enum Found {
 /// A snapshot's slot table. Look-ups from any number of threads; changes from one at a time.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    map: Mmap,
-    file: File,
+    map: Mapping,
     blocks: u32,
 }
 
 impl Slots {
-    /// Opens the table at `path`, or creates it if it is missing or not this snapshot's.
+    /// Opens the table at `path`, or creates it if it is missing, unreadable or not this snapshot's. A table on a disk that is
+    /// read-only can be read, and no slot of it can be set.
     pub(crate) fn open(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
         let header = encode_header(snapshot, blocks);
-        let (file, found) = match OpenOptions::new().read(true).write(true).open(path) {
-            Ok(file) if is_whole(&file, &header, blocks)? => (file, Found::Kept),
-            Ok(_) => (make(path, &header, blocks)?, Found::Made { replaced: true }),
+        let opened = open_file(path);
+        let (file, found) = match opened {
+            Ok(file) if is_whole(&file, &header, blocks).unwrap_or(false) => (file, Found::Kept),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 (make(path, &header, blocks)?, Found::Made { replaced: false })
             }
-            Err(error) => return Err(error),
+            Ok(_) | Err(_) => (make(path, &header, blocks)?, Found::Made { replaced: true }),
         };
         let len = usize::try_from(file_bytes(blocks)).map_err(io::Error::other)?;
-        // SAFETY: the file is at least `len` bytes long, was just checked or created, and lies in a folder
-        // whose lock this process holds; nothing in this program truncates it. Changes by `pwrite` are read as atomics.
-        let map = unsafe { MmapOptions::new().len(len).map(&file)? };
-        // Look-ups are random; read-ahead would load pages that nobody needs. Advice only.
-        let _ = map.advise(memmap2::Advice::Random);
-        Ok((Self { map, file, blocks }, found))
+        Ok((Self { map: Mapping::new(file, len)?, blocks }, found))
+    }
+
+    /// A table without slots, in memory: every look-up finds nothing.
+    pub(crate) fn none() -> io::Result<Self> {
+        let file = File::from(rustix::fs::memfd_create("larder-slots", rustix::fs::MemfdFlags::CLOEXEC)?);
+        file.set_len(file_bytes(0))?;
+        Ok(Self { map: Mapping::new(file, TABLE_AT as usize)?, blocks: 0 })
     }
 
     pub(crate) const fn blocks(&self) -> u32 {
@@ -122,14 +130,46 @@ impl Slots {
         if block.0 >= self.blocks {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let slot = place.map_or(0, Place::to_slot);
-        self.file.write_all_at(&slot.to_le_bytes(), TABLE_AT + 8 * u64::from(block.0))
+        let slot = place.map_or(0, Place::to_slot).to_le_bytes();
+        let at = TABLE_AT + 8 * u64::from(block.0);
+        let page = at / 4096 * 4096;
+        match self.map.file().write_all_at(&slot, at) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                self.write_page(page, (at - page) as usize, slot)?
+            }
+            written => written?,
+        }
+        if self.is_damaged() {
+            // The page can be read now, and the mapping may still show zeros in its place.
+            self.map.map_again(page as usize..page as usize + 4096)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a slot with all of its page: a part of it cannot be written if the page cannot be read.
+    fn write_page(&self, page: u64, slot_at: usize, slot: [u8; 8]) -> io::Result<()> {
+        let mut bytes = self.map.bytes()[page as usize..][..4096].to_vec();
+        bytes[slot_at..slot_at + 8].copy_from_slice(&slot);
+        self.map.file().write_all_at(&bytes, page)
+    }
+
+    /// True if the disk failed to read a part of the table: blocks in it are missing.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.map.losses() > 0
+    }
+
+    /// Tells the kernel that the slots from `from` on are walked through.
+    pub(crate) fn will_walk(&self, from: u32) {
+        if from.is_multiple_of(AHEAD_SLOTS) {
+            let at = TABLE_AT as usize + 8 * from as usize;
+            self.map.will_read(at..at + 2 * 8 * AHEAD_SLOTS as usize);
+        }
     }
 
     /// The next block from `from` on that might be present: skips the parts of the file that were never written.
     pub(crate) fn next_written(&self, from: u32) -> Option<u32> {
         let at = TABLE_AT + 8 * u64::from(from);
-        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
+        match rustix::fs::seek(self.map.file(), rustix::fs::SeekFrom::Data(at)) {
             Ok(data) => u32::try_from((data.max(at) - TABLE_AT) / 8).ok().filter(|&block| block < self.blocks),
             Err(rustix::io::Errno::NXIO) => None,
             // The file system does not know.
@@ -147,15 +187,24 @@ impl Slots {
 
     /// Makes all slots set so far outlive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.map.file().sync_data()
     }
 
     fn table(&self) -> &[AtomicU64] {
-        let bytes = &self.map[TABLE_AT as usize..];
+        let bytes = &self.map.bytes()[TABLE_AT as usize..];
         // SAFETY: the mapping starts at a page and the table 4096 bytes on, so it is aligned for u64; it is
         // `8 * blocks` bytes at least, as `file_bytes` says; AtomicU64 has the layout of u64, any bits are valid, and
         // the memory is only read, with relaxed loads, which are defined on read-only memory.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.blocks as usize) }
+    }
+}
+
+/// The existing table; for reading only if the disk does not allow more.
+fn open_file(path: &Path) -> io::Result<File> {
+    let writable = OpenOptions::new().read(true).write(true).open(path);
+    match &writable {
+        Err(error) if is_read_only(error) => File::open(path),
+        _ => writable,
     }
 }
 

@@ -10,22 +10,23 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use larder_dataset::{PolicyKind, SnapshotId};
-use tracing::{info, warn};
+use larder_dataset::{Chain, PolicyKind, SnapshotId};
+use tracing::{error, info, warn};
 
 use crate::base::{Base, LoggedFlaws};
 use crate::config::CacheConfig;
 use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
 use crate::error::StoreError;
-use crate::folder::{Folder, bytes_on_disk};
+use crate::folder::{Abilities, Folder, bytes_on_disk};
 use crate::free_share::FreeShare;
 use crate::health::Health;
-use crate::index::Index;
+use crate::index::{Index, LastRun};
 use crate::reservations::{Known, Reservation, Reservations};
 use crate::usage::Usage;
+use crate::write_error::READ_ONLY;
 
 /// Where a store is, and how it behaves.
 #[derive(Clone, Debug)]
@@ -94,6 +95,10 @@ pub struct Store {
 impl Store {
     /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot: the time does not depend on how
     /// much is cached.
+    ///
+    /// A disk that does not let the folder be used is no error: it is logged, and the store caches nothing. On a disk that is
+    /// read-only it serves the blocks that are there. A cache of another format is emptied. Errors: the folder is in use by
+    /// another process, or holds something else.
     pub fn open(config: StoreConfig, counters: Arc<StoreCounters>) -> Result<Self, StoreError> {
         // Without a boot id every unclean end counts as a power loss, which only costs background work.
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -105,24 +110,43 @@ impl Store {
         counters: Arc<StoreCounters>,
         boot_id: &str,
     ) -> Result<Self, StoreError> {
-        let folder = Folder::open(&config.dir)?;
-        let abilities = folder.probe();
-        if !abilities.direct {
-            warn!(dir = ?folder.dir(), "the file system refuses direct I/O: cached bytes may be in memory twice");
+        let folder = match Folder::open(&config.dir) {
+            Ok(folder) => Some(folder),
+            Err(error @ StoreError::Folder { .. }) => {
+                error!(error = %Chain(&error), "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let health = Health::new(config.pause_first, config.pause_most);
+        let mut abilities = Abilities { direct: true, free: true };
+        let mut reservations = Reservations::default();
+        let (mut index, mut last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
+        if let Some(folder) = &folder {
+            if folder.is_read_only() {
+                warn!(dir = ?folder.dir(), "the cache's disk is read-only: cached blocks are served and none is added");
+                health.failed(READ_ONLY, Instant::now());
+            }
+            abilities = folder.probe();
+            if !abilities.direct {
+                warn!(dir = ?folder.dir(), "the file system refuses direct I/O: cached bytes may be in memory twice");
+            }
+            if !abilities.free {
+                warn!(dir = ?folder.dir(), "the file system cannot free parts of files: an evicted block keeps its room until its segment is empty");
+            }
+            (index, last_run) =
+                Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
+            info!(dir = ?folder.dir(), ?abilities, ?last_run, "cache opened");
+            // They could be listed a moment ago. A dataset that is not known gets a new reservation.
+            let snapshots = folder.snapshots().unwrap_or_default();
+            let folders = snapshots.into_iter().map(|snapshot| (snapshot, folder.dataset(&snapshot)));
+            reservations = Reservations::load(folders, index.datasets());
         }
-        if !abilities.free {
-            warn!(dir = ?folder.dir(), "the file system cannot free parts of files: an evicted block keeps its room until its segment is empty");
-        }
-        let (index, last_run) =
-            Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
-        info!(dir = ?folder.dir(), ?abilities, ?last_run, "cache opened");
-        let snapshots = folder.snapshots().map_err(list_failed(&folder))?;
-        let folders = snapshots.into_iter().map(|snapshot| (snapshot, folder.dataset(&snapshot)));
         let base = Base {
-            reservations: Reservations::load(folders, index.datasets()),
+            reservations,
             counters,
-            health: Health::new(config.pause_first, config.pause_most),
-            free_share: FreeShare::new(folder.dir().to_owned(), config.keep_free_percent),
+            health,
+            free_share: FreeShare::new(config.dir.clone(), config.keep_free_percent),
             index,
             last_run,
             abilities,
@@ -139,11 +163,21 @@ impl Store {
         &self.base.counters
     }
 
+    /// False if the cache folder cannot be used: nothing is cached.
+    pub fn has_folder(&self) -> bool {
+        self.base.folder.is_some()
+    }
+
     /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the dataset
     /// is already open with the same reservation and policy, returns the same cache.
     ///
     /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR keeps
     /// all blocks and admits nothing.
+    ///
+    /// A dataset whose part of the folder cannot be used has a cache that stays empty; [`Usage::degraded`] says why. Errors:
+    /// the store is closed, or the dataset is open with other settings.
+    ///
+    /// [`Usage::degraded`]: crate::Usage::degraded
     pub fn dataset(&self, config: CacheConfig) -> Result<Arc<DatasetCache>, StoreError> {
         let mut open = self.lock();
         if self.base.closed.load(Ordering::Relaxed) {
@@ -170,9 +204,10 @@ impl Store {
         if open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0) {
             return Err(StoreError::DatasetInUse { snapshot: *snapshot });
         }
+        let Some(folder) = &self.base.folder else { return Ok(false) };
         let known = self.base.index.release(snapshot);
         self.base.reservations.remove(snapshot);
-        match std::fs::remove_dir_all(self.base.folder.dataset(snapshot)) {
+        match std::fs::remove_dir_all(folder.dataset(snapshot)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(known),
             Err(source) => Err(StoreError::Dataset { snapshot: *snapshot, step: "remove the folder", source }),
@@ -182,7 +217,7 @@ impl Store {
     /// The datasets in the store, sorted by snapshot.
     pub fn datasets(&self) -> Result<Vec<DatasetInfo>, StoreError> {
         let open = self.lock();
-        let folder = &self.base.folder;
+        let folder = self.base.folder.as_ref();
         let info = |snapshot| {
             let Known { name, reservation, policy, connections, last_use_unix_s } =
                 self.base.reservations.get(&snapshot).unwrap_or_default();
@@ -193,12 +228,19 @@ impl Store {
                 policy,
                 connections,
                 last_use_unix_s,
-                disk_bytes: bytes_on_disk(&folder.dataset(&snapshot)),
+                disk_bytes: folder.map_or(0, |folder| bytes_on_disk(&folder.dataset(&snapshot))),
                 open: open.get(&snapshot).and_then(Weak::upgrade).map(|cache| cache.usage()),
             }
         };
-        let mut found: Vec<_> = folder.snapshots().map_err(list_failed(folder))?.into_iter().map(info).collect();
+        let mut snapshots: Vec<SnapshotId> = match folder {
+            Some(folder) => folder.snapshots().map_err(list_failed(folder))?,
+            None => Vec::new(),
+        };
+        // Those that have no part of the folder too.
+        snapshots.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(snapshot, _)| *snapshot));
+        let mut found: Vec<_> = snapshots.into_iter().map(info).collect();
         found.sort_by_key(|info| info.snapshot.0);
+        found.dedup_by_key(|info| info.snapshot);
         Ok(found)
     }
 
@@ -228,7 +270,7 @@ impl Store {
     }
 
     fn change(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) {
-        self.base.reservations.put(snapshot, &self.base.folder.dataset(snapshot), change);
+        self.base.change(snapshot, change);
     }
 
     /// Ends admissions, makes all cached blocks outlive a power loss and records that. Reads continue as long as a

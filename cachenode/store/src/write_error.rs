@@ -6,6 +6,9 @@ use larder_dataset::BlockIndex;
 
 use crate::free_share::TooLittleFree;
 
+/// The reason of [`WriteError::ReadOnly`].
+pub(crate) const READ_ONLY: &str = "disk read-only";
+
 /// Why a block was not kept. Its room is given back in every case.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
@@ -78,7 +81,7 @@ impl WriteError {
             Self::WrongBlock { .. } | Self::WrongDataset => "misuse",
             Self::Full { .. } => "disk full",
             Self::TooLittleFree { .. } => "too little of the disk is free",
-            Self::ReadOnly { .. } => "disk read-only",
+            Self::ReadOnly { .. } => READ_ONLY,
             Self::Gone { .. } => "cache folder deleted",
             Self::Disk { .. } => "disk error",
         }

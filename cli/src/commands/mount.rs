@@ -20,7 +20,7 @@ use larder_fs::daemon::origin_variables;
 use crate::args::MountArgs;
 use crate::{daemon, source};
 use announcement::Announcement;
-use request::{cache_dir, request, serving_args};
+use request::{cache_dir, request, run_dir, serving_args};
 
 /// How long the process that owns the cache may fail to answer.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,11 +34,12 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     let dataset = source::resolve(&args.src, &args.origin, &runtime)?;
     let (name, _) = dataset.manifest.name_and_origin()?;
     let cache_dir = cache_dir(args)?;
+    let run_dir = run_dir(&cache_dir)?;
     let request = request(args, &dataset.path, Some(origin_variables()))?;
     let started = Instant::now();
     loop {
         let asked = runtime.block_on(async {
-            match daemon::of(&cache_dir).await? {
+            match daemon::of(&run_dir).await? {
                 Some(mut daemon) => daemon.mount(request.clone()).await,
                 None => Ok(None),
             }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use super::bytes::ManifestBytes;
 use super::error::{ManifestError, corrupt};
 use super::layout::{
     self, CRC_BYTES, DIR_BYTES, FILE_BYTES, PACK_BYTES, Section, StringRef, header, tag, u32_at, u64_at,
@@ -42,9 +43,10 @@ pub struct Manifest<B> {
     totals: Totals,
     snapshot: SnapshotId,
     packed: bool,
+    created_ns: i64,
 }
 
-impl<B: AsRef<[u8]>> Manifest<B> {
+impl<B: ManifestBytes> Manifest<B> {
     /// Checks the header and the chunk CRCs; rows are checked when first touched.
     pub fn open(bytes: B) -> Result<Self, ManifestError> {
         let sections = Sections::open(bytes)?;
@@ -73,7 +75,8 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         }
         let mut snapshot = SnapshotId([0; 32]);
         snapshot.0.copy_from_slice(&head[header::SNAPSHOT..header::SNAPSHOT + 32]);
-        Ok(Self { sections, totals, snapshot, packed })
+        let created_ns = u64_at(head, header::CREATED).cast_signed();
+        Ok(Self { sections, totals, snapshot, packed, created_ns })
     }
 
     /// The id of the snapshot.
@@ -88,7 +91,7 @@ impl<B: AsRef<[u8]>> Manifest<B> {
 
     /// When the manifest was made, nanoseconds since the epoch.
     pub fn created_ns(&self) -> i64 {
-        u64_at(self.sections.header(), header::CREATED).cast_signed()
+        self.created_ns
     }
 
     /// True if the files' bytes are in packs.
@@ -101,16 +104,28 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         self.sections.len_bytes()
     }
 
+    /// Runs `read`, which reads rows of the manifest and uses the names in them. Errors: also `Corrupt` if bytes of the
+    /// manifest were lost meanwhile, since `read` may have seen anything in their place.
+    pub fn stable<T, E: From<ManifestError>>(&self, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.sections.stable(read)
+    }
+
     /// The name of the dataset and the URL of its origin.
     pub fn name_and_origin(&self) -> Result<(&str, &str), ManifestError> {
-        let meta = self.sections.get(Section::Meta, 0, self.sections.section_bytes(Section::Meta))?;
-        let (name, rest) = split_string(meta)?;
-        let (origin, _) = split_string(rest)?;
-        Ok((name, origin))
+        self.stable(|| {
+            let meta = self.sections.get(Section::Meta, 0, self.sections.section_bytes(Section::Meta))?;
+            let (name, rest) = split_string(meta)?;
+            let (origin, _) = split_string(rest)?;
+            Ok((name, origin))
+        })
     }
 
     /// A folder's row. Errors: `Corrupt`, also when there is no such row.
     pub fn dir(&self, dir: DirIndex) -> Result<Dir<'_>, ManifestError> {
+        self.stable(|| self.read_dir(dir))
+    }
+
+    fn read_dir(&self, dir: DirIndex) -> Result<Dir<'_>, ManifestError> {
         let row = self.sections.row(Section::Dirs, dir.0, DIR_BYTES)?;
         let found = Dir {
             name: self.sections.string(StringRef(u64_at(row, 0)))?,
@@ -133,6 +148,10 @@ impl<B: AsRef<[u8]>> Manifest<B> {
 
     /// A file's row. Errors: `Corrupt`, also when there is no such row.
     pub fn file(&self, file: FileIndex) -> Result<File<'_>, ManifestError> {
+        self.stable(|| self.read_file(file))
+    }
+
+    fn read_file(&self, file: FileIndex) -> Result<File<'_>, ManifestError> {
         let row = self.sections.row(Section::Files, file.0, FILE_BYTES)?;
         let mut version = [0; 16];
         version.copy_from_slice(&row[36..52]);
@@ -161,12 +180,14 @@ impl<B: AsRef<[u8]>> Manifest<B> {
 
     /// A pack's row. Errors: `Corrupt`, also when there is no such row.
     pub fn pack(&self, pack: u32) -> Result<Pack<'_>, ManifestError> {
-        let row = self.sections.row(Section::Packs, pack, PACK_BYTES)?;
-        let etag = self.sections.string(StringRef(u64_at(row, 16)))?;
-        Ok(Pack {
-            key: self.sections.string(StringRef(u64_at(row, 0)))?,
-            size: u64_at(row, 8),
-            etag: std::str::from_utf8(etag).map_err(|_| corrupt("pack row"))?,
+        self.stable(|| {
+            let row = self.sections.row(Section::Packs, pack, PACK_BYTES)?;
+            let etag = self.sections.string(StringRef(u64_at(row, 16)))?;
+            Ok(Pack {
+                key: self.sections.string(StringRef(u64_at(row, 0)))?,
+                size: u64_at(row, 8),
+                etag: std::str::from_utf8(etag).map_err(|_| corrupt("pack row"))?,
+            })
         })
     }
 
@@ -197,14 +218,14 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         }
         match file.location {
             Location::Object => Ok((self.file_path(file)?, range)),
-            Location::Pack { pack, offset } => {
+            Location::Pack { pack, offset } => self.stable(|| {
                 let pack = self.pack(pack)?;
                 // The whole file must lie in the pack; this also rules out overflow below.
                 if offset.checked_add(file.size).is_none_or(|end| end > pack.size) {
                     return Err(corrupt("file beyond its pack"));
                 }
                 Ok((pack.key.to_vec(), offset + range.start..offset + range.end))
-            }
+            }),
         }
     }
 
@@ -213,7 +234,7 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         if !self.packed {
             return Ok(None);
         }
-        Ok(Some(u32_at(self.sections.row(Section::BlockCrcs, block.0, CRC_BYTES)?, 0)))
+        self.stable(|| Ok(Some(u32_at(self.sections.row(Section::BlockCrcs, block.0, CRC_BYTES)?, 0))))
     }
 
     /// The CRC32C of a whole file, which only packed snapshots know in advance.
@@ -228,6 +249,10 @@ impl<B: AsRef<[u8]>> Manifest<B> {
 
     /// Finds `name` in a folder by binary search.
     pub fn lookup(&self, dir: &Dir<'_>, name: &[u8]) -> Result<Option<Entry>, ManifestError> {
+        self.stable(|| self.search_dir(dir, name))
+    }
+
+    fn search_dir(&self, dir: &Dir<'_>, name: &[u8]) -> Result<Option<Entry>, ManifestError> {
         let files = dir.first_file..dir.first_file + dir.file_count;
         if let Some(row) = search(files, |row| Ok(self.sections.name(Section::Files, row, FILE_BYTES)?.cmp(name)))? {
             return Ok(Some(Entry::File(FileIndex(row))));
@@ -252,31 +277,35 @@ impl<B: AsRef<[u8]>> Manifest<B> {
 
     /// Appends the path of a folder to `out`; nothing for the root.
     pub fn dir_path(&self, dir: DirIndex, out: &mut Vec<u8>) -> Result<(), ManifestError> {
-        let mut chain = Vec::new();
-        let mut at = dir;
-        while at.0 != 0 {
-            let row = self.dir(at)?;
-            chain.push(row.name);
-            at = row.parent;
-        }
-        for (nth, name) in chain.iter().rev().enumerate() {
-            if nth > 0 {
-                out.push(b'/');
+        self.stable(|| {
+            let mut chain = Vec::new();
+            let mut at = dir;
+            while at.0 != 0 {
+                let row = self.dir(at)?;
+                chain.push(row.name);
+                at = row.parent;
             }
-            out.extend_from_slice(name);
-        }
-        Ok(())
+            for (nth, name) in chain.iter().rev().enumerate() {
+                if nth > 0 {
+                    out.push(b'/');
+                }
+                out.extend_from_slice(name);
+            }
+            Ok(())
+        })
     }
 
     /// The path of a file, which is also its key below the origin in a plain snapshot.
     pub fn file_path(&self, file: &File<'_>) -> Result<Vec<u8>, ManifestError> {
-        let mut path = Vec::new();
-        self.dir_path(file.dir, &mut path)?;
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(file.name);
-        Ok(path)
+        self.stable(|| {
+            let mut path = Vec::new();
+            self.dir_path(file.dir, &mut path)?;
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(file.name);
+            Ok(path)
+        })
     }
 
     /// The file that a block belongs to.
@@ -285,15 +314,29 @@ impl<B: AsRef<[u8]>> Manifest<B> {
         let (mut low, mut high) = (0, self.totals.files);
         while low < high {
             let middle = low + (high - low) / 2;
-            let file = self.file(FileIndex(middle))?;
-            if u64::from(file.first_block.0) + block::block_count(file.size) <= u64::from(block.0) {
+            let (first, size) = self.blocks_of(middle)?;
+            if u64::from(first.0) + block::block_count(size) <= u64::from(block.0) {
                 low = middle + 1
             } else {
                 high = middle
             }
         }
-        let file = self.file(FileIndex(low))?;
-        if file.first_block <= block { Ok(FileIndex(low)) } else { Err(corrupt("block numbers")) }
+        let (first, _) = self.blocks_of(low)?;
+        if first <= block { Ok(FileIndex(low)) } else { Err(corrupt("block numbers")) }
+    }
+
+    /// A file's first block and its size, without its name.
+    pub(super) fn blocks_of(&self, file: u32) -> Result<(BlockIndex, u64), ManifestError> {
+        self.stable(|| {
+            let row = self.sections.row(Section::Files, file, FILE_BYTES)?;
+            let (first, size) = (u32_at(row, 28), u64_at(row, 8));
+            let end = block::block_count(size).checked_add(u64::from(first));
+            if end.is_some_and(|end| end <= u64::from(self.totals.blocks)) {
+                Ok((BlockIndex(first), size))
+            } else {
+                Err(corrupt("file row"))
+            }
+        })
     }
 }
 

@@ -1,10 +1,13 @@
-//! Access to a manifest's sections, which checks each chunk's CRC on first touch.
+//! Access to a manifest's sections, which checks each chunk's CRC on first touch, and again after bytes were lost.
 //!
-//! Invariant: no byte of the body leaves this module before the CRC of its chunk was found right, and no offset or
-//! length, however wrong, reaches outside the section it names.
+//! Invariant: no byte of the body leaves this module before the CRC of its chunk was found right since the last loss, and no
+//! offset or length, however wrong, reaches outside the section it names. What [`Sections::stable`] returns was read from
+//! such bytes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use super::bytes::ManifestBytes;
 use super::error::{ManifestError, corrupt};
 use super::layout::{self, CHUNK_BYTES, CRC_BYTES, HEADER_BYTES, Section, StringRef, header, u32_at, u64_at};
 use crate::checksum::crc32c;
@@ -15,11 +18,17 @@ pub(super) struct Sections<B> {
     bytes: B,
     /// Offset and length of each section.
     table: [(usize, usize); 7],
-    /// One bit per chunk: set once its CRC was found right.
+    /// A word for each [`CHUNKS_PER_WORD`] chunks: in the lower half a bit for each, set once its CRC was found right; in
+    /// the upper half how often bytes had been lost before that. A word of an earlier loss says nothing.
     checked: Box<[AtomicU64]>,
 }
 
-impl<B: AsRef<[u8]>> Sections<B> {
+const CHUNKS_PER_WORD: usize = 32;
+
+/// What is wrong with bytes that were lost.
+const UNREADABLE: &str = "unreadable on its disk";
+
+impl<B: ManifestBytes> Sections<B> {
     /// Checks the header, the section table and the chunk CRCs' own CRC.
     pub(super) fn open(bytes: B) -> Result<Self, ManifestError> {
         let all = bytes.as_ref();
@@ -48,7 +57,10 @@ impl<B: AsRef<[u8]>> Sections<B> {
         if crc32c(&all[crcs_at..crcs_at + crcs_len]) != u32_at(head, header::CHUNKS_CRC) {
             return Err(corrupt("chunk checksums"));
         }
-        let checked = (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        if bytes.losses() > 0 {
+            return Err(corrupt(UNREADABLE));
+        }
+        let checked = (0..chunks.div_ceil(CHUNKS_PER_WORD)).map(|_| AtomicU64::new(0)).collect();
         Ok(Self { table, checked, bytes })
     }
 
@@ -99,14 +111,35 @@ impl<B: AsRef<[u8]>> Sections<B> {
         Ok(&self.bytes.as_ref()[HEADER_BYTES..self.table[Section::Meta as usize].0])
     }
 
+    /// Runs `read`, which reads bytes of the manifest. Errors: also `Corrupt` if bytes were lost meanwhile, since `read` may
+    /// have seen anything in their place.
+    pub(super) fn stable<T, E: From<ManifestError>>(&self, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let losses = self.bytes.losses();
+        let found = read()?;
+        // After all loads of `read`.
+        fence(Ordering::Acquire);
+        if self.bytes.losses() == losses { Ok(found) } else { Err(corrupt(UNREADABLE).into()) }
+    }
+
+    /// Announces that part of a section, as far as it reaches, will be read soon.
+    pub(super) fn will_read(&self, section: Section, part: Range<usize>) {
+        let (start, len) = self.table[section as usize];
+        let end = part.end.min(len);
+        if part.start < end {
+            self.bytes.will_read(start + part.start..start + end);
+        }
+    }
+
     /// Bytes of the body, once the CRC of each chunk they touch was found right.
     fn range(&self, at: usize, len: usize) -> Result<&[u8], ManifestError> {
         let all = self.bytes.as_ref();
         if len > 0 {
+            let losses = self.bytes.losses();
             for chunk in at / CHUNK_BYTES..=(at + len - 1) / CHUNK_BYTES {
-                // Relaxed is enough: the bytes are immutable, and checking a chunk twice does no harm.
-                if self.checked[chunk / 64].load(Ordering::Relaxed) & 1 << (chunk % 64) == 0 {
-                    self.check_chunk(all, chunk)?;
+                // Relaxed is enough: checking a chunk twice does no harm.
+                let word = self.checked[chunk / CHUNKS_PER_WORD].load(Ordering::Relaxed);
+                if word >> 32 != u64::from(losses) || word & 1 << (chunk % CHUNKS_PER_WORD) == 0 {
+                    self.check_chunk(all, chunk, losses)?;
                 }
             }
         }
@@ -114,14 +147,30 @@ impl<B: AsRef<[u8]>> Sections<B> {
     }
 
     #[cold]
-    fn check_chunk(&self, all: &[u8], chunk: usize) -> Result<(), ManifestError> {
+    fn check_chunk(&self, all: &[u8], chunk: usize, losses: u32) -> Result<(), ManifestError> {
         let crcs_at = self.table[Section::ChunkCrcs as usize].0;
-        let start = (chunk * CHUNK_BYTES).max(HEADER_BYTES);
-        let end = ((chunk + 1) * CHUNK_BYTES).min(crcs_at);
-        if crc32c(&all[start..end]) != u32_at(all, crcs_at + chunk * CRC_BYTES) {
-            return Err(corrupt("a chunk's checksum"));
+        let bytes = (chunk * CHUNK_BYTES).max(HEADER_BYTES)..((chunk + 1) * CHUNK_BYTES).min(crcs_at);
+        let crc_at = crcs_at + chunk * CRC_BYTES;
+        let is_right = || crc32c(&all[bytes.clone()]) == u32_at(all, crc_at);
+        let is_back = || {
+            let lost = self.bytes.losses() > 0;
+            lost && self.bytes.read_again(&[bytes.clone(), crc_at..crc_at + CRC_BYTES]) && is_right()
+        };
+        if !is_right() && !is_back() {
+            return Err(corrupt(if self.bytes.losses() > 0 { UNREADABLE } else { "a chunk's checksum" }));
         }
-        self.checked[chunk / 64].fetch_or(1 << (chunk % 64), Ordering::Relaxed);
+        let (checked_after, bit) = (u64::from(losses), 1 << (chunk % CHUNKS_PER_WORD));
+        // If bytes were lost meanwhile, others may have checked after that already, and this check says nothing.
+        let _ =
+            self.checked[chunk / CHUNKS_PER_WORD].fetch_update(
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+                |word| match (word >> 32).cmp(&checked_after) {
+                    std::cmp::Ordering::Equal => Some(word | bit),
+                    std::cmp::Ordering::Less => Some(checked_after << 32 | bit),
+                    std::cmp::Ordering::Greater => None,
+                },
+            );
         Ok(())
     }
 }

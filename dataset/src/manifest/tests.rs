@@ -1,4 +1,5 @@
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -272,4 +273,110 @@ fn walk(bytes: &[u8]) {
     for block in 0..10 {
         let _ = (manifest.file_of_block(BlockIndex(block)), manifest.block_crc(BlockIndex(block)));
     }
+}
+
+/// Bytes that a disk can lose and give back.
+struct Failing {
+    sound: Vec<u8>,
+    lost: Vec<u8>,
+    is_lost: Cell<bool>,
+    losses: Cell<u32>,
+    can_be_read_again: Cell<bool>,
+}
+
+impl Failing {
+    /// With zeros from `at` on once they are lost.
+    fn new(sound: Vec<u8>, at: usize) -> Self {
+        let mut lost = sound.clone();
+        lost[at..].fill(0);
+        Self { sound, lost, is_lost: Cell::default(), losses: Cell::default(), can_be_read_again: Cell::default() }
+    }
+
+    fn lose(&self) {
+        self.losses.set(self.losses.get() + 1);
+        self.is_lost.set(true);
+    }
+}
+
+impl AsRef<[u8]> for Failing {
+    fn as_ref(&self) -> &[u8] {
+        if self.is_lost.get() { &self.lost } else { &self.sound }
+    }
+}
+
+impl ManifestBytes for Failing {
+    fn losses(&self) -> u32 {
+        self.losses.get()
+    }
+
+    fn read_again(&self, _: &[std::ops::Range<usize>]) -> bool {
+        if self.can_be_read_again.get() {
+            self.is_lost.set(false);
+        }
+        self.can_be_read_again.get()
+    }
+}
+
+#[test]
+fn bytes_that_the_disk_loses_are_an_error_until_they_can_be_read_again_and_never_wrong() {
+    let names: Vec<_> = (0..5000).map(|n| format!("f{n:04}").into_bytes()).collect();
+    let files: Vec<_> = names.iter().map(|name| (&name[..], name.len() as u64 + 100, MD5)).collect();
+    let bytes = build(&files).to_bytes();
+    let failing = Failing::new(bytes, 2 * CHUNK_BYTES);
+    let manifest = Manifest::open(&failing).unwrap();
+    let root = manifest.dir(DirIndex(0)).unwrap();
+    let read = |n: u32| manifest.file(FileIndex(n)).map(|file| (file.size, file.dir));
+    for n in 0..5000 {
+        read(n).unwrap();
+    }
+    failing.lose();
+    let lost = |result: Result<(u64, DirIndex), ManifestError>| matches!(result, Err(ManifestError::Corrupt { .. }));
+    // The name of every file, and the checksums of the chunks, were in what is lost.
+    assert!((0..5000).all(|n| lost(read(n))));
+    assert!(manifest.lookup(&root, b"f0001").is_err() && manifest.resolve(b"f4999").is_err());
+    assert!(manifest.name_and_origin().is_err() && manifest.block_lens().len_of(BlockIndex(4000)).is_err());
+    failing.can_be_read_again.set(true);
+    // This asks the disk again. (These bytes move then; those of a mapped file do not.)
+    let _ = read(0);
+    for n in 0..5000 {
+        assert_eq!(read(n), Ok((105, DirIndex(0))));
+    }
+    // What is lost while it is used is an error as well, even if it had been read before.
+    let used = manifest.stable(|| {
+        let name = manifest.file(FileIndex(7))?.name;
+        failing.lose();
+        Ok::<_, ManifestError>(name.len())
+    });
+    assert!(used.is_err());
+    // A later loss: what was right before it is checked again.
+    failing.can_be_read_again.set(false);
+    assert!(lost(read(7)));
+}
+
+#[test]
+fn lengths_in_order_are_those_of_the_files() {
+    let sizes = [0, 1, (4 << 20) + 1, 0, 0, 12 << 20, 4 << 20, 7];
+    let names: Vec<_> = (0..2000).map(|n| format!("{n:04}").into_bytes()).collect();
+    let files: Vec<_> = names.iter().enumerate().map(|(n, name)| (&name[..], sizes[n % sizes.len()], MD5)).collect();
+    let manifest = Manifest::open(build(&files).to_bytes()).unwrap();
+    let mut expected = Vec::new();
+    for index in (0..2000).map(FileIndex) {
+        let file = manifest.file(index).unwrap();
+        for part in file.parts(0, file.size) {
+            assert_eq!((part.block.0 as usize, manifest.file_of_block(part.block)), (expected.len(), Ok(index)));
+            expected.push(part.block_len);
+        }
+    }
+    assert_eq!(expected.len() as u32, manifest.totals().blocks);
+    for step in [1, 2, 3, 1000] {
+        let mut lens = manifest.block_lens();
+        for (block, &len) in expected.iter().enumerate().step_by(step) {
+            assert_eq!(lens.len_of(BlockIndex(block as u32)), Ok(len), "every {step}");
+        }
+    }
+    let mut lens = manifest.block_lens();
+    for (block, &len) in expected.iter().enumerate().rev() {
+        assert_eq!(lens.len_of(BlockIndex(block as u32)), Ok(len));
+    }
+    assert!(lens.len_of(BlockIndex(expected.len() as u32)).is_err());
 }

@@ -1,5 +1,6 @@
 //! Checks a whole manifest.
 
+use super::bytes::ManifestBytes;
 use super::contents_hash::snapshot_id;
 use super::error::{ManifestError, corrupt};
 use super::layout::{DIR_BYTES, FILE_BYTES, Section};
@@ -7,7 +8,7 @@ use super::read::Manifest;
 use super::rows::{DirIndex, FileIndex};
 use crate::block;
 
-impl<B: AsRef<[u8]>> Manifest<B> {
+impl<B: ManifestBytes> Manifest<B> {
     /// Checks every CRC and every row, and that the snapshot id is that of the contents. Reads the whole manifest.
     pub fn verify(&self) -> Result<(), ManifestError> {
         let contents = self.sections.contents()?;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use larder_dataset::{File, Manifest, ManifestError};
+use larder_dataset::{File, Manifest, ManifestBytes, ManifestError};
 use larder_origin::Version;
 
 use crate::version::version_of;
@@ -23,7 +23,7 @@ pub struct ObjectRange {
 
 /// Says where the bytes `range` of a file are: in the object of its path in a plain snapshot, in its pack in a packed one.
 /// Allocates the key and the version. Errors: `Corrupt`, also when `range` reaches beyond the file.
-pub fn object_range<B: AsRef<[u8]>>(
+pub fn object_range<B: ManifestBytes>(
     manifest: &Manifest<B>,
     file: &File<'_>,
     range: Range<u64>,

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 pub use error::PackError;
 use futures::{StreamExt, TryStreamExt};
-use larder_dataset::Manifest;
 use larder_dataset::manifest::{Built, Totals};
+use larder_dataset::{Manifest, ManifestBytes};
 use larder_origin::Origin;
 use plan::{PackPlan, plan};
 use writer::PackWriter;
@@ -83,7 +83,7 @@ pub struct Packed {
 
 /// Packs the snapshot of `manifest`, whose bytes are in `src`, into `dst`, and stores the new manifest there. The source may
 /// be plain or packed. Cancel-safe: finished packs are kept. Holds at most three packs and the read-ahead in memory.
-pub async fn pack<B: AsRef<[u8]> + Send + Sync + 'static>(
+pub async fn pack<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     src: Arc<dyn Origin>,
     dst: Arc<dyn Origin>,

@@ -14,7 +14,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use larder_dataset::Manifest;
+use larder_dataset::{Manifest, ManifestBytes};
 use larder_origin::Origin;
 pub use report::{Problems, VerifyError, VerifyReport};
 
@@ -24,7 +24,7 @@ use crate::progress::Progress;
 /// Checks the manifest, then `origin` against it: by sizes and versions, or if `deep` by reading every byte (CRC32C in packed
 /// snapshots; MD5 where the ETag of a plain object is one). Makes at most `concurrency` calls at once. Cancel-safe. Errors:
 /// the manifest is damaged, or a plain origin cannot be listed; problems of single files are in the report.
-pub async fn verify_origin<B: AsRef<[u8]> + Send + Sync + 'static>(
+pub async fn verify_origin<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     origin: Arc<dyn Origin>,
     deep: bool,

@@ -191,7 +191,9 @@ fn a_disk_gone_read_only_costs_hits_and_no_reads() {
     let files = put_files(&lab, 60, 100_000);
     let disk = Disk::ext4(lab.cache_dir("m"), &lab.folder().join("image"));
     let mount = lab.mount("m", &lab.url(), &[]);
-    assert_reads_right(&mount, &files[..30]);
+    // Backwards, so that there is no read-ahead.
+    let backwards: Vec<_> = files[..30].iter().rev().cloned().collect();
+    assert_reads_right(&mount, &backwards);
     disk.fail();
     for _ in 0..2 {
         assert_reads_right(&mount, &files);
@@ -207,11 +209,124 @@ fn a_disk_gone_read_only_costs_hits_and_no_reads() {
         assert_eq!(lab.gets_of(key), 1, "{key} was kept before and is a hit");
     }
     unmount(&lab, mount);
-    // A new mount cannot use it, and says what is wrong and where.
-    let (dir, cache) = (lab.folder().join("mnt-m"), lab.cache_dir("m"));
-    let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
-    let complaint = lab.larder_fails(1, &args);
-    assert!(complaint.contains("Read-only file system") && complaint.contains("--cache-dir"), "{complaint}");
+    // A new mount serves what is there, and the rest from the origin.
+    lab.server.reset_counters();
+    let mount = lab.mount("m", &lab.url(), &[]);
+    for _ in 0..2 {
+        assert_reads_right(&mount, &files);
+    }
+    for (key, _) in &files[..30] {
+        assert_eq!(lab.gets_of(key), 0, "{key} is still there");
+    }
+    assert_eq!(mount.stats()["cache"]["degraded"], "disk read-only", "{:#}", mount.stats());
+    assert_eq!((mount.metric("store_degraded"), mount.metric("fs_errors_total")), (1, 0));
+    assert!(lab.logs().contains("read-only"), "{}", lab.logs());
+}
+
+#[test]
+fn a_cache_folder_on_a_read_only_disk_costs_the_cache_and_no_mount() {
+    let lab = Lab::new();
+    let files = put_files(&lab, 20, 100_000);
+    let disk = Disk::ext4(lab.cache_dir("m"), &lab.folder().join("image"));
+    disk.fail();
+    for _ in 0..2 {
+        let mount = lab.mount("m", &lab.url(), &[]);
+        assert_reads_right(&mount, &files);
+        assert_eq!((mount.metric("store_degraded"), mount.metric("store_blocks")), (1, 0));
+        assert_eq!(mount.metric("fs_errors_total"), 0);
+        unmount(&lab, mount);
+    }
+    assert!(lab.logs().contains("the cache folder cannot be used"), "{}", lab.logs());
+}
+
+/// A mapped file that is cut off fails as one with bad sectors does: with SIGBUS.
+#[test]
+fn a_disk_that_loses_what_is_mapped_costs_its_dataset_hits_or_clear_errors_and_no_process() {
+    let lab = Lab::new();
+    let put = |set: &str| -> Vec<(String, Vec<u8>)> {
+        let file = |n| (format!("f{n:04}"), seeded_bytes(n, 300));
+        let files: Vec<_> = (0..1500).map(file).collect();
+        files.iter().for_each(|(key, bytes)| lab.put(&format!("{set}/{key}"), bytes.clone()));
+        files
+    };
+    let (hurt, sound) = (put("hurt"), put("sound"));
+    let manifest = lab.folder().join("hurt.manifest");
+    let url = |set: &str| format!("{}/{set}", lab.url());
+    lab.larder_ok(&["import", &url("hurt"), "--to", manifest.to_str().unwrap()]);
+    let (other_dir, cache) = (lab.folder().join("other"), lab.cache_dir("m"));
+    std::fs::create_dir(&other_dir).unwrap();
+    let mount_other = || {
+        let args = ["mount", &url("sound"), other_dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
+        lab.larder_ok(&args);
+    };
+    let other_is_right = || {
+        for (key, bytes) in &sound {
+            let file = File::open(other_dir.join(key)).unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            assert!(std::fs::read(other_dir.join(key)).unwrap() == *bytes, "wrong bytes in {key}");
+        }
+    };
+    let mount = lab.mount("m", manifest.to_str().unwrap(), &[]);
+    mount_other();
+    assert_reads_right(&mount, &hurt);
+    other_is_right();
+    mount.settle();
+    let pid = mount.pid();
+
+    // The slot table: blocks are missing and are fetched again.
+    let snapshot = mount.stats()["dataset"]["snapshot"].as_str().unwrap().to_owned();
+    let slots =
+        cache_files(&lab, "/slots").into_iter().find(|path| path.to_str().unwrap().contains(&snapshot)).unwrap();
+    set_len(&slots, 8192);
+    lab.server.reset_counters();
+    for _ in 0..2 {
+        assert_reads_right(&mount, &hurt);
+    }
+    other_is_right();
+    let gets = |set: &str, files: &[(String, Vec<u8>)]| -> u64 {
+        files.iter().map(|(key, _)| lab.gets_of(&format!("{set}/{key}"))).sum()
+    };
+    // The cache was full: until a restart they count as kept, and are not kept again. The others are hits.
+    assert!(gets("hurt", &hurt[512..]) >= 1500 - 512);
+    assert_eq!((gets("hurt", &hurt[..512]), gets("sound", &sound)), (0, 0));
+    assert!(mount.stats()["cache"]["degraded"].is_null());
+
+    // The manifest: EIO or right, until it can be read again.
+    let bytes = std::fs::read(&manifest).unwrap();
+    set_len(&manifest, 16_384);
+    let mut errors = 0;
+    for (key, bytes) in &hurt {
+        match mount.read_fresh(key) {
+            Ok(read) => assert!(read == *bytes, "wrong bytes in {key}"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{key}");
+                errors += 1;
+            }
+        }
+    }
+    assert!(errors > 1000, "{errors}");
+    let listed = std::fs::read_dir(mount.dir()).into_iter().flatten().flatten();
+    assert!(listed.map(|entry| entry.file_name()).all(|name| hurt.iter().any(|(key, _)| name == **key)));
+    other_is_right();
+    OpenOptions::new().write(true).open(&manifest).unwrap().write_all_at(&bytes, 0).unwrap();
+    mount.wait_until("the manifest can be read again", |mount| mount.read_fresh("f1400").is_ok());
+    lab.server.reset_counters();
+    assert_reads_right(&mount, &hurt);
+    other_is_right();
+    assert_eq!((gets("hurt", &hurt[..512]), gets("sound", &sound)), (0, 0));
+    assert_eq!(mount.stats()["process"]["pid"], pid, "the same process");
+
+    // A restart finds what was there.
+    mount.kill();
+    rustix::mount::unmount(&other_dir, UnmountFlags::DETACH).unwrap();
+    std::mem::forget(mount);
+    let mount = lab.mount("m", manifest.to_str().unwrap(), &[]);
+    mount_other();
+    lab.server.reset_counters();
+    assert_reads_right(&mount, &hurt);
+    other_is_right();
+    assert_eq!(lab.server.counters().gets, 0);
+    lab.larder_ok(&["umount", other_dir.to_str().unwrap()]);
 }
 
 #[test]

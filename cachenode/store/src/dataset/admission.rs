@@ -4,6 +4,7 @@
 //! that a failing disk would not let go of).
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -58,6 +59,8 @@ pub(super) struct State {
     pub(super) disowned: Disowned,
     /// Flaws that reads found while there was no policy.
     flawed: HashMap<BlockIndex, (Place, Flaw)>,
+    /// Called when the rebuild has ended.
+    waiting: Waiting,
     touches_seen: u64,
 }
 
@@ -66,6 +69,16 @@ impl State {
     fn has_room(&self, len: u32) -> bool {
         let fits = |policy: &dyn Policy| policy.used_bytes() + u64::from(len) <= policy.capacity_bytes();
         self.policy.as_deref().is_some_and(fits)
+    }
+}
+
+/// Calls that wait for the end of the rebuild.
+#[derive(Default)]
+struct Waiting(Vec<Box<dyn FnOnce() + Send>>);
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Waiting").field(&self.0.len()).finish()
     }
 }
 
@@ -86,6 +99,7 @@ impl Shared {
             allocator,
             disowned: Disowned::default(),
             flawed: HashMap::new(),
+            waiting: Waiting::default(),
             touches_seen: 0,
             policy: None,
         };
@@ -126,8 +140,32 @@ impl Shared {
     }
 
     pub(super) fn wait_rebuilt(&self, timeout: Duration) -> bool {
-        let waiting = self.rebuilt.wait_timeout_while(self.lock(), timeout, |state| state.policy.is_none());
+        let unfinished = |_: &mut State| self.is_rebuilding();
+        let waiting = self.rebuilt.wait_timeout_while(self.lock(), timeout, unfinished);
         waiting.unwrap_or_else(PoisonError::into_inner).0.policy.is_some()
+    }
+
+    /// Calls `call` when the rebuild has ended, at once if it has.
+    pub(super) fn when_rebuilt(&self, call: Box<dyn FnOnce() + Send>) {
+        let mut state = self.lock();
+        if self.is_rebuilding() {
+            state.waiting.0.push(call);
+        } else {
+            drop(state);
+            call();
+        }
+    }
+
+    /// Nobody waits for the rebuild any longer. If it has not finished, nothing is admitted.
+    pub(super) fn end_rebuild(&self) {
+        let mut state = self.lock();
+        self.rebuilding.store(false, Ordering::Relaxed);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.rebuilt.notify_all();
+        for call in waiting.0 {
+            call();
+        }
     }
 
     /// Opens admissions with a policy that has counted the cached blocks.
@@ -139,9 +177,8 @@ impl Shared {
         for (block, (place, flaw)) in std::mem::take(&mut state.flawed) {
             self.discard(&mut state, block, place, flaw);
         }
-        self.rebuilding.store(false, Ordering::Relaxed);
         drop(state);
-        self.rebuilt.notify_all();
+        self.end_rebuild();
     }
 
     /// Notes a hit for a policy that wants to know.
@@ -237,11 +274,11 @@ impl Shared {
             return;
         }
         let Some(place) = self.slots.get(victim) else { return };
-        let len = (self.config.block_len)(victim);
+        let len = self.config.block_lens.len_of(victim);
         // If the disk does not let it go, it stays uncounted until a restart.
-        if self.take_out(state, victim, place, Some(len), now) {
+        if self.take_out(state, victim, place, len, now) {
             self.base.counters.evicted.add(1);
-            self.base.counters.evicted_bytes.add(u64::from(len));
+            self.base.counters.evicted_bytes.add(len.unwrap_or_default().into());
         }
     }
 
@@ -342,10 +379,10 @@ impl Shared {
             return;
         }
         self.count_flaw(block, flaw);
-        let len = (self.config.block_len)(block);
+        let len = self.config.block_lens.len_of(block);
         // A slot that rotted points into another block's record; only what is certainly this block's is freed.
-        if self.take_out(state, block, place, (flaw == Flaw::RottenData).then_some(len), Instant::now()) {
-            self.forget(state, block, len);
+        if self.take_out(state, block, place, len.filter(|_| flaw == Flaw::RottenData), Instant::now()) {
+            self.forget(state, block, len.unwrap_or_default());
         }
     }
 

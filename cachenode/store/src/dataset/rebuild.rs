@@ -1,20 +1,23 @@
 //! Counting the blocks of an earlier run, while hits are already served.
 //!
-//! Invariant: until it ends there is no policy, so nothing is admitted or evicted, and only this thread changes slots.
+//! One pass over the slots, in their order, which is that of the manifest's files: the length of each block is the next one
+//! and no search.
+//!
+//! Invariant: until the count ends there is no policy, so nothing is admitted or evicted, and only this thread changes slots.
 //! Flaws that reads find meanwhile are kept for the end.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::admission::Shared;
 use crate::policy::{Policy, build_policy};
 use crate::record;
-use crate::slots::Place;
+use crate::segment::SegmentTable;
+use crate::slots::{PAGE_SLOTS, Place};
 
 /// Blocks evicted under one hold of the lock.
 const EVICTED_AT_ONCE: usize = 256;
@@ -28,14 +31,39 @@ pub(super) struct Work {
     pub(super) reindex: bool,
 }
 
+/// A block that has a slot, ordered by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cached {
+    place: Place,
+    block: BlockIndex,
+    len: u32,
+}
+
+impl Cached {
+    fn end(&self) -> u64 {
+        self.place.offset() + record::extent_bytes(self.len) as u64
+    }
+}
+
+/// What the slots say of a segment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    live: u32,
+    /// Where its last record ends; u64::MAX if that cannot be known.
+    end: u64,
+}
+
 impl Shared {
     /// Runs on a thread of its own.
     pub(super) fn rebuild(&self, work: Work) {
+        // However it ends, nobody waits for it any longer.
+        let _ended = Ended(self);
         let started = Instant::now();
-        let refilled = if work.refill { self.refill() } else { 0 };
+        let is_damaged = !work.refill && self.find_damage();
+        let refilled = if work.refill || is_damaged { self.refill() } else { 0 };
         let config = &self.config;
         let mut policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
-        if !self.count(&mut *policy, work.reindex) {
+        if !self.count(&mut *policy) {
             return;
         }
         let mut victims = Vec::new();
@@ -57,15 +85,73 @@ impl Shared {
             }
         }
         drop(state);
+        if work.reindex && !self.reindex() {
+            return;
+        }
         self.finish_rebuild(policy);
-        self.free_room(true);
+        let took_ms = started.elapsed().as_millis() as u64;
         info!(
-            dataset = self.config.name,
+            dataset = config.name,
             blocks = self.blocks_cached.load(Ordering::Relaxed),
             refilled,
-            took_ms = started.elapsed().as_millis() as u64,
+            took_ms,
             "cached blocks counted"
         );
+        self.free_room(true);
+        for lost in self.space.lost() {
+            // No slot points to it any more. What cannot be removed now is tried again by the next start.
+            let _ = std::fs::remove_file(&lost.path);
+        }
+    }
+
+    /// True if the disk fails to read a part of the slot table. Touches all of it.
+    fn find_damage(&self) -> bool {
+        self.each_page(|page| {
+            let _ = self.slots.get(page);
+            true
+        });
+        let is_damaged = self.slots.is_damaged();
+        if is_damaged {
+            warn!(
+                dataset = self.config.name,
+                "a part of the slot table cannot be read: its blocks are looked up in the index"
+            );
+        }
+        is_damaged
+    }
+
+    /// Calls `f` with the first slot that may be present of each page of the table, until it returns false or the rebuild is
+    /// stopped.
+    fn each_page(&self, mut f: impl FnMut(BlockIndex) -> bool) {
+        self.slots.will_walk(0);
+        let mut next = self.slots.next_written(0);
+        while let Some(first) = next
+            && !self.is_stopped()
+            && f(BlockIndex(first))
+        {
+            let after = self.page_end(first);
+            self.slots.will_walk(after);
+            next = if after < self.slots.blocks() { self.slots.next_written(after) } else { None };
+        }
+    }
+
+    /// The slot after the page of this one, or the end of the table.
+    fn page_end(&self, slot: u32) -> u32 {
+        let end = (u64::from(slot) + 1).next_multiple_of(PAGE_SLOTS.into());
+        // Not more than there are slots, so a u32 holds it.
+        end.min(self.slots.blocks().into()) as u32
+    }
+
+    /// Calls `f` with each block that has a slot, in order.
+    fn each_cached(&self, mut f: impl FnMut(BlockIndex, Place)) {
+        self.each_page(|first| {
+            for block in (first.0..self.page_end(first.0)).map(BlockIndex) {
+                if let Some(place) = self.slots.get(block) {
+                    f(block, place);
+                }
+            }
+            true
+        });
     }
 
     /// Restores the slots that only the index has.
@@ -84,82 +170,101 @@ impl Shared {
     }
 
     /// Gives the policy every block that has a slot, oldest first; false if it was stopped before the end.
-    fn count(&self, policy: &mut dyn Policy, reindex: bool) -> bool {
+    fn count(&self, policy: &mut dyn Policy) -> bool {
         let segments = self.space.segments();
         // NR ignores the order and frees nothing: it needs no memory for each block.
         let sorted = self.config.policy.evicts();
-        let mut found: Vec<(Place, BlockIndex)> = Vec::new();
-        let mut ends: HashMap<u32, u64> = segments.iter().map(|segment| (segment.number, 0)).collect();
-        let mut next = self.slots.next_written(0);
-        while let Some(number) = next {
-            // One system call for each page of slots.
-            next = if (number + 1).is_multiple_of(512) {
-                self.slots.next_written(number + 1)
-            } else {
-                Some(number + 1).filter(|&next| next < self.slots.blocks())
-            };
-            if number.is_multiple_of(512) && self.is_stopped() {
-                return false;
-            }
-            let block = BlockIndex(number);
-            let Some(place) = self.slots.get(block) else { continue };
-            let len = (self.config.block_len)(block);
-            let segment = segments.get(place.segment).filter(|_| len > 0 && u64::from(len) <= BLOCK_BYTES);
-            let Some(segment) = segment else {
+        let mut found: Vec<Cached> = Vec::new();
+        let mut tallies = vec![Tally::default(); segments.len()];
+        let mut len_of = self.config.block_lens.in_order();
+        let mut unknown = 0_u64;
+        self.each_cached(|block, place| {
+            let Some(at) = segments.position(place.segment) else {
                 // Its segment is gone. If the slot cannot be cleared, a read will find out.
                 let _ = self.slots.set(block, None);
-                continue;
+                return;
             };
-            segment.add_live();
-            let end = ends.entry(place.segment).or_default();
-            *end = (*end).max(place.offset() + record::extent_bytes(len) as u64);
+            let tally = &mut tallies[at];
+            tally.live += 1;
+            let Some(len) = len_of(block).filter(|&len| len > 0 && u64::from(len) <= BLOCK_BYTES) else {
+                // The manifest cannot be read there. The block stays, is not counted and will not be evicted.
+                tally.end = u64::MAX;
+                unknown += 1;
+                return;
+            };
+            let cached = Cached { place, block, len };
+            tally.end = tally.end.max(cached.end());
             self.blocks_cached.fetch_add(1, Ordering::Relaxed);
-            if reindex {
-                self.base.index.put_waiting(self.number, block, place);
-            }
             if sorted {
-                found.push((place, block));
+                found.push(cached);
             } else {
                 policy.restore(block, len);
                 self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
             }
+        });
+        if self.is_stopped() {
+            return false;
         }
-        // Room that the last run prepared, and records whose slots it did not live to set. What cannot be cut off now is
-        // freed with its segment, like the gaps below.
-        for segment in segments.iter() {
-            let end = ends.get(&segment.number).copied().unwrap_or_default();
-            if segment.bytes().is_ok_and(|bytes| bytes > end) {
-                let _ = segment.cut(end);
-            }
+        if unknown > 0 {
+            warn!(
+                dataset = self.config.name,
+                blocks = unknown,
+                "the manifest is damaged: cached blocks are not counted"
+            );
         }
+        self.trust(&segments, &tallies);
         // Blocks were admitted in the order of their places: FIFO's order, and LRU's until blocks are used.
         found.sort_unstable();
-        if sorted && self.space.can_free() {
-            self.free_gaps(&found);
+        if sorted && unknown == 0 && self.space.can_free() {
+            self.free_gaps(&segments, &found);
         }
-        for (_, block) in found {
-            policy.restore(block, (self.config.block_len)(block));
+        for cached in found {
+            policy.restore(cached.block, cached.len);
         }
         self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
         true
     }
 
+    /// Tells the segments what lies in them, and cuts off the room that the last run prepared and the records whose slots it
+    /// did not live to set. What cannot be cut off now is freed with its segment, like the gaps below.
+    fn trust(&self, segments: &SegmentTable, tallies: &[Tally]) {
+        for (segment, tally) in segments.iter().zip(tallies) {
+            segment.add_live(tally.live);
+            if segment.bytes().is_ok_and(|bytes| bytes > tally.end) {
+                let _ = segment.cut(tally.end);
+            }
+        }
+    }
+
     /// Frees the room between the records of blocks that have a slot: records of evicted blocks that the last run did not
     /// live to free.
-    fn free_gaps(&self, sorted: &[(Place, BlockIndex)]) {
-        for segment in self.space.segments().iter() {
-            let from = sorted.partition_point(|(place, _)| place.segment < segment.number);
-            let to = sorted.partition_point(|(place, _)| place.segment <= segment.number);
+    fn free_gaps(&self, segments: &SegmentTable, sorted: &[Cached]) {
+        for segment in segments.iter() {
+            let from = sorted.partition_point(|cached| cached.place.segment < segment.number);
+            let to = sorted.partition_point(|cached| cached.place.segment <= segment.number);
             let mut end = 0;
-            let ends = sorted[from..to].iter().map(|&(place, block)| {
-                (place.offset(), place.offset() + record::extent_bytes((self.config.block_len)(block)) as u64)
-            });
-            for (start, next_end) in ends {
+            for cached in &sorted[from..to] {
+                let start = cached.place.offset();
                 if start > end && !self.is_stopped() {
                     let _ = segment.free(end, start - end);
                 }
-                end = end.max(next_end);
+                end = end.max(cached.end());
             }
         }
+    }
+
+    /// Writes all blocks to an index that has lost them; false if it was stopped before the end.
+    fn reindex(&self) -> bool {
+        self.each_cached(|block, place| self.base.index.put_waiting(self.number, block, place));
+        !self.is_stopped()
+    }
+}
+
+/// Ends the wait for a rebuild, also for one that was stopped or panicked.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.end_rebuild();
     }
 }

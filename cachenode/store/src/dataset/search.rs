@@ -17,6 +17,7 @@ impl Shared {
         drop(state);
         let Some((version, first)) = step else { return };
         let (mut blocks, mut next) = (Vec::new(), Some(first));
+        let mut len_of = self.config.block_lens.in_order();
         for _ in 0..PAGES_AT_ONCE {
             let Some(from) = next.filter(|_| !self.is_stopped()) else { break };
             blocks.clear();
@@ -25,7 +26,7 @@ impl Shared {
                 break;
             }
             // The lengths are looked up before the lock is taken.
-            let found: Vec<_> = blocks.iter().map(|&block| (block, (self.config.block_len)(block))).collect();
+            let found: Vec<_> = blocks.iter().filter_map(|&block| Some((block, len_of(block)?))).collect();
             if !self.lock().disowned.add(version, found.into_iter(), next) {
                 break;
             }

@@ -22,7 +22,7 @@ use larder_dataset::BlockIndex;
 
 use crate::folder::Abilities;
 use crate::record::{self, Flaw, KEY_BYTES, Part};
-use crate::segment::{Segment, SegmentTable};
+use crate::segment::{LostSegment, Segment, SegmentTable};
 use crate::slots::Place;
 
 const PAGE: u64 = record::ALIGN_BYTES as u64;
@@ -48,6 +48,8 @@ pub(super) enum Trouble {
 #[derive(Debug)]
 pub(super) struct Space {
     segments: ArcSwap<SegmentTable>,
+    /// The segments that could not be opened.
+    lost: Vec<LostSegment>,
     folder: PathBuf,
     abilities: Abilities,
     /// A segment is full at this size.
@@ -105,20 +107,25 @@ pub(super) enum Garbage {
 }
 
 impl Space {
-    /// Opens the segments in `folder`. A cache that `evicts` gets small ones.
+    /// Opens the segments in `folder`; without one, there is no room and there are no segments. A cache that `evicts` gets small
+    /// ones.
     pub(super) fn open(
-        folder: PathBuf,
+        folder: Option<PathBuf>,
         abilities: Abilities,
         segment_bytes: u64,
         reservation_bytes: u64,
         evicts: bool,
     ) -> io::Result<(Self, Allocator)> {
-        let segments = SegmentTable::open(&folder, abilities.direct)?;
-        let next_segment = segments.next_number();
+        let (segments, lost) = match &folder {
+            Some(folder) => SegmentTable::open(folder, abilities.direct)?,
+            None => Default::default(),
+        };
+        let next_segment = folder.as_ref().and_then(|_| segments.next_number(&lost));
         let share = reservation_bytes / 16;
         let space = Self {
             segments: ArcSwap::from_pointee(segments),
-            folder,
+            lost,
+            folder: folder.unwrap_or_default(),
             abilities,
             segment_bytes: if evicts { segment_bytes.min(share.max(AHEAD_LEAST)) } else { segment_bytes },
             ahead_bytes: share.clamp(AHEAD_LEAST, AHEAD_MOST),
@@ -126,6 +133,11 @@ impl Space {
             freeing: Mutex::new(()),
         };
         Ok((space, Allocator { current: None, next_segment, dead: Dead::default(), garbage: Vec::new() }))
+    }
+
+    /// The segments that could not be opened. Their blocks are lost.
+    pub(super) fn lost(&self) -> &[LostSegment] {
+        &self.lost
     }
 
     pub(super) fn segments(&self) -> Guard<Arc<SegmentTable>> {
@@ -201,7 +213,7 @@ impl Allocator {
         });
         // A record is at most 4 MiB and 8 KiB, and a segment ends long before 2^32 pages.
         current.next_page += (extent as u64 / PAGE) as u32;
-        current.segment.add_live();
+        current.segment.add_live(1);
         Ok(Allotment { segment: Arc::clone(&current.segment), place, prepare })
     }
 

@@ -76,7 +76,7 @@ impl Bed {
             promised: Reservation::exactly(reservation_bytes),
             policy,
             seed: 5,
-            block_len: Arc::new(len_of),
+            block_lens: Arc::new(len_of),
             ownership: None,
         };
         let mut bed = Self {
@@ -216,7 +216,7 @@ fn an_admitted_block_is_a_hit_of_the_same_bytes_and_others_are_misses() {
 fn any_part_of_a_large_block_reads_back_and_nothing_beyond_it() {
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
     bed.drop_all();
-    bed.config.block_len = Arc::new(|_| BLOCK_BYTES as u32);
+    bed.config.block_lens = Arc::new(|_: BlockIndex| BLOCK_BYTES as u32);
     bed.open();
     let (block, len) = (BlockIndex(3), BLOCK_BYTES as u32);
     let bytes = bytes_of(block, len);
@@ -535,20 +535,31 @@ fn a_lost_index_costs_nothing_and_is_told_again_what_is_there() {
 }
 
 #[test]
-fn an_index_that_cannot_be_opened_is_counted_and_everything_else_works() {
+fn an_index_that_is_something_else_is_replaced_and_told_again_what_is_there() {
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
     bed.put_all(0..10);
-    bed.close();
-    fs::remove_dir_all(bed.dir.join("index")).unwrap();
-    // A file where the folder should be: neither opened nor replaced.
-    fs::write(bed.dir.join("index"), b"").unwrap();
-    bed.open();
-    assert!(bed.counters.index_errors.get() > 0);
-    assert_eq!(bed.hits(0..10), 10);
-    bed.put_all(10..20);
-    bed.close();
-    bed.open();
-    assert_eq!(bed.hits(0..20), 20);
+    let spoil: [&dyn Fn(&Path); 2] = [
+        &|index| {
+            fs::remove_dir_all(index).unwrap();
+            fs::write(index, b"").unwrap();
+        },
+        // RocksDB cannot read a folder where a file should be.
+        &|index| {
+            fs::remove_file(index.join("CURRENT")).unwrap();
+            fs::create_dir(index.join("CURRENT")).unwrap();
+        },
+    ];
+    for spoil in spoil {
+        bed.close();
+        spoil(&bed.dir.join("index"));
+        bed.open();
+        assert_eq!((bed.hits(0..10), bed.counters.index_errors.get()), (10, 0));
+        bed.close();
+        fs::remove_file(bed.slots_file()).unwrap();
+        bed.open();
+        assert_eq!(bed.hits(0..10), 10, "the new index knows them");
+        assert!(!bed.dir.join("index.damaged").exists());
+    }
 }
 
 #[test]
@@ -610,19 +621,66 @@ fn a_folder_in_use_is_refused_with_the_process_and_the_remedy() {
 }
 
 #[test]
-fn a_folder_of_something_else_or_of_another_version_is_refused_and_left_alone() {
+fn a_folder_of_something_else_is_refused_and_left_alone() {
     let temp = tempfile::tempdir().unwrap();
     let open = || Store::open(StoreConfig::new(temp.path()), Arc::default());
     fs::write(temp.path().join("thesis.tex"), b"years of work").unwrap();
     assert!(matches!(open(), Err(StoreError::NotAStore { .. })));
     assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "nothing was made");
-    fs::remove_file(temp.path().join("thesis.tex")).unwrap();
-    drop(open().unwrap());
-    let mut marker = fs::read(temp.path().join("format")).unwrap();
-    assert_eq!(marker, b"LARDERST\x01\0\0\0\xf1\x10\x46\xf7", "the format changed: raise the version");
-    marker[8] = 9;
-    fs::write(temp.path().join("format"), &marker).unwrap();
-    assert!(matches!(open(), Err(StoreError::Version { found: 9, supported: 1, .. })));
+    // Names like those of a cache do not make it one.
+    for (folder, file) in [("datasets", "imagenet"), ("index", "a")] {
+        fs::create_dir(temp.path().join(folder)).unwrap();
+        fs::write(temp.path().join(folder).join(file), b"").unwrap();
+    }
     fs::write(temp.path().join("format"), b"LARD").unwrap();
     assert!(matches!(open(), Err(StoreError::NotAStore { .. })));
+    fs::remove_file(temp.path().join("thesis.tex")).unwrap();
+    assert!(matches!(open(), Err(StoreError::NotAStore { .. })));
+    assert!(temp.path().join("datasets/imagenet").exists() && temp.path().join("index/a").exists());
+}
+
+#[test]
+fn a_cache_of_another_version_is_emptied_and_used() {
+    let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    for version in [9, 0] {
+        bed.put_all(0..10);
+        bed.close();
+        let format = bed.dir.join("format");
+        let mut marker = fs::read(&format).unwrap();
+        assert_eq!(marker, b"LARDERST\x01\0\0\0\xf1\x10\x46\xf7", "the format changed: raise the version");
+        marker[8] = version;
+        fs::write(&format, &marker).unwrap();
+        // The sockets of its process do not matter.
+        let _socket = std::os::unix::net::UnixListener::bind(bed.dir.join(format!("{version}.sock"))).unwrap();
+        bed.open();
+        assert_eq!((bed.hits(0..10), bed.cache().usage().blocks_cached), (0, 0));
+        let begun = Instant::now();
+        while bed.dir.join("dropped").exists() {
+            assert!(begun.elapsed() < TIMEOUT, "its room is given back");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    bed.put_all(0..10);
+    bed.close();
+    bed.open();
+    assert_eq!(bed.hits(0..10), 10);
+}
+
+#[test]
+fn a_format_marker_that_is_damaged_or_lost_is_written_anew_and_costs_no_hit() {
+    let spoil: [&dyn Fn(&Path); 4] = [
+        &|format| fs::write(format, b"LARD").unwrap(),
+        &|format| fs::write(format, b"LARDERST\x01\0\0\0\xf1\x10\x46\x00").unwrap(),
+        &|format| fs::write(format, b"").unwrap(),
+        &|format| fs::remove_file(format).unwrap(),
+    ];
+    let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    bed.put_all(0..10);
+    for spoil in spoil {
+        bed.close();
+        spoil(&bed.dir.join("format"));
+        bed.open();
+        assert_eq!(bed.hits(0..10), 10);
+        assert_eq!(fs::read(bed.dir.join("format")).unwrap().len(), 16);
+    }
 }

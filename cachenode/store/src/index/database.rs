@@ -1,7 +1,7 @@
 //! Opening the database of the index.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, ErrorKind, Options};
 use tracing::warn;
@@ -32,16 +32,29 @@ fn options() -> Options {
 
 pub(super) fn open_or_create(path: &Path) -> Result<DB, rocksdb::Error> {
     open(path).or_else(|error| {
-        // A damaged or foreign index is replaced: blocks are found through their slots. A full or failing disk is left
-        // alone; a new index would not mend it.
-        let damaged = matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument)
-            || error.as_ref().contains("No such file");
-        if !damaged || fs::remove_dir_all(path).is_err() {
+        // An index that is damaged, unreadable or something else is replaced: blocks are found through their slots. If the
+        // disk is full, or the process has reached a limit, the index is sound.
+        if SHORTAGES.iter().any(|shortage| error.as_ref().contains(shortage)) || set_aside(path).is_err() {
             return Err(error);
         }
-        warn!(%error, "the index is damaged and is replaced by an empty one");
+        warn!(%error, "the index cannot be used and is replaced by an empty one");
         open(path)
     })
+}
+
+/// Errors of the system that are not the index's fault.
+const SHORTAGES: [&str; 5] =
+    ["No space left", "Disk quota exceeded", "Too many open files", "Cannot allocate memory", "Read-only file system"];
+
+/// Moves the index out of the way and removes it, as far as the disk allows that.
+fn set_aside(path: &Path) -> io::Result<()> {
+    let aside = path.with_extension("damaged");
+    let remove = || fs::remove_dir_all(&aside).or_else(|_| fs::remove_file(&aside));
+    // Left by an earlier run, if anything.
+    let _ = remove();
+    fs::rename(path, &aside)?;
+    let _ = remove();
+    Ok(())
 }
 
 fn open(path: &Path) -> Result<DB, rocksdb::Error> {

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::warn;
 
 use super::announcement::Announcement;
-use super::request::{cache_dir, request};
+use super::request::{cache_dir, request, run_dir};
 use crate::args::MountArgs;
 use crate::source;
 
@@ -68,7 +68,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
     let found = source::resolve(&args.src, &args.origin, runtime)?;
     let cache_dir = cache_dir(args)?;
     let daemon = Daemon::open(DaemonConfig {
-        run_dir: cache_dir.clone(),
+        run_dir: run_dir(&cache_dir)?,
         node: NodeConfig {
             cache_dir,
             cache_bytes: None,

@@ -1,6 +1,7 @@
 //! The request to mount a dataset: over gRPC, or as the arguments of the serving process.
 
 use std::ffi::OsString;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +19,25 @@ pub(super) fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
         Some(dir) => std::path::absolute(dir).with_context(|| format!("--cache-dir {}", dir.display())),
         None => Ok(Home::of_process()?.dir().join("store")),
     }
+}
+
+/// The folder of the daemon's sockets: that of the cache, or if nothing can be made there one of this user's.
+pub(super) fn run_dir(cache_dir: &Path) -> anyhow::Result<PathBuf> {
+    if can_make_files(cache_dir) {
+        return Ok(cache_dir.to_owned());
+    }
+    let mut hash = DefaultHasher::new();
+    cache_dir.hash(&mut hash);
+    Ok(Home::of_process()?.sub_folder(&format!("run/{:016x}", hash.finish()))?)
+}
+
+/// False if the folder is on a disk that is read-only or fails, or belongs to another user. Tries it with a file without a
+/// name: a disk that went read-only after an error does not show it otherwise.
+fn can_make_files(dir: &Path) -> bool {
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::io::Errno;
+    let made = open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    !matches!(made, Err(Errno::ROFS | Errno::ACCESS | Errno::IO))
 }
 
 /// The dataset of these flags, once its manifest was found.

@@ -1,7 +1,9 @@
 //! The manifest of a packed snapshot.
 
 use larder_dataset::manifest::{Built, PackObject, PackedFile};
-use larder_dataset::{DirIndex, FileIndex, Manifest, ManifestBuilder, ManifestError, NameRules, VersionTag};
+use larder_dataset::{
+    DirIndex, FileIndex, Manifest, ManifestBuilder, ManifestBytes, ManifestError, NameRules, VersionTag,
+};
 
 use super::error::PackError;
 use super::plan::PackPlan;
@@ -9,7 +11,7 @@ use crate::clock::nanoseconds_now;
 use crate::journal::PackRecord;
 
 /// Builds the manifest of the packs, which are at `url`. Blocking.
-pub(super) fn build<B: AsRef<[u8]>>(
+pub(super) fn build<B: ManifestBytes>(
     manifest: &Manifest<B>,
     plan: &[PackPlan],
     done: impl Iterator<Item = PackRecord>,
@@ -44,7 +46,10 @@ pub(super) fn build<B: AsRef<[u8]>>(
     Ok(builder.finish(name, url, nanoseconds_now())?)
 }
 
-fn keep_empty_folders<B: AsRef<[u8]>>(manifest: &Manifest<B>, builder: &mut ManifestBuilder) -> Result<(), PackError> {
+fn keep_empty_folders<B: ManifestBytes>(
+    manifest: &Manifest<B>,
+    builder: &mut ManifestBuilder,
+) -> Result<(), PackError> {
     for index in 1..manifest.totals().dirs {
         let dir = manifest.dir(DirIndex(index))?;
         if dir.dir_count == 0 && dir.file_count == 0 {

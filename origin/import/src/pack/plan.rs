@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use larder_dataset::{FileIndex, Manifest, ManifestError};
+use larder_dataset::{FileIndex, Manifest, ManifestBytes, ManifestError};
 
 /// A pack's record must fit a journal frame, however small its files are.
 const FILES_PER_PACK_MAX: u32 = 1 << 20;
@@ -20,7 +20,7 @@ pub(super) struct PackPlan {
 }
 
 /// Divides the files into packs. Empty files stay in order, so even the pack of one large file may contain some.
-pub(super) fn plan<B: AsRef<[u8]>>(manifest: &Manifest<B>, pack_bytes: u64) -> Result<Vec<PackPlan>, ManifestError> {
+pub(super) fn plan<B: ManifestBytes>(manifest: &Manifest<B>, pack_bytes: u64) -> Result<Vec<PackPlan>, ManifestError> {
     let mut packs = Vec::new();
     let mut open = 0..0_u32;
     let mut bytes = 0_u64;

@@ -50,7 +50,7 @@ async fn pack_into(
 /// Reads every file of a packed manifest back, block by block, and checks the checksums.
 async fn read_back(dst: &Arc<MemoryOrigin>) -> Vec<(String, Vec<u8>)> {
     let (bytes, _) = dst.read_all(MANIFEST_KEY, u64::MAX).await.unwrap();
-    let manifest = Manifest::open(bytes).unwrap();
+    let manifest = Manifest::open(bytes.to_vec()).unwrap();
     manifest.verify().unwrap();
     let mut files = Vec::new();
     for index in 0..manifest.totals().files {

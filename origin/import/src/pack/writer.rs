@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use larder_dataset::{BLOCK_BYTES, FileIndex, Manifest, crc32c, crc32c_append};
+use larder_dataset::{BLOCK_BYTES, FileIndex, Manifest, ManifestBytes, crc32c, crc32c_append};
 use larder_origin::{Origin, OriginError, Version};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
@@ -44,7 +44,7 @@ pub(super) struct PackWriter<B> {
     ahead: Arc<Semaphore>,
 }
 
-impl<B: AsRef<[u8]> + Send + Sync + 'static> PackWriter<B> {
+impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
     /// Makes at most `concurrency` GET calls per pack, and reads at most `read_ahead_bytes` ahead for all packs together.
     pub(super) fn new(
         manifest: Arc<Manifest<B>>,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use larder_dataset::{BLOCK_BYTES, BlockIndex, FileIndex, Location, Manifest, ManifestError, VersionTag, crc32c};
+use larder_dataset::{
+    BLOCK_BYTES, BlockIndex, FileIndex, Location, Manifest, ManifestBytes, ManifestError, VersionTag, crc32c,
+};
 use larder_origin::Origin;
 use md5::{Digest, Md5};
 use tokio_util::task::AbortOnDropHandle;
@@ -22,7 +24,7 @@ const PIECE_BYTES: u64 = 2 * BLOCK_BYTES;
 const FILES_PER_READ_MAX: usize = 4096;
 
 /// Reads every file and compares its checksum.
-pub(super) async fn verify_deep<B: AsRef<[u8]> + Send + Sync + 'static>(
+pub(super) async fn verify_deep<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     origin: Arc<dyn Origin>,
     concurrency: usize,
@@ -67,7 +69,7 @@ struct FileRuns<B> {
     next: u32,
 }
 
-impl<B: AsRef<[u8]>> Iterator for FileRuns<B> {
+impl<B: ManifestBytes> Iterator for FileRuns<B> {
     type Item = Result<FileRun, ManifestError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -110,7 +112,7 @@ impl<B: AsRef<[u8]>> Iterator for FileRuns<B> {
 /// The findings of a run, and the number of bytes read for them.
 type RunFindings = (Vec<(FileIndex, Finding)>, u64);
 
-async fn check<B: AsRef<[u8]> + Send + Sync + 'static>(
+async fn check<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     origin: Arc<dyn Origin>,
     run: FileRun,
@@ -152,7 +154,7 @@ async fn check<B: AsRef<[u8]> + Send + Sync + 'static>(
 }
 
 /// Compares whole blocks, starting with `first`, with their CRCs.
-fn check_crcs<B: AsRef<[u8]>>(
+fn check_crcs<B: ManifestBytes>(
     manifest: &Manifest<B>,
     first: BlockIndex,
     bytes: &[u8],
@@ -170,7 +172,7 @@ fn check_crcs<B: AsRef<[u8]>>(
 }
 
 /// Reads one file piece by piece.
-async fn check_file<B: AsRef<[u8]> + Send + Sync + 'static>(
+async fn check_file<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     origin: Arc<dyn Origin>,
     index: FileIndex,
@@ -225,7 +227,7 @@ async fn check_file<B: AsRef<[u8]> + Send + Sync + 'static>(
 }
 
 /// Checks an empty file, which has no bytes to read but whose object must exist.
-async fn check_empty<B: AsRef<[u8]> + Send + Sync + 'static>(
+async fn check_empty<B: ManifestBytes + Send + Sync + 'static>(
     manifest: &Manifest<B>,
     origin: &dyn Origin,
     index: FileIndex,

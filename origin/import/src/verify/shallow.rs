@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
-use larder_dataset::{Entry, FileIndex, Location, Manifest, VersionTag};
+use larder_dataset::{Entry, FileIndex, Location, Manifest, ManifestBytes, VersionTag};
 use larder_origin::Origin;
 
 use super::report::{Finding, VerifyError, VerifyReport};
@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::version::tag_of;
 
 /// Compares sizes and versions with a new listing of a plain origin.
-pub(super) async fn verify_listing<B: AsRef<[u8]> + Send + Sync>(
+pub(super) async fn verify_listing<B: ManifestBytes + Send + Sync>(
     manifest: Arc<Manifest<B>>,
     origin: Arc<dyn Origin>,
     concurrency: usize,
@@ -48,7 +48,7 @@ struct Comparison<'a, B> {
     progress: &'a dyn Progress,
 }
 
-impl<B: AsRef<[u8]> + Send + Sync> PageOwner for Comparison<'_, B> {
+impl<B: ManifestBytes + Send + Sync> PageOwner for Comparison<'_, B> {
     type Error = VerifyError;
 
     fn walk(&mut self) -> &mut Walk {
@@ -74,7 +74,7 @@ impl<B: AsRef<[u8]> + Send + Sync> PageOwner for Comparison<'_, B> {
 }
 
 /// Compares the size and version of each pack with those in its HEAD answer.
-pub(super) async fn verify_packs<B: AsRef<[u8]> + Send + Sync + 'static>(
+pub(super) async fn verify_packs<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     origin: Arc<dyn Origin>,
     concurrency: usize,

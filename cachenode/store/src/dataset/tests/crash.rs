@@ -139,7 +139,12 @@ fn measure_restart_with_100_000_blocks() {
     for policy in PolicyKind::ALL {
         let mut bed = Bed::new(policy, 1 << 40);
         bed.drop_all();
-        bed.config = CacheConfig { snapshot: SnapshotId([3; 32]), blocks, block_len: Arc::new(|_| 2000), ..bed.config };
+        bed.config = CacheConfig {
+            snapshot: SnapshotId([3; 32]),
+            blocks,
+            block_lens: Arc::new(|_: BlockIndex| 2000),
+            ..bed.config
+        };
         bed.segment_bytes = 1 << 30;
         bed.open();
         let begun = Instant::now();

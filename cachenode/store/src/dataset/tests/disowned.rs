@@ -188,7 +188,7 @@ fn a_search_in_steps_finds_each_disowned_block_once() {
     bed.config = CacheConfig {
         snapshot: SnapshotId([4; 32]),
         blocks: 2 * BLOCKS,
-        block_len: Arc::new(|_| 1),
+        block_lens: Arc::new(|_: BlockIndex| 1),
         ownership: Some(Arc::clone(&list) as Arc<dyn Ownership>),
         ..bed.config
     };

@@ -79,12 +79,134 @@ fn a_full_disk_pauses_admissions_costs_no_hit_and_is_tried_again() {
 }
 
 #[test]
-fn a_disk_too_small_for_the_slot_table_is_a_clear_error() {
+fn a_disk_too_small_for_the_slot_table_costs_one_dataset_its_cache() {
     let mount = Mount::new(&["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
-    let mut bed = Bed::at(mount.at.path(), PolicyKind::Nr, 1 << 30);
-    bed.config = CacheConfig { snapshot: SnapshotId([9; 32]), blocks: 10_000_000, ..bed.config };
-    let error = bed.store().dataset(bed.config.clone()).unwrap_err().to_string();
-    assert!(error.contains("open the slot table of dataset 0909") && error.contains("No space left"), "{error}");
+    let bed = Bed::at(mount.at.path(), PolicyKind::Nr, 1 << 30);
+    let large = CacheConfig { snapshot: SnapshotId([9; 32]), blocks: 10_000_000, ..bed.config.clone() };
+    let cache = bed.store().dataset(large).unwrap();
+    assert!(!put(&cache, 1) && !get(&cache, 1));
+    assert!(cache.usage().degraded.is_some());
+    bed.put_all([1]);
+    assert!(bed.get(1) && bed.cache().usage().degraded.is_none(), "the other dataset has its cache");
+}
+
+/// Two datasets in one store, each with all of `blocks`.
+fn with_another(bed: &Bed, blocks: std::ops::Range<u32>) -> CacheConfig {
+    let other = CacheConfig { snapshot: SnapshotId([2; 32]), ..bed.config.clone() };
+    let cache = bed.store().dataset(other.clone()).unwrap();
+    for block in blocks {
+        assert!(bed.get(block) || bed.put(block));
+        assert!(get(&cache, block) || put(&cache, block));
+    }
+    other
+}
+
+#[test]
+fn a_store_on_a_disk_that_is_read_only_from_the_start_serves_what_is_there() {
+    let images = tempfile::tempdir().unwrap();
+    let image = images.path().join("image");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    run(Command::new("mkfs.ext4").arg("-q").arg(&image));
+    let mount = Mount::new(&["-o", "loop", image.to_str().unwrap()]);
+    for policy in [PolicyKind::Nr, PolicyKind::Lru] {
+        run(Command::new("mount").args(["-o", "remount,rw"]).arg(mount.at.path()));
+        let mut bed = Bed::at(mount.at.path(), policy, 1 << 30);
+        let other = with_another(&bed, 0..20);
+        bed.close();
+        run(Command::new("mount").args(["-o", "remount,ro"]).arg(mount.at.path()));
+        for _ in 0..2 {
+            bed.open();
+            let cache = bed.store().dataset(other.clone()).unwrap();
+            assert!(cache.wait_rebuilt(TIMEOUT));
+            assert_eq!(bed.hits(0..20), 20);
+            assert!((0..20).all(|block| get(&cache, block)));
+            assert_eq!(bed.cache().usage().degraded, Some("disk read-only"));
+            assert!(try_put(&bed, 30).is_none_or(|done| done.is_err()) && !bed.get(30));
+            // A dataset that has nothing there is served without a cache.
+            let new = bed.store().dataset(CacheConfig { snapshot: SnapshotId([3; 32]), ..other.clone() }).unwrap();
+            assert!(new.usage().degraded.is_some() && !put(&new, 1));
+            drop((cache, new));
+            bed.drop_all();
+        }
+    }
+    // An empty folder cannot become a cache: the store has none.
+    let config = StoreConfig::new(mount.at.path().join("lost+found"));
+    let store = Store::open(config, Arc::default()).unwrap();
+    let bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    let cache = store.dataset(bed.config.clone()).unwrap();
+    assert!(!store.has_folder() && cache.usage().degraded.is_some() && !put(&cache, 1) && !get(&cache, 1));
+    assert_eq!(store.datasets().unwrap().len(), 1, "the open one");
+    store.close().unwrap();
+}
+
+#[test]
+fn a_segment_that_cannot_be_opened_costs_its_blocks_and_no_others() {
+    let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    bed.drop_all();
+    bed.segment_bytes = 64 << 10;
+    bed.open();
+    let other = with_another(&bed, 1..15);
+    bed.put_all(17..31);
+    assert!(bed.segment_files().len() > 3);
+    let spoil: [&dyn Fn(&Path); 3] = [
+        &|segment| fs::create_dir(segment).unwrap(),
+        &|segment| std::os::unix::fs::symlink("/nowhere", segment).unwrap(),
+        &|segment| drop(std::os::unix::net::UnixListener::bind(segment).unwrap()),
+    ];
+    for spoil in spoil {
+        let segment = bed.segment_file(bed.place(1));
+        let of_segment = |block: &u32| bed.segment_file(bed.place(*block)) == segment;
+        let (lost, kept): (Vec<u32>, Vec<u32>) = (1..15).chain(17..31).partition(of_segment);
+        assert!(!lost.is_empty() && !kept.is_empty());
+        bed.close();
+        fs::remove_file(&segment).unwrap();
+        // A path within the limit of a socket's.
+        std::env::set_current_dir(segment.parent().unwrap()).unwrap();
+        spoil(Path::new(segment.file_name().unwrap()));
+        std::env::set_current_dir("/").unwrap();
+        bed.open();
+        assert_eq!((bed.hits(lost.iter().copied()), bed.hits(kept.iter().copied())), (0, kept.len()));
+        assert_eq!(bed.cache().usage().used_bytes, bytes_in(kept.iter().copied()));
+        let cache = bed.store().dataset(other.clone()).unwrap();
+        assert!(cache.wait_rebuilt(TIMEOUT) && (1..15).all(|block| get(&cache, block)));
+        drop(cache);
+        // They are kept again, and a later start finds nothing wrong.
+        bed.put_all(lost);
+        bed.close();
+        let _ = fs::remove_dir(&segment);
+        bed.open();
+        assert_eq!(bed.hits((1..15).chain(17..31)), 28);
+    }
+    assert_eq!(bed.counters.write_errors.get(), 0);
+}
+
+/// A page of the table that the file no longer has fails as one in a bad sector does.
+#[test]
+fn a_part_of_the_slot_table_that_the_disk_loses_costs_hits_until_a_restart_and_no_process() {
+    for policy in [PolicyKind::Nr, PolicyKind::Lru] {
+        let mut bed = Bed::new(policy, 1 << 30);
+        let other = with_another(&bed, 0..10);
+        bed.put_all(500..520);
+        let cache = bed.store().dataset(other).unwrap();
+        let table = fs::OpenOptions::new().read(true).write(true).open(bed.slots_file()).unwrap();
+        table.set_len(8192).unwrap();
+        // Slots 512 and up are lost.
+        assert_eq!((bed.hits(500..512), bed.hits(512..520), bed.hits(0..10)), (12, 0, 10), "{policy}");
+        assert!((0..10).all(|block| get(&cache, block)));
+        assert!(cache.usage().degraded.is_none() && bed.cache().usage().degraded.is_none());
+        if policy == PolicyKind::Nr {
+            // They are kept again, once.
+            bed.put_all(512..520);
+            assert_eq!(bed.hits(500..520), 20);
+            assert!((512..520).all(|block| !bed.put(block)));
+        }
+        drop(cache);
+        bed.drop_all();
+        bed.open();
+        assert_eq!(bed.hits(0..1000), 30, "the index knows them");
+        assert_eq!(bed.cache().usage().used_bytes, bytes_in((0..10).chain(500..520)));
+        bed.close();
+    }
 }
 
 #[test]

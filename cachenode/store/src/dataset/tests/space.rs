@@ -10,7 +10,7 @@ const EXTENT: u64 = 8192;
 
 fn open(folder: &Path, reservation_bytes: u64, evicts: bool) -> (Space, Allocator) {
     let abilities = Abilities { direct: false, free: true };
-    Space::open(folder.to_owned(), abilities, 1 << 30, reservation_bytes, evicts).unwrap()
+    Space::open(Some(folder.to_owned()), abilities, 1 << 30, reservation_bytes, evicts).unwrap()
 }
 
 fn allocate(space: &Space, allocator: &mut Allocator, records: usize) -> Vec<Place> {
@@ -78,7 +78,7 @@ fn evicting_the_newest_blocks_keeps_the_room_on_the_disk_within_its_bound() {
     let mut bed = Bed::new(PolicyKind::Lru, 32 << 20);
     bed.drop_all();
     bed.segment_bytes = 1 << 30;
-    bed.config.block_len = Arc::new(|_| 65_536);
+    bed.config.block_lens = Arc::new(|_: BlockIndex| 65_536);
     bed.open();
     let data = vec![7; 65_536];
     let put = |block| {
@@ -115,7 +115,7 @@ fn measure_writes_that_evict() {
             bed.config = CacheConfig {
                 snapshot: SnapshotId([3; 32]),
                 blocks: 100_000,
-                block_len: Arc::new(move |_| len),
+                block_lens: Arc::new(move |_: BlockIndex| len),
                 reservation_bytes: if policy == PolicyKind::Nr { 1 << 40 } else { reservation_bytes },
                 policy,
                 ..bed.config

@@ -1,0 +1,38 @@
+//! The bytes that a manifest is read from.
+
+use std::ops::Range;
+
+/// The bytes of a manifest. They never change, but some of them may be lost: a disk can fail to read a page of a mapped
+/// file. What is lost reads as anything. It is counted before it can be seen.
+pub trait ManifestBytes: AsRef<[u8]> {
+    /// How often bytes were lost so far.
+    fn losses(&self) -> u32 {
+        0
+    }
+
+    /// Tries to get lost bytes of these ranges back. True if they may be read again.
+    fn read_again(&self, _ranges: &[Range<usize>]) -> bool {
+        false
+    }
+
+    /// The bytes of this range will be read soon. A hint.
+    fn will_read(&self, _range: Range<usize>) {}
+}
+
+impl ManifestBytes for Vec<u8> {}
+
+impl ManifestBytes for [u8] {}
+
+impl<T: ManifestBytes + ?Sized> ManifestBytes for &T {
+    fn losses(&self) -> u32 {
+        (**self).losses()
+    }
+
+    fn read_again(&self, ranges: &[Range<usize>]) -> bool {
+        (**self).read_again(ranges)
+    }
+
+    fn will_read(&self, range: Range<usize>) {
+        (**self).will_read(range);
+    }
+}
