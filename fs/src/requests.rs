@@ -129,7 +129,7 @@ impl Requests {
         }
         if format != FORMAT {
             if format != [0; FORMAT.len()] {
-                warn!("the requests that an earlier larderd left are in an unknown format: their readers hang");
+                warn!("an earlier larderd left requests in an unknown format: delete the pods that hang");
             }
             file.set_len(0)?;
             file.set_len(TABLE_AT)?;

@@ -104,7 +104,7 @@ pub const METRICS: &[Metric] = &[
     counter(
         "store_disowned_total",
         "blocks",
-        "blocks that left for others because another node owns them since the list of nodes changed",
+        "blocks evicted to make room for others, because another node owns them since the list of nodes changed",
     ),
     counter("store_evicted_total", "blocks", "blocks evicted by the policy; always 0 with nr"),
     counter(
@@ -122,14 +122,14 @@ pub const METRICS: &[Metric] = &[
     counter(
         "store_write_errors_total",
         "failures",
-        "failures of the disk to write a block or free its room: full, read-only or gone",
+        "writes of blocks, or attempts to free their room, that failed: the disk is full, read-only or gone, or has less than `--keep-free` left",
     ),
     gauge("store_blocks", "blocks", "blocks in the store"),
     gauge("store_capacity_bytes", "bytes", "the dataset's reservation"),
     gauge(
         "store_degraded",
         "datasets",
-        "datasets whose cache admits nothing because the disk fails or is full; `cache.degraded` in stats.json says why",
+        "datasets whose cache admits nothing because the disk fails, is full, or has less than `--keep-free` left; `cache.degraded` in stats.json says why",
     ),
     gauge("store_used_bytes", "bytes", "bytes of the dataset in the store"),
     gauge(

@@ -5,7 +5,8 @@
 //! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets; [`Extent`] converts
 //! between a dataset's bytes, which policies count, and the bytes that they take on the disk, which the budget counts.
 //!
-//! Invariants: what an open dataset was promised stays promised, and so does what was promised to a dataset that a connection
+//! Invariants: what an open dataset was promised stays promised (but that of a shared dataset without a stated size follows the
+//! list of nodes, see `follow_owned`), and so does what was promised to a dataset that a connection
 //! shows: a restart may have made it forget that it is open, until the keeper has offered the connection again. If a smaller
 //! budget cannot hold all promises, each dataset uses the same part of its own. A closed dataset keeps its blocks until their room
 //! is needed; the one that was unused for longest is released first.
@@ -277,7 +278,7 @@ impl Claim<'_> {
             }
             if differs {
                 let wanted = format_args!("{:?}, {:?}", self.spec.cache_bytes, self.spec.policy);
-                warn!(source = self.spec.source, what, has, %wanted, "the dataset is in use with another setting, which stays");
+                warn!(source = self.spec.source, what, has, %wanted, "a volume states another setting than the open dataset, which keeps its own");
             }
         }
         Ok(())

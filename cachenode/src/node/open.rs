@@ -294,13 +294,13 @@ pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest, user: Use
             source = request.spec.source,
             what,
             has,
-            "the dataset is open with another setting, which stays"
+            "a volume states another setting than the open dataset, which keeps its own"
         );
     }
     check_placement(open, request).or_else(|error| match user {
         User::Mount => Err(error),
         User::Connection => {
-            warn!(dataset = open.name(), source = request.spec.source, %error, "the connection is served all the same");
+            warn!(dataset = open.name(), source = request.spec.source, %error, "a volume states another placement than the open dataset: it is served with the dataset's");
             Ok(())
         }
     })

@@ -14,7 +14,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Less than the stated part of the disk is free.
 #[derive(Debug, thiserror::Error)]
-#[error("less than {percent} % of the disk is free, which the cache leaves to others (--keep-free)")]
+#[error("less than {percent} % of the disk is free (--keep-free): nothing more is cached")]
 pub(crate) struct TooLittleFree {
     percent: u8,
 }

@@ -25,7 +25,8 @@ pub(crate) struct MountArgs {
     /// The cache folder. Default: ~/.cache/larder/store. One process serves all mounts that use the same cache.
     #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
-    /// Bytes of the dataset to cache. Default: all of it, if that leaves a fifth of the disk's free space.
+    /// Bytes of the dataset to cache. Default: all of it, or with a placement
+    /// other than local what this node owns of it, if that leaves a fifth of the disk's free space.
     /// On disk each file takes up to 5 KiB more.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) cache_size: Option<u64>,

@@ -23,7 +23,7 @@ fn less_than_wanted(cache: &CacheStats) -> String {
     if cache.wanted_bytes <= cache.capacity_bytes {
         return String::new();
     }
-    format!("; {} wanted, for which the cache has no room", show_bytes(cache.wanted_bytes))
+    format!("; wants {}, more than the cache has room for", show_bytes(cache.wanted_bytes))
 }
 
 /// The state of a mount. The hit ratio covers the time since `before`, or since the mount began.
