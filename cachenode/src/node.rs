@@ -153,13 +153,14 @@ impl Node {
     async fn follow_members(self: &Arc<Self>, mut members: Membership) {
         let follow = async {
             while members.changed().await.is_ok() {
-                tokio::time::sleep(MEMBERS_SETTLE).await;
-                members.mark_unchanged();
-                let _opening = self.opening.lock().await;
-                let node = Arc::clone(self);
-                let followed = tokio::task::spawn_blocking(move || node.follow_owned()).await;
-                if let Err(error) = followed.map_err(NodeError::from).and_then(|followed| followed) {
-                    warn!(%error, "reservations do not follow the list of nodes");
+                loop {
+                    tokio::time::sleep(MEMBERS_SETTLE).await;
+                    members.mark_unchanged();
+                    let _opening = self.opening.lock().await;
+                    let node = Arc::clone(self);
+                    if tokio::task::spawn_blocking(move || node.follow_owned()).await.unwrap_or(true) {
+                        break;
+                    }
                 }
             }
             // The watcher has stopped. The last list stays.
@@ -168,11 +169,19 @@ impl Node {
         self.stopping.run_until_cancelled(follow).await;
     }
 
-    fn follow_owned(&self) -> Result<(), NodeError> {
-        let mut owned: Vec<_> = self.open.all().into_iter().filter_map(|it| Some((it.owned_bytes()?, it))).collect();
+    /// False if some could not follow yet: it is not known what their caches hold before a rebuild has counted it.
+    fn follow_owned(&self) -> bool {
+        let (counted, rebuilding): (Vec<_>, Vec<_>) =
+            self.open.all().into_iter().partition(|dataset| !dataset.cache_usage().rebuilding);
+        let mut owned: Vec<_> = counted.into_iter().filter_map(|it| Some((it.owned_bytes()?, it))).collect();
         // Those that give room back come first.
         owned.sort_by_key(|(bytes, dataset)| *bytes > dataset.cache_usage().capacity_bytes);
-        owned.iter().try_for_each(|(bytes, dataset)| self.budget().follow_owned(dataset, *bytes))
+        for (bytes, dataset) in owned {
+            if let Err(error) = self.budget().follow_owned(&dataset, bytes) {
+                warn!(dataset = dataset.name(), %error, "the reservation does not follow the list of nodes");
+            }
+        }
+        rebuilding.is_empty()
     }
 
     fn budget(&self) -> Budget<'_> {
@@ -213,7 +222,7 @@ impl Node {
         }
         if let Some(open) = self.open.join(&found.id, user) {
             check_settings(&open, request, user)?;
-            renew(&open, found.origin, given_token(request)?);
+            renew(&open, found.origin, self.token(request)?);
             if user == User::Connection {
                 let (dataset, id) = (Arc::clone(open.dataset()), found.id);
                 tokio::task::spawn_blocking(move || dataset.hold(&id)).await?;
@@ -279,7 +288,7 @@ impl Node {
     pub fn renew(&self, id: &str, request: &DatasetRequest) -> Result<(), NodeError> {
         let Some(open) = self.open.join(id, User::Mount) else { return Ok(()) };
         let origin = self.finder.origin(open.manifest(), request)?;
-        renew(&open, origin, given_token(request)?);
+        renew(&open, origin, self.token(request)?);
         Ok(())
     }
 

@@ -119,8 +119,8 @@ impl Sharing {
     }
 
     /// Presents and expects `token` from now on.
-    pub fn replace_token(&self, token: Token) {
-        *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token);
+    pub fn replace_token(&self, token: Option<Token>) {
+        *self.token.write().unwrap_or_else(PoisonError::into_inner) = token;
     }
 
     fn view(&self) -> View {

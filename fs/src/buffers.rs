@@ -24,6 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fuser::{BackgroundSession, Filesystem, Session};
+use tracing::error;
 
 use crate::requests::{BUFFER_BYTES, Requests};
 
@@ -73,7 +74,8 @@ pub(crate) fn open<T>(open: impl FnOnce() -> T) -> T {
 }
 
 /// Starts the threads of a session that [`open`] opened, with their buffers in `requests`, if there are any. Waits until each
-/// has its buffer. Errors: a thread cannot be started, or the program's allocator is another.
+/// has its buffer. Errors: the session cannot be started, or the program's allocator is another. Ends the process if only some of
+/// its threads can be started: they would serve the connection for ever, and no other could be; the next process takes all over.
 pub(crate) fn spawn<F: Filesystem>(
     session: Session<F>,
     threads: usize,
@@ -86,12 +88,7 @@ pub(crate) fn spawn<F: Filesystem>(
         };
     }
     let _starting = lock(&ONE_AT_A_TIME);
-    let mut starting = lock(&STARTING);
-    if starting.is_some() {
-        return Err(io::Error::other("the threads of another session could not be started; restart larderd"));
-    }
-    *starting = Some(Starting { requests, threads, placed: 0 });
-    drop(starting);
+    *lock(&STARTING) = Some(Starting { requests, threads, placed: 0 });
     let session = match session.spawn() {
         Ok(session) => session,
         Err(error) => {
@@ -104,7 +101,10 @@ pub(crate) fn spawn<F: Filesystem>(
         // It ends after its threads. If one of them has no buffer yet, that one was never started, and others that were may
         // still be without one: nothing else may start.
         if session.guard.is_finished() {
-            return Err(io::Error::other("the threads of the session cannot be started"));
+            error!(
+                "some threads of a FUSE session cannot be started: ending, so that the next larderd serves its connection"
+            );
+            std::process::abort();
         }
         starting = PLACED.wait_timeout(starting, POLL).unwrap_or_else(PoisonError::into_inner).0;
     }

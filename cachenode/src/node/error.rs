@@ -67,7 +67,9 @@ pub enum NodeError {
     #[error("this node does not share its cache (larderd --peers)")]
     NoPeers,
     /// The cache is promised to other datasets.
-    #[error("the cache has no room for {wanted} bytes: {free} of {budget} are not promised to other datasets; request less with --cache-size, or restart larderd with a larger --cache-size")]
+    #[error(
+        "the cache has no room for {wanted} bytes: {free} of {budget} are not promised to other datasets; request less with --cache-size, or restart larderd with a larger --cache-size"
+    )]
     NoRoom {
         /// Bytes requested.
         wanted: u64,

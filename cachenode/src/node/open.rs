@@ -334,7 +334,7 @@ pub(super) fn check_placement(open: &Dataset, request: &DatasetRequest) -> Resul
 /// Makes an open dataset use credentials that were just checked: those of its first user may have been replaced since.
 pub(super) fn renew(open: &Dataset, origin: Arc<dyn Origin>, token: Option<Token>) {
     open.replace_origin(origin);
-    if let (Some(sharing), Some(token)) = (open.sharing(), token) {
+    if let Some(sharing) = open.sharing() {
         sharing.replace_token(token);
     }
 }

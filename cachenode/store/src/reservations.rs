@@ -99,7 +99,11 @@ impl From<DatasetRow> for Known {
 
 /// All datasets of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Reservations(Mutex<HashMap<SnapshotId, Known>>);
+pub(crate) struct Reservations {
+    known: Mutex<HashMap<SnapshotId, Known>>,
+    /// Held over a write, so that of two changes at once the file has both. Reading what is known waits for no disk.
+    writing: Mutex<()>,
+}
 
 impl Reservations {
     /// Reads the files of the datasets whose folders these are; for those without a usable one, the rows of the index.
@@ -113,7 +117,7 @@ impl Reservations {
             let known = read(&file_in(&folder)).or_else(|| row.map(Known::from)).unwrap_or_default();
             (snapshot, known)
         });
-        Self(Mutex::new(known.collect()))
+        Self { known: Mutex::new(known.collect()), writing: Mutex::default() }
     }
 
     pub(crate) fn get(&self, snapshot: &SnapshotId) -> Option<Known> {
@@ -123,16 +127,22 @@ impl Reservations {
     /// Changes what is known of a dataset, and writes it to `folder` so that it outlives a power loss; returns what is known now.
     /// Blocks on the disk. If that fails, or there is no folder, the change is in memory only.
     pub(crate) fn put(&self, snapshot: &SnapshotId, folder: Option<&Path>, change: impl FnOnce(&mut Known)) -> Known {
-        // The lock is held over the write: of two changes at once, the file has both.
-        let mut all = self.lock();
-        let known = all.entry(*snapshot).or_default();
-        change(known);
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = {
+            let mut all = self.lock();
+            let known = all.entry(*snapshot).or_default();
+            change(known);
+            known.clone()
+        };
         if let Some(folder) = folder
-            && let Err(error) = write_whole(&file_in(folder), &encode(known))
+            && let Err(error) = write_whole(&file_in(folder), &encode(&known))
         {
             warn!(dataset = known.name, %error, "cannot write a reservation: after a restart the dataset may get another one");
+            // Better none than one that says that no connection serves the dataset: a start then keeps it for every mount that has
+            // a manifest.
+            let _ = std::fs::remove_file(file_in(folder));
         }
-        known.clone()
+        known
     }
 
     /// Changes what is known of a dataset in memory. The next [`put`](Self::put) writes it.
@@ -152,7 +162,7 @@ impl Reservations {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -140,8 +140,9 @@ impl Slots {
             written => written?,
         }
         if self.is_damaged() {
-            // The page can be read now, and the mapping may still show zeros in its place.
-            self.map.map_again(page as usize..page as usize + 4096)?;
+            // The page can be read now, and the mapping may still show zeros in its place. If so, and it stays that way, the block is
+            // missing until the next start.
+            let _ = self.map.map_again(page as usize..page as usize + 4096);
         }
         Ok(())
     }

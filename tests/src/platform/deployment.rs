@@ -52,12 +52,13 @@ fn apply(cluster: &Cluster, lines: &str) {
     std::fs::create_dir(&ours).unwrap();
     // A test may run on a disk that is almost full.
     let text = format!(
-        "resources: [../deploy]
+        r#"resources: [../deploy]
 {lines}
 patches:
   - target: {{kind: DaemonSet, name: larderd}}
-    patch: '[{{op: add, path: /spec/template/spec/containers/0/args/-, value: --keep-free=0%}}]'
-"
+    patch: |
+      - {{op: add, path: /spec/template/spec/containers/0/args/-, value: "--keep-free=0%"}}
+"#
     );
     std::fs::write(ours.join("kustomization.yaml"), text).unwrap();
     cluster.kubectl_ok(&["apply", "-k", ours.to_str().unwrap()]);

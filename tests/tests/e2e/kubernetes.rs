@@ -95,14 +95,16 @@ fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart()
         platform.source("set"),
         platform.endpoint()
     );
-    let mut manifests = datasets + &platform.secret(own);
+    // What an inline volume shows is read with larderd's own keys.
+    let own_keys = platform.secret("larder-system").replace("name: origin", "name: larder-origin");
+    let mut manifests = datasets + &own_keys + &platform.secret(own);
     for team in [team_a, team_b] {
         // Each team knows the secret: what it may mount must not depend on that.
         manifests += &(platform.namespace_manifest(team) + &platform.secret(team));
     }
     cluster.apply(&manifests);
     // The kubelet updates a ConfigMap in running pods within a minute or two; a new pod has it at once.
-    cluster.kubectl_ok(&["rollout", "restart", "-n", "larder-system", "daemonset/larder-csi"]);
+    cluster.kubectl_ok(&["rollout", "restart", "-n", "larder-system", "daemonset/larder-csi", "daemonset/larderd"]);
     platform.wait_until_ready();
     let inline = |attributes: &str| {
         format!(
@@ -168,7 +170,7 @@ fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart()
     }
     platform.delete_readers();
     platform.assert_clean(1);
-    cluster.kubectl_ok(&["delete", "configmap", "larder-datasets", "-n", "larder-system"]);
+    cluster.kubectl_ok(&["delete", "configmap/larder-datasets", "secret/larder-origin", "-n", "larder-system"]);
 }
 
 /// The programs that are killed.
