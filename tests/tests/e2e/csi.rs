@@ -234,7 +234,7 @@ fn volumes_that_state_other_sizes_and_policies_are_served_with_those_of_the_firs
     }
     let log = larderd.log();
     for what in ["cache size", "policy"] {
-        let noted = |line: &&str| line.contains("another setting, which stays") && line.contains(what);
+        let noted = |line: &&str| line.contains("another setting than the open dataset") && line.contains(what);
         assert!(log.lines().any(|line| noted(&line)), "{log}");
     }
 }
