@@ -134,10 +134,14 @@ impl Folder {
         self.datasets().join(snapshot.to_string())
     }
 
-    /// The snapshots that have a folder.
+    /// The snapshots that have a folder. None if somebody has deleted all of them.
     pub(crate) fn snapshots(&self) -> io::Result<Vec<SnapshotId>> {
         let mut found = Vec::new();
-        for entry in std::fs::read_dir(self.datasets())? {
+        let entries = match std::fs::read_dir(self.datasets()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            entries => entries?,
+        };
+        for entry in entries {
             if let Some(snapshot) = entry?.file_name().to_str().and_then(parse_snapshot) {
                 found.push(snapshot);
             }
