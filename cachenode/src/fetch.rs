@@ -3,7 +3,8 @@
 //!
 //! A block that is fetched is *in flight*: a task requests it, hands it to its waiters as soon as its bytes are there
 //! (`receive`), then writes it to the store if the policy admits it (`keep`), which may take the store a while after a restart.
-//! The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds it in one of the three, and never causes a second GET.
+//! The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds it in one of
+//! the three, and never causes a second GET.
 //! The fetch of a packed file includes its neighbours as long as the store has room for them. Readers in order are read ahead
 //! of (`ahead`).
 //!

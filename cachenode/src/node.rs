@@ -153,14 +153,16 @@ impl Node {
     async fn follow_members(self: &Arc<Self>, mut members: Membership) {
         let follow = async {
             while members.changed().await.is_ok() {
-                loop {
+                tokio::time::sleep(MEMBERS_SETTLE).await;
+                // Before a rebuild has counted it, it is not known what a cache holds.
+                while self.open.all().iter().any(|dataset| dataset.cache_usage().rebuilding) {
                     tokio::time::sleep(MEMBERS_SETTLE).await;
-                    members.mark_unchanged();
-                    let _opening = self.opening.lock().await;
-                    let node = Arc::clone(self);
-                    if tokio::task::spawn_blocking(move || node.follow_owned()).await.unwrap_or(true) {
-                        break;
-                    }
+                }
+                members.mark_unchanged();
+                let _opening = self.opening.lock().await;
+                let node = Arc::clone(self);
+                if let Err(error) = tokio::task::spawn_blocking(move || node.follow_owned()).await {
+                    warn!(%error, "reservations do not follow the list of nodes");
                 }
             }
             // The watcher has stopped. The last list stays.
@@ -169,11 +171,10 @@ impl Node {
         self.stopping.run_until_cancelled(follow).await;
     }
 
-    /// False if some could not follow yet: it is not known what their caches hold before a rebuild has counted it.
-    fn follow_owned(&self) -> bool {
-        let (counted, rebuilding): (Vec<_>, Vec<_>) =
-            self.open.all().into_iter().partition(|dataset| !dataset.cache_usage().rebuilding);
-        let mut owned: Vec<_> = counted.into_iter().filter_map(|it| Some((it.owned_bytes()?, it))).collect();
+    /// Leaves out what is being rebuilt: it was opened after the list had changed.
+    fn follow_owned(&self) {
+        let counted = self.open.all().into_iter().filter(|dataset| !dataset.cache_usage().rebuilding);
+        let mut owned: Vec<_> = counted.filter_map(|it| Some((it.owned_bytes()?, it))).collect();
         // Those that give room back come first.
         owned.sort_by_key(|(bytes, dataset)| *bytes > dataset.cache_usage().capacity_bytes);
         for (bytes, dataset) in owned {
@@ -181,7 +182,6 @@ impl Node {
                 warn!(dataset = dataset.name(), %error, "the reservation does not follow the list of nodes");
             }
         }
-        rebuilding.is_empty()
     }
 
     fn budget(&self) -> Budget<'_> {

@@ -34,6 +34,18 @@ fn list_a_dataset(rig: &Rig) {
     std::fs::write(rig.path("datasets.yaml"), text).unwrap();
 }
 
+/// The answer that a dataset is ready.
+fn prepared(mount: String) -> Outcome {
+    Outcome::Prepared(larder_daemon_api::v1::Prepared {
+        mount,
+        name: "a set".to_owned(),
+        snapshot: "5a".repeat(32),
+        files: 7,
+        bytes: 7_000,
+        served: false,
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rotated_credentials_outlive_larderd_and_the_plugin() {
     let mut rig = Rig::new();
@@ -125,14 +137,7 @@ async fn a_pod_that_may_read_what_larderd_may_not_is_refused_in_words() {
     let driver = rig.driver().await;
     rig.fake.answer(|dataset| match &dataset.credentials {
         None => Err(Status::permission_denied("access to the bucket is denied")),
-        Some(_) => Ok(Outcome::Prepared(larder_daemon_api::v1::Prepared {
-            mount: mount_of(&dataset.source),
-            name: "a set".to_owned(),
-            snapshot: "5a".repeat(32),
-            files: 7,
-            bytes: 7_000,
-            served: false,
-        })),
+        Some(_) => Ok(prepared(mount_of(&dataset.source))),
     });
     let refused = driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
@@ -158,14 +163,7 @@ async fn a_pods_key_for_another_account_opens_no_mount() {
     // The pod's key leads to data that larderd, with its own, does not mean by this URL.
     rig.fake.answer(|dataset| {
         let place = if dataset.credentials.is_some() { "elsewhere" } else { "" };
-        Ok(Outcome::Prepared(larder_daemon_api::v1::Prepared {
-            mount: mount_of(&format!("{}{place}", dataset.source)),
-            name: "a set".to_owned(),
-            snapshot: "5a".repeat(32),
-            files: 7,
-            bytes: 7_000,
-            served: false,
-        }))
+        Ok(prepared(mount_of(&format!("{}{place}", dataset.source))))
     });
     let refused = driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
