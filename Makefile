@@ -47,12 +47,12 @@ unit:
 	cargo nextest run --workspace --lib --bins -E 'not (package(larder-bench) and test(quickstart::tests))'
 
 e2e: tools build
-	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit $(ARGS)
+	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-controller -p larder-controller-api $(ARGS)
 
 # The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases.
 soak: tools
 	cargo build --release --workspace --bins --tests
-	LARDER_TEST_SCALE=$(or $(SCALE),10) cargo nextest run --profile soak --release -p larder-e2e -p larder-store \
+	LARDER_TEST_SCALE=$(or $(SCALE),10) cargo nextest run --profile soak --release -p larder-e2e -p larder-store -p larder-controller \
 		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated/)'
 
 doc: packages
@@ -71,7 +71,7 @@ fuzz: tools
 packages:
 	.ci/install-packages build
 
-# What testing needs as well: nextest, cargo-fuzz, MinIO, Ceph, Kubernetes.
+# What testing needs as well: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes.
 tools:
 	.ci/install-packages test
 

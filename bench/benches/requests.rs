@@ -1,9 +1,8 @@
-//! What larderd takes for a request, without the kernel's part: this benchmark plays the kernel, over a socket that keeps
-//! messages apart as `/dev/fuse` does.
+//! The time that larderd takes for a request, without the kernel's part: this benchmark plays the kernel.
 #![expect(missing_docs, reason = "criterion's macros make functions without them")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,57 +15,23 @@ use larder_fs::connection::{ServeConfig, serve};
 use larder_import::write_manifest;
 use larder_origin::OriginConfig;
 use larder_store::{Store, StoreConfig, StoreCounters};
+use larder_testkit::kernel::{GETATTR, Kernel, LOOKUP, READDIRPLUS, ROOT, init, read, request};
 use rustix::fs::MemfdFlags;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 #[global_allocator]
 static ALLOCATOR: RequestBuffers = RequestBuffers;
 
 /// Files in the one folder.
 const FILES: u32 = 200;
-/// `enum fuse_opcode`.
-const LOOKUP: u32 = 1;
-const GETATTR: u32 = 3;
-const INIT: u32 = 26;
-const READDIRPLUS: u32 = 44;
-/// The root's inode number.
-const ROOT: u64 = 1;
 /// Bytes that a READDIRPLUS may answer: room for all of the folder.
 const LISTING_BYTES: u32 = 128 << 10;
 
-fn words(numbers: &[u32]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
-}
-
-fn longs(numbers: &[u64]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
-}
-
-/// `struct fuse_in_header`, and what follows it.
-fn request(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
-    let header = [words(&[40 + body.len() as u32, opcode]), longs(&[7, node]), words(&[0; 4])];
-    [header.concat().as_slice(), body].concat()
-}
-
-/// `struct fuse_init_in` of protocol 7.40 with FUSE_DO_READDIRPLUS.
-fn init() -> Vec<u8> {
-    request(INIT, 0, &words(&[&[7, 40, 1 << 20, 1 << 13][..], &[0; 12]].concat()))
-}
-
-struct Kernel {
-    socket: OwnedFd,
-    answer: Vec<u8>,
-}
-
-impl Kernel {
-    /// Sends a request and gives the answer behind its header.
-    fn ask(&mut self, request: &[u8]) -> &[u8] {
-        rustix::net::send(&self.socket, request, SendFlags::NOSIGNAL).unwrap();
-        let (len, _) = rustix::net::recv(&self.socket, &mut self.answer, RecvFlags::empty()).unwrap();
-        let error = i32::from_ne_bytes(self.answer[4..8].try_into().unwrap());
-        assert_eq!(error, 0, "an errno");
-        &self.answer[16..len]
-    }
+/// Sends a request and returns the number of bytes in its answer, which is behind a header.
+fn ask(kernel: &Kernel, request: &[u8], answer: &mut [u8]) -> usize {
+    kernel.send(request);
+    let (_, error, len) = kernel.answer_into(answer);
+    assert_eq!(error, 0, "an errno");
+    len
 }
 
 fn requests(criterion: &mut Criterion) {
@@ -96,28 +61,25 @@ fn requests(criterion: &mut Criterion) {
         FetchConfig::DEFAULT,
     )
     .unwrap();
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (kernel, theirs) = Kernel::connect();
     let memory = rustix::fs::memfd_create("requests", MemfdFlags::CLOEXEC).unwrap();
     let config = ServeConfig { threads: 1, max_background: 16 };
     let serving = serve(dataset, theirs, &init(), memory.as_fd(), config).unwrap();
-    let mut kernel = Kernel { socket: ours, answer: vec![0; 1 << 20] };
-    // The answer to INIT.
-    rustix::net::recv(&kernel.socket, &mut kernel.answer, RecvFlags::empty()).unwrap();
+    assert_eq!(kernel.answer().0, 1, "the answer to INIT");
+    let mut answer = vec![0; 1 << 20];
 
     let mut group = criterion.benchmark_group("request");
-    let entry = kernel.ask(&request(LOOKUP, ROOT, b"all\0"));
-    let all = u64::from_ne_bytes(entry[..8].try_into().unwrap());
-    let look_up = request(LOOKUP, all, b"image-0000123.jpg\0");
-    group.bench_function("LOOKUP", |bencher| bencher.iter(|| kernel.ask(&look_up).len()));
-    let get_attr = request(GETATTR, all, &[0; 16]);
-    group.bench_function("GETATTR", |bencher| bencher.iter(|| kernel.ask(&get_attr).len()));
+    kernel.send(&request(LOOKUP, 7, ROOT, b"all\0"));
+    let all = u64::from_ne_bytes(kernel.answer().2[..8].try_into().unwrap());
+    let look_up = request(LOOKUP, 7, all, b"image-0000123.jpg\0");
+    group.bench_function("LOOKUP", |bencher| bencher.iter(|| ask(&kernel, &look_up, &mut answer)));
+    let get_attr = request(GETATTR, 7, all, &[0; 16]);
+    group.bench_function("GETATTR", |bencher| bencher.iter(|| ask(&kernel, &get_attr, &mut answer)));
 
-    // `struct fuse_read_in`: handle, offset, size, and what a folder's reader leaves empty.
-    let list = request(READDIRPLUS, all, &[longs(&[0, 0]), words(&[LISTING_BYTES, 0, 0, 0, 0, 0])].concat());
-    assert!(kernel.ask(&list).len() > FILES as usize * 150, "an entry has 152 bytes and its name");
+    let list = read(READDIRPLUS, 7, all, 0, LISTING_BYTES);
+    assert!(ask(&kernel, &list, &mut answer) > FILES as usize * 150, "an entry has 152 bytes and its name");
     group.throughput(Throughput::Elements(u64::from(FILES)));
-    group.bench_function("READDIRPLUS of 200 files", |bencher| bencher.iter(|| kernel.ask(&list).len()));
+    group.bench_function("READDIRPLUS of 200 files", |bencher| bencher.iter(|| ask(&kernel, &list, &mut answer)));
     group.finish();
 
     drop(kernel);

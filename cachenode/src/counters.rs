@@ -19,6 +19,8 @@ pub struct StatsCounters {
     pub read_bytes_origin: AtomicU64,
     pub read_bytes_peer: AtomicU64,
     pub peer_errors: AtomicU64,
+    pub peer_hedges: AtomicU64,
+    pub peer_hedges_won: AtomicU64,
     pub peer_served: AtomicU64,
     pub peer_served_bytes: AtomicU64,
     pub origin_gets: AtomicU64,
@@ -51,6 +53,8 @@ impl StatsCounters {
             ("fs_read_bytes_origin_total", &self.read_bytes_origin),
             ("fs_read_bytes_peer_total", &self.read_bytes_peer),
             ("fs_peer_errors_total", &self.peer_errors),
+            ("fs_peer_hedges_total", &self.peer_hedges),
+            ("fs_peer_hedges_won_total", &self.peer_hedges_won),
             ("fs_peer_served_total", &self.peer_served),
             ("fs_peer_served_bytes_total", &self.peer_served_bytes),
             ("fs_origin_gets_total", &self.origin_gets),
@@ -64,8 +68,10 @@ impl StatsCounters {
 }
 
 /// The store's counters over all of its datasets, by name.
-pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 10] {
+pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 12] {
     [
+        ("store_adopted_total", store.adopted.get()),
+        ("store_adopted_bytes_total", store.adopted_bytes.get()),
         ("store_admitted_total", store.admitted.get()),
         ("store_admitted_bytes_total", store.admitted_bytes.get()),
         ("store_refused_total", store.refused.get()),

@@ -3,7 +3,9 @@
 //! [`Dataset::read_now`] is the hot path: it answers from the store or the window and never waits. Reads that it cannot
 //! answer go to [`Dataset::read_later`], off the FUSE threads.
 
+mod adopting;
 mod description;
+mod lens;
 #[cfg(test)]
 mod tests;
 
@@ -13,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, BlockRange, File, FileIndex, ManifestError, PolicyKind};
+use larder_dataset::{BLOCK_BYTES, BlockPart, BlockRange, File, FileIndex, ManifestError, PolicyKind};
 use larder_origin::Origin;
-use larder_peers::{BlockBytes, Buffers, ReadError};
+use larder_peers::{BlockBytes, Buffers, ReadError, ReadRequest};
 use larder_store::{
-    BlockLens, CacheConfig, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Store, StoreCounters, StoreError,
+    CacheConfig, CacheUser, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Store, StoreCounters, StoreError,
     Usage,
 };
 use tokio::runtime::Handle;
@@ -28,9 +30,11 @@ use crate::manifest_file::MappedManifest;
 use crate::ownership::OwnedBlocks;
 use crate::sharing::Sharing;
 use crate::stats::{CacheStats, DatasetSummary, Stats};
-use crate::warm::Warmer;
+use crate::warm::list_part::WarmListPart;
+use crate::warm::{ListRefused, Warmer};
 
 use description::Description;
+use lens::ManifestLens;
 
 /// A dataset's part of the store.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +77,8 @@ thread_local! {
 pub struct Dataset {
     manifest: Arc<MappedManifest>,
     cache: Arc<DatasetCache>,
+    /// Another dataset of the snapshot may use the same cache.
+    _user: CacheUser,
     store_counters: Arc<StoreCounters>,
     fetcher: Arc<Fetcher>,
     sharing: Option<Arc<Sharing>>,
@@ -107,8 +113,8 @@ impl Dataset {
             policy: spec.policy,
             seed: spec.seed,
             block_lens: Arc::new(ManifestLens(Arc::clone(&manifest))),
-            ownership: owned.clone().map(|owned| owned as Arc<dyn Ownership>),
         })?;
+        let user = cache.join(owned.clone().map(|owned| owned as Arc<dyn Ownership>));
         let store_counters = Arc::clone(store.counters());
         let counters = Arc::new(StatsCounters::default());
         let fetcher = Arc::new(Fetcher::new(
@@ -124,6 +130,7 @@ impl Dataset {
             warmer: Warmer::new(Arc::clone(&manifest), Arc::clone(&fetcher)),
             manifest,
             cache,
+            _user: user,
             store_counters,
             fetcher,
             sharing,
@@ -154,9 +161,9 @@ impl Dataset {
         self.follows_owned.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes that this node owns, if the reservation follows them and the nodes are known. Reads the manifest.
-    pub(crate) fn owned_bytes(&self) -> Option<u64> {
-        self.owned.as_ref().filter(|_| self.follows_owned.load(Ordering::Relaxed))?.share_bytes()
+    /// The blocks that the reservation follows, if it does.
+    pub(crate) fn followed(&self) -> Option<&Arc<OwnedBlocks>> {
+        self.owned.as_ref().filter(|_| self.follows_owned.load(Ordering::Relaxed))
     }
 
     /// Changes its part of the store. Blocks on the disk.
@@ -169,6 +176,19 @@ impl Dataset {
         self.description.set_socket(socket);
     }
 
+    /// Why its listing could not be renewed for its newest mount, shown in the stats; where the list is of what is warmed first; and
+    /// what renews the listing, in words.
+    pub(crate) fn refreshed(&self, failure: Option<String>, order: PathBuf, renewal: String) {
+        self.description.set_refresh_failed(failure);
+        self.warmer.set_order(order);
+        self.fetcher.set_renewal(renewal);
+    }
+
+    /// Why its reservation is less than it wants, and what to do, shown in the stats.
+    pub(crate) fn set_shortage(&self, shortage: Option<String>) {
+        self.description.set_shortage(shortage);
+    }
+
     /// Fetches from `origin` from now on: the same data, with other credentials.
     pub fn replace_origin(&self, origin: Arc<dyn Origin>) {
         self.fetcher.replace_origin(origin);
@@ -177,6 +197,11 @@ impl Dataset {
     /// Writes down that a connection shows the dataset, so that a restart keeps its reservation. Blocks on the disk.
     pub fn hold(&self, connection: &str) {
         self.cache.hold(connection);
+    }
+
+    /// True while a connection that showed the dataset before the last restart has not come back and is not known to be gone.
+    pub(crate) fn awaits_connections(&self) -> bool {
+        self.cache.awaits_connections()
     }
 
     /// Notes that a connection shows the dataset no longer.
@@ -189,6 +214,11 @@ impl Dataset {
         self.warmer.start();
     }
 
+    /// Takes a part of a list of files to fill the store with.
+    pub fn warm_listed(&self, part: WarmListPart) -> Result<(), ListRefused> {
+        self.warmer.take(part)
+    }
+
     /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns false
     /// without calling it. Never waits for the network, takes no lock that readers share, allocates nothing.
     pub fn read_now(&self, file: &File<'_>, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {
@@ -197,13 +227,30 @@ impl Dataset {
             reply(&[]);
             return true;
         };
-        let Some(second) = parts.next() else { return self.read_part(&first, reply) };
+        let Some(second) = parts.next() else {
+            return self.in_store(&first, &mut reply) || {
+                let found = self.in_window(&first);
+                if let Some(bytes) = &found {
+                    self.fetcher.mark_read(&first);
+                    reply(bytes);
+                }
+                found.is_some()
+            };
+        };
         JOINED.with_borrow_mut(|joined| {
             joined.clear();
-            let complete = [first, second]
-                .into_iter()
-                .chain(parts)
-                .all(|part| self.read_part(&part, |bytes| joined.extend_from_slice(bytes)));
+            let mut from_window = false;
+            let complete = [first, second].into_iter().chain(parts).all(|part| {
+                self.in_store(&part, |bytes| joined.extend_from_slice(bytes)) || {
+                    let found = self.in_window(&part);
+                    from_window |= found.is_some();
+                    found.map(|bytes| joined.extend_from_slice(&bytes)).is_some()
+                }
+            });
+            // If a part is missing, all of them are read once more.
+            if complete && from_window {
+                file.parts(offset, u64::from(len)).for_each(|part| self.fetcher.mark_read(&part));
+            }
             if complete {
                 reply(joined);
             }
@@ -211,37 +258,38 @@ impl Dataset {
         })
     }
 
-    fn read_part(&self, part: &BlockPart, mut reply: impl FnMut(&[u8])) -> bool {
+    /// Answers from the store; false if the store does not have the block.
+    fn in_store(&self, part: &BlockPart, reply: impl FnMut(&[u8])) -> bool {
         self.fetcher.touched(part.block);
-        match self.cache.read(part.block, part.block_len, part.start, part.len, &mut reply) {
-            Lookup::Hit(()) => {
-                add(&self.counters.read_bytes_store, u64::from(part.len));
-                true
-            }
-            Lookup::Miss => match self.fetcher.in_window(part) {
-                Some(bytes) => {
-                    reply(&bytes);
-                    add(&self.counters.read_bytes_window, u64::from(part.len));
-                    true
-                }
-                None => false,
-            },
+        let found = self.cache.read(part.block, part.block_len, part.start, part.len, reply);
+        if matches!(found, Lookup::Hit(())) {
+            add(&self.counters.read_bytes_store, u64::from(part.len));
         }
+        matches!(found, Lookup::Hit(()))
+    }
+
+    fn in_window(&self, part: &BlockPart) -> Option<Bytes> {
+        self.fetcher.in_window(part).inspect(|_| add(&self.counters.read_bytes_window, u64::from(part.len)))
     }
 
     /// Answers a read, and fetches what is missing. Fails after at most the read deadline. Cancel-safe: the fetch continues.
     pub async fn read_later(&self, index: FileIndex, offset: u64, len: u32) -> Result<Bytes, FetchError> {
         let parts: Vec<BlockPart> = self.manifest.file(index)?.parts(offset, u64::from(len)).collect();
-        if let [part] = parts[..] {
-            return self.fetch_part(index, part).await;
-        }
-        let mut joined = Vec::with_capacity(len as usize);
-        for part in parts {
-            if !self.read_part(&part, |bytes| joined.extend_from_slice(bytes)) {
-                joined.extend_from_slice(&self.fetch_part(index, part).await?);
+        let bytes = match parts[..] {
+            [part] => self.fetch_part(index, part).await?,
+            _ => {
+                let mut joined = Vec::with_capacity(len as usize);
+                for &part in &parts {
+                    if !self.in_store(&part, |bytes| joined.extend_from_slice(bytes)) {
+                        joined.extend_from_slice(&self.fetch_part(index, part).await?);
+                    }
+                }
+                joined.into()
             }
-        }
-        Ok(joined.into())
+        };
+        // A read that fails is repeated, and needs all of its parts again.
+        parts.iter().for_each(|part| self.fetcher.mark_read(part));
+        Ok(bytes)
     }
 
     async fn fetch_part(&self, index: FileIndex, part: BlockPart) -> Result<Bytes, FetchError> {
@@ -265,14 +313,9 @@ impl Dataset {
         self.sharing.as_deref()
     }
 
-    /// A range of a block for a peer: from the store, in one of `buffers`, or as `Fetcher::fetch_for_peer` has it.
-    /// `forwarded`: no other peer may be asked. Cancel-safe.
-    pub async fn read_for_peer(
-        &self,
-        range: BlockRange,
-        forwarded: bool,
-        buffers: &Arc<Buffers>,
-    ) -> Result<BlockBytes, ReadError> {
+    /// A range of a block for a peer: from the store, in one of `buffers`, or as `Fetcher::fetch_for_peer` has it. Cancel-safe.
+    pub async fn read_for_peer(&self, request: &ReadRequest, buffers: &Arc<Buffers>) -> Result<BlockBytes, ReadError> {
+        let range = request.range;
         let BlockRange { block, start, len } = range;
         let index = self.manifest.file_of_block(block).map_err(|_| ReadError::NoSuchRange)?;
         let file = self.manifest.file(index).map_err(FetchError::from)?;
@@ -295,7 +338,12 @@ impl Dataset {
         }
         if found.is_none() {
             let part = BlockPart { block, block_len, start, len, file_offset };
-            found = self.fetcher.fetch_for_peer(index, part, forwarded).await?;
+            found = if request.cached_only {
+                let held = self.fetcher.held_for_peer(&part);
+                Some(held.ok_or_else(|| ReadError::unavailable("the node does not have the block"))?)
+            } else {
+                self.fetcher.fetch_for_peer(index, part, request.forwarded).await?
+            };
         }
         let bytes = found.ok_or_else(|| ReadError::unavailable("another node is sending the block to this node"))?;
         add(&self.counters.peer_served, 1);
@@ -328,6 +376,7 @@ impl Dataset {
         let usage = self.cache.usage();
         Stats {
             dataset: self.description.summary(),
+            listing: self.description.listing(self.fetcher.stale_advice(), self.sharing()),
             cache: CacheStats {
                 policy: usage.policy.to_string(),
                 capacity_bytes: usage.capacity_bytes,
@@ -335,6 +384,7 @@ impl Dataset {
                 used_bytes: usage.used_bytes,
                 blocks: usage.blocks_cached,
                 degraded: usage.degraded.map(str::to_owned),
+                shortage: (usage.capacity_bytes < usage.wanted_bytes).then(|| self.description.shortage()).flatten(),
             },
             warm: self.warmer.state(),
             process: self.description.process(),
@@ -374,19 +424,5 @@ impl Dataset {
     pub async fn drain(&self) {
         self.warmer.stop();
         self.fetcher.drain().await;
-    }
-}
-
-/// The lengths of blocks, as the manifest has them.
-struct ManifestLens(Arc<MappedManifest>);
-
-impl BlockLens for ManifestLens {
-    fn len_of(&self, block: BlockIndex) -> Option<u32> {
-        self.0.block_lens().len_of(block).ok()
-    }
-
-    fn in_order(&self) -> Box<dyn FnMut(BlockIndex) -> Option<u32> + '_> {
-        let mut lens = self.0.block_lens();
-        Box::new(move |block| lens.len_of(block).ok())
     }
 }

@@ -5,6 +5,7 @@
 //! (`receive`), then writes it to the store if the policy admits it (`keep`), which may take the store a while after a restart.
 //! The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds it in one of
 //! the three, and never causes a second GET.
+//! A block for which neither the store nor the window has room is read in pieces, each fetched for its reader alone.
 //! The fetch of a packed file includes its neighbours as long as the store has room for them. Readers in order are read ahead
 //! of (`ahead`).
 //!
@@ -24,6 +25,7 @@ mod purpose;
 mod receive;
 mod subscribers;
 mod table;
+mod warmed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +41,9 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
 
-use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, ReadAhead};
+use crate::ahead::{AHEAD_BLOCKS, AHEAD_BYTES, Begins, ReadAhead, Stream};
 use crate::counters::StatsCounters;
+use crate::extent::EXTENT_BYTES;
 use crate::manifest_file::MappedManifest;
 use crate::sharing::{Asker, Route, Sharing};
 
@@ -56,7 +59,7 @@ use table::{InFlightTable, StartedFetch};
 
 pub use config::FetchConfig;
 pub use error::FetchError;
-pub(crate) use outcome::Tier;
+pub(crate) use outcome::{Tier, Warmed};
 
 /// Memory for the largest possible fetch: an extent, and a block that begins at its end.
 const FETCH_BYTES_LEAST: u64 = 8 << 20;
@@ -71,19 +74,6 @@ pub(crate) struct Fetched {
     pub(crate) bytes: Bytes,
     /// Where they were found.
     pub(crate) tier: Tier,
-}
-
-/// The outcome of warming a block.
-#[derive(Clone, Debug)]
-pub(crate) enum Warmed {
-    /// The block is in the store.
-    Kept,
-    /// The store does not admit it.
-    NoRoom,
-    /// Another node keeps it.
-    NotOurs,
-    /// It could not be fetched. The error was counted and logged.
-    Failed,
 }
 
 /// Fetches the blocks of a dataset. Shared by all of its readers.
@@ -111,7 +101,9 @@ impl Fetcher {
         runtime: Handle,
         config: FetchConfig,
     ) -> Self {
-        let ahead = ReadAhead::new(manifest.totals().blocks);
+        let totals = manifest.totals();
+        let extents = u32::try_from(totals.bytes / EXTENT_BYTES).unwrap_or(u32::MAX);
+        let ahead = ReadAhead::new(if manifest.is_packed() { totals.files.min(extents) } else { totals.files });
         let context = Arc::new(FetchContext::new(manifest, cache, counters, config));
         let tasks = TaskTracker::new();
         Self {
@@ -156,33 +148,58 @@ impl Fetcher {
         }
     }
 
-    /// A part's bytes, if its block is in the window. Marks the part as read.
+    /// A part's bytes, if its block is in the window.
     pub(crate) fn in_window(&self, part: &BlockPart) -> Option<Bytes> {
-        let block = self.context.window.read(part.block, part.start..part.start + part.len)?;
-        Some(slice(&block, part))
+        Some(slice(&self.context.window.get(part)?, part))
     }
 
-    /// A part's bytes: from the window, from a fetch in flight, or from a new one. Cancel-safe: the fetch continues.
+    /// Marks a part as read: its reader has the bytes, and those of all other parts of its read.
+    pub(crate) fn mark_read(&self, part: &BlockPart) {
+        self.context.window.mark_read(part);
+    }
+
+    /// A part's bytes: from the window, from a fetch in flight, or from a new one. The caller marks the part as read. Cancel-safe:
+    /// the fetch continues, except for that of a piece.
     pub(crate) async fn fetch(self: &Arc<Self>, file: FileIndex, part: BlockPart) -> Result<Fetched, FetchError> {
         loop {
             if let Some(bytes) = self.in_window(&part) {
                 return Ok(Fetched { bytes, tier: Tier::Window });
             }
-            let first_of_file = BlockIndex(part.block.0 - (part.file_offset / BLOCK_BYTES) as u32);
-            if self.ahead.missed(part.block, first_of_file) {
-                self.read_ahead(part.block, part.block);
+            if self.context.window.is_piece(&part) {
+                return self.fetch_piece(file, part, Asker::Here).await;
             }
+            self.missed(file, &part);
             let (in_flight, _) = self.join_or_start(file, part, Purpose::Read);
             match in_flight.outcome().await {
-                Outcome::Fetched(block, tier) => {
-                    self.context.window.mark_read(part.block, part.start..part.start + part.len);
-                    return Ok(Fetched { bytes: slice(&block, &part), tier });
-                }
+                Outcome::Fetched(block, tier) => return Ok(Fetched { bytes: slice(&block, &part), tier }),
                 Outcome::Failed(error) => return Err(error),
+                Outcome::InPieces => return self.fetch_piece(file, part, Asker::Here).await,
                 // The fetch that this reader joined did not request the block.
                 Outcome::NotAdmitted | Outcome::Skipped => {}
             }
         }
+    }
+
+    /// A piece of a block that is read in pieces, from a peer or from the origin. Held by nobody but the caller.
+    async fn fetch_piece(&self, file: FileIndex, part: BlockPart, asker: Asker) -> Result<Fetched, FetchError> {
+        let _running = self.context.running();
+        let deadline = self.context.config.read_deadline;
+        let fetched = tokio::time::timeout(deadline, async {
+            let _memory = self.memory.acquire_many((part.len >> 10) + 1).await.map_err(|_| FetchError::Stopped)?;
+            let route = self.peers.route(file, part.block, asker);
+            if let Some(bytes) = self.peers.fetch(part.range(), &route).await {
+                return Ok(Fetched { bytes, tier: Tier::Peer });
+            }
+            Ok(Fetched { bytes: self.origin.fetch_part(file, &part).await?, tier: Tier::Origin })
+        });
+        let timed_out = FetchError::TimedOut { block: part.block, deadline };
+        let fetched = fetched.await.unwrap_or(Err(timed_out));
+        fetched.inspect_err(|error| self.context.fetch_failed(part.block, error))
+    }
+
+    /// A part's bytes for a peer, if the window has them.
+    pub(crate) fn held_for_peer(&self, part: &BlockPart) -> Option<BlockBytes> {
+        self.context.window.unread(part.block).map(|block| BlockBytes::whole(slice(&block, part)))
     }
 
     /// A part's bytes for a peer: from the window, or from a fetch as they arrive. None: the block is in flight from another
@@ -194,8 +211,13 @@ impl Fetcher {
         forwarded: bool,
     ) -> Result<Option<BlockBytes>, FetchError> {
         loop {
-            if let Some(block) = self.context.window.peek(part.block) {
-                return Ok(Some(BlockBytes::whole(slice(&block, &part))));
+            if let Some(held) = self.held_for_peer(&part) {
+                return Ok(Some(held));
+            }
+            if self.context.window.is_in_pieces(part.block) {
+                let Fetched { bytes, .. } = self.fetch_piece(file, part, Asker::Peer { forwarded }).await?;
+                self.mark_read(&part);
+                return Ok(Some(BlockBytes::whole(bytes)));
             }
             let (in_flight, route) = self.join_or_start(file, part, Purpose::Peer { forwarded });
             if in_flight.asks_peers && route.peers.is_empty() {
@@ -215,61 +237,71 @@ impl Fetcher {
         }
     }
 
+    /// Records that a reader missed a block. If a stream begins there, fetches ahead of it.
+    fn missed(self: &Arc<Self>, file: FileIndex, part: &BlockPart) {
+        let manifest = &self.context.manifest;
+        let first_of_file = BlockIndex(part.block.0 - (part.file_offset / BLOCK_BYTES) as u32);
+        let first_of_previous = |first: BlockIndex| {
+            let last = BlockIndex(first.0.checked_sub(1)?);
+            Some(manifest.file(manifest.file_of_block(last).ok()?).ok()?.first_block)
+        };
+        let limit = match self.ahead.missed(part.block, first_of_file, first_of_previous) {
+            None => return,
+            Some(Begins::AcrossFiles) => BlockIndex(u32::MAX),
+            Some(Begins::InFile) => match manifest.file(file) {
+                // A file of a missed block has blocks.
+                Ok(row) => BlockIndex(row.first_block.0 + (row.size.div_ceil(BLOCK_BYTES) - 1) as u32),
+                Err(_) => return,
+            },
+        };
+        self.read_ahead(part.block, Stream { first: part.block, last: part.block, limit, read: 0 });
+    }
+
     /// Records a read of this block, and continues to read ahead if it is the block at which to do so.
     pub(crate) fn touched(self: &Arc<Self>, block: BlockIndex) {
-        if let Some(last) = self.ahead.touched(block) {
+        if let Some(stream) = self.ahead.touched(block) {
             let fetcher = Arc::clone(self);
-            self.tasks.spawn_on(async move { fetcher.read_ahead(block, last) }, &self.runtime);
+            self.tasks.spawn_on(async move { fetcher.read_ahead(block, stream) }, &self.runtime);
         }
     }
 
-    /// Starts to fetch the blocks after `block`, and marks the block at which to continue. Those up to `last` were started
-    /// before, may have been read and dropped again, and are not fetched again.
-    fn read_ahead(self: &Arc<Self>, block: BlockIndex, last: BlockIndex) {
-        let (mut bytes, mut blocks_ahead, mut has_started) = (0, Vec::new(), false);
+    /// Starts to fetch the blocks after `block`, the next ones of a stream. Those up to its last were started before, may have
+    /// been read and dropped again, and are not fetched again.
+    fn read_ahead(self: &Arc<Self>, block: BlockIndex, stream: Stream) {
+        let (mut bytes, mut blocks, mut last, mut has_started) = (0, 0, block, false);
         let FetchContext { manifest, cache, window, .. } = &*self.context;
         let Ok(first) = manifest.file_of_block(block) else { return };
         'files: for file_index in (first.0..).map(FileIndex).take(neighbours::WALK_FILES) {
             let Ok(file) = manifest.file(file_index) else { break };
             for part in file.parts(0, file.size).filter(|part| part.block > block) {
-                if bytes >= AHEAD_BYTES || blocks_ahead.len() >= AHEAD_BLOCKS {
+                if bytes >= AHEAD_BYTES || blocks >= AHEAD_BLOCKS || part.block > stream.limit {
                     break 'files;
                 }
                 bytes += u64::from(part.block_len);
-                blocks_ahead.push(part.block);
-                if part.block > last && !cache.contains(part.block) && !window.contains(part.block) {
-                    let _ = self.join_or_start(file_index, part, Purpose::Read);
+                blocks += 1;
+                last = part.block;
+                if part.block > stream.last && !cache.contains(part.block) && !window.contains(part.block) {
+                    let _ = self.join_or_start(file_index, part, Purpose::Ahead);
                     has_started = true;
                 }
             }
         }
         // If every block is here already, the stream has caught up with an earlier reader, and ends.
-        if let (true, Some(&middle), Some(&end)) =
-            (has_started, blocks_ahead.get(blocks_ahead.len() / 2), blocks_ahead.last())
-        {
-            self.ahead.mark(middle, end.max(last));
+        if has_started {
+            let first = BlockIndex(block.0 + 1);
+            let read = stream.read.checked_shr(first.0 - stream.first.0).unwrap_or_default();
+            self.ahead.follow(Stream { first, last: last.max(stream.last), limit: stream.limit, read });
         }
     }
 
-    /// Fetches a block into the store, unless the store does not admit it.
-    pub(crate) async fn warm(self: &Arc<Self>, file: FileIndex, whole: BlockPart) -> Warmed {
-        // Before there is a fetch that a reader could join.
-        self.keeper.store_is_counted().await;
-        loop {
-            if self.context.cache.contains(whole.block) {
-                return Warmed::Kept;
-            }
-            if !self.peers.route(file, whole.block, Asker::Here).keep {
-                return Warmed::NotOurs;
-            }
-            let (in_flight, _) = self.join_or_start(file, whole, Purpose::Warm);
-            match in_flight.outcome().await {
-                Outcome::Fetched(..) => return Warmed::Kept,
-                Outcome::NotAdmitted => return Warmed::NoRoom,
-                Outcome::Failed(_) => return Warmed::Failed,
-                Outcome::Skipped => {}
-            }
-        }
+    /// What to do about objects that were replaced, if one was met.
+    pub(crate) fn stale_advice(&self) -> Option<String> {
+        self.context.stale_advice()
+    }
+
+    /// Sets what renews the listing of the dataset, in words, for [`Self::stale_advice`].
+    pub(crate) fn set_renewal(&self, renewal: String) {
+        self.context.set_renewal(renewal);
     }
 
     /// Joins the block's fetch in flight, or starts one. The route is that of this purpose; the fetch that was joined may have
@@ -280,14 +312,15 @@ impl Fetcher {
         let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, |in_flight| {
             // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours have the
             // same owner.
-            if asks_peers || !route.keep {
+            if asks_peers || !route.keep || purpose == Purpose::WarmAlone {
                 return Vec::new();
             }
             neighbours::neighbours(&self.context.manifest, &self.context.cache, in_flight, file, &part)
         });
         if let Some(started) = started {
-            if let Some(last) = started.blocks.iter().map(|pending| pending.part.block).max() {
-                self.ahead.fetched_run(last, started.blocks.len());
+            let blocks = || started.blocks.iter().map(|pending| pending.part.block);
+            if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
+                self.ahead.fetched_run(first, last);
             }
             self.tasks.spawn_on(Arc::clone(self).run(started, purpose, route.clone()), &self.runtime);
         }
@@ -300,17 +333,22 @@ impl Fetcher {
         let StartedFetch { mut blocks, mut entries } = started;
         let first = blocks[0].part;
         // Another fetch may have ended between the reader's look at store and window and the start of this one.
-        if let Some(bytes) = self.keeper.find(first).await {
+        if let Some(bytes) = self.keeper.find(first, purpose).await {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
             return entries.release(neighbours, &Outcome::Skipped);
         }
         let admission = if route.keep { self.keeper.admit(first, purpose).await } else { Admission::Refused };
-        if matches!(admission, Admission::Refused) && purpose == Purpose::Warm {
+        if matches!(admission, Admission::Refused) && purpose.is_warm() {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::NotAdmitted);
             return entries.release(neighbours, &Outcome::Skipped);
         }
+        let admission = match self.hold_in_window(admission, purpose, &first) {
+            Ok(admission) => admission,
+            // Neighbours are fetched only with a block that the store keeps.
+            Err(outcome) => return entries.release(blocks, &outcome),
+        };
         let (expected, skipped) = self.keeper.admit_neighbours(blocks, admission);
         entries.release(skipped, &Outcome::Skipped);
         let running = self.context.running();
@@ -321,7 +359,7 @@ impl Fetcher {
         let fetched = tokio::time::timeout(deadline, async {
             memory = Some(Arc::clone(&self.memory).acquire_many_owned(kib).await.map_err(|_| FetchError::Stopped)?);
             let from_peer = match receiver.only() {
-                Some(pending) => self.peers.fetch(pending, &route).await,
+                Some(pending) => self.peers.fetch(pending.part.whole_block(), &route).await,
                 None => None,
             };
             match from_peer {
@@ -350,9 +388,30 @@ impl Fetcher {
             self.tasks.spawn_blocking_on(keep, &self.runtime);
         }
     }
+
+    /// Reserves room in the window for a block that the store does not keep. Err: it has none, and the block is not fetched now.
+    fn hold_in_window(&self, admission: Admission, purpose: Purpose, part: &BlockPart) -> Result<Admission, Outcome> {
+        let window = &self.context.window;
+        let is_piece = part.len < part.block_len && !self.context.manifest.is_packed();
+        match (admission, purpose) {
+            (Admission::Refused, Purpose::Ahead) if window.is_full_of_ahead(part.block_len) => Err(Outcome::Skipped),
+            // The peer reads it in pieces, and its other pieces would not find it here.
+            (Admission::Refused, Purpose::Peer { .. }) if is_piece => {
+                window.read_in_pieces(part.block);
+                Err(Outcome::InPieces)
+            }
+            (Admission::Refused, Purpose::Read | Purpose::Ahead) if !self.context.manifest.is_packed() => {
+                window.reserve(part).map(Admission::Window).ok_or(Outcome::InPieces)
+            }
+            (admission, _) => Ok(admission),
+        }
+    }
 }
 
 /// The part's bytes out of its block's.
 fn slice(block: &Bytes, part: &BlockPart) -> Bytes {
     block.slice(part.start as usize..(part.start + part.len) as usize)
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -3,9 +3,11 @@
 //! The cast, from the reader outwards: [`Dataset`] answers reads; [`fetch`] fetches what the store lacks, once per block
 //! however many readers wait for it; `window` holds blocks that the store does not keep while they are being read; `ahead`
 //! detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which node owns a
-//! block, and `ownership` which blocks of a dataset are this node's.
+//! block, and `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an earlier snapshot.
 //! Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common part of the programs
-//! `larderd` and `cachenode`. [`source`] resolves a URL or a path to a mapped manifest and its origin; [`counters`] counts;
+//! `larderd` and `cachenode`, and `temporary_home` stands for a home folder that cannot be written to. [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine
+//! has listed, which `renewal` tells how to renew, and `kept_manifests` what it keeps of it for mounts and later snapshots;
+//! [`importing`] has an origin listed by a process of its own, which is [`importer_process`]; [`counters`] counts;
 //! [`stats`] is the document in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
@@ -14,17 +16,25 @@
 mod ahead;
 pub mod counters;
 pub mod dataset;
+mod earlier;
+mod error_kind;
 mod extent;
 pub mod fetch;
 pub mod home;
+pub mod importer_process;
+pub mod importing;
+pub mod kept_listing;
+mod kept_manifests;
 pub mod manifest_file;
 pub mod node;
 mod ownership;
 pub mod process;
+mod renewal;
 pub mod request;
 pub mod sharing;
 pub mod source;
 pub mod stats;
+mod temporary_home;
 pub mod warm;
 mod window;
 
@@ -32,9 +42,10 @@ pub use counters::StatsCounters;
 pub use dataset::{CacheSpec, Dataset, OpenError};
 pub use fetch::{FetchConfig, FetchError};
 pub use home::Home;
-pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest};
+pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest, order_of, put_order};
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
 pub use request::{Credentials, DatasetRequest, OriginLimits};
 pub use sharing::Sharing;
-pub use stats::{CacheStats, DatasetSummary, ProcessStats, Stats, WarmState};
-pub use warm::WARM_IOCTL;
+pub use stats::{CacheStats, DatasetSummary, ListingStats, ProcessStats, Stats, WarmState};
+pub use warm::list_part::{WARM_LIST_IOCTL, WarmListPart};
+pub use warm::{ListRefused, WARM_IOCTL};

@@ -61,6 +61,9 @@ fn shared(text: &str) -> Result<Placement, String> {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
+        return code;
+    }
     let flags = Flags::parse();
     if let Err(error) = larder_telemetry::init_logs("info") {
         eprintln!("error: {error}");
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
     match serve(flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", Chain(&*error));
             ExitCode::FAILURE
         }
     }
@@ -113,8 +116,8 @@ fn serve(flags: Flags) -> anyhow::Result<()> {
                 served.with_context(|| format!("serve the admin address {address} (--admin-address)"))
             });
         }
-        let sharing = Arc::clone(&node);
-        tasks.spawn(async move { sharing.share().await });
+        let running = Arc::clone(&node);
+        tasks.spawn(async move { running.run().await });
         let signals = stop_on_signal(stopping.clone())?;
         tasks.spawn(async move {
             signals.await;

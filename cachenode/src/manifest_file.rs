@@ -1,13 +1,17 @@
 //! Maps a manifest file. The kernel's page cache then holds it once for all readers and can evict it under memory pressure.
 //! Rows that the disk fails to read again are errors for their readers, until the disk gives them.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use larder_dataset::{Manifest, ManifestBytes, ManifestError};
+use larder_dataset::{Manifest, ManifestBytes, ManifestError, SnapshotId};
 use larder_store::Mapping;
+use rustix::fs::{AtFlags, CWD};
+use tempfile::NamedTempFile;
 
 /// A manifest read in place from a mapped file.
 pub type MappedManifest = Manifest<ManifestFile>;
@@ -34,6 +38,58 @@ impl ManifestBytes for ManifestFile {
     fn will_read(&self, range: Range<usize>) {
         self.0.will_read(range);
     }
+}
+
+/// Where the order of a manifest is, if it has one: the list of what its readers need first, as [`larder_dataset::selection`]
+/// reads it. It lies beside the manifest and is no part of its snapshot.
+pub fn order_of(manifest: &Path) -> PathBuf {
+    let mut order = manifest.as_os_str().to_owned();
+    order.push(ORDER_SUFFIX);
+    order.into()
+}
+
+/// What the name of an order adds to that of its manifest.
+pub const ORDER_SUFFIX: &str = ".order";
+
+/// How the names of orders begin that are being written.
+const DRAFT_PREFIX: &str = ".larder-order-";
+
+/// A file for a new order of the manifest `of`, which [`store_order`] puts in place. It is removed if that does not happen.
+pub(crate) fn draft_order(of: &Path) -> io::Result<NamedTempFile> {
+    // As for a manifest, the umask decides who may read it.
+    let readable = Permissions::from_mode(0o666);
+    tempfile::Builder::new().prefix(DRAFT_PREFIX).permissions(readable).tempfile_in(folder_of(of))
+}
+
+/// Makes a draft the order of the manifest `of`. A reader finds the old one or the new one, whole, also after a power cut.
+/// Blocks on the disk.
+pub(crate) fn store_order(draft: NamedTempFile, of: &Path) -> io::Result<()> {
+    draft.as_file().sync_all()?;
+    draft.persist(order_of(of)).map_err(|error| error.error)?;
+    File::open(folder_of(of))?.sync_all()
+}
+
+/// Removes the order of the manifest `of`, if it has one.
+pub(crate) fn remove_order(of: &Path) -> io::Result<()> {
+    match std::fs::remove_file(order_of(of)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Puts the order at `from` beside the manifest `of`, or removes the one that is there if there is none.
+pub fn put_order(from: &Path, of: &Path) -> io::Result<()> {
+    let mut from = match File::open(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return remove_order(of),
+        opened => opened?,
+    };
+    let mut draft = draft_order(of)?;
+    io::copy(&mut from, &mut draft)?;
+    store_order(draft, of)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The reason that a manifest file cannot be used.
@@ -69,4 +125,55 @@ pub fn open_manifest(path: &Path) -> Result<MappedManifest, ManifestFileError> {
     }
     let map = Mapping::new(file, len).map_err(io)?;
     Manifest::open(ManifestFile(map)).map_err(manifest)
+}
+
+/// Checks every row of a manifest file, in a mapping of it, and returns its snapshot. Blocking. Errors: the file cannot be read;
+/// inside, the flaw.
+pub fn verify_file(path: &Path) -> io::Result<Result<SnapshotId, ManifestError>> {
+    match open_manifest(path) {
+        Ok(manifest) => Ok(manifest.verify().map(|()| manifest.snapshot())),
+        Err(ManifestFileError::Manifest { source, .. }) => Ok(Err(source)),
+        Err(ManifestFileError::Io { source, .. }) => Err(source),
+    }
+}
+
+/// Gives the file of an open manifest one more name, `to`, which must be free. What its first name shows by now is of no
+/// account: it may be another manifest. A file on another disk, or without a name by now, is copied; if that fails, `to` may be
+/// incomplete. Blocks on the disk.
+pub fn link_manifest(manifest: &MappedManifest, to: &Path) -> io::Result<()> {
+    let opened = format!("/proc/self/fd/{}", manifest.holder().0.file().as_raw_fd());
+    if rustix::fs::linkat(CWD, &opened, CWD, to, AtFlags::SYMLINK_FOLLOW).is_ok() {
+        return Ok(());
+    }
+    let mut copy = File::create_new(to)?;
+    io::copy(&mut File::open(opened)?, &mut copy)?;
+    copy.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_replaced_whole_and_what_a_killed_writer_left_is_in_nobodys_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let (manifest, list) = (folder.path().join("m.manifest"), folder.path().join("list"));
+        let order = || std::fs::read_to_string(order_of(&manifest)).ok();
+        std::fs::write(&list, "one").unwrap();
+        put_order(&list, &manifest).unwrap();
+        // Two writers at once, of which one is killed and the other is slower than a third.
+        let (killed, mut slow) = (draft_order(&manifest).unwrap(), draft_order(&manifest).unwrap());
+        std::mem::forget(killed);
+        io::Write::write_all(&mut slow, b"slow, ").unwrap();
+        std::fs::write(&list, "two").unwrap();
+        put_order(&list, &manifest).unwrap();
+        assert_eq!(order().as_deref(), Some("two"));
+        io::Write::write_all(&mut slow, b"but whole").unwrap();
+        store_order(slow, &manifest).unwrap();
+        assert_eq!(order().as_deref(), Some("slow, but whole"));
+        std::fs::remove_file(&list).unwrap();
+        put_order(&list, &manifest).unwrap();
+        put_order(&list, &manifest).unwrap();
+        assert_eq!(order(), None);
+    }
 }

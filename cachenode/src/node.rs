@@ -1,15 +1,22 @@
 //! A node's cache: its store, its open datasets, their reservations, and the peers that it shares them with.
 //!
 //! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget` decides
-//! how much of the cache each of them gets; `open` is the table of open datasets; `cluster` serves them to peers.
+//! how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening` opens them,
+//! `adoption` has them take over blocks of earlier snapshots, and `open` is the table of those that are open; `promises` keeps room
+//! for datasets whether or not they are; `cluster` serves them to peers.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.
 
+mod adoption;
 mod budget;
 mod cluster;
 mod error;
 mod find;
+mod follow;
 mod open;
+mod opening;
+mod promises;
+mod report;
 #[cfg(test)]
 mod tests;
 
@@ -21,21 +28,19 @@ use std::time::{Duration, Instant};
 use larder_dataset::environment::PEER_TOKEN;
 use larder_dataset::{Placement, SnapshotId};
 use larder_origin::OriginConfig;
-use larder_peers::{Membership, Token};
+use larder_peers::Token;
 use larder_store::{Store, StoreConfig, StoreCounters};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::counters::store_values;
-use crate::dataset::{CacheSpec, Dataset};
-use crate::fetch::FetchConfig;
 use crate::home::Home;
-use crate::ownership::OwnedBlocks;
+use crate::importing::Importer;
 use crate::request::DatasetRequest;
 use crate::sharing::Sharing;
-use budget::{Budget, Claim, Share};
+use budget::Budget;
 use cluster::Cluster;
 use find::Finder;
 use open::{OpenDatasets, check_placement, check_settings, renew};
@@ -44,17 +49,15 @@ pub use cluster::{MemberReport, PeerConfig};
 pub use error::{ErrorKind, NodeError};
 pub use find::{Found, Prepared};
 pub use larder_peers::{DatasetStats, NodeStats};
-pub use larder_store::StoreError;
+pub use larder_store::{Promise, StoreError};
 pub use open::{OpenDataset, User};
+pub use report::{CacheReport, CachedSnapshot};
 
 /// How long a start waits for another process to close the cache.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval between two attempts to open the cache.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
-
-/// How long the list of nodes must have been known before reservations follow it: it may change a few times in a row.
-const MEMBERS_SETTLE: Duration = Duration::from_secs(1);
 
 /// How long a stop waits for the blocks in flight to reach the cache.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,6 +75,8 @@ pub struct NodeConfig {
     pub home: Home,
     /// The settings for origins, where a request has none of its own.
     pub origin: OriginConfig,
+    /// What lists the origins that nobody imported.
+    pub importer: Importer,
     /// The peers, if the node shares its cache.
     pub peers: Option<PeerConfig>,
     /// The socket of the daemon around this node, shown in the statistics.
@@ -85,7 +90,8 @@ pub struct Node {
     runtime: Handle,
     store: Store,
     open: Arc<OpenDatasets>,
-    /// Held while a dataset is opened, so that none is opened twice.
+    /// Held while a dataset is opened, so that none is opened twice, and while reservations change. Never while a manifest is
+    /// walked through.
     opening: tokio::sync::Mutex<()>,
     finder: Arc<Finder>,
     cluster: Option<Cluster>,
@@ -106,8 +112,9 @@ impl Node {
         };
         info!(cache_dir = %config.cache_dir.display(), "cache open");
         let runtime = Handle::current();
-        let finder = Finder::new(config.home.clone(), config.origin.clone(), runtime.clone());
-        recover_connections(&store, &finder)?;
+        let NodeConfig { home, cache_dir, origin, importer, .. } = config.clone();
+        let finder = Finder::new(home, cache_dir, origin, importer, runtime.clone());
+        recover_connections(&store, &finder);
         Ok(Arc::new(Self {
             cluster: config.peers.clone().map(Cluster::new),
             finder: Arc::new(finder),
@@ -135,58 +142,33 @@ impl Node {
         &self.stopping
     }
 
-    /// Shares the cache with its peers, until [`Self::stopping`] is cancelled. Errors: the address cannot be used, or the
-    /// server ended.
-    pub async fn share(self: &Arc<Self>) -> anyhow::Result<()> {
+    /// Has reservations follow the free room of the disk, and shares the cache with its peers, if it has any, until
+    /// [`Self::stopping`] is cancelled. Errors: the address cannot be used, or the server ended.
+    pub async fn run(self: &Arc<Self>) -> anyhow::Result<()> {
         let Some(cluster) = &self.cluster else {
-            self.stopping.cancelled().await;
+            self.follow_room().await;
             return Ok(());
         };
         let follow = async {
-            tokio::join!(cluster.follow(self.stopping.clone()), self.follow_members(cluster.membership()));
+            tokio::join!(
+                cluster.follow(self.stopping.clone()),
+                cluster.follow_others(&self.open, self.stopping.clone()),
+                self.follow_members(cluster.membership()),
+                self.follow_room(),
+            );
             Ok(())
         };
         tokio::try_join!(cluster.serve(Arc::clone(&self.open), self.stopping.clone()), follow).map(|_| ())
     }
 
-    /// Makes reservations follow the list of nodes, where nobody stated a size.
-    async fn follow_members(self: &Arc<Self>, mut members: Membership) {
-        let follow = async {
-            while members.changed().await.is_ok() {
-                tokio::time::sleep(MEMBERS_SETTLE).await;
-                // Before a rebuild has counted it, it is not known what a cache holds.
-                while self.open.all().iter().any(|dataset| dataset.cache_usage().rebuilding) {
-                    tokio::time::sleep(MEMBERS_SETTLE).await;
-                }
-                members.mark_unchanged();
-                let _opening = self.opening.lock().await;
-                let node = Arc::clone(self);
-                if let Err(error) = tokio::task::spawn_blocking(move || node.follow_owned()).await {
-                    warn!(%error, "reservations do not follow the list of nodes");
-                }
-            }
-            // The watcher has stopped. The last list stays.
-            self.stopping.cancelled().await;
-        };
-        self.stopping.run_until_cancelled(follow).await;
-    }
-
-    /// Leaves out what is being rebuilt: it was opened after the list had changed.
-    fn follow_owned(&self) {
-        let counted = self.open.all().into_iter().filter(|dataset| !dataset.cache_usage().rebuilding);
-        let mut owned: Vec<_> = counted.filter_map(|it| Some((it.owned_bytes()?, it))).collect();
-        // Those that give room back come first.
-        owned.sort_by_key(|(bytes, dataset)| *bytes > dataset.cache_usage().capacity_bytes);
-        for (bytes, dataset) in owned {
-            if let Err(error) = self.budget().follow_owned(&dataset, bytes) {
-                warn!(dataset = dataset.name(), %error, "the reservation does not follow the list of nodes");
-            }
-        }
-    }
-
     fn budget(&self) -> Budget<'_> {
         let config = &self.config;
-        Budget { store: &self.store, cache_dir: &config.cache_dir, total_bytes: config.cache_bytes }
+        Budget {
+            store: &self.store,
+            cache_dir: &config.cache_dir,
+            total_bytes: config.cache_bytes,
+            keep_free_percent: config.keep_free_percent,
+        }
     }
 
     /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; an import continues after that.
@@ -208,71 +190,35 @@ impl Node {
         self.finder.find_again(id, request).await
     }
 
-    /// Opens a dataset that was found, or joins its other users. Errors: `Stopping`; for a [`User::Mount`] also `InUse` if it is
-    /// open with other settings, and `NoRoom`.
-    pub async fn open_dataset(
-        self: &Arc<Self>,
-        found: Found,
-        request: &DatasetRequest,
-        user: User,
-    ) -> Result<OpenDataset, NodeError> {
-        let _opening = self.opening.lock().await;
-        if self.stopping.is_cancelled() {
-            return Err(NodeError::Stopping);
-        }
-        if let Some(open) = self.open.join(&found.id, user) {
-            check_settings(&open, request, user)?;
-            renew(&open, found.origin, self.token(request)?);
-            if user == User::Connection {
-                let (dataset, id) = (Arc::clone(open.dataset()), found.id);
-                tokio::task::spawn_blocking(move || dataset.hold(&id)).await?;
-            }
-            return Ok(open);
-        }
-        let sharing = self.sharing(&found, request)?;
-        let deadline = self.finder.origin_config(request).deadline;
-        let (node, spec) = (Arc::clone(self), request.spec.clone());
-        let open = move || {
-            let config = &node.config;
-            let owned = sharing.as_ref().filter(|_| spec.cache_bytes.is_none());
-            let owned = owned.map(|sharing| OwnedBlocks::new(Arc::clone(&found.manifest), Arc::clone(sharing)));
-            let owned_bytes = owned.and_then(|owned| owned.share_bytes());
-            let claim = Claim { manifest: &found.manifest, spec: &spec, owned_bytes, exactly: user == User::Mount };
-            let Share { promised, bytes: reservation_bytes, policy } = node.budget().reserve(claim)?;
-            info!(mount = found.id, reservation_bytes, wanted_bytes = promised.wanted_bytes, %policy, "dataset open");
-            let cache = CacheSpec { reservation_bytes, promised, policy, seed: u64::from(std::process::id()) };
-            let dataset = Dataset::open(
-                found.manifest,
-                &node.store,
-                cache,
-                found.origin,
-                sharing,
-                &node.runtime,
-                FetchConfig { read_deadline: deadline, ..FetchConfig::DEFAULT },
-            )?;
-            if spec.cache_bytes.is_none() {
-                dataset.follow_owned();
-            }
-            if let Some(socket) = &config.socket {
-                dataset.served_at(socket.clone());
-            }
-            if user == User::Connection {
-                dataset.hold(&found.id);
-            }
-            Ok(node.open.add(found.id, dataset, user))
-        };
-        tokio::task::spawn_blocking(open).await?
-    }
-
     /// Notes that the keeper holds the connections of these mounts and of no others. A dataset that was open when the last
     /// process ended and that none of them shows counts as closed from now on. Blocks on the disk.
     pub fn keep_only(&self, mounts: &HashSet<String>) {
-        self.store.keep_connections(|mount| mounts.contains(mount));
+        self.keep_connections(|mount| mounts.contains(mount));
     }
 
     /// Notes that the keeper holds no connection of this mount any more. Blocks on the disk.
     pub fn let_go(&self, mount: &str) {
-        self.store.keep_connections(|other| other != mount);
+        self.keep_connections(|other| other != mount);
+    }
+
+    /// Removes the kept manifests that are needed no more: those kept longer ago than `kept_least` whose datasets are neither cached nor
+    /// open, and of which `is_mounted` says that they are not mounted. Blocks on the disk.
+    pub fn collect_manifests(&self, kept_least: Duration, is_mounted: impl Fn(&str) -> bool) {
+        let is_needed = |id: &str| is_mounted(id) || self.open.has(id);
+        match self.finder.kept().collect(kept_least, is_needed) {
+            Ok(0) => {}
+            Ok(removed) => {
+                info!(removed, "manifests of snapshots that are neither mounted nor cached any more were removed")
+            }
+            // Nothing can be removed from a home that is read-only either.
+            Err(error) => debug!(%error, "the manifests that are not needed any more stay"),
+        }
+    }
+
+    fn keep_connections(&self, is_left: impl Fn(&str) -> bool) {
+        if self.store.keep_connections(is_left) {
+            self.open.follow_again();
+        }
     }
 
     /// Checks that an open dataset can serve this request too. False if the dataset is not open. Its size and its policy stay as
@@ -361,7 +307,8 @@ impl Node {
             warn!(source = request.spec.source, %placement, "the node has no peers (--peers): it caches the dataset for itself alone");
             return Ok(None);
         };
-        Ok(Some(cluster.sharing(found.manifest.snapshot(), placement, token)))
+        let sharing = cluster.sharing(found.manifest.snapshot(), placement, token);
+        Ok(Some(Arc::new(sharing.of_origin(self.finder.origin_hash(&found.manifest, request)?))))
     }
 
     /// The token that peers must present to read the dataset: the one among its credentials, else this node's own. So a tenant
@@ -374,19 +321,18 @@ impl Node {
 
 /// Datasets of which it is not known whether connections show them, after an upgrade or the loss of files, are kept for all mounts
 /// that have a manifest: the keeper says which of these exist.
-fn recover_connections(store: &Store, finder: &Finder) -> Result<(), StoreError> {
-    let unknown: Vec<_> = store.datasets()?.into_iter().filter(|info| info.connections.is_none()).collect();
+fn recover_connections(store: &Store, finder: &Finder) {
+    let unknown: Vec<_> = store.datasets().into_iter().filter(|info| info.connections.is_none()).collect();
     if unknown.is_empty() {
-        return Ok(());
+        return;
     }
     let mut mounts: HashMap<SnapshotId, BTreeSet<String>> = HashMap::new();
-    for (mount, snapshot) in finder.kept_manifests() {
+    for (mount, snapshot) in finder.kept().all() {
         mounts.entry(snapshot).or_default().insert(mount);
     }
     for info in unknown {
         store.found_connections(&info.snapshot, mounts.remove(&info.snapshot).unwrap_or_default());
     }
-    Ok(())
 }
 
 /// The token among a dataset's credentials.

@@ -1,7 +1,7 @@
 //! Which of a dataset's blocks this node owns: what it has to keep, and how much room that takes.
 //!
 //! [`OwnedBlocks`] applies the [`Sharing`] of a dataset to the blocks of its manifest, for the store, which gives the room of
-//! disowned blocks to owned ones, and for the budget, which reserves the node's share.
+//! disowned blocks to owned ones, and for the budget, which reserves their bytes.
 //!
 //! Invariant: the answers are a pure function of the manifest and the present list of nodes.
 
@@ -21,13 +21,13 @@ use crate::sharing::{OwnedKeys, Sharing};
 /// Files that are passed one by one to the next block. Beyond that, a binary search is quicker.
 const STEPS_MOST: usize = 32;
 
-/// Files of which a share is computed: all of a dataset that has no more, else about this many, in runs.
+/// Files that are counted: all of a dataset that has no more, else about this many, in runs.
 const SAMPLED_FILES: u32 = 1 << 20;
 
 /// Files in a run: neighbours in the manifest, so that a sample does not read all of its pages.
 const RUN_FILES: u32 = 1 << 10;
 
-/// The standard deviations by which a share that was sampled is larger than the sample says.
+/// The standard deviations by which an estimate is larger than the sample says.
 const DEVIATIONS: f64 = 6.0;
 
 /// The blocks of a dataset that this node owns.
@@ -43,12 +43,12 @@ impl OwnedBlocks {
     }
 
     /// Bytes of the blocks that this node owns; a little more if the dataset is so large that they are estimated from a
-    /// sample. None if this node is not on the list: it may be soon, and what it will own is not known.
-    pub(crate) fn share_bytes(&self) -> Option<u64> {
-        self.share_of(SAMPLED_FILES)
+    /// sample. Reads the manifest. None if this node is not on the list: it may be soon, and what it will own is not known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.estimate(SAMPLED_FILES)
     }
 
-    fn share_of(&self, sampled_files: u32) -> Option<u64> {
+    fn estimate(&self, sampled_files: u32) -> Option<u64> {
         let owned = self.sharing.owned().filter(OwnedKeys::is_member)?;
         let files = self.manifest.totals().files;
         let stride = files.div_ceil(sampled_files).max(1).saturating_mul(RUN_FILES);

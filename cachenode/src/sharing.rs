@@ -2,16 +2,22 @@
 //!
 //! The cast: [`Sharing`] applies the dataset's [`Placement`] to the present nodes; a `Route` is the result for one block, and
 //! `OwnedKeys` is what this node owns by one list of nodes.
-//! The owner of a block asks the origin. Every other node asks the owner, and then the origin if no owner answers.
+//! The owner of a block asks the origin. Every other node asks the owner, and then the origin if no owner answers. Of several
+//! owners, a second one is asked for what it has before the first has failed (`Peers::read_from_any`); an owner that has no other
+//! beside it is waited for, so that a slow origin does not get two GETs for each block.
 //!
 //! Invariant: at most two other nodes are between a reader and the origin: a second owner, which asks the first. Nodes that
 //! see different members for a moment send one more request to the origin than necessary, and nothing else happens.
 
+mod others;
+
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
-use larder_dataset::{BlockPart, Member, Members, PlaceKey, Placement, SnapshotId};
-use larder_peers::{AskedDataset, Node, PeerError, Peers, ReadRequest, Token};
+use larder_dataset::{BlockRange, Member, Members, PlaceKey, Placement, SnapshotId};
+use larder_peers::{AskedDataset, HedgeCounts, Node, Peers, ReadRequest, Token};
+
+pub(crate) use others::OtherSnapshots;
 
 /// The node that wants a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +58,9 @@ impl Route {
 pub struct Sharing {
     peers: Arc<Peers>,
     snapshot: SnapshotId,
+    /// A hash of the origin; empty: no peer is asked for other snapshots of it.
+    origin: String,
+    others: OtherSnapshots,
     placement: Placement,
     /// Replaced when newer credentials arrive.
     token: RwLock<Option<Token>>,
@@ -99,7 +108,24 @@ impl Sharing {
     /// The blocks of `snapshot`, distributed by `placement` over the nodes that `peers` knows.
     pub fn new(peers: Arc<Peers>, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Self {
         let view = Mutex::new(View { nodes: Arc::default(), members: Arc::default(), version: 0 });
-        Self { peers, snapshot, placement, token: RwLock::new(token), view }
+        let (origin, others) = Default::default();
+        Self { peers, snapshot, origin, others, placement, token: RwLock::new(token), view }
+    }
+
+    /// The same, of an origin of which peers may share other snapshots: `origin` is a hash of its URL, server and account.
+    #[must_use]
+    pub(crate) fn of_origin(self, origin: String) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// The hash of the origin; empty if there is none.
+    pub(crate) fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// The peers that share other snapshots of the origin.
+    pub(crate) fn others(&self) -> &OtherSnapshots {
+        &self.others
     }
 
     /// How the blocks are distributed.
@@ -115,7 +141,7 @@ impl Sharing {
     /// The dataset as this node asks its peers for it.
     pub fn asked(&self) -> AskedDataset {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
-        AskedDataset { snapshot: self.snapshot, token }
+        AskedDataset { snapshot: self.snapshot, token, origin: self.origin.clone() }
     }
 
     /// Presents and expects `token` from now on.
@@ -170,17 +196,26 @@ impl Sharing {
         Route { peers: nodes.into_iter().filter(|node| self.peers.is_up(&node.name)).collect(), keep }
     }
 
-    /// Reads a whole block from a peer. Bounded in time, see [`Peers::read`]. Cancel-safe.
-    pub(crate) async fn read(&self, node: &RoutePeer, part: &BlockPart) -> Result<Bytes, PeerError> {
-        let AskedDataset { snapshot, token } = self.asked();
-        let request = ReadRequest { snapshot, range: part.whole_block(), token, forwarded: node.forwarded };
-        self.peers.read(&node.name, &request).await
+    /// Reads a range of a block from the peers of a route, see [`Peers::read_from_any`]. Cancel-safe.
+    pub(crate) async fn read(
+        &self,
+        route: &Route,
+        range: BlockRange,
+        is_right: impl Fn(&Bytes) -> bool,
+        counts: HedgeCounts<'_>,
+    ) -> Option<Bytes> {
+        let AskedDataset { snapshot, token, .. } = self.asked();
+        let request = |peer: &RoutePeer| {
+            let (token, forwarded) = (token.clone(), peer.forwarded);
+            ReadRequest { snapshot, range, token, forwarded, cached_only: false }
+        };
+        let peers: Vec<_> = route.peers.iter().map(|peer| (peer.name.as_str(), request(peer))).collect();
+        self.peers.read_from_any(&peers, is_right, counts).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use larder_dataset::BlockIndex;
     use larder_peers::{PeersConfig, Security};
     use tokio::sync::watch;
 
@@ -191,7 +226,7 @@ mod tests {
         let (sender, membership) = watch::channel(Arc::new(Vec::new()));
         let peers = Peers::new(PeersConfig::default(), "a", Security::Plaintext, membership, Arc::default());
         let snapshot = SnapshotId([7; 32]);
-        let key = PlaceKey::block(&snapshot, BlockIndex(1));
+        let key = PlaceKey::of_origin("s3://bucket").name(b"a").number(0);
         let partitioned = Sharing::new(Arc::clone(&peers), snapshot, Placement::Partitioned, None);
         assert_eq!(partitioned.route(key, Asker::Here), Route::LOST);
         let own = Node { name: "a".into(), address: ([127, 0, 0, 1], 1).into(), weight: 1, zone: String::new() };
@@ -214,7 +249,7 @@ mod tests {
             };
             sender.send_replace(Arc::new(names.iter().zip(0..).map(node).collect()));
         };
-        let key = |block| PlaceKey::block(&snapshot, BlockIndex(block));
+        let key = |block: u64| PlaceKey::of_origin("s3://bucket").name(b"a").number(block);
         let share = |owned: &OwnedKeys| (0..1000).filter(|&block| owned.contains(key(block))).count();
         assert!(partitioned.owned().is_none(), "while no node is known, nothing is owned or disowned");
 

@@ -1,27 +1,35 @@
 //! Resolves a URL or the path of a manifest file to a manifest on this machine and its origin.
 //!
 //! For a URL, the first of these is used: a manifest published beside the data (`larder pack` and `larder import --to` put it
-//! there), a manifest that this machine imported earlier, a new import.
+//! there), a manifest that this machine imported earlier and that is not too old ([`Refresh`]), a new import. A published
+//! manifest is what all nodes agree on, so no node lists the origin for itself where there is one. If a listing cannot be
+//! renewed, the old one is used.
 //!
 //! A manifest on this machine does not prove that the caller may read the data: [`check_access`] checks the credentials.
 
+mod error;
+mod published;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use larder_dataset::{FileIndex, ManifestError};
-use larder_import::{
-    ImportError, ImportOptions, Imported, MANIFEST_KEY, Progress, PublishError, fetch_manifest, import, object_range,
-    write_manifest,
-};
-use larder_origin::{Origin, OriginConfig, OriginError, OriginUrl, Scheme};
+use larder_dataset::{Chain, FileIndex, Refresh};
+use larder_import::{ImportOptions, Imported, MANIFEST_KEY, Progress, import, object_range};
+use larder_origin::{Key, Origin, OriginConfig, OriginError, OriginUrl, Scheme};
 use sha2::{Digest, Sha256};
 
+pub use error::{SourceError, Told};
+use published::{fetch, fetch_order};
+
 use crate::home::Home;
-use crate::manifest_file::{ManifestFileError, MappedManifest, open_manifest};
+use crate::kept_listing::{KeptListing, now_ns};
+use crate::manifest_file::{MappedManifest, open_manifest};
 
 /// A dataset that can be read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ResolvedSource {
     /// Where its manifest is on this machine.
     pub path: PathBuf,
@@ -29,53 +37,64 @@ pub struct ResolvedSource {
     pub manifest: Arc<MappedManifest>,
     /// Its origin.
     pub origin: Arc<dyn Origin>,
-    /// Keys that the import just now had to skip, each with the reason.
-    pub skipped: Vec<larder_import::SkippedKey>,
+    /// How many keys the import just now had to skip, by reason.
+    pub skipped: BTreeMap<String, u64>,
+    /// Why the listing could not be renewed when it was last tried.
+    pub refresh_failed: Option<String>,
+    /// True if its origin was listed meanwhile, by whomever.
+    pub listed: bool,
 }
 
-/// The reason that a dataset cannot be resolved.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// The URL or path is wrong; the text says what to write instead.
-    #[error("{what}")]
-    Invalid {
-        /// What is wrong, and what to do.
-        what: String,
-    },
-    /// The origin has nothing under that name.
-    #[error("{what}")]
-    Missing {
-        /// What is missing.
-        what: String,
-    },
-    /// The origin refuses or fails.
-    #[error(transparent)]
-    Origin(#[from] OriginError),
-    /// The manifest beside the data cannot be fetched.
-    #[error(transparent)]
-    Publish(#[from] PublishError),
-    /// The origin cannot be listed.
-    #[error("import {url}")]
-    Import {
-        /// The origin.
-        url: String,
-        /// The cause.
-        source: ImportError,
-    },
-    /// A manifest file cannot be used.
-    #[error(transparent)]
-    ManifestFile(#[from] ManifestFileError),
-    /// A manifest is not consistent.
-    #[error("manifest {path}: {source}")]
-    Manifest {
-        /// The file.
-        path: PathBuf,
-        /// The flaw.
-        source: ManifestError,
-    },
-    /// A folder of Larder's cannot be used.
-    #[error(transparent)]
-    Home(#[from] io::Error),
+impl ResolvedSource {
+    /// True if the manifest was fetched, and not made here.
+    pub fn is_published(&self) -> bool {
+        self.path.extension().is_some_and(|extension| extension == PUBLISHED)
+    }
+}
+
+/// How long somebody else may be listing an origin until those that wait for it serve the old listing.
+const LISTED_BY_OTHERS_MOST: Duration = Duration::from_secs(3600);
+
+/// The folder of unfinished imports in a home.
+pub(crate) const IMPORTS: &str = "imports";
+
+/// How the name of a manifest ends that was fetched.
+pub(crate) const PUBLISHED: &str = "published";
+
+/// What is to be imported, and for whom.
+pub struct Import<'a> {
+    /// The origin.
+    pub url: &'a OriginUrl,
+    /// The same, open.
+    pub origin: Arc<dyn Origin>,
+    /// Where its listing is kept.
+    pub kept: &'a KeptListing,
+    /// How it is reached.
+    pub config: &'a OriginConfig,
+    /// Where the journal is.
+    pub home: &'a Home,
+    /// Hears how far it is.
+    pub progress: &'a dyn Progress,
+}
+
+/// Imports datasets for [`resolve`].
+pub trait Importing: Sync {
+    /// Lists an origin and keeps the listing. Returns how many keys were skipped, by reason. Cancel-safe: the next call
+    /// continues.
+    fn import(&self, import: Import<'_>) -> impl Future<Output = Result<BTreeMap<String, u64>, SourceError>> + Send;
+}
+
+/// Imports in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Here;
+
+impl Importing for Here {
+    async fn import(&self, import: Import<'_>) -> Result<BTreeMap<String, u64>, SourceError> {
+        let Import { url, origin, kept, config, home, progress } = import;
+        let imported = import_url(url, origin, None, false, config, home, progress).await?;
+        kept.store(imported.manifest)?;
+        Ok(imported.skipped_counts)
+    }
 }
 
 /// True if `text` is a URL and not a path.
@@ -114,12 +133,15 @@ pub fn default_name(url: &OriginUrl) -> String {
     if last.is_empty() { "dataset".to_owned() } else { last.to_owned() }
 }
 
-/// Finds the dataset that `text` names. Imports it if necessary, and reports that to `progress`. Cancel-safe: the next call
-/// resumes the import. Must be called within a runtime. Errors say what to do.
+/// Finds the dataset that `text` names. Has `importing` list its origin if there is no listing, or if `refresh` wants a newer one,
+/// and reports that to `progress`. Callers that want one origin listed at the same time list it once. Cancel-safe: the next call resumes
+/// the import. Must be called within a runtime. Errors say what to do.
 pub async fn resolve(
     text: &str,
     config: &OriginConfig,
     home: &Home,
+    refresh: Refresh,
+    importing: &impl Importing,
     progress: &dyn Progress,
 ) -> Result<ResolvedSource, SourceError> {
     if !is_url(text) {
@@ -133,13 +155,15 @@ pub async fn resolve(
         }
         return open_source(path.to_owned(), config);
     }
-    let path = local_manifest(text, config, home)?;
-    let published = path.with_extension("published");
+    let kept = KeptListing::at(local_manifest(text, config, home)?);
+    let there_at_first = kept.stamp();
+    let published = kept.path().with_extension(PUBLISHED);
     if let Some((folder, key)) = manifest_url(text) {
         let folder: OriginUrl = folder.parse()?;
         if !fetch(&*larder_origin::open(&folder, config)?, key.as_bytes(), &published).await? {
             return Err(SourceError::Missing { what: format!("there is no manifest at {text}") });
         }
+        fetch_order(&*larder_origin::open(&folder, config)?, key.as_bytes(), &published).await;
         let source = open_source(published, config)?;
         if source.origin.url().scheme() == Scheme::Folder {
             return Err(invalid(format!(
@@ -151,6 +175,7 @@ pub async fn resolve(
     let url: OriginUrl = text.parse()?;
     let origin = larder_origin::open(&url, config)?;
     if fetch(&*origin, MANIFEST_KEY, &published).await? {
+        fetch_order(&*origin, MANIFEST_KEY, &published).await;
         let source = open_source(published, config)?;
         let described = source.origin.url();
         // The right to write beside the data must not be a way to redirect the reads.
@@ -161,23 +186,46 @@ pub async fn resolve(
         }
         return Ok(source);
     }
-    if path.exists() {
-        return open_source(path, config);
+    let open = || open_source(kept.path().to_owned(), config);
+    let old = if there_at_first.is_some() { Some(open()?) } else { None };
+    let old = match old {
+        Some(old) if !refresh.is_due(old.manifest.created_ns(), now_ns()) => return Ok(old),
+        old => old,
+    };
+    // Without an old one, there is nothing to do but to wait.
+    let wait_most = if old.is_some() { LISTED_BY_OTHERS_MOST } else { Duration::MAX };
+    let renew = async {
+        let locked = tokio::time::timeout(wait_most, kept.lock()).await;
+        let _one_lists = locked.unwrap_or_else(|_| Err(still_listed(wait_most)))?;
+        if kept.stamp() != there_at_first {
+            // Somebody else has listed it meanwhile.
+            return open();
+        }
+        let import = Import { url: &url, origin, kept: &kept, config, home, progress };
+        let skipped = importing.import(import).await?;
+        Ok(ResolvedSource { skipped, ..open()? })
+    };
+    let listed = renew.await.map(|source| ResolvedSource { listed: true, ..source });
+    match (listed, old) {
+        (Err(error), Some(old)) => {
+            let why = format!("the listing of {url} could not be renewed: {}", Chain(&error));
+            kept.note_failure(Some(&why));
+            Ok(ResolvedSource { refresh_failed: Some(why), ..old })
+        }
+        (listed, _) => listed,
     }
-    let imported = import_url(&url, origin, None, false, config, home, progress).await?;
-    write_manifest(&path, &imported.built)?;
-    let mut source = open_source(path, config)?;
-    source.skipped = imported.skipped;
-    // A journal that is dropped lets the next import resume. This import is complete.
-    let _ = imported.journal.discard();
-    Ok(source)
+}
+
+fn still_listed(after: Duration) -> io::Error {
+    let what = format!("another process or look-up on this machine is still listing it after {after:?}");
+    io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
 fn invalid(what: String) -> SourceError {
     SourceError::Invalid { what }
 }
 
-/// Imports a dataset: lists its origin.
+/// Imports a dataset: lists its origin. Errors: `Missing` if nothing shows that the prefix exists.
 pub async fn import_url(
     url: &OriginUrl,
     origin: Arc<dyn Origin>,
@@ -188,10 +236,24 @@ pub async fn import_url(
     progress: &dyn Progress,
 ) -> Result<Imported, SourceError> {
     let name = name.map_or_else(|| default_name(url), str::to_owned);
-    let mut options = ImportOptions::new(name, home.sub_folder("imports")?);
+    let mut options = ImportOptions::new(name, home.sub_folder(IMPORTS)?);
     options.place = config.place(&url.to_string());
     options.restart = restart;
-    import(origin, options, progress).await.map_err(|source| SourceError::Import { url: url.to_string(), source })
+    options.concurrency = options.concurrency.min(config.concurrency);
+    let imported = import(origin, options, progress).await;
+    let imported = imported.map_err(|source| SourceError::Import { url: url.to_string(), source })?;
+    // An empty bucket is there, and so is a folder that could be listed. A prefix is there if a key begins with it.
+    if imported.keys == 0 && url.scheme() != Scheme::Folder && !url.prefix().is_empty() {
+        let prefix = Key::from(url.prefix());
+        // The client of Azure does not list an object whose name is that of the prefix.
+        let marker = if url.scheme() == Scheme::Azure { ".larder/empty" } else { "" };
+        let what = format!(
+            "there is nothing below {url}: check the bucket and the prefix for spelling; for a dataset that is empty for now, put an \
+             empty object with the key {prefix}/{marker} there"
+        );
+        return Err(SourceError::Missing { what });
+    }
+    Ok(imported)
 }
 
 /// Opens a manifest file and, with `config`, the origin that it names. Sends no request to the origin.
@@ -200,72 +262,54 @@ pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSourc
     let described = manifest.name_and_origin();
     let (_, url) = described.map_err(|source| SourceError::Manifest { path: path.clone(), source })?;
     let origin = larder_origin::open(&url.parse()?, config)?;
-    Ok(ResolvedSource { path, manifest, origin, skipped: Vec::new() })
+    let refresh_failed = KeptListing::at(path.clone()).failure();
+    Ok(ResolvedSource { path, manifest, origin, skipped: BTreeMap::new(), refresh_failed, listed: false })
 }
 
-/// Checks that the credentials of `source` may read its data, by a HEAD request for one object. Only a clear refusal is an
-/// error: an object that is gone or was replaced concerns its readers only. So the credentials must not decide which server or
-/// account is asked: [`OriginConfig::place`] tells apart the datasets of different ones. Errors: `Origin`.
+/// Checks that the credentials of `source` may read its data, by HEAD requests for objects until one is answered. Only a clear
+/// refusal is an error: an object that was replaced concerns its readers only. One that is gone proves nothing, since the right
+/// to list is enough to learn that; so other objects are tried, all over the dataset. The credentials must not decide which
+/// server or account is asked: [`OriginConfig::place`] tells apart the datasets of different ones. Errors: `Origin`; `Missing` if
+/// no object was found.
 pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
-    /// A single object may be forbidden; one of the first few must be readable.
-    const TRIES: u32 = 3;
+    /// A single object may be forbidden; one of the first few that are there must be readable.
+    const REFUSALS: usize = 3;
+    /// So many are tried, and some more if they are gone.
+    const TRIES: u32 = 16;
     let manifest = |cause| SourceError::Manifest { path: source.path.clone(), source: cause };
-    let mut refused = None;
-    for index in 0..source.manifest.totals().files.min(TRIES) {
+    let files = source.manifest.totals().files;
+    let spread = (REFUSALS as u32..TRIES).map(|n| (u64::from(files) * u64::from(n) / u64::from(TRIES)) as u32);
+    let mut tried = BTreeSet::new();
+    let mut refusals = Vec::new();
+    for index in (0..REFUSALS as u32).chain(spread).filter(|&index| index < files) {
         let file = source.manifest.file(FileIndex(index)).map_err(manifest)?;
         let object = object_range(&source.manifest, &file, 0..0).map_err(manifest)?;
+        // Many files may be in one pack.
+        if !tried.insert(object.key.clone()) {
+            continue;
+        }
         match source.origin.head(&object.key).await {
-            Ok(_) | Err(OriginError::NotFound { .. }) => return Ok(()),
-            Err(error @ OriginError::Denied { .. }) => refused = Some(error),
+            Ok(_) => return Ok(()),
+            Err(OriginError::NotFound { .. }) => {}
+            Err(error @ OriginError::Denied { .. }) if refusals.len() + 1 < REFUSALS => refusals.push(error),
             Err(error) => return Err(error.into()),
         }
     }
-    refused.map_or(Ok(()), |error| Err(error.into()))
-}
-
-/// Fetches a published manifest, unless the local copy has the same version. False if none is published. An origin that
-/// denies access to objects that do not exist (S3 without the right to list) counts as having none.
-async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<bool, SourceError> {
-    let here = to.with_extension("version");
-    match origin.head(key).await {
-        Ok(there) => {
-            let version = format!("{:?}", there.version);
-            if to.exists() && std::fs::read_to_string(&here).is_ok_and(|here| here == version) {
-                return Ok(true);
-            }
-        }
-        Err(OriginError::NotFound { .. } | OriginError::Denied { .. }) => return Ok(false),
-        Err(error) => return Err(error.into()),
+    if let Some(refused) = refusals.pop() {
+        return Err(refused.into());
     }
-    // If this is interrupted, the next call fetches the manifest again.
-    let _ = std::fs::remove_file(&here);
-    let fetched = fetch_manifest(origin, key, to).await?;
-    let _ = std::fs::write(&here, format!("{:?}", fetched.version));
-    Ok(true)
+    // To read a folder, no credentials are needed, and without files there is nothing to read.
+    if tried.is_empty() || source.origin.url().scheme() == Scheme::Folder {
+        return Ok(());
+    }
+    let (url, tried) = (source.origin.url(), tried.len());
+    Err(SourceError::Missing {
+        what: format!(
+            "none of {tried} objects of {url} that were looked for is there any more, so nothing shows that the credentials may \
+             read the dataset: list it again with --refresh (attribute refresh), or with larder import if its manifest is published"
+        ),
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_url_that_names_a_manifest_is_told_from_a_dataset() {
-        assert_eq!(manifest_url("s3://b/p/.larder/manifest"), Some(("s3://b/p/.larder", "manifest")));
-        assert_eq!(manifest_url("s3://b/p/x.manifest"), Some(("s3://b/p", "x.manifest")));
-        assert_eq!(manifest_url("s3://b/p/manifest"), None);
-        assert_eq!(manifest_url("s3://b/p"), None);
-    }
-
-    #[test]
-    fn accounts_of_one_container_have_manifests_of_their_own() {
-        let folder = tempfile::tempdir().unwrap();
-        let home = Home::new(folder.path());
-        let of = |url: &str, account: &str| {
-            let env = [("AZURE_STORAGE_ACCOUNT_NAME", account)].into_iter().collect();
-            local_manifest(url, &OriginConfig { env, ..OriginConfig::default() }, &home).unwrap()
-        };
-        assert_ne!(of("az://container/set", "ours"), of("az://container/set", "theirs"));
-        assert_eq!(of("az://container/set", "ours"), of("az://container/set/", "ours"));
-        assert_eq!(of("s3://bucket/set", "ours"), of("s3://bucket/set", "theirs"));
-    }
-}
+mod tests;

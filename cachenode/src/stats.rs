@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct Stats {
     /// The snapshot that is mounted.
     pub dataset: DatasetSummary,
+    /// The listing that the snapshot was made of. Older processes do not tell it.
+    #[serde(default)]
+    pub listing: ListingStats,
     /// The dataset's part of the store.
     pub cache: CacheStats,
     /// The current or last warming, if there was one.
@@ -43,6 +46,22 @@ pub struct DatasetSummary {
     pub manifest_bytes: u64,
 }
 
+/// The listing that a snapshot was made of.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ListingStats {
+    /// When it was made, seconds since the epoch.
+    pub unix_seconds: i64,
+    /// How long ago that was.
+    pub age_seconds: u64,
+    /// Why it could not be renewed when that was last tried for a mount.
+    pub refresh_failed: Option<String>,
+    /// What to do, if objects were replaced since.
+    pub stale: Option<String>,
+    /// Which nodes share other snapshots of the origin, and what to do. Older processes do not tell it.
+    #[serde(default)]
+    pub other_snapshots: Option<String>,
+}
+
 /// A dataset's part of the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CacheStats {
@@ -60,23 +79,57 @@ pub struct CacheStats {
     pub blocks: u64,
     /// Why no block is admitted at present, if that is so.
     pub degraded: Option<String>,
+    /// Why the reservation is less than what is wanted, and what to do, if that is so.
+    #[serde(default)]
+    pub shortage: Option<String>,
 }
 
 /// How far warming is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmState {
     /// False once it has ended.
     pub running: bool,
     /// Blocks checked so far.
     pub blocks_done: u64,
-    /// Blocks of the dataset.
+    /// Blocks of the dataset, or of the files of a list that were found so far.
     pub blocks_total: u64,
     /// Blocks in the store, of those checked.
     pub blocks_kept: u64,
+    /// Blocks that are not in the store because the reservation is full, or because of `unkept_because`.
+    #[serde(default)]
+    pub blocks_unkept: u64,
+    /// Why the store could not keep blocks, if its disk failed or has no room. Warming ended early then.
+    #[serde(default)]
+    pub unkept_because: Option<String>,
+    /// Blocks that other nodes keep.
+    #[serde(default)]
+    pub blocks_elsewhere: u64,
     /// Blocks that could not be fetched.
     pub blocks_failed: u64,
     /// True if it ended early because the reservation is full.
     pub full: bool,
+    /// Files that the list has named so far, each as often as it was named.
+    #[serde(default)]
+    pub files_listed: u64,
+    /// Lines of the list that name no file.
+    #[serde(default)]
+    pub lines_unknown: u64,
+    /// The first of them.
+    #[serde(default)]
+    pub unknown: Vec<String>,
+}
+
+/// How many unknown lines are named.
+const UNKNOWN_NAMED: usize = 5;
+
+impl WarmState {
+    /// Notes a line that names no file.
+    pub(crate) fn note_unknown(&mut self, line: &[u8]) {
+        self.lines_unknown += 1;
+        if self.unknown.len() < UNKNOWN_NAMED {
+            self.unknown.push(line.escape_ascii().to_string());
+        }
+    }
 }
 
 /// The process behind a mount.

@@ -3,161 +3,337 @@
 //! and requests a piece twice if memory is short. So neither the end of a block nor a count of bytes shows that its reader is
 //! done.)
 //!
-//! Invariant: the window never exceeds its capacity, except for a single block that is larger than the capacity.
+//! A block's room is reserved before it is fetched. If there is none, because more readers are in the middle of a block than
+//! the window can hold, the block is read *in pieces*: each piece is fetched when it is requested, and nothing is held. So
+//! many readers cost more GETs, but no more bytes and no more memory. To make room, blocks are dropped that were read, and
+//! then those that nobody has read for [`STALE`]; what is left of these is read in pieces, too.
+//!
+//! A block that was read stays for [`READ_STAYS`]: the kernel may have lost a page of it before the reader had it, and
+//! requests that page again. A request for the whole block is a new reading, and is not answered from it. For [`LOST_AFTER`]
+//! a page of it that is requested again is fetched without the rest.
+//!
+//! Invariants: the window never exceeds its capacity, except for a single block that is larger; a block is not held and read
+//! in pieces at the same time.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_dataset::BlockIndex;
+use larder_dataset::{BlockIndex, BlockPart};
 
-/// A bounded set of blocks; the oldest is dropped first.
+/// A block that is partly read gives way to others when nobody has read it for this long.
+const STALE: Duration = Duration::from_secs(10);
+
+/// How long a block stays after it was read.
+const READ_STAYS: Duration = Duration::from_millis(250);
+
+/// How long after a block was read pages of it may be found to be lost, and the most bytes of a request for them.
+const LOST_AFTER: Duration = Duration::from_secs(10);
+const LOST_BYTES_MOST: u32 = 64 << 10;
+
+/// The part of the capacity that blocks may fill which were read, and of which blocks may be fetched ahead of readers.
+const SHARE_READ: u64 = 8;
+const SHARE_AHEAD: u64 = 2;
+
+/// The most blocks that are known to have been read.
+const WERE_READ_MOST: usize = 256;
+
+/// How many of the oldest blocks are looked at for a stale one.
+const LOOKED_AT: usize = 64;
+
+/// The most blocks that are known to be read in pieces. The oldest is forgotten, and fetched whole if it is read again.
+const IN_PIECES_MOST: usize = 4096;
+
+/// A bounded set of blocks.
 #[derive(Debug)]
 pub(crate) struct Window {
     capacity_bytes: u64,
+    /// Blocks may be read in pieces: there is no checksum of a whole block to compare.
+    allows_pieces: bool,
+    stale: Duration,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    blocks: HashMap<BlockIndex, WindowBlock>,
+    /// Blocks of which bytes are to be read.
+    unread: Blocks,
+    /// Blocks that were read.
+    read: Blocks,
+    /// Room that is reserved for blocks in flight.
+    reserved_bytes: u64,
+    /// Blocks that are read in pieces, and what was read of them.
+    in_pieces: HashMap<BlockIndex, ReadRanges>,
+    in_pieces_order: VecDeque<BlockIndex>,
+    /// When blocks were read, the oldest first.
+    were_read: VecDeque<(BlockIndex, Instant)>,
+}
+
+/// Blocks in memory, the oldest first.
+#[derive(Debug, Default)]
+struct Blocks {
+    by_index: HashMap<BlockIndex, Held>,
     order: VecDeque<BlockIndex>,
     bytes: u64,
 }
 
 #[derive(Debug)]
-struct WindowBlock {
+struct Held {
     bytes: Bytes,
-    /// The ranges that were read, sorted; no two of them touch.
-    read: Vec<Range<u32>>,
+    read: ReadRanges,
+    /// When it was last read, or came.
+    used: Instant,
 }
 
-impl WindowBlock {
-    /// Marks a range as read; true if the whole block is now read.
-    fn mark_read(&mut self, mut range: Range<u32>) -> bool {
-        self.read.retain(|other| {
+/// The ranges of a block that were read, sorted; no two of them touch.
+#[derive(Debug, Default)]
+struct ReadRanges(Vec<Range<u32>>);
+
+/// Room for a block in flight. It goes back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct WindowRoom {
+    window: Arc<Window>,
+    block: BlockIndex,
+    bytes: u64,
+}
+
+impl WindowRoom {
+    /// Puts the block into its room.
+    pub(crate) fn fill(mut self, bytes: Bytes) {
+        let window = Arc::clone(&self.window);
+        let mut inner = window.lock();
+        inner.reserved_bytes -= std::mem::take(&mut self.bytes);
+        inner.hold(self.block, bytes);
+    }
+}
+
+impl Drop for WindowRoom {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.window.lock().reserved_bytes -= self.bytes;
+        }
+    }
+}
+
+impl Window {
+    /// An empty window. `allows_pieces`: parts of blocks can be used without the rest.
+    pub(crate) fn new(capacity_bytes: u64, allows_pieces: bool) -> Self {
+        Self { capacity_bytes, allows_pieces, stale: STALE, inner: Mutex::default() }
+    }
+
+    /// The block of this part, if it is here. Marks nothing as read.
+    pub(crate) fn get(&self, part: &BlockPart) -> Option<Bytes> {
+        let mut inner = self.lock();
+        if let Some(held) = inner.unread.by_index.get_mut(&part.block) {
+            held.used = Instant::now();
+            return Some(held.bytes.clone());
+        }
+        if part.len == part.block_len {
+            return None;
+        }
+        inner.forget_read();
+        Some(inner.read.by_index.get(&part.block)?.bytes.clone())
+    }
+
+    /// The block, if bytes of it are to be read.
+    pub(crate) fn unread(&self, block: BlockIndex) -> Option<Bytes> {
+        self.lock().unread.by_index.get(&block).map(|held| held.bytes.clone())
+    }
+
+    /// True if bytes of the block are to be read.
+    pub(crate) fn contains(&self, block: BlockIndex) -> bool {
+        self.lock().unread.by_index.contains_key(&block)
+    }
+
+    /// True if the block is read in pieces.
+    pub(crate) fn is_in_pieces(&self, block: BlockIndex) -> bool {
+        self.lock().in_pieces.contains_key(&block)
+    }
+
+    /// True if a part is to be fetched without the rest of its block.
+    pub(crate) fn is_piece(&self, part: &BlockPart) -> bool {
+        let inner = self.lock();
+        let may_be_lost = self.allows_pieces && part.start > 0 && part.len <= LOST_BYTES_MOST;
+        let is_recent = |&&(block, when): &&(BlockIndex, Instant)| block == part.block && when.elapsed() < LOST_AFTER;
+        inner.in_pieces.contains_key(&part.block)
+            || (may_be_lost && inner.were_read.iter().any(|read| is_recent(&read)))
+    }
+
+    /// True if there is room for no more of the blocks that are fetched ahead of readers.
+    pub(crate) fn is_full_of_ahead(&self, bytes: u32) -> bool {
+        let inner = self.lock();
+        inner.unread.bytes + inner.reserved_bytes + u64::from(bytes) > self.capacity_bytes / SHARE_AHEAD
+    }
+
+    /// Marks a part as read. Its reader has the bytes.
+    pub(crate) fn mark_read(&self, part: &BlockPart) {
+        let range = part.start..part.start + part.len;
+        let mut inner = self.lock();
+        if inner.unread.by_index.get_mut(&part.block).is_some_and(|held| held.read.add(range.clone(), part.block_len)) {
+            inner.was_read(part.block, self.capacity_bytes / SHARE_READ);
+        }
+        if inner.in_pieces.get_mut(&part.block).is_some_and(|read| read.add(range, part.block_len)) {
+            inner.in_pieces.remove(&part.block);
+            inner.in_pieces_order.retain(|&other| other != part.block);
+            inner.note_read(part.block);
+        }
+    }
+
+    /// Room for a block that is about to be fetched. None: there is none, and the block is read in pieces from now on.
+    pub(crate) fn reserve(self: &Arc<Self>, part: &BlockPart) -> Option<WindowRoom> {
+        let (block, bytes) = (part.block, u64::from(part.block_len));
+        let mut inner = self.lock();
+        if !self.make_room(&mut inner, bytes) {
+            inner.read_in_pieces(block, ReadRanges::default());
+            return None;
+        }
+        inner.reserved_bytes += bytes;
+        Some(WindowRoom { window: Arc::clone(self), block, bytes })
+    }
+
+    /// From now on the block is read in pieces.
+    pub(crate) fn read_in_pieces(&self, block: BlockIndex) {
+        self.lock().read_in_pieces(block, ReadRanges::default());
+    }
+
+    /// Adds a block for which no room was reserved. The oldest make room.
+    pub(crate) fn insert(&self, block: BlockIndex, bytes: Bytes) {
+        let mut inner = self.lock();
+        inner.unread.remove(block);
+        while !self.make_room(&mut inner, bytes.len() as u64) {
+            let Some(&oldest) = inner.unread.order.front() else { break };
+            inner.leave(oldest, self.allows_pieces);
+        }
+        inner.hold(block, bytes);
+    }
+
+    /// Bytes held now.
+    pub(crate) fn bytes(&self) -> u64 {
+        let mut inner = self.lock();
+        inner.forget_read();
+        inner.unread.bytes + inner.read.bytes
+    }
+
+    /// Drops blocks that were read or are stale until so many bytes fit; false if they do not.
+    fn make_room(&self, inner: &mut Inner, bytes: u64) -> bool {
+        let now = Instant::now();
+        while inner.bytes() > 0 && inner.bytes() + bytes > self.capacity_bytes {
+            if let Some(&oldest) = inner.read.order.front() {
+                inner.read.remove(oldest);
+                continue;
+            }
+            let is_stale = |block: &&BlockIndex| {
+                inner.unread.by_index.get(block).is_some_and(|held| now.duration_since(held.used) >= self.stale)
+            };
+            let Some(&stale) = inner.unread.order.iter().take(LOOKED_AT).find(is_stale) else { return false };
+            inner.leave(stale, self.allows_pieces);
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // No code under this lock can panic halfway, so the state behind a poisoned lock is consistent.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn bytes(&self) -> u64 {
+        self.unread.bytes + self.read.bytes + self.reserved_bytes
+    }
+
+    fn hold(&mut self, block: BlockIndex, bytes: Bytes) {
+        self.read.remove(block);
+        self.unread.remove(block);
+        let read = self.in_pieces.remove(&block).unwrap_or_default();
+        self.in_pieces_order.retain(|&other| other != block);
+        self.unread.push(block, Held { bytes, read, used: Instant::now() });
+    }
+
+    /// All of a block was read.
+    fn was_read(&mut self, block: BlockIndex, most_bytes: u64) {
+        if let Some(held) = self.unread.remove(block) {
+            self.read.push(block, Held { used: Instant::now(), ..held });
+            self.note_read(block);
+        }
+        while self.read.bytes > most_bytes
+            && let Some(&oldest) = self.read.order.front()
+        {
+            self.read.remove(oldest);
+        }
+    }
+
+    fn note_read(&mut self, block: BlockIndex) {
+        self.were_read.push_back((block, Instant::now()));
+        if self.were_read.len() > WERE_READ_MOST {
+            self.were_read.pop_front();
+        }
+    }
+
+    /// Forgets the blocks that were read a while ago.
+    fn forget_read(&mut self) {
+        while let Some(&oldest) = self.read.order.front()
+            && self.read.by_index.get(&oldest).is_none_or(|held| held.used.elapsed() >= READ_STAYS)
+        {
+            self.read.remove(oldest);
+        }
+    }
+
+    /// Drops a block that is partly read.
+    fn leave(&mut self, block: BlockIndex, allows_pieces: bool) {
+        if let Some(held) = self.unread.remove(block)
+            && allows_pieces
+        {
+            self.read_in_pieces(block, held.read);
+        }
+    }
+
+    fn read_in_pieces(&mut self, block: BlockIndex, read: ReadRanges) {
+        if self.in_pieces.contains_key(&block) {
+            return;
+        }
+        self.in_pieces.insert(block, read);
+        self.in_pieces_order.push_back(block);
+        if self.in_pieces_order.len() > IN_PIECES_MOST
+            && let Some(oldest) = self.in_pieces_order.pop_front()
+        {
+            self.in_pieces.remove(&oldest);
+        }
+    }
+}
+
+impl Blocks {
+    fn push(&mut self, block: BlockIndex, held: Held) {
+        self.bytes += held.bytes.len() as u64;
+        self.order.push_back(block);
+        self.by_index.insert(block, held);
+    }
+
+    fn remove(&mut self, block: BlockIndex) -> Option<Held> {
+        let held = self.by_index.remove(&block)?;
+        self.order.retain(|&other| other != block);
+        self.bytes -= held.bytes.len() as u64;
+        Some(held)
+    }
+}
+
+impl ReadRanges {
+    /// Adds a range; true if the whole block is now read.
+    fn add(&mut self, mut range: Range<u32>, block_len: u32) -> bool {
+        self.0.retain(|other| {
             let apart = other.end < range.start || range.end < other.start;
             if !apart {
                 range = range.start.min(other.start)..range.end.max(other.end);
             }
             apart
         });
-        let at = self.read.partition_point(|other| other.start < range.start);
-        self.read.insert(at, range);
-        self.read[0] == (0..self.bytes.len() as u32)
-    }
-}
-
-impl Window {
-    /// An empty window.
-    pub(crate) fn new(capacity_bytes: u64) -> Self {
-        Self { capacity_bytes, inner: Mutex::default() }
-    }
-
-    /// The block, if it is here. Marks `range` of it as read.
-    pub(crate) fn read(&self, block: BlockIndex, range: Range<u32>) -> Option<Bytes> {
-        let mut inner = self.lock();
-        let bytes = inner.blocks.get(&block)?.bytes.clone();
-        inner.mark_read(block, range);
-        Some(bytes)
-    }
-
-    /// The block, if it is here. Marks nothing as read.
-    pub(crate) fn peek(&self, block: BlockIndex) -> Option<Bytes> {
-        self.lock().blocks.get(&block).map(|held| held.bytes.clone())
-    }
-
-    /// True if the block is here.
-    pub(crate) fn contains(&self, block: BlockIndex) -> bool {
-        self.lock().blocks.contains_key(&block)
-    }
-
-    /// Marks `range` of a block as read by a reader that had its bytes from elsewhere.
-    pub(crate) fn mark_read(&self, block: BlockIndex, range: Range<u32>) {
-        self.lock().mark_read(block, range);
-    }
-
-    /// Adds a block, and drops the oldest ones if they no longer fit.
-    pub(crate) fn insert(&self, block: BlockIndex, bytes: Bytes) {
-        let mut inner = self.lock();
-        inner.remove(block);
-        inner.bytes += bytes.len() as u64;
-        inner.blocks.insert(block, WindowBlock { bytes, read: Vec::new() });
-        inner.order.push_back(block);
-        while inner.bytes > self.capacity_bytes && inner.blocks.len() > 1 {
-            if let Some(oldest) = inner.order.pop_front() {
-                inner.forget(oldest);
-            }
-        }
-    }
-
-    /// Bytes held now.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.lock().bytes
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // No code under this lock can panic halfway, so the state behind a poisoned lock is consistent.
-        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-impl Inner {
-    fn mark_read(&mut self, block: BlockIndex, range: Range<u32>) {
-        if self.blocks.get_mut(&block).is_some_and(|held| held.mark_read(range)) {
-            self.remove(block);
-        }
-    }
-
-    fn remove(&mut self, block: BlockIndex) {
-        if self.blocks.contains_key(&block) {
-            self.order.retain(|&other| other != block);
-            self.forget(block);
-        }
-    }
-
-    fn forget(&mut self, block: BlockIndex) {
-        if let Some(held) = self.blocks.remove(&block) {
-            self.bytes -= held.bytes.len() as u64;
-        }
+        let at = self.0.partition_point(|other| other.start < range.start);
+        self.0.insert(at, range);
+        self.0[0] == (0..block_len)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn zeros(len: usize) -> Bytes {
-        Bytes::from(vec![0; len])
-    }
-
-    #[test]
-    fn the_oldest_block_makes_room_and_nothing_is_counted_twice() {
-        let window = Window::new(100);
-        for block in 0..3 {
-            window.insert(BlockIndex(block), zeros(40));
-        }
-        assert_eq!(window.bytes(), 80);
-        assert!(window.read(BlockIndex(0), 0..1).is_none() && window.read(BlockIndex(2), 0..1).is_some());
-        window.insert(BlockIndex(2), zeros(60));
-        assert_eq!(window.bytes(), 100);
-        window.insert(BlockIndex(9), zeros(500));
-        assert_eq!(window.bytes(), 500, "a single block may exceed the capacity");
-    }
-
-    #[test]
-    fn a_block_goes_once_each_of_its_bytes_was_read_in_whatever_order_and_however_often() {
-        let window = Window::new(100);
-        window.insert(BlockIndex(1), zeros(30));
-        window.mark_read(BlockIndex(1), 20..30);
-        for _ in 0..3 {
-            assert!(window.read(BlockIndex(1), 5..15).is_some(), "a range that is read again leaves the block here");
-        }
-        assert!(window.read(BlockIndex(1), 10..25).is_some());
-        assert_eq!(window.bytes(), 30);
-        assert!(window.read(BlockIndex(1), 0..5).is_some(), "the last unread range");
-        assert!(window.read(BlockIndex(1), 0..5).is_none());
-        assert_eq!(window.bytes(), 0);
-    }
-}
+mod tests;

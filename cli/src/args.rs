@@ -1,6 +1,7 @@
 //! Every flag of `larder`, with its help. Values are typed here; no other module parses them.
 
 pub(crate) mod bench;
+mod explain;
 mod inspect;
 mod mount;
 mod origin;
@@ -9,6 +10,7 @@ mod quickstart;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, Explained};
 pub(crate) use inspect::{DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use mount::{MountArgs, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
@@ -61,6 +63,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Check this machine and report what to change.
     Doctor(DoctorArgs),
+    /// Say why an object of a Kubernetes cluster is not ready.
+    Explain(ExplainArgs),
     /// Run benchmarks.
     Bench(bench::BenchArgs),
     /// Print the text of docs/COMMANDS.md.
@@ -77,6 +81,42 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The lines of a document that run `larder`, as words.
+    fn commands(text: &str) -> Vec<Vec<&str>> {
+        let commands = text.lines().filter_map(|line| {
+            let line = line.trim();
+            let from = if line.starts_with("larder ") { 0 } else { line.find("| larder ")? + 2 };
+            // A remark follows after several spaces or a #; a pipe and a second command may follow as well.
+            let ends = ["  ", " #", " |", " &&"].into_iter();
+            let command = ends.fold(&line[from..], |line, end| line.split(end).next().unwrap_or(line));
+            Some(command.split(' ').collect::<Vec<_>>())
+        });
+        commands.collect()
+    }
+
+    #[test]
+    fn every_command_in_the_documents_is_one_that_larder_takes() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut seen = 0;
+        for document in ["README.md", "docs/COMMANDS.md", "docs/GUIDE.md", "docs/KUBERNETES.md"] {
+            for words in commands(&std::fs::read_to_string(root.join(document)).unwrap()) {
+                if words.iter().any(|word| ["SRC", "DIR", "COMMAND", "<COMMAND>", "[OPTIONS]"].contains(word)) {
+                    continue;
+                }
+                if let Err(error) = Cli::try_parse_from(&words)
+                    && !matches!(
+                        error.kind(),
+                        clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion
+                    )
+                {
+                    panic!("{document}: {words:?}: {error}");
+                }
+                seen += 1;
+            }
+        }
+        assert!(seen > 30, "{seen}");
     }
 
     #[test]

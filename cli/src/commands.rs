@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod doctor;
+pub(crate) mod explain;
 pub(crate) mod import;
 pub(crate) mod mount;
 pub(crate) mod mounted_check;

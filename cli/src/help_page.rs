@@ -1,4 +1,4 @@
-//! The text of `docs/COMMANDS.md`.
+//! The beginning of `docs/COMMANDS.md`. The help of the other programs follows it there.
 
 use clap::CommandFactory;
 
@@ -16,7 +16,7 @@ pub(crate) fn help_page() -> String {
         }
     }
     let mut page = String::from(
-        "# Commands and flags\n\nGenerated from `larder --help` and the help of every command; a test keeps it current.\n\n",
+        "# Commands and flags\n\nGenerated from the help of `larder` and its commands, of `larderd`, `cachenode` and `larder-controller`; a test keeps it current.\n\n",
     );
     let mut command = Cli::command();
     command.build();

@@ -1,8 +1,7 @@
 //! The command `larder`. Every sub-command is a file in `commands`; flags are parsed once, here.
 //!
-//! Exit codes: 0 success, 1 failure, 2 wrong usage. Errors go to standard error and say what to do; results go to standard
+//! Exit codes: 0 success, 1 failure, 2 wrong usage, 141 if the reader of the output is gone, as for a program that SIGPIPE ends. Errors go to standard error and say what to do; results go to standard
 //! output, as a table or as JSON (`--json`). No output contains a secret.
-#![expect(clippy::print_stdout, reason = "a command's results go to standard output")]
 
 mod args;
 mod commands;
@@ -18,16 +17,23 @@ use std::process::ExitCode;
 use args::{Cli, Command};
 use clap::Parser;
 
+/// 128 and the number of SIGPIPE.
+const READER_GONE: u8 = 141;
+
 fn main() -> ExitCode {
+    if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
+        return code;
+    }
     let cli = Cli::parse();
     if let Err(error) = larder_telemetry::init_logs(if cli.verbose { "info" } else { "warn" }) {
-        eprintln!("error: {error}");
+        output::note(format_args!("error: {error}"));
         return ExitCode::from(2);
     }
     match run(cli.command) {
         Ok(code) => code,
+        Err(error) if error.is::<output::ReaderGone>() => ExitCode::from(READER_GONE),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -44,9 +50,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Stats(args) => commands::stats::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::HelpPage => {
-            print!("{}", help_page::help_page());
+            output::text(&help_page::help_page())?;
             Ok(ExitCode::SUCCESS)
         }
     }

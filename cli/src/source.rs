@@ -1,15 +1,24 @@
 //! Finds the dataset of a command and shows the progress of its listing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::bail;
 use larder_cachenode::Home;
-use larder_cachenode::source::{self, ResolvedSource};
+use larder_cachenode::kept_listing::now_ns;
+use larder_cachenode::source::{self, Here, ResolvedSource};
+use larder_dataset::Refresh;
+use larder_dataset::size::show_duration;
 use larder_import::{Imported, SkippedKey};
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl};
 use tokio::runtime::Runtime;
 
 use crate::args::OriginArgs;
-use crate::output::ProgressView;
+use crate::output::{self, ProgressView};
+
+/// How long a command waits for the origin without a word.
+const SILENCE: Duration = Duration::from_secs(3);
 
 impl OriginArgs {
     /// The flags combined with the environment.
@@ -38,14 +47,48 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
 }
 
-/// Finds the dataset that `text` names, and imports it if necessary.
-pub(crate) fn resolve(text: &str, origin: &OriginArgs, runtime: &Runtime) -> anyhow::Result<ResolvedSource> {
+/// Says what the command waits for, if nothing has come from the origin after a while.
+async fn telling<T>(text: &str, origin: &OriginArgs, progress: &ProgressView, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    if let Ok(done) = tokio::time::timeout(SILENCE, &mut work).await {
+        return done;
+    }
+    if !progress.has_moved() {
+        output::note(format_args!(
+            "waiting for the origin of {text}, which has not answered yet; --read-deadline ({}) ends the wait",
+            show_duration(origin.read_deadline)
+        ));
+    }
+    work.await
+}
+
+/// Finds the dataset that `text` names, and lists its origin if necessary or if `refresh` wants it. Warns if that failed and
+/// the old listing is used.
+pub(crate) fn resolve(
+    text: &str,
+    origin: &OriginArgs,
+    refresh: Refresh,
+    runtime: &Runtime,
+) -> anyhow::Result<ResolvedSource> {
     let _in_runtime = runtime.enter();
+    if refresh != Refresh::Never && !source::is_url(text) {
+        bail!("--refresh: a manifest file is served as it is; name the dataset's URL instead of {text}");
+    }
     let progress = ProgressView::new(0, "listing");
-    let found = runtime.block_on(source::resolve(text, &origin.config(), &Home::of_process()?, &progress));
+    let (config, home) = (origin.config(), Home::of_process()?);
+    let resolving = source::resolve(text, &config, &home, refresh, &Here, &progress);
+    let found = runtime.block_on(telling(text, origin, &progress, resolving));
     progress.finish();
     let found = found?;
-    report_skipped(&found.skipped);
+    report_skipped(&found.skipped, &[]);
+    if let Some(why) = found.refresh_failed.as_ref().filter(|_| refresh != Refresh::Never) {
+        output::note(format_args!("warning: {why}"));
+    }
+    if refresh.is_due(found.manifest.created_ns(), now_ns()) && found.is_published() {
+        output::note(format_args!(
+            "the manifest of {text} is published: `larder import --to` (or `larder pack`) renews it, not --refresh"
+        ));
+    }
     Ok(found)
 }
 
@@ -61,28 +104,28 @@ pub(crate) fn import(
     let progress = ProgressView::new(0, "listing");
     let (config, home) = (args.config(), Home::of_process()?);
     let listing = source::import_url(url, Arc::clone(origin), name, restart, &config, &home, &progress);
-    let imported = runtime.block_on(listing);
+    let imported = runtime.block_on(telling(&url.to_string(), args, &progress, listing));
     progress.finish();
     let imported = imported?;
     if imported.resumed_files > 0 {
-        eprintln!("resumed an unfinished import: {} files were already listed", imported.resumed_files);
+        output::note(format_args!(
+            "resumed an unfinished import: {} files were already listed",
+            imported.resumed_files
+        ));
     }
     Ok(imported)
 }
 
-/// Prints the keys that cannot be files: each reason with its count and its first keys.
-pub(crate) fn report_skipped(skipped: &[SkippedKey]) {
-    let mut reasons: std::collections::BTreeMap<&str, Vec<&[u8]>> = std::collections::BTreeMap::new();
-    for skipped in skipped {
-        reasons.entry(&skipped.reason).or_default().push(&skipped.key);
-    }
-    for (reason, keys) in reasons {
-        eprintln!("skipped {} keys: {reason}", keys.len());
-        for key in keys.iter().take(5) {
-            eprintln!("    {}", key.escape_ascii());
+/// Prints how many keys cannot be files, by reason, and the first of them.
+pub(crate) fn report_skipped(counts: &BTreeMap<String, u64>, first: &[SkippedKey]) {
+    for (reason, count) in counts {
+        output::note(format_args!("skipped {}: {reason}", output::count(*count, "key")));
+        let keys = first.iter().filter(|skipped| skipped.reason == *reason);
+        for skipped in keys.take(5) {
+            output::note(format_args!("    {}", skipped.key.escape_ascii()));
         }
-        if keys.len() > 5 {
-            eprintln!("    ... (--json lists all)");
+        if *count > 5 && !first.is_empty() {
+            output::note(format_args!("    ... (--json lists more)"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the admin server reports about the driver.
+//! The driver's values and state, for the admin server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
-//! What a volume asks for: its attributes, checked.
+//! The request of a volume: its attributes, checked.
 //!
-//! All of it comes from outside, part of it from anyone who can create a pod. So each key must be a known one, each value is
-//! checked, and each refusal names the key.
+//! All of it comes from outside, part of it from anyone who can create a pod. So each key must be a known one, each
+//! value is checked, and each refusal names the key.
 
 mod error;
 #[cfg(test)]
@@ -11,15 +11,14 @@ mod values;
 use std::collections::HashMap;
 
 use larder_dataset::DatasetSpec;
+use larder_dataset::written::{Rules, WrittenSpec, cache_size, namespace};
 
 pub use error::AttributeError;
 pub(crate) use error::printable;
-pub use values::Rules;
-pub(crate) use values::{RawSpec, namespace};
-use values::{cache_size, entry_name};
+use values::entry_name;
 
 /// The attributes that an administrator may set in a PersistentVolume or StorageClass.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     "source",
     "dataset",
     "endpoint",
@@ -29,15 +28,16 @@ const KNOWN: [&str; 10] = [
     "cacheSize",
     "policy",
     "placement",
+    "refresh",
     "namespaces",
 ];
 
-/// The attributes that a pod author may set in an inline volume. Placement is not among them: it must be the same on all
-/// nodes.
+/// The attributes that a pod author may set in an inline volume. Placement is not among them: it must be the same on
+/// all nodes.
 const KNOWN_INLINE: [&str; 2] = ["dataset", "cacheSize"];
 
 /// The attributes that describe an origin, and so cannot accompany `dataset`.
-const WITH_SOURCE: [&str; 6] = ["endpoint", "region", "anonymous", "snapshot", "policy", "placement"];
+const WITH_SOURCE: [&str; 7] = ["endpoint", "region", "anonymous", "snapshot", "policy", "placement", "refresh"];
 
 /// The keys that the kubelet and the sidecars add.
 const KUBERNETES_PREFIX: &str = "csi.storage.k8s.io/";
@@ -131,7 +131,7 @@ fn select(context: &HashMap<String, String>, inline: bool, rules: &Rules) -> Res
             let cache_bytes = get("cacheSize").map(cache_size).transpose()?;
             return Ok(Selection::Entry { name: entry_name(name)?, cache_bytes });
         }
-        (Some(source), None) => RawSpec {
+        (Some(source), None) => WrittenSpec {
             source,
             endpoint: get("endpoint").unwrap_or_default(),
             region: get("region").unwrap_or_default(),
@@ -144,6 +144,7 @@ fn select(context: &HashMap<String, String>, inline: bool, rules: &Rules) -> Res
             cache_size: get("cacheSize"),
             policy: get("policy").unwrap_or_default(),
             placement: get("placement").unwrap_or_default(),
+            refresh: get("refresh").unwrap_or_default(),
         },
     };
     Ok(Selection::Spec(spec.check(rules)?))

@@ -1,7 +1,7 @@
-//! Makes the kubelet's requests acceptable to our gRPC server. The kubelet dials the registration socket by its path, and its
-//! gRPC library sends that path as `:authority`, percent-encoded. HTTP/2 does not allow such an authority: `h2` resets the
-//! stream, while servers in Go ignore the violation. So on that socket every authority is replaced by `localhost` before the
-//! server reads it.
+//! Makes the kubelet's requests acceptable to our gRPC server. The kubelet dials the registration socket by its path,
+//! and its gRPC library sends that path as `:authority`, percent-encoded. HTTP/2 does not allow such an authority: `h2`
+//! resets the stream, while servers in Go ignore the violation. So on that socket every authority is replaced by
+//! `localhost` before the server reads it.
 //!
 //! Only header frames from the client are changed. A connection that violates HTTP/2 (RFC 9113) otherwise is closed.
 
@@ -27,7 +27,8 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// The connection of a client as the server should see it. Runs until either end closes. Must be called within a runtime.
+/// The connection of a client as the server should see it. Runs until either end closes. Must be called within a
+/// runtime.
 pub(crate) fn replaced(client: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
     let (server, ours) = tokio::io::duplex(64 << 10);
     tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Runs each call in a task of its own: a call continues when the kubelet gives up on it, a panic fails only its own call, and
-//! a stop waits for the running calls.
+//! Runs each call in a task of its own: a call continues when the kubelet gives up on it, a panic fails only its own
+//! call, and a stop waits for the running calls.
 
 use std::future::Future;
 use std::sync::Arc;

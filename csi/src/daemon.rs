@@ -1,9 +1,9 @@
 //! The gRPC client of larderd.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_daemon_api::connect_channel;
+use larder_daemon_api::socket::connect_channel_to_first;
 use larder_daemon_api::v1::daemon_client::DaemonClient;
 use larder_daemon_api::v1::prepare_response::Outcome;
 use larder_daemon_api::v1::{Dataset, PrepareRequest};
@@ -23,7 +23,7 @@ pub enum DaemonError {
     Silent {
         /// Its socket.
         socket: PathBuf,
-        /// What happened.
+        /// The failure.
         what: String,
     },
     /// It is still listing the origin.
@@ -70,9 +70,10 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Does not connect before the first call.
-    pub fn new(socket: &Path, wait: Duration) -> Self {
-        Self { client: DaemonClient::new(connect_channel(socket)), socket: socket.to_owned(), wait }
+    /// At the first of these sockets at which it listens. Does not connect before the first call.
+    pub fn new(sockets: Vec<PathBuf>, wait: Duration) -> Self {
+        let socket = sockets.first().cloned().unwrap_or_default();
+        Self { client: DaemonClient::new(connect_channel_to_first(sockets)), socket, wait }
     }
 
     /// Has larderd find and list a dataset. Idempotent.

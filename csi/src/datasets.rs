@@ -1,5 +1,5 @@
-//! The datasets that the administrator grants to namespaces, from a YAML (or JSON) file, usually a mounted ConfigMap. It is
-//! read at each use, so a change needs no restart.
+//! The datasets that the administrator grants to namespaces, from a YAML (or JSON) file, usually a mounted ConfigMap.
+//! It is read at each use, so a change needs no restart.
 //!
 //! ```yaml
 //! datasets:
@@ -16,10 +16,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use larder_dataset::DatasetSpec;
+use larder_dataset::written::{InvalidValue, Rules, WrittenSpec, namespace};
 use serde::Deserialize;
 use tracing::{error, info};
 
-use crate::attributes::{AttributeError, Attributes, RawSpec, Rules, Selection, namespace};
+use crate::attributes::{Attributes, Selection};
 
 /// The largest file: a ConfigMap's limit.
 const FILE_BYTES: u64 = 1 << 20;
@@ -61,6 +62,8 @@ struct Entry {
     policy: String,
     #[serde(default)]
     placement: String,
+    #[serde(default)]
+    refresh: String,
     namespaces: Vec<String>,
 }
 
@@ -71,8 +74,8 @@ struct Grant {
 }
 
 impl Entry {
-    fn check(&self, rules: &Rules) -> Result<Grant, AttributeError> {
-        let spec = RawSpec {
+    fn check(&self, rules: &Rules) -> Result<Grant, InvalidValue> {
+        let spec = WrittenSpec {
             source: &self.source,
             endpoint: &self.endpoint,
             region: &self.region,
@@ -81,6 +84,7 @@ impl Entry {
             cache_size: self.cache_size.as_deref(),
             policy: &self.policy,
             placement: &self.placement,
+            refresh: &self.refresh,
         };
         Ok(Grant {
             spec: spec.check(rules)?,
@@ -102,7 +106,7 @@ impl Datasets {
         Self { file, rules }
     }
 
-    /// The dataset that a volume shows, if its pod may have it. Blocks.
+    /// The dataset that a volume is for, if its pod may have it. Blocks.
     pub fn resolve(&self, attributes: &Attributes) -> Result<DatasetSpec, GrantError> {
         let pod = &attributes.pod.namespace;
         if let Some(allowed) = &attributes.namespaces {
@@ -186,8 +190,9 @@ mod tests {
     use super::*;
 
     const FILE: &str = "datasets:
-  imagenet: {source: s3://sets/imagenet, cacheSize: 10GiB, placement: partitioned, namespaces: [team-a]}
+  imagenet: {source: s3://sets/imagenet, cacheSize: 10GiB, placement: partitioned, refresh: 24h, namespaces: [team-a]}
   open: {source: s3://sets/open, namespaces: ['*']}
+  team-b/imagenet: {source: s3://sets/own, namespaces: [team-b, team-a]}
   broken: {source: file:///etc, namespaces: ['*']}
   misplaced: {source: s3://sets/misplaced, placement: everywhere, namespaces: ['*']}
 ";
@@ -214,9 +219,14 @@ mod tests {
     fn a_namespace_gets_what_it_was_granted() {
         let got = resolve(FILE, &inline("imagenet", "team-a")).expect("granted");
         assert_eq!((got.source.as_str(), got.cache_bytes), ("s3://sets/imagenet", Some(10 << 30)));
-        assert_eq!(got.placement, Some(Placement::Partitioned));
+        assert_eq!((got.placement, got.refresh), (Some(Placement::Partitioned), "24h".parse().ok()));
         resolve(FILE, &inline("open", "anyone")).expect("granted to all");
         resolve(FILE, &inline("open", "")).expect("granted to all");
+        // A namespace in front is part of the name: it neither grants nor hides anything.
+        let own = resolve(FILE, &inline("team-b/imagenet", "team-b")).expect("granted");
+        assert_eq!(own.source, "s3://sets/own");
+        resolve(FILE, &inline("team-b/imagenet", "team-a")).expect("granted");
+        resolve(FILE, &inline("imagenet", "team-b")).expect_err("not its namespace's, but the administrator's");
         // JSON is YAML.
         let json = r#"{"datasets": {"j": {"source": "s3://b", "namespaces": ["team-a"]}}}"#;
         resolve(json, &inline("j", "team-a")).expect("granted");

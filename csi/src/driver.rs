@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,16 +15,16 @@ use larder_csi_api::csi::identity_server::IdentityServer;
 use larder_csi_api::csi::node_server::NodeServer;
 use larder_csi_api::registration::registration_server::RegistrationServer;
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
+use larder_dataset::written::Rules;
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::admin::DriverAdmin;
-use crate::attributes::Rules;
 use crate::authority;
 use crate::calls::Calls;
 use crate::controller::ControllerService;
@@ -63,8 +63,8 @@ pub struct Config {
     pub node_id: String,
     /// Report the node as a topology segment.
     pub topology: bool,
-    /// The folder of larderd's sockets.
-    pub run_dir: PathBuf,
+    /// The folders in which larderd's sockets may be, the preferred one first.
+    pub run_dirs: Vec<PathBuf>,
     /// Folders to create for larderd, such as its cache folder.
     pub daemon_dirs: Vec<PathBuf>,
     /// The folder of records and volumes.
@@ -99,11 +99,16 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Creates the folders, loads the records, and starts to connect to larderd. Blocks; must be called within a runtime.
+    /// Creates the folders, loads the records, and starts to connect to larderd. Blocks; must be called within a
+    /// runtime.
     pub fn open(config: Config) -> anyhow::Result<Self> {
         let rules = Rules { file_roots: config.file_roots.clone() };
-        for dir in config.daemon_dirs.iter().chain([&config.run_dir]) {
-            give(dir, config.daemon_uid).with_context(|| format!("create the folder {} for larderd", dir.display()))?;
+        for dir in config.daemon_dirs.iter().chain(&config.run_dirs) {
+            if let Err(error) = give(dir, config.daemon_uid) {
+                // The node's mounts need this process, whatever becomes of a disk. larderd goes on without a folder, or says which it
+                // needs.
+                error!(%error, dir = %dir.display(), "cannot create a folder for larderd (--daemon-dir, --run-dir)");
+            }
         }
         let state = |name: &str| config.state_dir.join(name);
         let lock =
@@ -114,8 +119,8 @@ impl Driver {
         let mounter = Mounter::new(&mounts, config.daemon_uid, config.read_ahead_kib)
             .with_context(|| format!("create the folder {}", mounts.display()))?;
         let counters = Arc::new(KeeperCounters::default());
-        let handover = config.run_dir.join(HANDOVER_SOCKET);
-        let keeper = FdKeeper::start(handover, config.daemon_uid, Arc::clone(&counters))
+        let sockets = |name| config.run_dirs.iter().map(|dir| dir.join(name)).collect::<Vec<_>>();
+        let keeper = FdKeeper::start(sockets(HANDOVER_SOCKET), config.daemon_uid, Arc::clone(&counters))
             .context("start the keeper of connections")?;
         let roots = std::iter::once(&config.kubelet_dir).chain(&config.target_roots).cloned().collect();
         let node = Node {
@@ -124,7 +129,7 @@ impl Driver {
             roots: TargetRoots::new(roots),
             datasets: Datasets::new(config.datasets.clone(), rules.clone()),
             rules,
-            daemon: Daemon::new(&config.run_dir.join(GRPC_SOCKET), config.prepare_wait),
+            daemon: Daemon::new(sockets(GRPC_SOCKET), config.prepare_wait),
             mounts: Arc::new(Mounts::new(records, mounter, keeper)),
             swept: AtomicBool::new(false),
         };
@@ -137,8 +142,8 @@ impl Driver {
         NodeService { node: Arc::clone(&self.node), calls: self.calls.clone() }
     }
 
-    /// Serves until `stop`, then waits for running calls. Mounts stay. Ends early if the kubelet refuses the driver, or if a
-    /// service or the keeper ends.
+    /// Serves until `stop`, then waits for running calls. Mounts stay. Ends early if the kubelet refuses the driver, or
+    /// if a service or the keeper ends.
     pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (endpoint, path) = (&self.config.endpoint, self.config.kubelet_dir.join("plugins_registry"));
         let (_csi, incoming) = listen(endpoint).with_context(|| format!("listen at {}", endpoint.display()))?;
@@ -213,8 +218,11 @@ impl Driver {
     }
 }
 
-/// Creates a folder that larderd owns.
+/// Creates a folder that larderd owns. Changes nothing if it does already: the disk may have become read-only.
 fn give(dir: &Path, uid: u32) -> io::Result<()> {
+    if std::fs::metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == uid) {
+        return Ok(());
+    }
     std::fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     rustix::fs::chown(dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o750))
@@ -235,6 +243,26 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, "another larder-csi uses it"));
             }
             Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_larderd_has_closed_to_others_stays_closed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = rustix::process::geteuid().as_raw();
+        let dir = folder.path().join("a/cache");
+        let mode = || std::fs::metadata(&dir).expect("a folder").mode() & 0o777;
+        for _ in 0..2 {
+            give(&dir, own).expect("give");
+            assert_eq!(mode() & 0o007, 0, "never open to all");
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).expect("close");
+            give(&dir, own).expect("give again");
+            assert_eq!(mode(), 0o700);
         }
     }
 }

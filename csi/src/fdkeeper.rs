@@ -1,17 +1,17 @@
-//! Holds a duplicate of every FUSE connection that larderd serves, so that either process can be killed: the pods' reads
-//! pause and continue. A mount ends only when both processes die at once.
+//! Holds a duplicate of every FUSE connection that larderd serves, so that either process can be killed: the pods'
+//! reads pause and continue. A mount ends only when both processes die at once.
 //!
-//! The cast: the [`FdKeeper`] passes requests to one thread (`session`), which holds a `conversation` with larderd; both share
-//! the `keeping`, a map of connections.
+//! The cast: the [`FdKeeper`] passes requests to one `thread`, which is in `session` with larderd; both share the
+//! `connections` that the keeper holds.
 //!
-//! Invariants: a connection enters the map when larderd has accepted it, or when larderd handed it over. Credentials are in
-//! memory only, and those in the map are the newest.
+//! Invariants: a connection enters the map when larderd has accepted it, or when larderd handed it over. Credentials
+//! are in memory only, and those in the map are the newest.
 
 mod connection;
-mod conversation;
+mod connections;
 mod error;
-mod keeping;
 mod session;
+mod thread;
 
 use std::io;
 use std::path::PathBuf;
@@ -26,9 +26,9 @@ use tokio::sync::{oneshot, watch};
 use crate::mount_id::MountId;
 
 pub use connection::Connection;
+use connections::{Connections, Reply, Request};
+pub use connections::{KeeperCounters, SessionState};
 pub use error::KeeperError;
-pub use keeping::{KeeperCounters, Session};
-use keeping::{Keeping, Reply, Request};
 
 /// Requests that wait for the thread. When full, [`KeeperError::Busy`].
 const QUEUE: usize = 64;
@@ -39,19 +39,19 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The keeper. Dropping it ends its thread and closes its descriptors.
 #[derive(Debug)]
 pub struct FdKeeper {
-    keeping: Arc<Keeping>,
+    connections: Arc<Connections>,
     requests: SyncSender<Request>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FdKeeper {
-    /// Starts to connect to the handover socket at `socket`, whose owner must be `daemon_uid` or root.
-    pub fn start(socket: PathBuf, daemon_uid: u32, counters: Arc<KeeperCounters>) -> io::Result<Self> {
-        let keeping = Arc::new(Keeping::new(socket, daemon_uid, counters)?);
+    /// Starts to connect to the first of these handover sockets at which somebody listens, who must be `daemon_uid` or root.
+    pub fn start(sockets: Vec<PathBuf>, daemon_uid: u32, counters: Arc<KeeperCounters>) -> io::Result<Self> {
+        let connections = Arc::new(Connections::new(sockets, daemon_uid, counters)?);
         let (requests, queue) = sync_channel(QUEUE);
-        let running = Arc::clone(&keeping);
+        let running = Arc::clone(&connections);
         let thread = std::thread::Builder::new().name("fdkeeper".to_owned()).spawn(move || running.run(&queue))?;
-        Ok(Self { keeping, requests, thread: Some(thread) })
+        Ok(Self { connections, requests, thread: Some(thread) })
     }
 
     /// True while the thread runs. Only a bug ends it.
@@ -60,13 +60,13 @@ impl FdKeeper {
     }
 
     /// The state of the session with larderd, now and from now on.
-    pub fn session(&self) -> watch::Receiver<Session> {
-        self.keeping.subscribe()
+    pub fn session(&self) -> watch::Receiver<SessionState> {
+        self.connections.subscribe()
     }
 
     /// The connection of a mount.
     pub fn connection(&self, mount: &MountId) -> Option<Arc<Connection>> {
-        self.keeping.connections().get(mount).cloned()
+        self.connections.held().get(mount).cloned()
     }
 
     /// True if the keeper holds a connection of a mount that the kernel has not ended.
@@ -76,32 +76,33 @@ impl FdKeeper {
 
     /// All mounts with a connection.
     pub fn mounts(&self) -> Vec<MountId> {
-        self.keeping.connections().keys().cloned().collect()
+        self.connections.held().keys().cloned().collect()
     }
 
     /// Gives larderd a new connection to serve, and holds it once larderd has accepted it. On failure the connection is
     /// dropped, and so ends.
     pub async fn offer(&self, connection: Connection) -> Result<(), KeeperError> {
         if !self.session().borrow().connected {
-            return Err(self.keeping.not_connected());
+            return Err(self.connections.not_connected());
         }
         self.ask(|reply| Request::Offer(Arc::new(connection), reply)).await
     }
 
-    /// Has the dataset of a mount read with these credentials from now on: here at once, for the next larderd, and by the one
-    /// that is connected. Nothing to do if the mount is not held, or is read with them already.
+    /// Has the dataset of a mount read with these credentials from now on: here at once, for the next larderd, and by
+    /// the one that is connected. Nothing to do if the mount is not held, or if larderd has said that it uses them. After an
+    /// error, the same call tells larderd again.
     pub async fn renew(&self, mount: &MountId, credentials: Option<v1::Credentials>) -> Result<(), KeeperError> {
-        match self.connection(mount) {
-            Some(held) if held.renew(credentials) => self.ask(|reply| Request::Renew(held, reply)).await,
-            _ => Ok(()),
-        }
+        let Some(held) = self.connection(mount).filter(|held| held.renew(&credentials)) else { return Ok(()) };
+        self.ask(|reply| Request::Renew(Arc::clone(&held), reply)).await?;
+        held.told(&credentials);
+        Ok(())
     }
 
-    /// Drops a connection, if it is held: here at once, and at larderd if that is connected. Waits for a session that is
-    /// about to begin, since larderd may just have been offered the connection. Errors concern larderd only; the next
-    /// session tells larderd that the mount has ended.
+    /// Drops a connection, if it is held: here at once, and at larderd if that is connected. Waits for a session that
+    /// is about to begin, since larderd may just have been offered the connection. Errors concern larderd only; the
+    /// next session tells larderd that the mount has ended.
     pub async fn forget(&self, mount: &MountId) -> Result<(), KeeperError> {
-        let Some(held) = self.keeping.connections().remove(mount) else { return Ok(()) };
+        let Some(held) = self.connections.held().remove(mount) else { return Ok(()) };
         let outcome = self.ask(|reply| Request::Forget(mount.clone(), reply)).await;
         drop(held);
         outcome
@@ -112,11 +113,11 @@ impl FdKeeper {
         match self.requests.try_send(request(reply)) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => return Err(KeeperError::Busy),
-            Err(TrySendError::Disconnected(_)) => return Err(self.keeping.not_connected()),
+            Err(TrySendError::Disconnected(_)) => return Err(self.connections.not_connected()),
         }
-        self.keeping.wake();
+        self.connections.wake();
         match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
-            Ok(answered) => answered.unwrap_or_else(|_| Err(self.keeping.not_connected())),
+            Ok(answered) => answered.unwrap_or_else(|_| Err(self.connections.not_connected())),
             Err(_) => Err(KeeperError::Silent { seconds: ANSWER_TIMEOUT.as_secs() }),
         }
     }
@@ -124,7 +125,7 @@ impl FdKeeper {
 
 impl Drop for FdKeeper {
     fn drop(&mut self) {
-        self.keeping.stop();
+        self.connections.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -2,6 +2,7 @@
 //!
 //! Calls block. Different keys may be written concurrently; callers must not write one key concurrently.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -16,6 +17,14 @@ use tracing::error;
 #[derive(Debug)]
 pub(crate) struct JsonDir(PathBuf);
 
+/// What was found in the folder.
+#[derive(Debug)]
+pub(crate) struct Loaded<T> {
+    pub(crate) values: Vec<T>,
+    /// The files that the disk does not give; the folder itself if it cannot be listed.
+    pub(crate) unread: BTreeSet<PathBuf>,
+}
+
 impl JsonDir {
     /// Opens the folder, and creates it if missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
@@ -23,25 +32,39 @@ impl JsonDir {
         Ok(Self(path.to_owned()))
     }
 
-    /// Loads all values. A broken file is renamed and logged: it must not prevent the use of all others.
-    pub(crate) fn load<T: DeserializeOwned>(&self) -> io::Result<Vec<T>> {
-        let mut all = Vec::new();
-        for entry in fs::read_dir(&self.0)? {
-            let path = entry?.path();
+    /// Loads all values. A broken file is renamed, and one that cannot be read stays; both are logged, and prevent the use of no
+    /// other.
+    pub(crate) fn load<T: DeserializeOwned>(&self) -> Loaded<T> {
+        let mut loaded = Loaded { values: Vec::new(), unread: BTreeSet::new() };
+        let mut unread = |path: PathBuf, error: io::Error| {
+            error!(path = %path.display(), %error, "cannot read what was recorded there: repair the disk, or remove the file (--state-dir)");
+            loaded.unread.insert(path);
+        };
+        let entries = fs::read_dir(&self.0).map_err(|error| unread(self.0.clone(), error));
+        for entry in entries.into_iter().flatten() {
+            let path = match entry {
+                Ok(entry) => entry.path(),
+                Err(error) => {
+                    unread(self.0.clone(), error);
+                    break;
+                }
+            };
             match path.extension().and_then(|extension| extension.to_str()) {
-                Some("json") => match serde_json::from_slice(&fs::read(&path)?) {
-                    Ok(value) => all.push(value),
-                    Err(error) => {
+                Some("json") => match fs::read(&path).map(|bytes| serde_json::from_slice(&bytes)) {
+                    Ok(Ok(value)) => loaded.values.push(value),
+                    Ok(Err(error)) => {
                         error!(path = %path.display(), %error, "set aside a broken file");
-                        fs::rename(&path, path.with_extension("broken"))?;
+                        // On a disk that is read-only it stays, and is set aside later.
+                        let _ = fs::rename(&path, path.with_extension("broken"));
                     }
+                    Err(error) => unread(path, error),
                 },
                 // A process was killed before the rename.
-                Some("tmp") => fs::remove_file(&path)?,
+                Some("tmp") => _ = fs::remove_file(&path),
                 _ => {}
             }
         }
-        Ok(all)
+        loaded
     }
 
     /// Writes `value` for `key`. Once this returns, the value survives a crash of the machine.
@@ -67,8 +90,12 @@ impl JsonDir {
         File::open(&self.0)?.sync_all()
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
     /// Keys are paths and names of any length; the file is named after their hash.
-    fn path(&self, key: &str) -> PathBuf {
+    pub(crate) fn path(&self, key: &str) -> PathBuf {
         self.0.join(format!("{}.json", hex_hash(key.as_bytes())))
     }
 }
@@ -94,7 +121,24 @@ mod tests {
         dir.remove("never").expect("remove what is not there");
         fs::write(path.join("torn.json"), b"{").expect("write");
         fs::write(path.join("half.tmp"), b"{").expect("write");
-        assert_eq!(JsonDir::open(&path).expect("open").load::<u32>().expect("load"), [22]);
+        let loaded = JsonDir::open(&path).expect("open").load::<u32>();
+        assert_eq!((loaded.values, loaded.unread.len()), (vec![22], 0));
         assert!(path.join("torn.broken").exists() && !path.join("half.tmp").exists());
+    }
+
+    /// What is a folder, or no folder, fails as on a bad sector: with an error of the read.
+    #[test]
+    fn what_cannot_be_read_is_named_and_all_else_is_loaded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("dir");
+        let dir = JsonDir::open(&path).expect("open");
+        dir.write("one", &1).expect("write");
+        fs::create_dir(dir.path("two")).expect("a folder");
+        let loaded = dir.load::<u32>();
+        assert_eq!((loaded.values, loaded.unread), (vec![1], BTreeSet::from([dir.path("two")])));
+        fs::remove_dir_all(&path).expect("remove");
+        fs::write(&path, b"").expect("write");
+        let loaded = dir.load::<u32>();
+        assert_eq!((loaded.values, loaded.unread), (vec![], BTreeSet::from([path])));
     }
 }

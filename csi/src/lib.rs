@@ -1,8 +1,9 @@
 //! The CSI driver `csi.larder.dev`: mounts datasets into pods, and holds their FUSE connections.
 //!
-//! The cast: [`node`] publishes and unpublishes, [`mounter`] makes mounts, [`fdkeeper`] holds their connections and hands them
-//! to larderd, [`records`] remember what is published where. [`attributes`], [`secrets`] and [`datasets`] decide what a volume
-//! may ask for, [`volumes`] keep the volumes of claims, [`status`] turns errors into codes, [`driver`] runs it all.
+//! The cast: [`node`] publishes and unpublishes, [`mounter`] makes mounts, [`fdkeeper`] holds their connections and
+//! hands them to larderd, [`records`] remember what is published where. [`attributes`], [`secrets`] and [`datasets`]
+//! decide what a volume may ask for, [`volumes`] keep the volumes of claims, [`status`] turns errors into codes,
+//! [`driver`] runs it all.
 //!
 //! Invariants: no secret is written to disk, logged or reported. Nothing outside the kubelet's folder is mounted on or
 //! removed. No call sends a request to a FUSE mount, so everything but a new mount works while larderd is away.

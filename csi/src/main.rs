@@ -13,8 +13,8 @@ use tracing::{error, info};
 
 /// Mounts Larder's datasets into pods (CSI driver csi.larder.dev).
 ///
-/// Runs as root on each node, beside larderd. larder-csi makes the FUSE mounts and holds their connections; larderd serves
-/// them.
+/// Runs as root on each node, beside larderd. larder-csi makes the FUSE mounts and holds their connections; larderd
+/// serves them.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -50,14 +50,15 @@ struct Args {
     #[arg(long, env = "NODE_NAME")]
     node_name: String,
 
-    /// Report the node as a topology segment, topology.larder.dev/node. Volumes of a StorageClass with delayed binding then
-    /// stay on the node of their first pod, which is rarely wanted
+    /// Report the node as a topology segment, topology.larder.dev/node. Volumes of a StorageClass with delayed binding
+    /// then stay on the node of their first pod, which is rarely wanted
     #[arg(long, env = "LARDER_TOPOLOGY")]
     topology: bool,
 
-    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user
+    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user. May be repeated: the
+    /// first in which larderd answers is used
     #[arg(long, env = "LARDER_RUN_DIR", default_value = "/run/larder")]
-    run_dir: PathBuf,
+    run_dir: Vec<PathBuf>,
 
     /// A folder to create and give to larderd's user, such as its --cache-dir; may be repeated
     #[arg(long, value_name = "DIR")]
@@ -114,7 +115,7 @@ impl Args {
             target_roots: self.target_root,
             node_id: self.node_name,
             topology: self.topology,
-            run_dir: self.run_dir,
+            run_dirs: self.run_dir,
             daemon_dirs: self.daemon_dir,
             state_dir: self.state_dir.unwrap_or_else(|| own.join("state")),
             datasets: self.datasets,

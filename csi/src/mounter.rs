@@ -1,7 +1,7 @@
 //! Makes and ends mounts: one FUSE mount per dataset snapshot in a folder of our own, and binds of it at targets.
 //!
-//! All calls block, and none sends a request to a FUSE file system: no `stat`, no `statfs`, no look-up below its root. So they
-//! work while larderd is stopped or gone. The caller holds the lock of the mount or of the target.
+//! All calls block, and none sends a request to a FUSE file system: no `stat`, no `statfs`, no look-up below its root.
+//! So they work while larderd is stopped or gone. The caller holds the lock of the mount or of the target.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File};
@@ -52,7 +52,7 @@ pub enum MounterError {
     NoInit {
         /// The mount.
         path: PathBuf,
-        /// What happened instead.
+        /// The event that came instead.
         what: &'static str,
     },
     /// The FUSE mount to bind is missing.
@@ -161,8 +161,8 @@ impl Mounter {
         }
     }
 
-    /// Raises the kernel's read-ahead above 128 KiB, the size of the requests into which it otherwise cuts every file. Called
-    /// after the INIT request was answered, since the answer sets the read-ahead too. Only logs a failure.
+    /// Raises the kernel's read-ahead above 128 KiB, the size of the requests into which it otherwise cuts every file.
+    /// Called after the INIT request was answered, since the answer sets the read-ahead too. Only logs a failure.
     pub fn raise_read_ahead(&self, mount: &MountId) {
         let Ok(Some(Device { major, minor })) = self.device(mount) else { return };
         let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -193,7 +193,8 @@ impl Mounter {
         let parent =
             target.open_parent()?.ok_or_else(|| TargetError::NoParent { path: target.as_path().to_owned() })?;
         let folder = target.make(&parent)?;
-        // The descriptor stays on the mount that it was opened on, so the mount that is checked is the one that is cloned.
+        // The descriptor stays on the mount that it was opened on, so the mount that is checked is the one that is
+        // cloned.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| failed("open", errno))?;
         let id = mount_of(&root).map_err(|source| MounterError::Io { what: "look at", path: path.clone(), source })?;
@@ -231,8 +232,8 @@ impl Mounter {
         })
     }
 
-    /// Unmounts our mounts at `target`, and removes its folder. Idempotent. A foreign mount and a folder that is not empty are
-    /// errors, and stay.
+    /// Unmounts our mounts at `target`, and removes its folder. Idempotent. A foreign mount and a folder that is not
+    /// empty are errors, and stay.
     pub fn unbind(&self, target: &TargetPath) -> Result<(), TargetError> {
         let Some(parent) = target.open_parent()? else { return Ok(()) };
         loop {
@@ -274,8 +275,8 @@ fn unmount(path: &Path) -> Result<(), Errno> {
     }
 }
 
-/// The kernel's id of the mount that a descriptor was opened on. `statx` reports it too, but may send a request to the file
-/// system.
+/// The kernel's id of the mount that a descriptor was opened on. `statx` reports it too, but may send a request to the
+/// file system.
 fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());

@@ -1,6 +1,6 @@
-//! What the kubelet asks of a node: publish a volume at a target, remove it again, report its usage.
+//! The node service: publishes a volume at a target, removes it again, reports its usage.
 //!
-//! The cast: [`Datasets`] decides what a pod may have, larderd ([`Daemon`]) prepares it, [`Mounts`] shows it.
+//! The cast: [`Datasets`] decides what a pod may have, larderd ([`Daemon`]) prepares it, [`Mounts`] mounts it.
 //!
 //! After each new session with larderd a sweep restores the invariants of [`Mounts`], whatever was killed when.
 
@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use larder_csi_api::csi;
 use larder_csi_api::csi::volume_usage::Unit;
 use larder_daemon_api::v1;
+use larder_dataset::written::Rules;
 use tracing::{debug, warn};
 
-use crate::attributes::{AttributeError, Attributes, Rules};
+use crate::attributes::{AttributeError, Attributes};
 use crate::calls::blocking;
 use crate::daemon::Daemon;
 use crate::datasets::Datasets;
-use crate::fdkeeper::Session;
+use crate::fdkeeper::SessionState;
 use crate::mount_id::MountId;
 use crate::mounter::Found;
 use crate::records::Record;
@@ -30,8 +31,9 @@ use crate::volume_request::{arguments_hash, check_capability, check_volume_id};
 
 pub use error::{PublishError, StatsError, UnpublishError};
 pub use mounts::Mounts;
+use mounts::Right;
 
-/// What the node service works with.
+/// The node service, with all that it uses.
 #[derive(Debug)]
 pub struct Node {
     /// The node's name.
@@ -46,7 +48,7 @@ pub struct Node {
     pub datasets: Datasets,
     /// larderd.
     pub daemon: Daemon,
-    /// What is mounted.
+    /// The mounts.
     pub mounts: Arc<Mounts>,
     /// The first sweep is done: it is known which connections are alive.
     pub(crate) swept: AtomicBool,
@@ -63,7 +65,7 @@ impl Node {
         let mut session = self.mounts.keeper.session();
         let mut last = 0;
         loop {
-            let Session { connected, count, .. } = *session.borrow_and_update();
+            let SessionState { connected, count, .. } = *session.borrow_and_update();
             if connected && count > last {
                 last = count;
                 sweep::sweep(&self.mounts, &self.roots).await;
@@ -96,7 +98,7 @@ impl Node {
             if before.volume_id != request.volume_id || before.arguments != arguments {
                 return Err(PublishError::Taken { volume_id: before.volume_id.clone() });
             }
-            if self.mounts.shows_live(&before.mount, &found).await? {
+            if self.mounts.has_live(&before.mount, &found).await? {
                 debug!("already published");
                 return Ok(());
             }
@@ -108,15 +110,17 @@ impl Node {
         })
         .await?;
         let mut dataset = v1::Dataset { credentials, ..v1::Dataset::from(&spec) };
+        if inline && dataset.credentials.is_some() {
+            // A pod author's key may see less than others: it renews no listing for them.
+            dataset.refresh.clear();
+        }
         let prepared = self.daemon.prepare(dataset.clone()).await?;
         if !self.is_ready() {
             return Err(PublishError::NotReady);
         }
         // A later larderd must serve the snapshot that was found now.
         dataset.snapshot = prepared.snapshot;
-        if inline && dataset.credentials.is_some() {
-            self.check_own_credentials(&mut dataset, &prepared.mount).await?;
-        }
+        dataset.refresh.clear();
 
         // A call that was killed half-way, a mount whose connection has died, or a lost state folder left these.
         match &before {
@@ -124,6 +128,12 @@ impl Node {
             None if found != Found::Nothing => self.mounts.unbind(&target).await.map_err(UnpublishError::Target)?,
             None => {}
         }
+        // After the step above, which may have ended the mount.
+        let right = match (inline, dataset.credentials.is_some()) {
+            (true, true) => self.check_own_credentials(&mut dataset, &prepared.mount).await?,
+            (true, false) => Right::Make,
+            (false, _) => Right::Renew,
+        };
         let record = Record {
             volume_id: request.volume_id,
             target: target.as_path().to_owned(),
@@ -134,20 +144,22 @@ impl Node {
             pod_namespace: pod.namespace,
             pod_uid: pod.uid,
         };
-        self.mounts.place(&target, record, &prepared.name, dataset, !inline, &busy).await
+        self.mounts.place(&target, record, &prepared.name, dataset, right, &busy).await
     }
 
-    /// Takes a pod author's credentials out of `dataset`: they have opened the door for the pod, and nothing is read with
-    /// them. A mount that exists is read as before, and a new one with larderd's own credentials, which must be able to.
-    async fn check_own_credentials(&self, dataset: &mut v1::Dataset, mount: &MountId) -> Result<(), PublishError> {
+    /// Takes a pod author's credentials out of `dataset`: they have proved that the pod may read it, and are not used
+    /// for anything else. A mount that exists is read as before. A new one is read with larderd's own credentials, so
+    /// it may be made only if these can read the dataset.
+    async fn check_own_credentials(&self, dataset: &mut v1::Dataset, mount: &MountId) -> Result<Right, PublishError> {
         dataset.credentials = None;
-        if !self.mounts.keeper.is_alive(mount) {
-            let own = self.daemon.prepare(dataset.clone()).await.map_err(PublishError::OwnCredentials)?;
-            if own.mount != *mount {
-                return Err(PublishError::OtherAccount);
-            }
+        if self.mounts.keeper.is_alive(mount) {
+            return Ok(Right::Join);
         }
-        Ok(())
+        let own = self.daemon.prepare(dataset.clone()).await.map_err(PublishError::OwnCredentials)?;
+        if own.mount != *mount {
+            return Err(PublishError::OtherAccount);
+        }
+        Ok(Right::Make)
     }
 
     pub(crate) async fn unpublish(
@@ -165,17 +177,21 @@ impl Node {
                 self.mounts.withdraw(&target, &record, &busy).await
             }
             Some(record) => {
-                warn!(other = %record.volume_id, "the target shows another volume, which stays");
+                warn!(other = %record.volume_id, "the target has another volume, which stays");
                 Ok(())
             }
-            // The state folder was lost, but the mount is ours.
-            None => match self.mounts.look(&target).await {
-                Ok(Found::Ours(_)) => Ok(self.mounts.unbind(&target).await?),
-                Ok(Found::Nothing | Found::Foreign { .. }) | Err(_) => {
-                    debug!("nothing is published there");
-                    Ok(())
+            // The state folder was lost or cannot be read, but the mount is ours.
+            None => {
+                match self.mounts.look(&target).await {
+                    Ok(Found::Ours(_)) => self.mounts.unbind(&target).await?,
+                    Ok(Found::Nothing | Found::Foreign { .. }) | Err(TargetError::NotAFolder { .. }) => {
+                        debug!("nothing is published there");
+                    }
+                    Err(error) => return Err(error.into()),
                 }
-            },
+                self.mounts.remove_record(target.as_path()).await;
+                Ok(())
+            }
         }
     }
 

@@ -1,12 +1,16 @@
-//! What is published where: one small file per target, written before the bind and removed after the bind is gone. So no
+//! The published targets: one small file for each, written before the bind and removed after the bind is gone. So no
 //! mount is ever without a record, whatever dies.
+//!
+//! A file that cannot be removed from a failing disk keeps no pod: its target counts as gone, and a sweep removes the file later, of
+//! this process or of the next one. A file that cannot be read may name any mount, so none is unused until it is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::json_dir::JsonDir;
 use crate::mount_id::MountId;
@@ -36,48 +40,89 @@ pub struct Record {
 #[derive(Debug)]
 pub struct Records {
     dir: JsonDir,
-    by_target: Mutex<BTreeMap<PathBuf, Record>>,
+    known: Mutex<Known>,
+}
+
+/// What is in memory.
+#[derive(Debug, Default)]
+struct Known {
+    by_target: BTreeMap<PathBuf, Record>,
+    /// Files that cannot be read; the folder if it cannot be listed.
+    unread: BTreeSet<PathBuf>,
+    /// Targets that are gone and whose files could not be removed.
+    left: BTreeSet<PathBuf>,
 }
 
 impl Records {
     /// Loads them from `dir`, which is created if missing.
     pub fn open(dir: &Path) -> io::Result<Self> {
         let dir = JsonDir::open(dir)?;
-        let all = dir.load::<Record>()?;
-        Ok(Self { dir, by_target: Mutex::new(all.into_iter().map(|record| (record.target.clone(), record)).collect()) })
+        let loaded = dir.load::<Record>();
+        let by_target = loaded.values.into_iter().map(|record| (record.target.clone(), record)).collect();
+        let known = Known { by_target, unread: loaded.unread, left: BTreeSet::new() };
+        Ok(Self { dir, known: Mutex::new(known) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Record>> {
-        self.by_target.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The record of `target`.
     pub fn at(&self, target: &Path) -> Option<Record> {
-        self.lock().get(target).cloned()
+        self.lock().by_target.get(target).cloned()
     }
 
     /// All records.
     pub fn all(&self) -> Vec<Record> {
-        self.lock().values().cloned().collect()
+        self.lock().by_target.values().cloned().collect()
     }
 
-    /// True if a target other than `but` shows `mount`.
+    /// True if a target other than `but` has `mount`, or may have it: a record cannot be read.
     pub fn uses(&self, mount: &MountId, but: Option<&Path>) -> bool {
-        self.lock().values().any(|record| record.mount == *mount && Some(record.target.as_path()) != but)
+        let known = self.lock();
+        let names = |record: &Record| record.mount == *mount && Some(record.target.as_path()) != but;
+        !known.unread.is_empty() || known.by_target.values().any(names)
     }
 
     /// Writes a record.
     pub fn put(&self, record: Record) -> io::Result<()> {
         self.dir.write(&key(&record.target), &record)?;
-        self.lock().insert(record.target.clone(), record);
+        let mut known = self.lock();
+        known.left.remove(&record.target);
+        known.unread.remove(&self.dir.path(&key(&record.target)));
+        known.by_target.insert(record.target.clone(), record);
         Ok(())
     }
 
-    /// Removes the record of `target`, if there is one.
-    pub fn remove(&self, target: &Path) -> io::Result<()> {
-        self.dir.remove(&key(target))?;
-        self.lock().remove(target);
-        Ok(())
+    /// Removes the record of `target`, if there is one. If the disk keeps the file, it is [`left`](Self::left).
+    pub fn remove(&self, target: &Path) {
+        let file = self.dir.path(&key(target));
+        let is_known = {
+            let known = self.lock();
+            let may_be_unread = known.unread.contains(&file) || known.unread.contains(self.dir.folder());
+            may_be_unread || known.by_target.contains_key(target) || known.left.contains(target)
+        };
+        if !is_known {
+            return;
+        }
+        let removed = self.dir.remove(&key(target));
+        let mut known = self.lock();
+        known.by_target.remove(target);
+        match removed {
+            Ok(()) => {
+                known.unread.remove(&file);
+                known.left.remove(target);
+            }
+            Err(error) => {
+                warn!(%error, file = %file.display(), "the record of a target that is gone cannot be removed: that is tried again later (--state-dir)");
+                known.left.insert(target.to_owned());
+            }
+        }
+    }
+
+    /// The targets that are gone and whose files could not be removed. A caller that works on one removes it again.
+    pub fn left(&self) -> Vec<PathBuf> {
+        self.lock().left.iter().cloned().collect()
     }
 }
 
@@ -88,6 +133,67 @@ fn key(target: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn record(target: &str, mount: &str) -> Record {
+        Record {
+            volume_id: "v".to_owned(),
+            target: target.into(),
+            mount: MountId::try_from(mount.to_owned()).expect("hex digits"),
+            arguments: String::new(),
+            files: 0,
+            bytes: 0,
+            pod_namespace: String::new(),
+            pod_uid: String::new(),
+        }
+    }
+
+    /// A folder in the place of a file can be neither read nor removed as one.
+    #[test]
+    fn a_record_that_the_disk_keeps_is_gone_and_removed_later() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let records = Records::open(folder.path()).expect("open");
+        let (one, two) = (record("/one", "0a"), record("/two", "0b"));
+        records.put(one.clone()).expect("put");
+        records.put(two.clone()).expect("put");
+        let file = records.dir.path("/one");
+        std::fs::remove_file(&file).expect("remove");
+        std::fs::create_dir(&file).expect("a folder");
+        records.remove(&one.target);
+        assert_eq!((records.all(), records.left()), (vec![two.clone()], vec![one.target.clone()]));
+        assert!(!records.uses(&one.mount, None) && records.uses(&two.mount, None));
+        records.remove(&one.target);
+        assert_eq!(records.left().len(), 1, "still there");
+        std::fs::remove_dir(&file).expect("remove");
+        records.remove(&one.target);
+        assert_eq!((records.all(), records.left().len()), (vec![two], 0));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_may_name_any_mount_until_it_is_gone_or_written_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (one, two) = (record("/one", "0a"), record("/two", "0b"));
+        Records::open(folder.path()).expect("open").put(two.clone()).expect("put");
+        let file = JsonDir::open(folder.path()).expect("open").path("/one");
+        for written in [false, true] {
+            std::fs::create_dir(&file).expect("a folder");
+            let records = Records::open(folder.path()).expect("open");
+            assert_eq!(records.all(), std::slice::from_ref(&two));
+            let other = record("", "0c").mount;
+            assert!(
+                records.uses(&one.mount, None)
+                    && records.uses(&two.mount, Some(&two.target))
+                    && records.uses(&other, None)
+            );
+            std::fs::remove_dir(&file).expect("remove");
+            if written {
+                records.put(one.clone()).expect("put")
+            } else {
+                records.remove(&one.target)
+            }
+            assert_eq!(records.uses(&one.mount, None), written);
+            assert!(!records.uses(&two.mount, Some(&two.target)) && !records.uses(&other, None));
+        }
+    }
 
     #[test]
     fn a_record_of_an_earlier_version_is_read() {

@@ -1,4 +1,5 @@
-//! A volume's Secret, checked: the credentials that read its origin, and the token that gives its blocks to other nodes.
+//! A volume's Secret, checked: the credentials that read its origin, and the token that gives its blocks to other
+//! nodes.
 //!
 //! Invariant: no error contains a value.
 
@@ -77,8 +78,8 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
     Ok((!variables.is_empty()).then_some(Credentials { variables }))
 }
 
-/// True if a service account's key decides which server is asked, or that nobody asks for a token. Whoever wrote a Secret says who
-/// reads, and not from where.
+/// True if a service account's key decides which server is asked, or that nobody asks for a token. Whoever wrote a
+/// Secret says who reads, and not from where.
 fn names_a_server(key: &str) -> bool {
     let fields = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(key).unwrap_or_default();
     ["gcs_base_url", "disable_oauth"].iter().any(|field| fields.contains_key(*field))

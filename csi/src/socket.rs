@@ -18,8 +18,8 @@ pub(crate) struct BoundSocket {
     file: File,
 }
 
-/// Listens at `path` for root alone. Replaces a socket that an earlier process left, but nothing other than a socket. Must be
-/// called within a runtime.
+/// Listens at `path` for root alone. Replaces a socket that an earlier process left, but nothing other than a socket.
+/// Must be called within a runtime.
 pub(crate) fn listen(path: &Path) -> io::Result<(BoundSocket, UnixListenerStream)> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(folder)?;

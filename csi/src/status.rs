@@ -1,7 +1,7 @@
 //! The one table from our errors to the codes that a caller sees.
 //!
-//! A caller's mistake never becomes a code that invites a retry. A temporary condition is `UNAVAILABLE`. A condition that a
-//! person must look at is `INTERNAL`.
+//! A caller's mistake never becomes a code that invites a retry. A temporary condition is `UNAVAILABLE`. A condition
+//! that a person must look at is `INTERNAL`.
 
 use tonic::{Code, Status};
 
@@ -86,7 +86,6 @@ fn unpublish(error: &UnpublishError) -> Code {
         UnpublishError::Target(error) => target(error),
         UnpublishError::Busy => Code::Aborted,
         UnpublishError::Mount(error) => mounter(error),
-        UnpublishError::Record(_) => Code::Internal,
     }
 }
 
@@ -98,7 +97,7 @@ impl From<PublishError> for Status {
             PublishError::Grant(error) => grant(error),
             PublishError::Busy => Code::Aborted,
             PublishError::Taken { .. } => Code::AlreadyExists,
-            PublishError::NotReady => Code::Unavailable,
+            PublishError::NotReady | PublishError::Ended => Code::Unavailable,
             PublishError::Daemon(error) | PublishError::OwnCredentials(error) => daemon(error),
             PublishError::Keeper(error) => keeper(error),
             PublishError::Mount(error) => mounter(error),

@@ -20,7 +20,7 @@ pub enum TargetError {
     NotAFolder {
         /// The target.
         path: PathBuf,
-        /// What is there.
+        /// The file system that is there.
         what: &'static str,
     },
     /// The folder above the target is missing.

@@ -26,8 +26,8 @@ pub fn check_volume_id(id: &str) -> Result<(), AttributeError> {
     Ok(())
 }
 
-/// Checks how a volume is to be accessed: it must be as a folder. Every access mode is accepted, and the mount is read-only
-/// in each.
+/// Checks how a volume is to be accessed: it must be as a folder. Every access mode is accepted, and the mount is
+/// read-only in each.
 pub fn check_capability(capability: Option<&csi::VolumeCapability>) -> Result<(), AttributeError> {
     let refuse = |what: &str| Err(AttributeError::field("volume_capability", what));
     let Some(capability) = capability else { return refuse("is missing") };
@@ -60,8 +60,8 @@ pub fn check_capability(capability: Option<&csi::VolumeCapability>) -> Result<()
     Ok(())
 }
 
-/// A hash of everything that makes two publish calls the same. Service account tokens are left out: they are secret, and
-/// change with time.
+/// A hash of everything that makes two publish calls the same. Service account tokens are left out: they are secret,
+/// and change with time.
 pub fn arguments_hash(request: &csi::NodePublishVolumeRequest) -> String {
     let context: BTreeMap<_, _> =
         request.volume_context.iter().filter(|(key, _)| !key.ends_with("serviceAccount.tokens")).collect();

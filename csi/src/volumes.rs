@@ -1,5 +1,5 @@
-//! The volumes of claims of a StorageClass. A volume is a name and its attributes, in a small file. It has no bytes of its
-//! own, so creating and deleting one touches no dataset.
+//! The volumes of claims of a StorageClass. A volume is a name and its attributes, in a small file. It has no bytes of
+//! its own, so creating and deleting one touches no dataset.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use larder_csi_api::csi;
+use larder_dataset::written::Rules;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-use crate::attributes::{AttributeError, Attributes, Rules, own_keys};
+use crate::attributes::{AttributeError, Attributes, own_keys};
 use crate::json_dir::{JsonDir, hex_hash};
 use crate::volume_request::{check_capability, check_volume_id};
 
@@ -80,7 +81,7 @@ impl Volumes {
     /// Loads them from `dir`, which is created if missing.
     pub fn open(dir: &Path, rules: Rules) -> io::Result<Self> {
         let dir = JsonDir::open(dir)?;
-        let all = dir.load::<Volume>()?;
+        let all = dir.load::<Volume>().values;
         let by_number = Mutex::new(all.into_iter().map(|volume| (volume.number, volume)).collect());
         Ok(Self { dir, rules, by_number })
     }

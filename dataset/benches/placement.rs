@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::num::NonZeroU8;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use larder_dataset::{BlockIndex, Member, Members, PlaceKey, Placement, SnapshotId};
+use larder_dataset::{Member, Members, PlaceKey, Placement};
 
 /// Nodes in the cluster.
 const NODES: u32 = 1000;
@@ -26,7 +26,7 @@ fn owners(criterion: &mut Criterion) {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 block += 1;
-                black_box(members.owners(placement, PlaceKey::block(&SnapshotId([7; 32]), BlockIndex(block))));
+                black_box(members.owners(placement, PlaceKey::of_origin("s3://bench/train").number(block)));
             });
         });
     };
@@ -35,6 +35,13 @@ fn owners(criterion: &mut Criterion) {
     bench("owner among 1,000 nodes of ten weights", members(10, 1), Placement::Partitioned);
     bench("three owners among 1,000 nodes in three zones", members(10, 3), replicated(3));
     bench("eight owners among 1,000 nodes in 50 racks", members(10, 50), replicated(8));
+    group.bench_function("key of a file", |bencher| {
+        bencher.iter(|| {
+            let origin = PlaceKey::of_origin(black_box("s3://bucket/imagenet/train"));
+            let file = origin.name(black_box(b"n01440764_10026.JPEG")).name(black_box(b"n01440764"));
+            black_box(file.number(0))
+        });
+    });
     group.finish();
 }
 

@@ -1,9 +1,11 @@
 //! The manifest: the index of one snapshot, and the inode table of its mounts.
 //!
-//! - [`ManifestBuilder`] makes one from a listing; `tree` and `writer` number and write its rows.
+//! - [`ManifestBuilder`] makes one in memory from rows in any order; `tree` numbers its folders. [`RowEncoder`] and [`Seal`]
+//!   make one of rows that come in order, in constant memory.
 //! - [`Manifest`] reads one in place over any bytes, usually a mapped file, without parsing it; `sections` gives it only
 //!   bytes whose checksum is right.
 //! - `layout` is the format.
+//! - [`Manifest::compare`] says which files two snapshots share.
 //! - [`ManifestBytes`] are the bytes, of which a failing disk may lose some; [`BlockLens`] gives blocks' lengths in order.
 //!
 //! A file's inode number is its row number, so any daemon that has the manifest can answer for any inode that an earlier
@@ -17,7 +19,9 @@ mod block_lens;
 mod builder;
 mod built;
 mod bytes;
+mod compare;
 mod contents_hash;
+mod encoder;
 mod error;
 mod layout;
 mod read;
@@ -28,12 +32,13 @@ mod tests;
 mod tree;
 mod verify;
 mod version_tag;
-mod writer;
 
 pub use block_lens::BlockLens;
 pub use builder::{ManifestBuilder, PackObject, PackedFile, PlainFile};
 pub use built::{BuildError, Built, RejectedKey};
 pub use bytes::ManifestBytes;
+pub use compare::{Comparison, FileChange};
+pub use encoder::{DirRow, FileRow, RowEncoder, Seal, Sealed};
 pub use error::ManifestError;
 pub use read::Manifest;
 pub use rows::{Dir, DirIndex, Entry, File, FileIndex, Location, Pack, Totals};

@@ -1,13 +1,13 @@
 //! Placement: which nodes own which blocks of a dataset, by weighted rendezvous hashing.
 //!
-//! [`Members`] are the nodes, a [`PlaceKey`] is a unit of placement (a block, or an extent of a pack), and [`Placement`]
+//! [`Members`] are the nodes, a [`PlaceKey`] is a unit of placement (a block of a file, or an extent of a pack), and [`Placement`]
 //! is the number of nodes that own each. For each key, every member draws a waiting time from an exponential distribution
 //! whose rate is its weight. The draw depends on nothing but a hash of the member's name and the key. The members with the
 //! shortest times own the key. A member's chance to be first is its share of all weights. Since no draw depends on another
 //! member, a member that leaves gives away only what it owned, and one that joins takes only what it will own.
 //!
 //! Invariant: the same members and key give the same owners on every node and machine, in whatever order the members were
-//! listed. Therefore names and snapshots are hashed with SHA-256, and the rest uses integers and those operations on f64
+//! listed. Therefore members' names are hashed with SHA-256, and the rest uses integers and those operations on f64
 //! (`+ - * /`, comparison) whose results IEEE 754 defines to the last bit. It does not define `f64::ln`, which is not used.
 //! A change of the function would move every dataset of every cluster; a table in the tests pins it.
 //!
@@ -23,22 +23,19 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::block::BlockIndex;
-use crate::snapshot::SnapshotId;
-
 /// Finding up to this many owners does not allocate.
 const FEW: usize = 8;
 
 /// How a dataset's blocks are spread over the nodes that cache it.
 ///
 /// ```
-/// use larder_dataset::{BlockIndex, Member, Members, PlaceKey, Placement, SnapshotId};
+/// use larder_dataset::{Member, Members, PlaceKey, Placement};
 ///
 /// let placement: Placement = "replicated:2".parse()?;
 /// let member = |name: &str, zone: &str| Member { name: name.into(), weight: 1, zone: zone.into() };
 /// let members = Members::new([member("a", "west"), member("b", "west"), member("c", "east")]);
 ///
-/// let owners = members.owners(placement, PlaceKey::block(&SnapshotId([0; 32]), BlockIndex(0)));
+/// let owners = members.owners(placement, PlaceKey::of_origin("s3://bucket/pets").name(b"cat.jpg").number(0));
 /// assert_eq!(owners.len(), 2);
 /// assert_ne!(members.get(owners[0]).zone, members.get(owners[1]).zone);
 /// # Ok::<(), larder_dataset::PlacementError>(())
@@ -116,24 +113,39 @@ impl FromStr for Placement {
     }
 }
 
-/// A unit of placement.
+/// A unit of placement: a hash of where a block comes from. It is built from the origin's URL, the names of the object from
+/// the file up to the folder at the root (or the key of its pack), and the number of the block in the file (or of the extent
+/// in the pack). The snapshot is no part of it: a file has the same owners in every snapshot of its origin.
+///
+/// ```
+/// use larder_dataset::PlaceKey;
+///
+/// // The second block of `train/cat.jpg`.
+/// let origin = PlaceKey::of_origin("s3://bucket/pets");
+/// let key = origin.name(b"cat.jpg").name(b"train").number(1);
+/// assert_ne!(key, origin.name(b"train").name(b"cat.jpg").number(1));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlaceKey(u64);
 
 impl PlaceKey {
-    /// A single block.
-    pub fn block(snapshot: &SnapshotId, block: BlockIndex) -> Self {
-        Self(absorb(Self::domain(snapshot, 0), u64::from(block.0)))
+    /// What all keys of an origin start from.
+    pub fn of_origin(url: &str) -> Self {
+        Self(0).name(url.as_bytes())
     }
 
-    /// Extent number `extent` of a pack, with all blocks in it.
-    pub fn extent(snapshot: &SnapshotId, pack: u32, extent: u64) -> Self {
-        Self(absorb(absorb(Self::domain(snapshot, 1), u64::from(pack)), extent))
+    /// The key of something with this name below what this is the key of.
+    #[must_use]
+    pub fn name(self, name: &[u8]) -> Self {
+        let (words, rest) = name.as_chunks::<8>();
+        let state = words.iter().fold(absorb(self.0, name.len() as u64), |state, word| absorb(state, le_word(word)));
+        Self(absorb(state, le_word(rest)))
     }
 
-    /// The initial state of the hash, different for each snapshot and kind of key.
-    fn domain(snapshot: &SnapshotId, kind: u64) -> u64 {
-        absorb(first_word(&snapshot.0), kind)
+    /// The key of part `number` of what this is the key of.
+    #[must_use]
+    pub fn number(self, number: u64) -> Self {
+        Self(absorb(self.0, number))
     }
 }
 
@@ -373,9 +385,14 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The first eight bytes of a SHA-256, little-endian; any other eight would do as well.
+/// The first eight bytes of a SHA-256; any other eight would do as well.
 fn first_word(hash: &[u8; 32]) -> u64 {
-    hash[..8].iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte))
+    le_word(&hash[..8])
+}
+
+/// Up to eight bytes as a little-endian number.
+fn le_word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte))
 }
 
 #[cfg(test)]

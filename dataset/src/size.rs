@@ -1,4 +1,4 @@
-//! Sizes and durations as users write them: `64MiB`, `111KB`, `2.5GiB`, `1000`; `250ms`, `60s`, `2m`.
+//! Sizes and durations as users write them: `64MiB`, `111KB`, `2.5GiB`, `1000`; `250ms`, `60s`, `2m`, `24h`, `7d`.
 
 use std::time::Duration;
 
@@ -17,7 +17,12 @@ const UNITS: [(&str, u64); 10] = [
 
 /// Parses a number of bytes. The error names the accepted forms.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let accepted = || format!("`{text}` is not a size; write for example 64MiB, 100GiB, 111KB or 1048576");
+    let accepted = || {
+        format!(
+            "`{text}` is not a size; write for example 64MiB, 100GiB, 111KB or 1048576 (B, KB, MB, GB and TB are powers of 1000, KiB, \
+             MiB, GiB and TiB of 1024)"
+        )
+    };
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].trim();
     let (_, factor) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(accepted)?;
@@ -56,9 +61,9 @@ pub mod optional {
     }
 }
 
-/// Parses a duration. The error names the accepted forms.
+/// Parses a duration; a number without a unit counts seconds. The error names the accepted forms.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let accepted = || format!("`{text}` is not a time; write for example 250ms, 60s or 2m");
+    let accepted = || format!("`{text}` is not a time; write for example 250ms, 60s, 2m, 24h or 7d");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().map_err(|_| accepted())?;
     let ms = match &text[digits.len()..] {
@@ -66,12 +71,33 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "s" | "" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
+        "d" => 86_400_000,
         _ => return Err(accepted()),
     };
     match number.checked_mul(ms) {
         Some(ms) if ms > 0 => Ok(Duration::from_millis(ms)),
         _ => Err(accepted()),
     }
+}
+
+/// Writes a duration of whole milliseconds so that [`parse_duration`] gives exactly the same: `24h`, `90m`, `1500ms`.
+pub fn exact_duration(time: Duration) -> String {
+    let ms = time.as_millis();
+    let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    let whole = units.iter().find(|(_, factor)| ms != 0 && ms.is_multiple_of(*factor));
+    whole.map_or_else(|| format!("{ms}ms"), |(unit, factor)| format!("{}{unit}", ms / factor))
+}
+
+/// Writes a duration in a rounded form for people: `5 minutes`, `3 days`.
+pub fn show_duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (count, unit) = match seconds {
+        0..60 => (seconds, "second"),
+        60..3_600 => (seconds / 60, "minute"),
+        3_600..86_400 => (seconds / 3_600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Writes a number of bytes in a rounded form for people: `1.5 MB`.
@@ -120,7 +146,11 @@ mod tests {
     fn times_are_read_as_written() {
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
-        for text in ["", "0s", "-1s", "5 parsecs", "1.5s"] {
+        assert_eq!(parse_duration("7d"), parse_duration("168h"));
+        for (seconds, text) in [(0, "0 seconds"), (119, "1 minute"), (7_200, "2 hours"), (86_400 * 40, "40 days")] {
+            assert_eq!(show_duration(Duration::from_secs(seconds)), text);
+        }
+        for text in ["", "0s", "-1s", "5 parsecs", "1.5s", "999999999999d"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }

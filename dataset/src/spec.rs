@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::placement::Placement;
 use crate::policy::PolicyKind;
+use crate::refresh::Refresh;
 use crate::size;
 use crate::snapshot::SnapshotId;
 
@@ -51,6 +52,9 @@ pub struct DatasetSpec {
     /// Which nodes hold which blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
+    /// When the origin is listed again; `None`: never. A published manifest is not replaced by a listing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh: Option<Refresh>,
 }
 
 impl DatasetSpec {
@@ -75,6 +79,7 @@ mod tests {
             cache_bytes: Some(100 << 30),
             policy: Some(PolicyKind::Lru),
             placement: "replicated:2".parse().ok(),
+            refresh: "24h".parse().ok(),
         };
         let text = serde_json::to_string(&full).unwrap();
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), full);
@@ -91,6 +96,7 @@ mod tests {
             (r#"{"source":"s3://b","cacheSize":"much"}"#, "is not a size"),
             (r#"{"source":"s3://b","policy":"mru"}"#, "random"),
             (r#"{"source":"s3://b","placement":"everywhere"}"#, "partitioned"),
+            (r#"{"source":"s3://b","refresh":"often"}"#, "24h"),
             (r#"{"source":"s3://b","snapshot":"abc"}"#, "64 hex digits"),
             (r#"{"endpoint":"http://h"}"#, "source"),
         ] {

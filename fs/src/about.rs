@@ -1,5 +1,5 @@
-//! The files below `.larder`, generated on demand. They are readable by name and not listed in the root, so a loader that
-//! walks the dataset never finds them.
+//! The files below `.larder`, generated on demand. They are readable by name and not listed in the root, so a loader
+//! that walks the dataset never finds them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};

@@ -1,17 +1,17 @@
 //! Places the buffers of FUSE threads in the memory of their connection.
 //!
-//! fuser allocates the buffer into which a thread reads its requests, and offers no way to choose where. So the program's
-//! allocator, [`RequestBuffers`], recognizes these allocations by their size. It maps them one by one, and while [`spawn`]
-//! starts the threads of a session, it maps the beginning of each over a piece of the session's [`Requests`]. Everything
-//! else goes to the system's allocator.
+//! fuser allocates the buffer into which a thread reads its requests, and offers no way to choose where. So the
+//! program's allocator, [`RequestBuffers`], recognizes these allocations by their size. It maps them one by one, and
+//! while [`spawn`] starts the threads of a session, it maps the beginning of each over a piece of the session's
+//! [`Requests`]. Everything else goes to the system's allocator.
 //!
-//! The kernel copies a request out in the middle of a system call. If it must find a page first and the process is killed
-//! meanwhile, the request ends with EIO. So the pieces are touched before their use. What is behind a piece is never used by
-//! a read-only mount.
+//! The kernel copies a request out in the middle of a system call. If it must find a page first and the process is
+//! killed meanwhile, the request ends with EIO. So the pieces are touched before their use. What is behind a piece is
+//! never used by a read-only mount.
 //!
 //! Invariants: a buffer belongs to the session whose threads start, because all sessions of a process start through
-//! [`spawn`], one at a time, and each until its last thread has its buffer. An allocation of this size is always a mapping of
-//! its own, so the layout alone says how to free it.
+//! [`spawn`], one at a time, and each until its last thread has its buffer. An allocation of this size is always a
+//! mapping of its own, so the layout alone says how to free it.
 #![expect(unsafe_code, reason = "an allocator, which maps memory")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -28,7 +28,7 @@ use tracing::error;
 
 use crate::requests::{BUFFER_BYTES, Requests};
 
-/// What fuser allocates for a thread: the largest write, and a page.
+/// The bytes that fuser allocates for a thread: the largest write, and a page.
 const ALLOCATION_BYTES: usize = (16 << 20) + 4096;
 
 const PAGE_BYTES: usize = 4096;
@@ -73,9 +73,10 @@ pub(crate) fn open<T>(open: impl FnOnce() -> T) -> T {
     opened
 }
 
-/// Starts the threads of a session that [`open`] opened, with their buffers in `requests`, if there are any. Waits until each
-/// has its buffer. Errors: the session cannot be started, or the program's allocator is another. Ends the process if only some of
-/// its threads can be started: they would serve the connection for ever, and no other could be; the next process takes all over.
+/// Starts the threads of a session that [`open`] opened, with their buffers in `requests`, if there are any. Waits
+/// until each has its buffer. Errors: the session cannot be started, or the program's allocator is another. Ends the
+/// process if only some of its threads can be started: they would serve the connection for ever, and no other could be;
+/// the next process takes all over.
 pub(crate) fn spawn<F: Filesystem>(
     session: Session<F>,
     threads: usize,
@@ -98,8 +99,8 @@ pub(crate) fn spawn<F: Filesystem>(
     };
     let mut starting = lock(&STARTING);
     while starting.as_ref().is_some_and(|starting| starting.placed < starting.threads) {
-        // It ends after its threads. If one of them has no buffer yet, that one was never started, and others that were may
-        // still be without one: nothing else may start.
+        // It ends after its threads. If one of them has no buffer yet, that one was never started, and others that were
+        // may still be without one: nothing else may start.
         if session.guard.is_finished() {
             error!(
                 "some threads of a FUSE session cannot be started: ending, so that the next larderd serves its connection"
@@ -139,13 +140,13 @@ fn map_for_a_thread() -> *mut u8 {
     let Some(Starting { requests, placed, threads }) = starting.as_mut().filter(|it| it.placed < it.threads) else {
         return buffer;
     };
-    let shown = requests.as_ref().is_none_or(|requests| show(buffer, requests, *placed));
+    let in_place = requests.as_ref().is_none_or(|requests| put_in_place(buffer, requests, *placed));
     *placed += 1;
     if placed == threads {
         PLACED.notify_one();
     }
     drop(starting);
-    if shown {
+    if in_place {
         return buffer;
     }
     // SAFETY: the mapping was made above, and nobody has its address.
@@ -154,7 +155,7 @@ fn map_for_a_thread() -> *mut u8 {
 }
 
 /// Puts a thread's piece of `requests` in place of the beginning of a new mapping. False: there is no memory.
-fn show(buffer: *mut u8, requests: &Requests, thread: usize) -> bool {
+fn put_in_place(buffer: *mut u8, requests: &Requests, thread: usize) -> bool {
     let (fd, at) = (requests.as_fd().as_raw_fd(), Requests::buffer_at(thread).cast_signed());
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
     // SAFETY: it replaces the beginning of a mapping that `map` made, which is larger and which nobody uses yet.
@@ -163,16 +164,16 @@ fn show(buffer: *mut u8, requests: &Requests, thread: usize) -> bool {
         return false;
     }
     for page in (0..BUFFER_BYTES).step_by(PAGE_BYTES) {
-        // SAFETY: the page is in the mapping, and the file has bytes there: `Requests::open` gave it its size, and it never
-        // shrinks.
+        // SAFETY: the page is in the mapping, and the file has bytes there: `Requests::open` gave it its size, and it
+        // never shrinks.
         unsafe { buffer.add(page).write_volatile(0) };
     }
     true
 }
 
-// SAFETY: a buffer is a mapping of its own, of the layout's size, zeroed, aligned to a page, and unmapped as it was mapped.
-// Every other layout is the system allocator's, on every path; `is_buffer` depends on the layout alone, and a layout is the
-// same when it is freed. Nothing unwinds: locks are taken without panicking.
+// SAFETY: a buffer is a mapping of its own, of the layout's size, zeroed, aligned to a page, and unmapped as it was
+// mapped. Every other layout is the system allocator's, on every path; `is_buffer` depends on the layout alone, and a
+// layout is the same when it is freed. Nothing unwinds: locks are taken without panicking.
 unsafe impl GlobalAlloc for RequestBuffers {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_buffer(layout) {
@@ -210,7 +211,8 @@ unsafe impl GlobalAlloc for RequestBuffers {
         // SAFETY: the caller promises that `size` is not 0.
         let moved = unsafe { self.alloc(wanted) };
         if !moved.is_null() {
-            // SAFETY: both have at least the smaller number of bytes and do not overlap; the caller gives up the old one.
+            // SAFETY: both have at least the smaller number of bytes and do not overlap; the caller gives up the old
+            // one.
             unsafe {
                 std::ptr::copy_nonoverlapping(allocated, moved, layout.size().min(size));
                 self.dealloc(allocated, layout);

@@ -1,9 +1,9 @@
 //! Serves a FUSE connection whose mount another process made and keeps: the descriptor came over the handover socket.
 //!
-//! A connection may have been served before by a process that was killed. The kernel sends INIT only once, so the keeper
-//! remembers it. The INIT is replayed to the session over a socket pair before the real descriptor takes that socket's
-//! place. What the killed process had taken from the kernel and not answered is in the connection's memory (`Requests`),
-//! which the keeper holds too, and is answered first (`replay`).
+//! A connection may have been served before by a process that was killed. The kernel sends INIT only once, so the
+//! keeper remembers it. The INIT is replayed to the session over a socket pair before the real descriptor takes that
+//! socket's place. What the killed process had taken from the kernel and not answered is in the connection's memory
+//! (`Requests`), which the keeper holds too, and is answered first (`replay`).
 //!
 //! Invariant: serving is idempotent for a connection; neither side needs to know how far the killed process got.
 #![expect(unsafe_code, reason = "the session owns its descriptor, which can be replaced only by its number")]
@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use fuser::{BackgroundSession, Session, SessionACL};
 use larder_cachenode::dataset::Dataset;
+use larder_daemon_api::handover::is_alive;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use tracing::info;
 
@@ -58,8 +59,8 @@ impl Serving {
 /// Serves `dataset` over the connection `fuse`, for which the kernel sent `init`, and keeps its unanswered requests in
 /// `memory`. The mount answers when this returns. Must be called in a program whose allocator is
 /// [`RequestBuffers`](crate::RequestBuffers).
-/// Errors: the INIT is invalid, the descriptor is not a live connection, or another session uses the memory. A call that
-/// failed can be repeated.
+/// Errors: the INIT is invalid, the descriptor is not a live connection, or another session uses the memory. A call
+/// that failed can be repeated.
 pub fn serve(
     dataset: Arc<Dataset>,
     fuse: OwnedFd,
@@ -86,13 +87,17 @@ pub fn serve(
     let (len, _) = rustix::net::recv(&ours, &mut answer, RecvFlags::DONTWAIT)?;
     // An earlier process may have answered it.
     wire::send(fuse.as_fd(), &[IoSlice::new(&answer[..len])])?;
+    // The kernel's answer to that is the same if the connection has ended.
+    if !is_alive(&fuse) {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
     put_in_place(&fuse, session.as_fd())?;
 
     left.retain_unanswered(&requests, |unique| wire::waits(fuse.as_fd(), unique));
     if left.reads() + left.others.len() > 0 {
         info!(reads = left.reads(), others = left.others.len(), "answering requests that an earlier larderd had taken");
     }
-    replay::others(front, &left.others, init, fuse.as_fd());
+    replay::others(&front, &left.others, init, fuse.as_fd());
     // Every request that was in a buffer is answered or in the table.
     requests.clear_buffers()?;
     let session = buffers::spawn(session, threads, Some(Arc::clone(&requests)))?;
@@ -104,8 +109,8 @@ pub fn serve(
 
 /// Makes the descriptor number of `session` refer to the connection.
 fn put_in_place(fuse: &OwnedFd, session: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the session owns its descriptor and keeps it open; nothing else uses the descriptor before the session runs.
-    // `ManuallyDrop` leaves ownership with the session.
+    // SAFETY: the session owns its descriptor and keeps it open; nothing else uses the descriptor before the session
+    // runs. `ManuallyDrop` leaves ownership with the session.
     let mut theirs = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(session.as_raw_fd()) });
     rustix::io::dup3(fuse, &mut theirs, rustix::io::DupFlags::CLOEXEC)?;
     Ok(())

@@ -1,8 +1,9 @@
 //! The node daemon: one cache, many mounts.
 //!
-//! The cast: [`DaemonConfig`] configures it; [`Daemon`] is a [`Node`](larder_cachenode::Node) with mounts (`core`); `mounts`
-//! owns the mounts; `service` answers gRPC; `handover` takes connections from the keeper and returns those that are held;
-//! `offers` has those that are not served yet; `error` is the only place where an error becomes a gRPC code.
+//! The cast: [`DaemonConfig`] configures it; [`Daemon`] is a [`Node`](larder_cachenode::Node) with mounts (`core`);
+//! `mounts` owns the mounts; `service` answers gRPC; `handover` takes connections from the keeper and returns those
+//! that are held; `offers` has those that are not served yet; `error` is the only place where an error becomes a gRPC
+//! code.
 //!
 //! Invariants: a mount is listed for as long as the kernel may send it requests. Credentials are in memory only.
 
@@ -14,30 +15,37 @@ mod mounts;
 mod offers;
 mod service;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use larder_cachenode::process::wait_for_folder;
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_daemon_api::v1;
 use larder_dataset::environment::PEER_TOKEN;
+use tracing::warn;
 
 pub use self::core::{Daemon, DaemonConfig};
 pub use error::DaemonError;
+use handover::CurrentKeeper;
 
 impl Daemon {
     /// Serves the sockets, until [`Self::stopping`] is cancelled or, if so configured, the last mount has ended.
     /// Errors: a socket or the admin address cannot be used, or a task of the daemon has ended.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(service::serve(Arc::clone(&self), self.run_dir.join(GRPC_SOCKET)));
-        tasks.spawn(handover::serve(Arc::clone(&self), self.run_dir.join(HANDOVER_SOCKET)));
+        let keeper = CurrentKeeper::default();
+        for dir in &self.run_dirs {
+            tasks.spawn(Arc::clone(&self).serve_in(dir.clone(), keeper.clone()));
+        }
         if let Some(address) = self.admin {
             tasks.spawn(service::serve_admin(Arc::clone(&self), address));
         }
         let node = Arc::clone(&self.node);
-        tasks.spawn(async move { node.share().await });
+        tasks.spawn(async move { node.run().await });
         let daemon = Arc::clone(&self);
         let let_go = move || daemon.keep_what_is_here();
         tasks.spawn(handover::without_keeper(self.keepers.subscribe(), let_go));
+        tasks.spawn(Arc::clone(&self).collect_manifests());
         let mounts = self.mounts.clone();
         tasks.spawn(async move {
             mounts.wait_until(|_| false).await?;
@@ -49,11 +57,31 @@ impl Daemon {
             Some(ended) = tasks.join_next() => ended.map_err(anyhow::Error::from).flatten(),
         };
         stopping.cancel();
-        for socket in [GRPC_SOCKET, HANDOVER_SOCKET] {
-            let _ = std::fs::remove_file(self.run_dir.join(socket));
+        for dir in &self.run_dirs {
+            for socket in [GRPC_SOCKET, HANDOVER_SOCKET] {
+                let _ = std::fs::remove_file(dir.join(socket));
+            }
         }
         tasks.shutdown().await;
         outcome
+    }
+
+    /// Serves the sockets in a folder, as soon as it can be written to: `larder-csi` may have yet to give it to this user. Errors:
+    /// a socket of a folder that is there from the start cannot be used.
+    async fn serve_in(self: Arc<Self>, dir: PathBuf, keeper: CurrentKeeper) -> anyhow::Result<()> {
+        let was_late = wait_for_folder(&dir).await;
+        let served = tokio::try_join!(
+            service::serve(Arc::clone(&self), dir.join(GRPC_SOCKET)),
+            handover::serve(Arc::clone(&self), keeper, dir.join(HANDOVER_SOCKET)),
+        );
+        match served {
+            Err(error) if was_late => {
+                warn!(error = format!("{error:#}"), "going on with the sockets in the other folders");
+                self.stopping().cancelled().await;
+                Ok(())
+            }
+            served => served.map(drop),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use larder_dataset::ManifestError;
 
 use crate::filesystem::FsError;
+use larder_cachenode::ListRefused;
 use larder_cachenode::fetch::FetchError;
 
 /// An errno as the kernel expects it.
@@ -32,6 +33,17 @@ impl From<&ManifestError> for Errno {
     fn from(error: &ManifestError) -> Self {
         Self(match error {
             ManifestError::NotAManifest | ManifestError::Version { .. } | ManifestError::Corrupt { .. } => libc::EIO,
+        })
+    }
+}
+
+impl From<ListRefused> for Errno {
+    fn from(refused: ListRefused) -> Self {
+        Self(match refused {
+            ListRefused::Busy => libc::EBUSY,
+            ListRefused::Later => libc::EAGAIN,
+            ListRefused::Full => libc::ENOSPC,
+            ListRefused::Unknown => libc::ENOENT,
         })
     }
 }

@@ -1,12 +1,13 @@
-//! Names, attributes and folders of a mount, answered from the manifest alone. This module knows nothing of FUSE, so it is
-//! tested without a mount. Reads are answered by [`Dataset`].
+//! Names, attributes and folders of a mount, answered from the manifest alone. This module knows nothing of FUSE, so it
+//! is tested without a mount. Reads are answered by [`Dataset`].
 //!
-//! Invariant: stateless. Every answer follows from the manifest and the request, so any number of threads may call, and a
-//! new daemon answers as the old one did.
+//! Invariant: stateless. Every answer follows from the manifest and the request, so any number of threads may call, and
+//! a new daemon answers as the old one did.
 
 use std::sync::Arc;
 
 use larder_cachenode::dataset::Dataset;
+use larder_cachenode::{ListRefused, WarmListPart};
 use larder_dataset::{DirIndex, Entry, FileIndex, ManifestError, VersionTag};
 
 use crate::about::AboutFiles;
@@ -96,15 +97,14 @@ impl Filesystem {
             return Err(FsError::NameTooLong);
         }
         match self.node(parent)? {
+            // No key has this name, and it must be found whatever the disk has lost of the manifest.
+            Node::Row(Entry::Dir(DirIndex(0))) if name == larder_dataset::name::RESERVED => {
+                Ok(Some(self.about_attr(About::Folder)))
+            }
             Node::Row(Entry::Dir(dir)) => {
                 let row = self.dataset.manifest().dir(dir)?;
-                match self.dataset.manifest().lookup(&row, name)? {
-                    Some(entry) => Ok(Some(self.attr_of(entry)?)),
-                    None if dir == DirIndex(0) && name == larder_dataset::name::RESERVED => {
-                        Ok(Some(self.about_attr(About::Folder)))
-                    }
-                    None => Ok(None),
-                }
+                let found = self.dataset.manifest().lookup(&row, name)?;
+                found.map(|entry| self.attr_of(entry)).transpose()
             }
             Node::About(About::Folder) => {
                 let found = About::FILES.iter().find(|(_, file_name)| file_name.as_bytes() == name);
@@ -206,7 +206,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What a read of an inode reads: a file of the dataset, or the text of one of the mount's own files.
+    /// The source of a read of an inode: a file of the dataset, or the text of one of the mount's own files.
     pub(crate) fn readable(&self, ino: u64) -> Result<Readable, FsError> {
         match self.node(ino)? {
             Node::Row(Entry::File(file)) => Ok(Readable::File(file)),
@@ -222,6 +222,13 @@ impl Filesystem {
     pub(crate) fn start_warming(&self) {
         self.dataset.start_warming();
         self.about.forget_stats();
+    }
+
+    /// Takes a part of a list of files to fill the store with.
+    pub(crate) fn warm_listed(&self, part: WarmListPart) -> Result<(), ListRefused> {
+        let taken = self.dataset.warm_listed(part);
+        self.about.forget_stats();
+        taken
     }
 
     /// True for `.larder/stats.json`, which takes the ioctls of a mount.
@@ -267,7 +274,7 @@ impl Filesystem {
     }
 }
 
-/// What a read reads.
+/// The source of a read.
 #[derive(Debug)]
 pub(crate) enum Readable {
     /// A file of the dataset.

@@ -2,8 +2,8 @@
 //!
 //! Invariant: no callback waits for the network (`reading`).
 //!
-//! OPEN, OPENDIR and FLUSH are answered ENOSYS. The kernel then stops sending them and RELEASE, and keeps pages and listings
-//! from one open to the next, which is correct because a snapshot never changes.
+//! OPEN, OPENDIR and FLUSH are answered ENOSYS. The kernel then stops sending them and RELEASE, and keeps pages and
+//! listings from one open to the next, which is correct because a snapshot never changes.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,7 +18,7 @@ use fuser::{
     Request, TimeOrNow, WriteFlags,
 };
 use larder_cachenode::counters::{StatsCounters, add};
-use larder_cachenode::warm::WARM_IOCTL;
+use larder_cachenode::{WARM_IOCTL, WARM_LIST_IOCTL, WarmListPart};
 use tracing::{debug, info};
 
 use crate::errno::Errno;
@@ -35,8 +35,8 @@ const STATFS_BLOCK: u64 = 4096;
 /// Limits requested from the kernel at INIT.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelLimits {
-    /// Background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them as there are
-    /// readers of missing blocks, and must leave room for the others.
+    /// Background requests (read-ahead) that the kernel keeps in flight. A hung origin blocks as many of them as there
+    /// are readers of missing blocks, and must leave room for the others.
     pub(crate) max_background: u16,
 }
 
@@ -234,16 +234,28 @@ impl fuser::Filesystem for Front {
         _fh: FileHandle,
         _flags: IoctlFlags,
         cmd: u32,
-        _in_data: &[u8],
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
         self.guard(|| {
-            if cmd == WARM_IOCTL && self.filesystem.is_stats(ino.0) {
-                self.filesystem.start_warming();
-                reply.ioctl(0, &[]);
-            } else {
-                reply.error(fuser::Errno::ENOTTY);
+            if !self.filesystem.is_stats(ino.0) {
+                return reply.error(fuser::Errno::ENOTTY);
+            }
+            let taken = match cmd {
+                WARM_IOCTL => {
+                    self.filesystem.start_warming();
+                    Ok(())
+                }
+                WARM_LIST_IOCTL => match WarmListPart::decode(in_data) {
+                    Some(part) => self.filesystem.warm_listed(part).map_err(Errno::from),
+                    None => Err(Errno(libc::EINVAL)),
+                },
+                _ => Err(Errno(libc::ENOTTY)),
+            };
+            match taken {
+                Ok(()) => reply.ioctl(0, &[]),
+                Err(errno) => reply.error(errno.into()),
             }
         });
     }
@@ -261,8 +273,8 @@ impl fuser::Filesystem for Front {
         });
     }
 
-    // The requests below would change something. The kernel itself refuses them while the mount is read-only; if root has
-    // remounted it writable, they are refused here.
+    // The requests below would change something. The kernel itself refuses them while the mount is read-only; if root
+    // has remounted it writable, they are refused here.
 
     fn access(&self, _req: &Request, _ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         if mask.contains(AccessFlags::W_OK) { reply.error(fuser::Errno::EROFS) } else { reply.ok() }

@@ -1,5 +1,5 @@
-//! Inode numbers: 1 is the root, then come the folders, then the files, each in row order. The numbers need no table and no
-//! FORGET, and a new daemon understands the numbers that an earlier one gave out.
+//! Inode numbers: 1 is the root, then come the folders, then the files, each in row order. The numbers need no table
+//! and no FORGET, and a new daemon understands the numbers that an earlier one gave out.
 
 use larder_dataset::{DirIndex, Entry, FileIndex};
 
@@ -26,7 +26,7 @@ impl About {
         [(Self::Manifest, "manifest.json"), (Self::Stats, "stats.json")];
 }
 
-/// What an inode number stands for.
+/// The thing that an inode number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     /// A row of the manifest.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use larder_dataset::Chain;
 use larder_fs::RequestBuffers;
 use larder_fs::process::{DaemonFlags, serve};
 
@@ -11,9 +12,9 @@ static ALLOCATOR: RequestBuffers = RequestBuffers;
 
 /// Serves datasets to a node: one cache, many mounts.
 ///
-/// It needs no privilege. The CSI node plugin mounts, hands the FUSE connections over, and keeps duplicates of them, so that
-/// larderd may be killed and upgraded under its readers. `larder mount` talks to it as well. With --peers it shares its cache
-/// with other nodes.
+/// It needs no privilege. The CSI node plugin mounts, hands the FUSE connections over, and keeps duplicates of them, so
+/// that larderd may be killed and upgraded under its readers. `larder mount` talks to it as well. With --peers it
+/// shares its cache with other nodes.
 #[derive(Debug, Parser)]
 #[command(
     name = "larderd",
@@ -37,6 +38,9 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
+        return code;
+    }
     let flags = Flags::parse();
     if let Err(error) = larder_telemetry::init_logs("info") {
         eprintln!("error: {error}");
@@ -45,7 +49,7 @@ fn main() -> ExitCode {
     match serve(flags.daemon) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", Chain(&*error));
             ExitCode::FAILURE
         }
     }

@@ -30,7 +30,7 @@ pub struct MountConfig {
 }
 
 impl MountConfig {
-    /// What `larder mount` uses by default.
+    /// The defaults of `larder mount`.
     pub fn new(mountpoint: PathBuf) -> Self {
         Self {
             mountpoint,
@@ -50,7 +50,7 @@ pub enum MountError {
     Mountpoint {
         /// The mount point.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The mistake, and how to correct it.
         what: &'static str,
     },
     /// The kernel or fusermount3 refused.
@@ -112,8 +112,8 @@ impl Mounted {
         &self.path
     }
 
-    /// Unmounts and waits until the last request is answered. If files are in use, the mount disappears from the tree at once
-    /// and ends when the last of them is closed.
+    /// Unmounts and waits until the last request is answered. If files are in use, the mount disappears from the tree
+    /// at once and ends when the last of them is closed.
     pub fn unmount(self) -> Result<(), MountError> {
         let Self { session, path } = self;
         session.umount_and_join().map_err(|source| MountError::Unmount { path, source })
@@ -128,7 +128,8 @@ impl Mounted {
 /// Checks the mount point, and unmounts a dead mount of Larder that a killed process left there.
 fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let refuse = |what| MountError::Mountpoint { path: mountpoint.to_owned(), what };
-    // The kernel caches the attributes of the root without end, so a dead mount may still have them; statfs always asks.
+    // The kernel caches the attributes of the root without end, so a dead mount may still have them; statfs always
+    // asks.
     let looked = std::fs::metadata(mountpoint).and_then(|found| {
         rustix::fs::statfs(mountpoint)?;
         Ok(found)
@@ -191,7 +192,8 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// The kernel reads 128 KiB ahead by default, and splits reads of a file into pieces of that size. Only root may change it.
+/// The kernel reads 128 KiB ahead by default, and splits reads of a file into pieces of that size. Only root may change
+/// it.
 fn raise_read_ahead(path: &Path, bytes: u64) {
     let Ok(stat) = rustix::fs::stat(path) else { return };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use larder_cachenode::process::{NodeFlags, raise_file_limit, runtime, stop_on_signal, wait_for_folder};
-use tracing::info;
+use larder_cachenode::process::{NodeFlags, raise_file_limit, runtime, stop_on_signal, wait_for_folders};
+use tracing::{info, warn};
 
 use crate::daemon::{Daemon, DaemonConfig};
 
@@ -15,24 +15,34 @@ use crate::daemon::{Daemon, DaemonConfig};
 pub struct DaemonFlags {
     #[command(flatten)]
     node: NodeFlags,
-    /// Folder of the sockets larderd.sock and handover.sock; anyone who may enter it may use them. Default: the cache
-    /// folder.
+    /// Folder of the sockets larderd.sock and handover.sock; anyone who may enter it may use them. May be repeated: the sockets are
+    /// in each of these folders that can be written to at the start, or once this user may write to it. Default: the cache folder.
     #[arg(long, value_name = "DIR")]
-    run_dir: Option<PathBuf>,
+    run_dir: Vec<PathBuf>,
     /// Threads that serve the kernel, for each mount.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
+    /// Name of the Kubernetes object NodeCache of this node, that of the node itself: keep the room that it promises to datasets, and
+    /// report in it what is cached. Needs the component `datasets` of the deployment.
+    #[arg(long, value_name = "NAME", env = "LARDER_NODE_CACHE")]
+    node_cache: Option<String>,
 }
 
 /// Serves mounts until SIGTERM or SIGINT.
 pub fn serve(flags: DaemonFlags) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let _in_runtime = runtime.enter();
-    let run_dir = flags.run_dir.unwrap_or_else(|| flags.node.cache_dir.clone());
-    let admin = flags.node.admin_address;
+    let (run_dirs, run_dirs_flag) = match flags.run_dir {
+        dirs if dirs.is_empty() => (
+            vec![flags.node.cache_dir.clone()],
+            "--cache-dir, which has the sockets unless --run-dir names a folder for them",
+        ),
+        dirs => (dirs, "--run-dir"),
+    };
+    let (admin, node_cache) = (flags.node.admin_address, flags.node_cache);
     let (node, watcher) = runtime.block_on(flags.node.open())?;
-    runtime.block_on(wait_for_folder(&run_dir))?;
-    let config = DaemonConfig { node, run_dir, admin, threads: flags.threads as usize, stop_when_idle: false };
+    let run_dirs = runtime.block_on(wait_for_folders(&run_dirs, run_dirs_flag))?;
+    let config = DaemonConfig { node, run_dirs, admin, threads: flags.threads as usize, stop_when_idle: false };
     info!(?config, "starting");
     raise_file_limit();
     let daemon = Daemon::open(config).context("open the cache (--cache-dir)")?;
@@ -40,6 +50,18 @@ pub fn serve(flags: DaemonFlags) -> anyhow::Result<()> {
         let signals = tokio::spawn(stop_on_signal(daemon.stopping().clone())?);
         if let Some(watcher) = watcher {
             tokio::spawn(watcher.run(daemon.stopping().clone()));
+        }
+        match node_cache {
+            Some(name) => {
+                let (node, stop) = (Arc::clone(daemon.node()), daemon.stopping().clone());
+                tokio::spawn(larder_controller_node::follow(node, name, stop));
+            }
+            // Nobody makes promises any more.
+            None => {
+                if let Err(error) = daemon.node().promise(Vec::new()).await {
+                    warn!(%error, "promises of an earlier larderd with --node-cache stand");
+                }
+            }
         }
         let outcome = Arc::clone(&daemon).run().await;
         signals.abort();

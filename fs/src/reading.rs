@@ -1,7 +1,8 @@
 //! Answers reads: at once from the store, or later from the runtime.
 //!
-//! Invariant: no thread of the kernel's requests waits for the network, and none takes the next request before the one that
-//! is answered later is kept. The exception is a read that cannot be kept for want of room, which its thread answers itself.
+//! Invariant: no thread of the kernel's requests waits for the network, and none takes the next request before the one
+//! that is answered later is kept. The exception is a read that cannot be kept for want of room, which its thread
+//! answers itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Answers what an earlier process had taken from the kernel and not answered.
 //!
-//! Reads are answered as any other read, at the same time and in any order, since one may wait for the origin. Requests of
-//! other kinds are answered at once, from the manifest: they are played one by one to a session of their own over a socket,
-//! and each answer is passed on to the kernel as it is. The kernel ignores an answer to a request that was answered before.
+//! Reads are answered as any other read, at the same time and in any order, since one may wait for the origin. Requests
+//! of other kinds are answered at once, from the manifest: they are played one by one to a session of their own over a
+//! socket, and each answer is passed on to the kernel as it is. The kernel ignores an answer to a request that was
+//! answered before.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,15 +11,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{Session, SessionACL};
-use tracing::warn;
+use fuser::{Filesystem, Session, SessionACL};
+use tracing::{debug, warn};
 
 use crate::buffers;
 use crate::errno::Errno;
-use crate::fuse::Front;
 use crate::reading::{ReadReply, Reader};
 use crate::requests::{Left, Requests};
 use crate::wire::{self, Taken};
+
+#[cfg(test)]
+mod tests;
 
 /// How long an answer from the manifest may take. The disk may be slow.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,29 +70,45 @@ pub(crate) fn reads(reader: &Reader, left: Left, requests: &Arc<Requests>, fuse:
     }
 }
 
-/// Answers the requests of other kinds. Each has an answer when this returns: EIO if nothing else can be had.
-pub(crate) fn others(front: Front, requests: &[Vec<u8>], init: &[u8], fuse: BorrowedFd<'_>) {
-    if requests.is_empty() {
-        return;
-    }
-    let mut answered = 0;
-    let Err(error) = play(front, requests, init, fuse, &mut answered) else { return };
-    warn!(%error, "cannot answer requests that an earlier larderd had taken: they fail with EIO");
-    for taken in requests[answered..].iter().filter_map(|request| Taken::parse(request)) {
-        report(wire::answer(fuse, taken.unique(), Err(Errno(libc::EIO))));
+/// Answers the requests of other kinds. Each has an answer when this returns: EIO if it got no other. A request that
+/// spoils its session fails alone: those behind it get a new session.
+pub(crate) fn others<F: Filesystem + Clone>(
+    filesystem: &F,
+    mut requests: &[Vec<u8>],
+    init: &[u8],
+    fuse: BorrowedFd<'_>,
+) {
+    while !requests.is_empty() {
+        let mut answered = 0;
+        let Err(error) = play(filesystem.clone(), requests, init, fuse, &mut answered) else { return };
+        let Some((failed, rest)) = requests[answered..].split_first() else {
+            return debug!(%error, "a session that answered all its requests ended badly");
+        };
+        warn!(%error, "cannot answer a request that an earlier larderd had taken: it fails with EIO");
+        if let Some(failed) = Taken::parse(failed) {
+            report(wire::answer(fuse, failed.unique(), Err(Errno(libc::EIO))));
+        }
+        requests = rest;
     }
 }
 
 /// Plays requests to a session of their own, and counts those that were answered.
-fn play(front: Front, requests: &[Vec<u8>], init: &[u8], fuse: BorrowedFd<'_>, answered: &mut usize) -> io::Result<()> {
+fn play<F: Filesystem>(
+    filesystem: F,
+    requests: &[Vec<u8>],
+    init: &[u8],
+    fuse: BorrowedFd<'_>,
+    answered: &mut usize,
+) -> io::Result<()> {
     let (mut ours, theirs) = UnixStream::pair()?;
     ours.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     ours.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     ours.write_all(init)?;
-    let open = || Session::from_fd(front, theirs.into(), SessionACL::All, fuser::Config::default());
+    let open = || Session::from_fd(filesystem, theirs.into(), SessionACL::All, fuser::Config::default());
     let session = buffers::open(open)?;
     receive(&mut ours)?;
-    let session = buffers::spawn(session, 1, None)?;
+    // Nothing else of the session is kept, so that its end of the socket closes as soon as its thread ends.
+    let thread = buffers::spawn(session, 1, None)?.guard;
     for request in requests {
         // A request is small enough to arrive in one piece, and nothing follows it before its answer.
         ours.write_all(request)?;
@@ -97,7 +116,7 @@ fn play(front: Front, requests: &[Vec<u8>], init: &[u8], fuse: BorrowedFd<'_>, a
         *answered += 1;
     }
     ours.write_all(&wire::destroy())?;
-    session.join()
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }
 
 fn report(sent: io::Result<()>) {

@@ -1,20 +1,20 @@
 //! The unanswered requests of a connection, where they outlive this process.
 //!
-//! A request that was read from `/dev/fuse` is no longer in the kernel's queue. If its process is killed, the next process
-//! can answer only what it finds here: in a memfd that the keeper holds too. Each thread reads its requests into a piece of
-//! it (`buffers`), so the request that a thread works on is there. A read that is answered later is kept in a table behind
-//! the pieces before its thread takes the next request, and removed after its reply.
+//! A request that was read from `/dev/fuse` is no longer in the kernel's queue. If its process is killed, the next
+//! process can answer only what it finds here: in a memfd that the keeper holds too. Each thread reads its requests
+//! into a piece of it (`buffers`), so the request that a thread works on is there. A read that is answered later is
+//! kept in a table behind the pieces before its thread takes the next request, and removed after its reply.
 //!
 //! ```text
 //! 0            format, 8 bytes
 //! 4 KiB        256 buffers of 32 KiB, one for each thread
 //! 8,196 KiB    table of reads, 32 bytes each: unique, inode, offset (u64), size, CRC32C (u32)
 //! ```
-//! Numbers are in the machine's byte order. Only pages that were written count as memory. The table grows with the reads
-//! that wait at the same time.
+//! Numbers are in the machine's byte order. Only pages that were written count as memory. The table grows with the
+//! reads that wait at the same time.
 //!
-//! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. What an earlier
-//! process left is checked, not trusted; an entry that is torn is skipped. One session at a time uses the file.
+//! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. What an
+//! earlier process left is checked, not trusted; an entry that is torn is skipped. One session at a time uses the file.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -83,7 +83,7 @@ pub(crate) struct Kept {
     entry: u32,
 }
 
-/// What an earlier process had taken, and not answered or answered last. Dropping this loses none of it.
+/// The requests that an earlier process had taken, and not answered or answered last. Dropping this loses none of them.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     reads: Vec<(ReadRequest, u32)>,
@@ -116,8 +116,8 @@ impl Left {
 }
 
 impl Requests {
-    /// Opens the memory of a connection, and finds what an earlier process left there. Waits up to 5 s for that process to
-    /// end. Errors: another session uses it, or it cannot be opened.
+    /// Opens the memory of a connection, and finds what an earlier process left there. Waits up to 5 s for that process
+    /// to end. Errors: another session uses it, or it cannot be opened.
     pub(crate) fn open(memory: BorrowedFd<'_>) -> io::Result<(Arc<Self>, Left)> {
         // The keeper's description of the file is shared by all processes, and so would its lock be.
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());

@@ -1,5 +1,5 @@
-//! The little of the FUSE protocol that is needed beside fuser: to find requests again that an earlier process had read, and
-//! to answer them.
+//! The little of the FUSE protocol that is needed beside fuser: to find requests again that an earlier process had
+//! read, and to answer them.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -108,8 +108,8 @@ pub(crate) fn answer(fuse: BorrowedFd<'_>, unique: u64, outcome: Result<&[u8], E
     send(fuse, &[IoSlice::new(&header), IoSlice::new(bytes)])
 }
 
-/// False if the kernel has the answer to a request already. It is asked by an answer that it refuses for its length, after it
-/// has looked for the request.
+/// False if the kernel has the answer to a request already. It is asked by an answer that it refuses for its length,
+/// after it has looked for the request.
 pub(crate) fn waits(fuse: BorrowedFd<'_>, unique: u64) -> bool {
     // As if it were the answer to an INTERRUPT of the request, whose number has this bit.
     const INTERRUPT_BIT: u64 = 1;
@@ -129,19 +129,22 @@ pub(crate) fn send(fuse: BorrowedFd<'_>, answer: &[IoSlice<'_>]) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
+    use larder_testkit::kernel;
+
     use super::*;
 
+    /// A request whose header states this length, whatever follows it.
     fn request(len: usize, operation: u32, unique: u64, body: &[u8]) -> Vec<u8> {
-        let header = [&(len as u32).to_ne_bytes()[..], &operation.to_ne_bytes(), &unique.to_ne_bytes(), &[7; 24]];
-        [&header.concat(), body].concat()
+        let mut request = kernel::request(operation, unique, 7, body);
+        request[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        request
     }
 
     #[test]
     fn a_read_is_understood_and_other_requests_are_kept_as_they_are() {
-        let body = [&[0; 8][..], &9u64.to_ne_bytes(), &10u32.to_ne_bytes(), &[0; 20]].concat();
-        let read = request(80, READ, 5, &body);
+        let read = kernel::read(READ, 5, 7, 9, 10);
         let found = Taken::parse(&read).unwrap();
-        assert_eq!(found, Taken::Read(ReadRequest { unique: 5, ino: 0x0707_0707_0707_0707, offset: 9, size: 10 }));
+        assert_eq!(found, Taken::Read(ReadRequest { unique: 5, ino: 7, offset: 9, size: 10 }));
         // An earlier, longer request left its end in the buffer.
         let lookup = request(45, 1, 6, b"name\0and more");
         let found = Taken::parse(&lookup).unwrap();

@@ -1,16 +1,19 @@
-//! A connection's unanswered requests outlive the process. These tests play the kernel, over a socket that keeps messages
-//! apart as `/dev/fuse` does, and the killed process, by writing into the memory what it would have left there.
+//! A connection's unanswered requests outlive the process. These tests play the kernel, over a socket that keeps
+//! messages apart as `/dev/fuse` does, and the killed process, by writing into the memory what it would have left
+//! there.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use larder_cachenode::home::Home;
+use larder_cachenode::importing::Importer;
 use larder_cachenode::node::{Node, NodeConfig, OpenDataset, User};
 use larder_cachenode::request::DatasetRequest;
 use larder_daemon_api::handover::request_memory;
@@ -18,19 +21,10 @@ use larder_dataset::DatasetSpec;
 use larder_fs::RequestBuffers;
 use larder_fs::connection::{ServeConfig, Serving, serve};
 use larder_origin::OriginConfig;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use larder_testkit::kernel::{self, FORGET, GETATTR, Kernel, LOOKUP, ROOT, init, request};
 
 #[global_allocator]
 static ALLOCATOR: RequestBuffers = RequestBuffers;
-
-/// `enum fuse_opcode`.
-const LOOKUP: u32 = 1;
-const FORGET: u32 = 2;
-const GETATTR: u32 = 3;
-const READ: u32 = 15;
-const INIT: u32 = 26;
-const ROOT: u64 = 1;
 
 const THREADS: usize = 3;
 /// Where the memory has the threads' buffers.
@@ -38,46 +32,8 @@ const BUFFERS_AT: u64 = 4 << 10;
 const BUFFER_BYTES: u64 = 32 << 10;
 const TABLE_AT: u64 = BUFFERS_AT + 256 * BUFFER_BYTES;
 
-fn words(numbers: &[u32]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
-}
-
-fn longs(numbers: &[u64]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
-}
-
-/// `struct fuse_in_header`, and what follows it.
-fn request(operation: u32, unique: u64, node: u64, body: &[u8]) -> Vec<u8> {
-    let header = [words(&[40 + body.len() as u32, operation]), longs(&[unique, node]), words(&[0; 4])];
-    [&header.concat(), body].concat()
-}
-
 fn read(unique: u64, node: u64, offset: u64, size: u32) -> Vec<u8> {
-    request(READ, unique, node, &[longs(&[0, offset]), words(&[size, 0, 0, 0, 0, 0])].concat())
-}
-
-fn init() -> Vec<u8> {
-    request(INIT, 1, 0, &words(&[&[7, 40, 1 << 20, 1 << 13][..], &[0; 12]].concat()))
-}
-
-/// The kernel's end of a connection.
-struct Kernel(OwnedFd);
-
-impl Kernel {
-    fn send(&self, request: &[u8]) {
-        rustix::net::send(&self.0, request, SendFlags::NOSIGNAL).unwrap();
-    }
-
-    /// The next answer: the number of its request, its error, and the bytes.
-    fn answer(&self) -> (u64, i32, Vec<u8>) {
-        let mut answer = vec![0; 1 << 20];
-        // Skips the question whether a request still waits, to which this kernel has no answer.
-        let receive = |answer: &mut Vec<u8>| rustix::net::recv(&self.0, answer, RecvFlags::empty()).unwrap().0;
-        let len = std::iter::repeat_with(|| receive(&mut answer)).find(|&len| len != 17).unwrap();
-        let number = |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().unwrap());
-        assert_eq!(number(0) as usize, len);
-        (u64::from_ne_bytes(answer[8..16].try_into().unwrap()), number(4).cast_signed(), answer[16..len].to_vec())
-    }
+    kernel::read(kernel::READ, unique, node, offset, size)
 }
 
 struct Rig {
@@ -104,6 +60,7 @@ impl Rig {
             keep_free_percent: 0,
             home: Home::new(path("home")),
             origin: OriginConfig::default(),
+            importer: Importer::Here,
             peers: None,
             socket: None,
         })
@@ -119,12 +76,9 @@ impl Rig {
     /// Serves the dataset on a new connection with this memory. The kernel has heard the answer to INIT.
     fn serve(&self, memory: &OwnedFd) -> (Kernel, Serving) {
         let _in_runtime = self.runtime.enter();
-        let (ours, theirs) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        set_socket_timeout(&ours, Timeout::Recv, Some(Duration::from_secs(30))).unwrap();
+        let (kernel, theirs) = Kernel::connect();
         let config = ServeConfig { threads: THREADS, max_background: 16 };
         let serving = serve(Arc::clone(self.open.dataset()), theirs, &init(), memory.as_fd(), config).unwrap();
-        let kernel = Kernel(ours);
         assert_eq!(kernel.answer().0, 1);
         (kernel, serving)
     }
@@ -159,6 +113,30 @@ fn buffer(file: &File, thread: u64) -> Vec<u8> {
     let mut buffer = vec![0; 4096];
     file.read_exact_at(&mut buffer, BUFFERS_AT + thread * BUFFER_BYTES).unwrap();
     buffer
+}
+
+/// The kernel's own end of a connection whose mount has ended.
+fn unmounted() -> OwnedFd {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    let folder = tempfile::tempdir().unwrap();
+    let fuse = File::options().read(true).write(true).open("/dev/fuse").expect("these tests mount: run them as root");
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
+    let options = CString::new(options).unwrap();
+    mount("larder:ended", folder.path(), "fuse", MountFlags::RDONLY, options.as_c_str()).unwrap();
+    unmount(folder.path(), UnmountFlags::DETACH).unwrap();
+    fuse.into()
+}
+
+#[test]
+fn a_connection_that_has_ended_is_refused_and_one_that_lives_is_served() {
+    let rig = Rig::new();
+    let _in_runtime = rig.runtime.enter();
+    let config = ServeConfig { threads: THREADS, max_background: 16 };
+    let (memory, _) = memory();
+    let refused = serve(Arc::clone(rig.open.dataset()), unmounted(), &init(), memory.as_fd(), config).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotConnected, "{refused}");
+    let (kernel, serving) = rig.serve(&memory);
+    end(kernel, serving);
 }
 
 #[test]
@@ -248,8 +226,8 @@ fn what_a_killed_process_left_is_answered_once_each_and_torn_requests_are_skippe
     assert_eq!((answers[&110].0, answers[&118].0), (-libc::ENOSYS, -libc::ENOSYS));
     end(kernel, serving);
 
-    // All of it was answered. The next process finds the last request alone, which its thread's buffer still has; the true
-    // kernel would say that it is answered.
+    // All of it was answered. The next process finds the last request alone, which its thread's buffer still has; the
+    // true kernel would say that it is answered.
     let (kernel, serving) = rig.serve(&memory);
     kernel.send(&request(GETATTR, 300, ROOT, &[0; 16]));
     assert_eq!([kernel.answer().0, kernel.answer().0], [200, 300]);
@@ -280,8 +258,7 @@ fn a_connection_is_served_once_at_a_time() {
     let (memory, _) = memory();
     let (kernel, serving) = rig.serve(&memory);
     let _in_runtime = rig.runtime.enter();
-    let (_ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (_kernel, theirs) = Kernel::connect();
     let config = ServeConfig { threads: 1, max_background: 16 };
     let again = serve(Arc::clone(rig.open.dataset()), theirs, &init(), memory.as_fd(), config);
     assert!(again.unwrap_err().to_string().contains("another session"));
@@ -308,13 +285,12 @@ fn the_next_process_may_have_more_threads_or_fewer() {
 /// A process with as many threads as there can be has used the memory.
 fn end_of_many(rig: &Rig, memory: &OwnedFd) {
     let _in_runtime = rig.runtime.enter();
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (kernel, theirs) = Kernel::connect();
     let config = ServeConfig { threads: 1000, max_background: 16 };
     let serving = serve(Arc::clone(rig.open.dataset()), theirs, &init(), memory.as_fd(), config).unwrap();
     let threads = std::fs::read_dir(Path::new("/proc/self/task")).unwrap();
     let names = threads.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());
     let serving_threads = names.filter(|name| name.starts_with("fuser-") && !name.starts_with("fuser-bg")).count();
     assert!(serving_threads >= 256, "{serving_threads}");
-    end(Kernel(ours), serving);
+    end(kernel, serving);
 }

@@ -1,7 +1,5 @@
 //! Opening Azure Blob Storage.
 
-use std::sync::Arc;
-
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 
 use crate::config::OriginConfig;
@@ -35,5 +33,5 @@ pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) 
         .map_err(|error| OriginError::Invalid {
             what: format!("invalid settings for {url}: {error} (AZURE_STORAGE_ACCOUNT_NAME sets the account)"),
         })?;
-    ObjectOrigin::new(url, Arc::new(store), policy)
+    ObjectOrigin::new(url, store, policy)
 }

@@ -17,7 +17,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum OriginError {
     /// There is no such object or folder.
-    #[error("{key}: not found at the origin")]
+    #[error("{}not found at the origin", About(.key))]
     NotFound {
         /// The key of the request.
         key: Key,
@@ -33,7 +33,7 @@ pub enum OriginError {
         got: Option<Version>,
     },
     /// The credentials are missing, wrong or without the right to do this.
-    #[error("{key}: access denied by the origin")]
+    #[error("{}access denied by the origin", About(.key))]
     Denied {
         /// The key of the request.
         key: Key,
@@ -47,7 +47,7 @@ pub enum OriginError {
         source: BoxError,
     },
     /// No answer came in time.
-    #[error("{key}: no answer from the origin within {after:?}")]
+    #[error("{}no answer from the origin within {}", About(.key), Rounded(.after))]
     TimedOut {
         /// The key of the request.
         key: Key,
@@ -102,6 +102,26 @@ impl OriginError {
     }
 }
 
+/// The key and a colon; nothing for the empty key, which is the origin itself.
+struct About<'a>(&'a Key);
+
+impl fmt::Display for About<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.to_string().as_str() {
+            "" => Ok(()),
+            key => write!(f, "{key}: "),
+        }
+    }
+}
+
+struct Rounded<'a>(&'a Duration);
+
+impl fmt::Display for Rounded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", Duration::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
 struct Found<'a>(&'a Option<Version>);
 
 impl fmt::Display for Found<'_> {
@@ -121,5 +141,13 @@ mod tests {
     fn hostile_key_is_shown_on_one_line() {
         let error = OriginError::NotFound { key: Key::from(b"a\nERROR \x1b[2J\xff \xc3\xa9\\".as_slice()) };
         assert_eq!(error.to_string(), "a\\nERROR \\u{1b}[2J\\xff é\\\\: not found at the origin");
+    }
+
+    #[test]
+    fn an_error_about_the_origin_itself_names_no_key() {
+        let after = Duration::from_micros(1_868_260);
+        let error = |key: &[u8]| OriginError::TimedOut { key: Key::from(key), after }.to_string();
+        assert_eq!(error(b""), "no answer from the origin within 1.868s");
+        assert_eq!(error(b"a"), "a: no answer from the origin within 1.868s");
     }
 }

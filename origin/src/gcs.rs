@@ -1,7 +1,5 @@
 //! Opening Google Cloud Storage.
 
-use std::sync::Arc;
-
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 
 use crate::config::OriginConfig;
@@ -35,5 +33,5 @@ pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) 
         .with_skip_signature(config.anonymous)
         .build()
         .map_err(|error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") })?;
-    ObjectOrigin::new(url, Arc::new(store), policy)
+    ObjectOrigin::new(url, store, policy)
 }

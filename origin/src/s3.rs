@@ -3,6 +3,7 @@
 //! Reads and listings are requests of our own; writes go through object_store, which knows multipart uploads.
 //!
 //! - `settings` turns flags, environment and `profile` into a `client`, which sends requests signed by `sigv4`.
+//! - `clock` is the server's clock, where this machine's is wrong.
 //! - `read` and `list_objects` check the answers, `refusal` turns failed ones into errors.
 //!
 //! The invariant: bytes are passed on only if the status, the entity tag, `Content-Range` and the length all agree with
@@ -10,6 +11,7 @@
 
 mod body;
 mod client;
+mod clock;
 mod headers;
 mod list_objects;
 mod profile;
@@ -18,6 +20,7 @@ mod refusal;
 mod settings;
 mod sigv4;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -131,11 +134,12 @@ impl Origin for S3Origin {
         let (prefix, after) = (full(prefix)?, after.map(full).transpose()?);
         let mut retry = self.retry(shown);
         let mut token: Option<String> = None;
+        let mut seen = HashSet::new();
         loop {
             match self.list_page(&retry, &prefix, after.as_deref(), token.as_deref(), depth).await {
                 Ok(parsed) => match parsed.continuation {
                     // A store with many deleted keys returns pages without entries; each has its own deadline.
-                    Some(next) if token.as_ref() != Some(&next) => {
+                    Some(next) if seen.insert(next.clone()) => {
                         token = Some(next);
                         retry = self.retry(shown);
                     }

@@ -283,3 +283,88 @@ async fn origin_that_is_gone_is_unavailable_and_comes_back() {
     again.put("bucket", "k", bench.bytes.clone());
     assert!(bench.origin.read(b"k", 0..10, Some(&bench.version)).await.expect("back") == bench.bytes[..10]);
 }
+
+/// A server whose clock is this far ahead refuses what was not signed with its time.
+fn strict(ahead: i64, says_why: bool) -> impl Fn(&RequestHead) -> Fault + Send + Sync + 'static {
+    move |head| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+        let there = chrono::DateTime::from_timestamp(now.as_secs() as i64 + ahead, 0).expect("a time");
+        let signed = head.header("x-amz-date").expect("a signed request");
+        let signed = chrono::NaiveDateTime::parse_from_str(signed, "%Y%m%dT%H%M%SZ").expect("a time").and_utc();
+        if (there - signed).num_seconds().abs() < 15 * 60 {
+            return Fault::None;
+        }
+        let body = if says_why {
+            "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference</Message></Error>"
+        } else {
+            ""
+        };
+        let date = there.format("%a, %d %b %Y %H:%M:%S GMT");
+        Fault::Answer(
+            format!("HTTP/1.1 403 Forbidden\r\nDate: {date}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into(),
+        )
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_clock_is_seen_and_the_servers_time_used_from_then_on() {
+    for (ahead, says_why) in [(3 * 3600, true), (-40 * 60, true), (26 * 3600, false)] {
+        let bench = Bench::new(Duration::from_secs(20)).await;
+        let refusals = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let (strict, counted) = (strict(ahead, says_why), Arc::clone(&refusals));
+        let bytes = bench.bytes[..3].to_vec();
+        let Version::ETag(tag) = bench.version.clone() else { panic!("an entity tag") };
+        bench.proxy.set_hook(move |head| match strict(head) {
+            // The server behind the proxy has the clock of this machine.
+            Fault::None => {
+                let head = format!(
+                    "206 Partial Content\r\nETag: {tag}\r\nContent-Range: bytes 0-2/300000\r\nContent-Length: 3"
+                );
+                Fault::Answer([format!("HTTP/1.1 {head}\r\n\r\n").as_bytes(), &bytes].concat())
+            }
+            refusal => {
+                counted.fetch_add(1, Relaxed);
+                refusal
+            }
+        });
+        for _ in 0..5 {
+            assert!(bench.read(0..3).await.expect("the server's time is used") == bench.bytes[..3]);
+        }
+        assert_eq!(refusals.load(Relaxed), 1, "{ahead} s ahead");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_the_server_refuses_twice_is_an_error_that_names_it() {
+    let bench = Bench::new(Duration::from_secs(20)).await;
+    let requests = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = Arc::clone(&requests);
+    bench.proxy.set_hook(move |_| {
+        counted.fetch_add(1, Relaxed);
+        let body = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference</Message></Error>";
+        let date = "Date: Tue, 01 Jan 2030 00:00:00 GMT";
+        Fault::Answer(
+            format!("HTTP/1.1 403 Forbidden\r\n{date}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into(),
+        )
+    });
+    let error = bench.read(0..3).await.expect_err("refused");
+    let OriginError::Denied { source, .. } = &error else { panic!("{error:?}") };
+    let text = source.to_string();
+    assert!(text.contains("clock of this machine") && text.contains("behind") && text.contains("NTP"), "{text}");
+    assert_eq!(requests.load(Relaxed), 2, "it is tried once more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_whose_tokens_loop_is_an_error() {
+    let bench = Bench::new(Duration::from_secs(20)).await;
+    bench.proxy.set_hook(|head: &RequestHead| {
+        let next = if head.path.contains("continuation-token=one") { "two" } else { "one" };
+        let body = format!(
+            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{next}</NextContinuationToken></ListBucketResult>"
+        );
+        Fault::Answer(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into())
+    });
+    let listing = tokio::time::timeout(HANG, bench.origin.list(b"", None, Depth::All)).await.expect("a listing ends");
+    let Err(OriginError::Unavailable { source }) = listing else { panic!("{listing:?}") };
+    assert_eq!(source.to_string(), "the listing makes no progress");
+}

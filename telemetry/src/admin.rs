@@ -23,13 +23,29 @@ pub struct Sample {
     pub value: u64,
 }
 
+/// One of the values of a metric in [`METRICS`] that has labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labelled {
+    /// The metric's name.
+    pub name: &'static str,
+    /// Its labels, as Prometheus writes them: `verb="create",resource="jobs"`. Names and values are the program's own.
+    pub labels: String,
+    /// Its value.
+    pub value: u64,
+}
+
 /// The state that a daemon reports.
 pub trait Admin: Send + Sync + 'static {
     /// Whether the daemon can do its job; if not, why.
     fn ready(&self) -> Result<(), String>;
 
-    /// All its metrics. Called for each scrape; must not block.
+    /// All its metrics without labels. Called for each scrape; must not block.
     fn samples(&self) -> Vec<Sample>;
+
+    /// Those with labels, the values of a metric behind each other.
+    fn labelled(&self) -> Vec<Labelled> {
+        Vec::new()
+    }
 }
 
 /// Serves until `stop` completes. Errors: the address cannot be bound.
@@ -44,7 +60,7 @@ pub async fn serve(
 
 fn router<A: Admin>(admin: Arc<A>) -> Router {
     Router::new()
-        .route("/metrics", get(|State(admin): State<Arc<A>>| async move { text(&admin.samples()) }))
+        .route("/metrics", get(|State(admin): State<Arc<A>>| async move { text(&admin.samples(), &admin.labelled()) }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route(
             "/readyz",
@@ -59,22 +75,33 @@ fn router<A: Admin>(admin: Arc<A>) -> Router {
 }
 
 /// Prometheus' text format. Every name is prefixed with `larder_`.
-fn text(samples: &[Sample]) -> String {
+fn text(samples: &[Sample], labelled: &[Labelled]) -> String {
     let mut text = String::new();
-    for sample in samples {
-        let Some(metric) = METRICS.iter().find(|metric| metric.name == sample.name) else { continue };
-        let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "# HELP larder_{0} {1} ({2})\n# TYPE larder_{0} {kind}\nlarder_{0} {3}",
-            metric.name, metric.meaning, metric.unit, sample.value
-        );
+    // Writing to a String cannot fail.
+    for Sample { name, value } in samples {
+        if put_head(&mut text, name) {
+            let _ = writeln!(text, "larder_{name} {value}");
+        }
+    }
+    let mut before = "";
+    for Labelled { name, labels, value } in labelled {
+        if before == *name || put_head(&mut text, name) {
+            before = name;
+            let _ = writeln!(text, "larder_{name}{{{labels}}} {value}");
+        }
     }
     text
+}
+
+/// Says what a metric is. False if it is not in the table.
+fn put_head(text: &mut String, name: &str) -> bool {
+    let Some(metric) = METRICS.iter().find(|metric| metric.name == name) else { return false };
+    let kind = match metric.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+    };
+    let _ = writeln!(text, "# HELP larder_{name} {} ({})\n# TYPE larder_{name} {kind}", metric.meaning, metric.unit);
+    true
 }
 
 #[cfg(test)]
@@ -85,8 +112,18 @@ mod tests {
     fn samples_are_written_as_prometheus_reads_them() {
         let samples = [Sample { name: "fs_reads_total", value: 7 }, Sample { name: "not_in_the_table", value: 1 }];
         assert_eq!(
-            text(&samples),
+            text(&samples, &[]),
             "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\nlarder_fs_reads_total 7\n"
+        );
+    }
+
+    #[test]
+    fn values_with_labels_share_one_head() {
+        let of = |labels: &str, value| Labelled { name: "fs_reads_total", labels: labels.to_owned(), value };
+        assert_eq!(
+            text(&[], &[of("source=\"a\"", 1), of("source=\"b\"", 2)]),
+            "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\n\
+             larder_fs_reads_total{source=\"a\"} 1\nlarder_fs_reads_total{source=\"b\"} 2\n"
         );
     }
 }

@@ -32,6 +32,21 @@ const fn gauge(name: &'static str, unit: &'static str, meaning: &'static str) ->
 
 /// Every metric of every component, by name.
 pub const METRICS: &[Metric] = &[
+    gauge("controller_datasets", "datasets", "Datasets in the cluster"),
+    gauge("controller_datasets_ready", "datasets", "Datasets that are Ready"),
+    counter("controller_decisions_total", "decisions", "decisions about a Dataset, most of which change nothing"),
+    gauge("controller_leading", "processes", "1 in the replica that holds the Lease and acts, else 0"),
+    counter(
+        "controller_unreadable_total",
+        "objects",
+        "objects that could not be read and are skipped; the log names them",
+    ),
+    counter("controller_write_errors_total", "writes", "writes to the API that failed and are tried again"),
+    counter(
+        "controller_writes_total",
+        "writes",
+        "writes to the API by `verb` and `resource`, failed ones included and those of the Lease not",
+    ),
     gauge("csi_connections", "connections", "FUSE connections that the plugin holds"),
     counter("csi_offer_refusals_total", "offers", "connections that larderd did not accept"),
     counter("csi_offers_total", "offers", "connections offered to larderd"),
@@ -46,6 +61,11 @@ pub const METRICS: &[Metric] = &[
         "daemon_peer_failures_total",
         "failures",
         "times that a peer was marked as failed and bypassed for a while",
+    ),
+    counter(
+        "daemon_peer_hedges_held_back_total",
+        "reads",
+        "reads whose first peer was slow to answer and for which no second one was asked, because that had been done too often",
     ),
     counter(
         "daemon_peer_not_let_in_total",
@@ -76,6 +96,12 @@ pub const METRICS: &[Metric] = &[
         "reads",
         "reads from a peer that failed or returned wrong bytes; the next peer or the origin was asked",
     ),
+    counter(
+        "fs_peer_hedges_total",
+        "reads",
+        "reads for which a second peer was asked because the first was slow to answer",
+    ),
+    counter("fs_peer_hedges_won_total", "reads", "reads that such a second peer answered first"),
     counter("fs_peer_served_bytes_total", "bytes", "bytes served to peers"),
     counter("fs_peer_served_total", "reads", "ranges of blocks served to peers"),
     counter(
@@ -84,7 +110,11 @@ pub const METRICS: &[Metric] = &[
         "bytes answered from a block that was being fetched from the origin",
     ),
     counter("fs_read_bytes_peer_total", "bytes", "bytes answered from a block that was being read from a peer"),
-    counter("fs_read_bytes_store_total", "bytes", "bytes answered from the store"),
+    counter(
+        "fs_read_bytes_store_total",
+        "bytes",
+        "bytes answered from the store; what the kernel reads ahead of a program counts, here and for the other sources",
+    ),
     counter(
         "fs_read_bytes_window_total",
         "bytes",
@@ -100,6 +130,12 @@ pub const METRICS: &[Metric] = &[
     gauge("fs_window_bytes", "bytes", "bytes of blocks in memory that the store did not keep"),
     counter("store_admitted_bytes_total", "bytes", "bytes of blocks written to the store"),
     counter("store_admitted_total", "blocks", "blocks written to the store"),
+    counter("store_adopted_bytes_total", "bytes", "bytes of blocks taken over from another snapshot of their origin"),
+    counter(
+        "store_adopted_total",
+        "blocks",
+        "blocks taken over from another snapshot of their origin, which the cache had, without fetching them again",
+    ),
     counter("store_corrupt_total", "blocks", "blocks found torn, foreign or rotten in the store, and dropped"),
     counter(
         "store_disowned_total",
@@ -144,8 +180,8 @@ pub fn metrics_page() -> String {
     use std::fmt::Write;
     let mut page = String::from(
         "# Metrics\n\nEach metric is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`). `/metrics` at `--admin-address` of `larderd` and `cachenode` serves\n\
-         it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, and those that begin with `csi_` only at `/metrics` of\n\
-         `larder-csi`. Counters of `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening, except those of `store_`, which count the whole cache since the process started. This page is generated from the table in `telemetry/src/metrics.rs`.\n\n\
+         it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, those that begin with `csi_` only at `/metrics` of\n\
+         `larder-csi`, and those that begin with `controller_` only at that of `larder-controller`. Counters of `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening, except those of `store_`, which count the whole cache since the process started. This page is generated from the table in `telemetry/src/metrics.rs`.\n\n\
          | name | kind | unit | meaning |\n|---|---|---|---|\n",
     );
     for metric in METRICS {

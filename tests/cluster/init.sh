@@ -96,6 +96,8 @@ leave_sysctls() {
     done
 }
 
+# More flags of its parts come from the environment; a part that does not know one never comes up.
+# shellcheck disable=SC2086
 control_plane() {
     local key=$dir/service-accounts.key
     openssl ecparam -name prime256v1 -genkey -noout -out "$key"
@@ -116,13 +118,13 @@ YAML
         --service-account-issuer=https://kubernetes.default.svc \
         --service-account-signing-key-file="$key" --service-account-key-file="$key" \
         --token-auth-file="$dir/tokens.csv" --authorization-mode=Node,RBAC --allow-privileged \
-        --kubelet-preferred-address-types=InternalIP
+        --kubelet-preferred-address-types=InternalIP ${APISERVER_FLAGS-}
     # The controller manager reads the certificate that the API server makes.
     await "the API server" kube-apiserver test -s "$dir/certs/apiserver.crt"
     supervise kube-controller-manager kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false \
         --service-account-private-key-file="$key" --root-ca-file="$dir/certs/apiserver.crt" \
-        --flex-volume-plugin-dir="$dir/volume-plugins"
-    supervise kube-scheduler kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false
+        --flex-volume-plugin-dir="$dir/volume-plugins" ${CONTROLLER_MANAGER_FLAGS-}
+    supervise kube-scheduler kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false ${SCHEDULER_FLAGS-}
 }
 
 node_ready() {

@@ -11,11 +11,12 @@
 set -euo pipefail
 
 readonly VERSION=v0.0.0-20260212201848-7aac2a2c5b7c
-readonly BIN=${LARDER_TEST_BIN:-${LARDER_CACHE:-$HOME/.cache/larder}/bin}
 readonly EMPTY_SHA256=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
-readonly MINIO=$BIN/minio-$VERSION
 
 die() { echo "minio.sh: $*" >&2; exit 1; }
+# shellcheck source=tests/servers/one_process.sh
+source "$(dirname "$(realpath "$0")")/one_process.sh"
+readonly MINIO=$BIN/minio-$VERSION
 
 install() {
     [[ -x $MINIO ]] && return
@@ -29,39 +30,16 @@ install() {
 }
 
 start() {
-    local dir=$1 port=$2 owner=$PPID
+    local dir port=$2
     [[ -x $MINIO ]] || die "is not installed: run $0 install"
-    mkdir -p "$dir"
-    [[ -z $(ls -A "$dir") ]] || die "$dir is not empty"
-    dir=$(realpath "$dir")
+    dir=$(folder "$1")
     mkdir "$dir/data"
     MINIO_ROOT_USER=larder MINIO_ROOT_PASSWORD=larder-secret MINIO_BROWSER=off MINIO_UPDATE=off MINIO_CI_CD=1 \
-        setsid "$MINIO" server --quiet --address "127.0.0.1:$port" "$dir/data" >"$dir/log" 2>&1 </dev/null &
-    local pid=$!
-    echo "$pid" >"$dir/pid"
-    setsid bash -c 'while kill -0 "$1" 2>/dev/null && [[ -d $2 ]]; do sleep 1; done; "$3" stop "$2"' \
-        guard "$owner" "$dir" "$(realpath "$0")" >/dev/null 2>&1 </dev/null &
-    for _ in $(seq 300); do
-        if curl -sf -o /dev/null "http://127.0.0.1:$port/minio/health/ready"; then
-            curl -sf -o /dev/null -X PUT --user larder:larder-secret --aws-sigv4 aws:amz:us-east-1:s3 \
-                -H "x-amz-content-sha256: $EMPTY_SHA256" "http://127.0.0.1:$port/larder-test" || break
-            echo "http://127.0.0.1:$port"
-            return
-        fi
-        kill -0 "$pid" 2>/dev/null || break
-        sleep 0.1
-    done
-    tail -n 20 "$dir/log" >&2
-    stop "$dir"
-    die "did not come up on port $port"
-}
-
-stop() {
-    local dir=$1
-    if [[ -f $dir/pid ]]; then
-        kill -9 "$(<"$dir/pid")" 2>/dev/null || true
-    fi
-    rm -rf "${dir:?}"
+        run "$dir" "$MINIO" server --quiet --address "127.0.0.1:$port" "$dir/data"
+    await "$dir" curl -sf -o /dev/null "http://127.0.0.1:$port/minio/health/ready"
+    await "$dir" curl -sf -o /dev/null -X PUT --user larder:larder-secret --aws-sigv4 aws:amz:us-east-1:s3 \
+        -H "x-amz-content-sha256: $EMPTY_SHA256" "http://127.0.0.1:$port/larder-test"
+    echo "http://127.0.0.1:$port"
 }
 
 case "${1-}:$#" in

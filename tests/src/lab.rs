@@ -31,6 +31,8 @@ pub struct Lab {
     pub proxy: FaultProxy,
     namespace: Namespace,
     home: tempfile::TempDir,
+    /// Of the command, beside the server's.
+    variables: Vec<(&'static str, String)>,
 }
 
 impl Default for Lab {
@@ -70,7 +72,12 @@ impl Lab {
             });
             (runtime, server, proxy)
         });
-        Self { runtime, server, proxy, namespace, home }
+        Self { runtime, server, proxy, namespace, home, variables: Vec::new() }
+    }
+
+    /// Sets variables of the command from now on, beside those of the server.
+    pub fn set_variables(&mut self, variables: Vec<(&'static str, String)>) {
+        self.variables = variables;
     }
 
     /// A folder of the test's own, which is removed at its end.
@@ -126,6 +133,7 @@ impl Lab {
         let mut command = self.namespace.command(larder_binary());
         let environment = self.environment(&self.home.path().join("larder"), &self.proxy.endpoint());
         command.args(args).env_clear().envs(environment).env("HOME", self.home.path()).stdin(Stdio::null());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 

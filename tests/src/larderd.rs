@@ -66,10 +66,11 @@ impl Larderd {
             environment: vec![
                 ("AWS_ACCESS_KEY_ID".to_owned(), lab.server.access_key().to_owned()),
                 ("AWS_SECRET_ACCESS_KEY".to_owned(), SECRET.to_owned()),
+                ("TMPDIR".to_owned(), lab.folder().display().to_string()),
             ],
             run_dir,
             starts: 0,
-            log: folder.join("log"),
+            log: folder.with_extension("log"),
             child: None,
         };
         // No mount brings it a token.
@@ -156,14 +157,33 @@ impl Larderd {
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
+    /// The processes that import for it.
+    pub fn importing(&self) -> Vec<u32> {
+        let Some(id) = self.pid() else { return Vec::new() };
+        let parent = format!("PPid:\t{id}\n");
+        let is_its = |id: &u32| {
+            let read = |file: &str| std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap_or_default();
+            read("status").contains(&parent) && read("cmdline").contains("import-for-a-mount")
+        };
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_its).collect()
+    }
+
     /// Its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// The folder of its sockets: the cache folder.
+    /// The folder of its sockets: the cache folder, unless it was told to use others.
     pub fn run_dir(&self) -> &Path {
         &self.run_dir
+    }
+
+    /// Has its sockets in these folders from the next start on, and answers in the first.
+    pub fn set_run_dirs(&mut self, dirs: &[&Path]) {
+        self.run_dir = dirs[0].to_owned();
+        self.flags[1].retain(|flag| !flag.starts_with("--run-dir="));
+        self.flags[1].extend(dirs.iter().map(|dir| format!("--run-dir={}", dir.display())));
     }
 
     /// A gRPC client. Must be called within a runtime.

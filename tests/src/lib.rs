@@ -15,6 +15,7 @@ pub mod nodes;
 pub mod platform;
 mod plugin;
 mod process;
+mod waiting;
 
 pub use keeper::Keeper;
 pub use lab::{BUCKET, Lab, OTHER_KEYS, SECRET};
@@ -22,3 +23,4 @@ pub use larderd::{Larderd, TOKEN};
 pub use mount::Mount;
 pub use plugin::Plugin;
 pub use process::connections_of;
+pub use waiting::wait_until;

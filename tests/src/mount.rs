@@ -23,6 +23,11 @@ impl Mount {
         mount
     }
 
+    /// A mount that `larder mount` has made at `dir`.
+    pub fn of(dir: PathBuf) -> Self {
+        Self::new(dir, false)
+    }
+
     /// A mount whose daemon outlives it.
     pub fn standing(dir: PathBuf) -> Self {
         Self::new(dir, true)
@@ -77,8 +82,11 @@ impl Mount {
 
     /// Reads a file past the kernel's page cache.
     pub fn read_fresh(&self, path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
-        self.drop_pages(&path);
-        std::fs::read(self.path(path))
+        let mut file = std::fs::File::open(self.path(path))?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut file, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// `kill -9` of the serving process. The dead mount stays.

@@ -52,6 +52,24 @@ impl Platform {
         Self::deployed(test, Deployment::Sharing)
     }
 
+    /// The same, with Datasets as objects. They may name the test's server.
+    pub fn start_datasets(test: &str) -> Self {
+        let platform = Self::deployed(test, Deployment::Datasets);
+        let endpoints = format!("{{\"data\":{{\"endpoints\":\"{}\"}}}}", platform.endpoint());
+        platform.cluster.kubectl_ok(&[
+            "-n",
+            "larder-system",
+            "patch",
+            "configmap",
+            "larder-endpoints",
+            "-p",
+            &endpoints,
+        ]);
+        let rollout = ["-n", "larder-system", "rollout", "status", "deployment/larder-controller", "--timeout=120s"];
+        platform.cluster.kubectl_ok(&rollout);
+        platform
+    }
+
     fn deployed(test: &str, deployment: Deployment) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let cluster = Cluster::shared();

@@ -1,6 +1,6 @@
 //! [`Plugin`]: the CSI node plugin as a process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use larder_daemon_api::connect_channel;
@@ -52,6 +52,12 @@ impl Plugin {
             .spawn()
             .unwrap();
         self.child = Some(child);
+    }
+
+    /// Looks for larderd's sockets in these folders from the next start on.
+    pub fn set_run_dirs(&mut self, dirs: &[&Path]) {
+        self.flags.retain(|flag| !flag.starts_with("--run-dir="));
+        self.flags.extend(dirs.iter().map(|dir| format!("--run-dir={}", dir.display())));
     }
 
     /// `kill -9`, and waits until it is gone.

@@ -58,7 +58,8 @@ pub(super) fn read_for(
                 let peers = Arc::clone(&peers);
                 async move {
                     let range = BlockRange { block: BlockIndex(record), start: 0, len };
-                    let request = ReadRequest { snapshot: SNAPSHOT, range, token: None, forwarded: true };
+                    let request =
+                        ReadRequest { snapshot: SNAPSHOT, range, token: None, forwarded: true, cached_only: false };
                     Ok(peers.read("server", &request).await?.len())
                 }
             }));

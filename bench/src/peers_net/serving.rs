@@ -159,7 +159,6 @@ impl Stored {
             promised: Reservation::exactly(u64::from(RECORDS) * u64::from(record_bytes)),
             policy: PolicyKind::Nr,
             seed: 1,
-            ownership: None,
             block_lens: Arc::new(move |_: BlockIndex| record_bytes),
         })?;
         if !cache.wait_rebuilt(Duration::from_secs(60)) {

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use larder_cachenode::{CacheSpec, Dataset, FetchConfig, open_manifest};
 use larder_dataset::PolicyKind;
 use larder_fs::{MountConfig, Mounted};
-use larder_import::{ImportOptions, Silent, write_manifest};
+use larder_import::{ImportOptions, Silent};
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_store::{Store, StoreConfig, StoreCounters};
@@ -99,9 +99,8 @@ impl Lab {
         let options = ImportOptions::new("quickstart", folder.join("import"));
         let imported = runtime.block_on(larder_import::import(Arc::clone(&origin), options, &Silent))?;
         let manifest = folder.join("quickstart.manifest");
-        write_manifest(&manifest, &imported.built)?;
-        imported.journal.discard()?;
-        let bytes = imported.built.totals.bytes;
+        let bytes = imported.manifest.totals().bytes;
+        imported.manifest.write(&manifest)?;
         Ok(Self { runtime, fetches, server, origin, manifest, files, bytes, folder })
     }
 

@@ -7,7 +7,7 @@
 //! ```text
 //! Hello       magic "larderbk" 8 · protocol u32 · 0 u32                                                   16 bytes
 //! Read        1 u8 · forwarded u8 · token length u16 · tag u32 · block u32 · start u32 · length u32
-//!             · deadline ms u32 · snapshot 32                                             56 bytes, then the token
+//!             · deadline ms u31 · cached only u1 · snapshot 32                            56 bytes, then the token
 //! Cancel      2 u8 · 0 u8 · 0 u16 · tag u32                                                                8 bytes
 //! Ping        3 u8 · 0 u8 · 0 u16 · 0 u32                                                                  8 bytes
 //!
@@ -23,6 +23,9 @@
 //! that a server without a stored CRC32C computes it while it sends. Every piece but the last has at least
 //! [`PIECE_BYTES_LEAST`] bytes.
 //!
+//! `cached only` is the highest bit of the deadline: nodes of version 0.1.0, which do not know it, see a long deadline and answer
+//! the read as any other.
+//!
 //! Invariants: a decoded frame is within the limits below; no decoder panics; nothing here does I/O.
 
 /// The first bytes of each hello. Neither HTTP/2 nor TLS can start with them.
@@ -36,6 +39,9 @@ pub const REQUEST_BYTES: usize = 8;
 
 /// Bytes of a `Read`, before its token.
 pub const READ_BYTES: usize = 56;
+
+/// The longest deadline of a read. The bit above it says that only what is cached is wanted.
+const DEADLINE_MS_MOST: u32 = u32::MAX >> 1;
 
 /// Bytes of an answer, before its body.
 pub const ANSWER_BYTES: usize = 12;
@@ -143,7 +149,9 @@ pub enum Request {
         token_len: u16,
         /// The server must not ask another node for the range.
         forwarded: bool,
-        /// How long the client waits. The server applies its own limit to 0 and to larger values.
+        /// The server must ask neither another node nor the origin, and refuses what it does not have.
+        cached_only: bool,
+        /// How long the client waits, at most 2^31 - 1. The server applies its own limit to 0 and to larger values.
         deadline_ms: u32,
     },
     /// The client no longer waits for this read. The server still answers it, with whatever it has.
@@ -164,8 +172,9 @@ impl Request {
             [kind, u8::from(flag), low, high, a, b, c, d]
         };
         match self {
-            Self::Read { tag, range, token_len, forwarded, deadline_ms } => {
+            Self::Read { tag, range, token_len, forwarded, cached_only, deadline_ms } => {
                 let range = range.encode();
+                let deadline_ms = (*deadline_ms).min(DEADLINE_MS_MOST) | u32::from(*cached_only) << 31;
                 out.extend_from_slice(&head(1, *forwarded, *token_len, *tag));
                 out.extend_from_slice(&range[..12]);
                 out.extend_from_slice(&deadline_ms.to_le_bytes());
@@ -192,9 +201,10 @@ impl Request {
             unless(usize::from(token_len) > TOKEN_BYTES_MOST, "the token is too long")?;
             let mut snapshot = [0; 32];
             snapshot.copy_from_slice(&bytes[24..READ_BYTES]);
-            let [block, start, len, deadline_ms] = [8, 12, 16, 20].map(|at| u32_at(bytes, at));
+            let [block, start, len, deadline] = [8, 12, 16, 20].map(|at| u32_at(bytes, at));
             let range = WireRange { snapshot, block, start, len };
-            return Ok(Self::Read { tag, range, token_len, forwarded: flag == 1, deadline_ms });
+            let (cached_only, deadline_ms) = (deadline > DEADLINE_MS_MOST, deadline & DEADLINE_MS_MOST);
+            return Ok(Self::Read { tag, range, token_len, forwarded: flag == 1, cached_only, deadline_ms });
         }
         unless(
             bytes.len() != REQUEST_BYTES || flag != 0 || token_len != 0,
@@ -318,8 +328,23 @@ mod tests {
     use super::*;
 
     const RANGE: WireRange = WireRange { snapshot: [7; 32], block: 0x0102_0304, start: 5, len: 6 };
-    const READ: Request =
-        Request::Read { tag: 0x0a0b_0c0d, range: RANGE, token_len: 6, forwarded: true, deadline_ms: 1500 };
+    const READ: Request = Request::Read {
+        tag: 0x0a0b_0c0d,
+        range: RANGE,
+        token_len: 6,
+        forwarded: true,
+        cached_only: false,
+        deadline_ms: 1500,
+    };
+    /// The same for what is cached.
+    const READ_CACHED: Request = Request::Read {
+        tag: 0x0a0b_0c0d,
+        range: RANGE,
+        token_len: 6,
+        forwarded: true,
+        cached_only: true,
+        deadline_ms: 1500,
+    };
 
     fn encoded(request: &Request) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -358,7 +383,7 @@ mod tests {
 
     #[test]
     fn frames_survive_the_wire() {
-        for request in [READ, Request::Cancel { tag: u32::MAX }, Request::Ping] {
+        for request in [READ, READ_CACHED, Request::Cancel { tag: u32::MAX }, Request::Ping] {
             let bytes = encoded(&request);
             assert_eq!(bytes.len(), Request::len_of(bytes[..REQUEST_BYTES].try_into().unwrap()));
             assert_eq!(Request::decode(&bytes), Ok(request));
@@ -369,6 +394,19 @@ mod tests {
             assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
         }
         assert_eq!(Hello::decode(&Hello { protocol: 7 }.encode()), Ok(Hello { protocol: 7 }));
+    }
+
+    /// A node that does not know the bit sees a read with a deadline that is longer than it allows.
+    #[test]
+    fn a_read_of_what_is_cached_differs_in_the_highest_bit_of_the_deadline() {
+        let mut bytes = encoded(&READ);
+        assert_eq!(bytes[23], 0);
+        bytes[23] = 0x80;
+        assert_eq!(encoded(&READ_CACHED), bytes);
+        let Request::Read { tag, range, token_len, forwarded, cached_only, .. } = READ else { unreachable!() };
+        let longest = Request::Read { tag, range, token_len, forwarded, cached_only, deadline_ms: u32::MAX };
+        let decoded = Request::decode(&encoded(&longest)).unwrap();
+        assert!(matches!(decoded, Request::Read { cached_only: false, deadline_ms: DEADLINE_MS_MOST, .. }));
     }
 
     #[test]

@@ -13,6 +13,19 @@ pub struct AskedDataset {
     pub snapshot: SnapshotId,
     /// The token that the peer shows.
     pub token: Option<Token>,
+    /// A hash of the origin's URL, server and account; empty: not told.
+    pub origin: String,
+}
+
+/// A snapshot that a node shares of the same origin as one that it was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherSnapshot {
+    /// The snapshot that it was asked about, which it does not share.
+    pub asked: SnapshotId,
+    /// The one that it shares.
+    pub snapshot: SnapshotId,
+    /// When that was listed, nanoseconds since the epoch.
+    pub listed_ns: i64,
 }
 
 /// What a node has of one dataset.
@@ -41,6 +54,11 @@ pub trait Blocks: Send + Sync + 'static {
 
     /// What is cached of those of the datasets that the node shares and whose token is right; nothing about others.
     fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats>;
+
+    /// Of those of the datasets that the node does not share: what it shares of the same origin, if the token opens that.
+    fn others(&self, _asked: &[AskedDataset]) -> Vec<OtherSnapshot> {
+        Vec::new()
+    }
 
     /// The name of a dataset that the node shares, for its own log.
     fn name(&self, snapshot: SnapshotId) -> Option<String>;

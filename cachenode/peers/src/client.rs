@@ -1,8 +1,9 @@
 //! Reads blocks from other nodes, and bypasses those that fail.
 //!
-//! The cast: [`Peers`] is all other nodes. A `peer` is one of them, with its health and what it refused. Requests go over a
+//! The cast: [`Peers`] is all other nodes, and reads from one of them. A `peer` is one of them, with its health and what it refused. Requests go over a
 //! `connection`: a `lane` for blocks, a `link` for gRPC. `error` is why a read failed, `status` what is known about peers,
-//! `context` what all peers share.
+//! `context` what all peers share. Where several peers may have a block, `hedge` asks a second one before the first has failed:
+//! `first_bytes` says when, `hedge_budget` how often, and `progress` is how far a read is.
 //!
 //! Timeouts: a peer must give a sign of life within [`PeersConfig::answer_timeout`], since that needs nothing but the node; a
 //! silent lane is pinged. The bytes must arrive at [`PeersConfig::rate_least`] on average, plus
@@ -12,243 +13,22 @@
 //! Invariants: a returned range has the requested length and matches its checksum; the peer, too, abandons a read that is
 //! dropped.
 
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
-
-use bytes::Bytes;
-use larder_cachenode_api::frame::RANGE_BYTES_MOST;
-use larder_cachenode_api::{PROTOCOL, v1};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
-use tracing::debug;
-
-use crate::blocks::{AskedDataset, DatasetStats};
-use crate::convert;
-use crate::counters::{Cause, PeerCounters};
-use crate::membership::{Membership, Node};
-use crate::read::{ReadError, ReadRequest};
-use crate::tls::Security;
-use context::ClientContext;
-use error::{RequestError, failed};
-use lane::Lane;
-use link::Link;
-use peer::Peer;
-
 pub use config::PeersConfig;
 pub use error::PeerError;
+pub use hedge::HedgeCounts;
+pub use peers::Peers;
 pub use status::{NodeInfo, NodeStats, PeerStatus};
 
 mod config;
 mod connection;
 mod context;
 mod error;
+mod first_bytes;
+mod hedge;
+mod hedge_budget;
 mod lane;
 mod link;
 mod peer;
+mod peers;
+mod progress;
 mod status;
-
-/// The other nodes of the cluster, shared by all readers. Requires that [`run`](Self::run) is running.
-#[derive(Debug)]
-pub struct Peers {
-    own_name: String,
-    context: Arc<ClientContext>,
-    membership: Membership,
-    peers: RwLock<HashMap<String, Arc<Peer>>>,
-}
-
-impl Peers {
-    /// Connects to no peer yet. `own_name` is the name of this node, which is not a peer of itself.
-    pub fn new(
-        config: PeersConfig,
-        own_name: impl Into<String>,
-        security: Security,
-        mut membership: Membership,
-        counters: Arc<PeerCounters>,
-    ) -> Arc<Self> {
-        let context = Arc::new(ClientContext::new(config, security, counters));
-        let nodes = Arc::clone(&membership.borrow_and_update());
-        let peers = Self { own_name: own_name.into(), context, membership, peers: RwLock::default() };
-        peers.set_members(&nodes);
-        Arc::new(peers)
-    }
-
-    /// Follows the membership and probes peers that are down until `stopping` is cancelled. Then it closes all connections.
-    pub async fn run(self: Arc<Self>, stopping: CancellationToken) {
-        let mut membership = self.membership.clone();
-        membership.mark_changed();
-        let mut followed = true;
-        let mut probes = JoinSet::new();
-        loop {
-            let due = self.start_probes(&mut probes);
-            let until_due = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = stopping.cancelled() => break,
-                changed = membership.changed(), if followed => match changed {
-                    Ok(()) => {
-                        let nodes = Arc::clone(&membership.borrow_and_update());
-                        self.set_members(&nodes);
-                    }
-                    // The watcher has stopped. The last list stays.
-                    Err(_) => followed = false,
-                },
-                () = self.context.went_down.notified() => {}
-                Some(_) = probes.join_next() => {}
-                () = until_due => {}
-            }
-        }
-        probes.shutdown().await;
-        for peer in std::mem::take(&mut *self.lock_peers_mut()).into_values() {
-            peer.leave();
-        }
-        self.context.tasks.close();
-        self.context.tasks.wait().await;
-    }
-
-    /// Starts the probes that are due. Returns when the next one is.
-    fn start_probes(&self, probes: &mut JoinSet<()>) -> Option<Instant> {
-        let peers: Vec<_> = self.lock_peers().values().cloned().collect();
-        let now = Instant::now();
-        let mut next = None;
-        for peer in peers {
-            match peer.probe_due(now) {
-                None => {}
-                Some(due) if due > now => next = Some(next.map_or(due, |next: Instant| next.min(due))),
-                Some(_) => {
-                    probes.spawn(peer.probe());
-                }
-            }
-        }
-        next
-    }
-
-    fn lock_peers(&self) -> std::sync::RwLockReadGuard<'_, HashMap<String, Arc<Peer>>> {
-        self.peers.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_peers_mut(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<String, Arc<Peer>>> {
-        self.peers.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nodes that stay keep their connections. A node with a new address is a new peer.
-    fn set_members(&self, nodes: &[Node]) {
-        let mut peers = self.lock_peers_mut();
-        let mut gone = std::mem::take(&mut *peers);
-        for node in nodes.iter().filter(|node| node.name != self.own_name) {
-            let known = gone.remove(&node.name);
-            let peer = match known {
-                Some(known) if known.address == node.address => known,
-                other => {
-                    gone.extend(other.map(|other| (node.name.clone(), other)));
-                    Arc::new(Peer::new(node, Arc::clone(&self.context)))
-                }
-            };
-            peers.insert(node.name.clone(), peer);
-        }
-        drop(peers);
-        for peer in gone.into_values() {
-            debug!(peer = %peer.name, "the peer is no longer a member");
-            peer.leave();
-        }
-    }
-
-    fn peer(&self, name: &str) -> Result<Arc<Peer>, PeerError> {
-        let peer = self.lock_peers().get(name).cloned();
-        peer.ok_or_else(|| PeerError::NoSuchPeer { peer: name.to_owned() })
-    }
-
-    /// This node's name.
-    pub fn own_name(&self) -> &str {
-        &self.own_name
-    }
-
-    /// The members of the cluster, including this node if it is one. Returns the same list until it changes.
-    pub fn nodes(&self) -> Arc<Vec<Node>> {
-        Arc::clone(&self.membership.borrow())
-    }
-
-    /// True if a read of this peer would be sent now.
-    pub fn is_up(&self, peer: &str) -> bool {
-        self.lock_peers().get(peer).is_some_and(|peer| peer.is_up())
-    }
-
-    /// The state of every peer, by name.
-    pub fn status(&self) -> Vec<PeerStatus> {
-        let mut all: Vec<_> = self.lock_peers().values().map(|peer| peer.status()).collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
-    }
-
-    /// A range of a block that the peer has or fetches: exactly as many bytes as requested, with the right checksum. Bounded in
-    /// time. Cancel-safe: a read that is dropped sends the peer a cancel.
-    pub async fn read(&self, peer: &str, request: &ReadRequest) -> Result<Bytes, PeerError> {
-        if !request.range.fits(RANGE_BYTES_MOST) {
-            return Err(PeerError::Invalid { what: "no block can contain such a range".to_owned() });
-        }
-        let peer = self.peer(peer)?;
-        let config = &self.context.config;
-        let timeout = config.read_timeout(request.range.len.into(), request.forwarded);
-        // The peer refuses after `timeout`. A working peer has done so before this is over.
-        let most = timeout + config.answer_timeout;
-        let asked_peer = &peer;
-        let read = |lane: Arc<Lane>| async move {
-            tokio::time::timeout(most, lane.read(request, timeout))
-                .await
-                .unwrap_or_else(|_| Err(failed(Cause::TimedOut, format_args!("not all bytes within {most:?}"))))
-                .inspect_err(|error| {
-                    if let RequestError::Refused(error) = error {
-                        asked_peer.refused(request.snapshot, error);
-                    }
-                })
-        };
-        let outcome = peer.ask(peer.lane(), Some(request.snapshot), read).await;
-        match &outcome {
-            Ok(bytes) => {
-                self.context.counters.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                peer.was_slow(false);
-            }
-            Err(PeerError::Refused { source: ReadError::UnknownDataset | ReadError::Denied, .. }) => {}
-            Err(PeerError::Refused { source, .. }) => peer.was_slow(*source == ReadError::TimedOut),
-            Err(_) => {}
-        }
-        outcome
-    }
-
-    /// What the peer has cached of these datasets, as far as it shares them, and what it has counted. Cancel-safe.
-    pub async fn stats(&self, peer: &str, asked: &[AskedDataset]) -> Result<NodeStats, PeerError> {
-        let peer = self.peer(peer)?;
-        let within = self.context.config.answer_timeout + self.context.config.slack;
-        let asked = &asked[..asked.len().min(convert::ASKED_MOST)];
-        let get_stats = |link: Arc<Link>| async move {
-            let mut client = link.client();
-            let datasets = asked.iter().map(convert::asked_to_wire).collect();
-            let response =
-                in_time(within, client.get_stats(v1::GetStatsRequest { protocol: PROTOCOL, datasets })).await?;
-            let v1::GetStatsResponse { datasets, counters } =
-                response.map_err(|status| link.judge(&status))?.into_inner();
-            let datasets: Result<Vec<DatasetStats>, _> = datasets.into_iter().map(convert::stats_from_wire).collect();
-            let mut datasets = datasets.map_err(|error| failed(Cause::WrongBlock, error))?;
-            // A node of version 0.1.0 lists all that it has.
-            datasets.retain(|dataset| asked.iter().any(|asked| asked.snapshot == dataset.snapshot));
-            Ok(NodeStats { datasets, counters })
-        };
-        peer.ask(&peer.link, None, get_stats).await
-    }
-
-    /// How the peer identifies itself. Cancel-safe.
-    pub async fn info(&self, peer: &str) -> Result<NodeInfo, PeerError> {
-        let peer = self.peer(peer)?;
-        peer.ask(&peer.link, None, |link: Arc<Link>| async move { Ok(link.info().clone()) }).await
-    }
-}
-
-async fn in_time<T>(within: Duration, work: impl Future<Output = T>) -> Result<T, RequestError> {
-    let outcome = tokio::time::timeout(within, work).await;
-    outcome.map_err(|_| failed(Cause::TimedOut, format_args!("no answer within {within:?}")))
-}

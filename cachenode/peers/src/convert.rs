@@ -6,12 +6,15 @@ use larder_cachenode_api::{PROTOCOL, v1};
 use larder_dataset::{BlockIndex, BlockRange, SnapshotId, crc32c};
 use tonic::{Code, Status};
 
-use crate::blocks::{AskedDataset, DatasetStats};
+use crate::blocks::{AskedDataset, DatasetStats, OtherSnapshot};
 use crate::read::ReadError;
 use crate::token::Token;
 
 /// The most datasets that a node asks about at once.
 pub(crate) const ASKED_MOST: usize = 1024;
+
+/// The longest hash of an origin.
+const ORIGIN_BYTES_MOST: usize = 64;
 
 /// What is wrong with a token that is none.
 pub(crate) const NO_TOKEN: &str = "no dataset can have such a token";
@@ -100,6 +103,7 @@ pub(crate) fn asked_to_wire(asked: &AskedDataset) -> v1::AskedDataset {
     v1::AskedDataset {
         snapshot: Bytes::copy_from_slice(&asked.snapshot.0),
         token: asked.token.as_ref().map_or_else(String::new, |token| token.reveal().to_owned()),
+        origin: asked.origin.clone(),
     }
 }
 
@@ -112,7 +116,10 @@ pub(crate) fn asked_from_wire(asked: &[v1::AskedDataset]) -> Result<Vec<AskedDat
             "" => None,
             token => Some(Token::new(token).map_err(|_| BadRequest::Field { field: "token", what: NO_TOKEN })?),
         };
-        Ok(AskedDataset { snapshot: snapshot(&asked.snapshot)?, token })
+        if asked.origin.len() > ORIGIN_BYTES_MOST {
+            return Err(BadRequest::Field { field: "origin", what: "is no hash" });
+        }
+        Ok(AskedDataset { snapshot: snapshot(&asked.snapshot)?, token, origin: asked.origin.clone() })
     };
     asked.iter().map(one).collect()
 }
@@ -135,6 +142,16 @@ pub(crate) fn stats_from_wire(stats: v1::DatasetStats) -> Result<DatasetStats, B
         bytes_cached: stats.bytes_cached,
         capacity_bytes: stats.capacity_bytes,
     })
+}
+
+pub(crate) fn other_to_wire(other: OtherSnapshot) -> v1::OtherSnapshot {
+    let id = |id: SnapshotId| Bytes::copy_from_slice(&id.0);
+    v1::OtherSnapshot { asked: id(other.asked), snapshot: id(other.snapshot), listed_ns: other.listed_ns }
+}
+
+pub(crate) fn other_from_wire(other: &v1::OtherSnapshot) -> Result<OtherSnapshot, BadRequest> {
+    let (asked, there) = (snapshot(&other.asked)?, snapshot(&other.snapshot)?);
+    Ok(OtherSnapshot { asked, snapshot: there, listed_ns: other.listed_ns })
 }
 
 #[cfg(test)]

@@ -99,6 +99,8 @@ pub struct PeerCounters {
     pub read_bytes: AtomicU64,
     /// Reads that were not sent, or were abandoned, because their peer is down.
     pub bypassed: AtomicU64,
+    /// Reads for which no second peer was asked, although the first was slow, because the budget was spent.
+    pub hedges_held_back: AtomicU64,
     /// How often a peer went down.
     pub went_down: AtomicU64,
     /// How often a peer came back up.
@@ -148,6 +150,7 @@ impl PeerCounters {
             ("reads", &self.reads),
             ("read_bytes", &self.read_bytes),
             ("bypassed", &self.bypassed),
+            ("hedges_held_back", &self.hedges_held_back),
             ("went_down", &self.went_down),
             ("came_back", &self.came_back),
             ("connections", &self.connections),

@@ -23,9 +23,9 @@ pub mod tls;
 pub mod token;
 mod wire;
 
-pub use blocks::{AskedDataset, Blocks, DatasetStats};
+pub use blocks::{AskedDataset, Blocks, DatasetStats, OtherSnapshot};
 pub use buffers::Buffers;
-pub use client::{NodeInfo, NodeStats, PeerError, PeerStatus, Peers, PeersConfig};
+pub use client::{HedgeCounts, NodeInfo, NodeStats, PeerError, PeerStatus, Peers, PeersConfig};
 pub use counters::{Cause, PeerCounters};
 pub use membership::{MemberSource, Membership, Node, NodeList};
 pub use read::{BlockBytes, ReadError, ReadRequest};

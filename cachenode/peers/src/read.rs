@@ -19,6 +19,8 @@ pub struct ReadRequest {
     pub token: Option<Token>,
     /// The answering node must not ask another node for the range.
     pub forwarded: bool,
+    /// The answering node must ask nobody for the range: it refuses what it does not have.
+    pub cached_only: bool,
 }
 
 /// The bytes of a range, as the answering node has them.

@@ -1,6 +1,6 @@
 //! Serves blocks to authenticated peers: bytes of blocks over lanes (`lane`), everything small over gRPC (`service`), both on
 //! one port (`accept`). TLS negotiates which of the two a connection carries; without TLS its first bytes tell. Connections that
-//! have not got that far have a limit of their own (`handshakes`), so that they keep no peer out.
+//! have not got that far have a limit of their own (`handshakes`), so that they keep no peer out; `connections` bounds the others.
 //!
 //! Bytes of blocks count against a limit (`limits`) from before they are read until the kernel has taken the whole range, and a
 //! range is read only when there is room for it. A peer that stops reading is disconnected some time after its deadline, which
@@ -34,6 +34,7 @@ pub use config::ServerConfig;
 
 mod accept;
 mod config;
+mod connections;
 mod handshakes;
 mod lane;
 mod limits;

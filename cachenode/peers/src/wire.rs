@@ -49,8 +49,8 @@ pub(crate) struct Wire {
     fault: Fault,
     /// Bytes that were peeked at and are read first.
     peeked: BytesMut,
-    /// Counts against the server's limit of connections.
-    _permit: Option<OwnedSemaphorePermit>,
+    /// Count against the server's limits of connections.
+    _permits: Option<[OwnedSemaphorePermit; 2]>,
     /// Cancels the connection when its certificate is denied.
     _accepted: Option<Accepted>,
 }
@@ -58,7 +58,15 @@ pub(crate) struct Wire {
 impl Wire {
     fn new(io: Io, cancel: CancellationToken) -> Self {
         let cancelled = Box::pin(cancel.clone().cancelled_owned());
-        Self { io, cancel, cancelled, fault: Fault::default(), peeked: BytesMut::new(), _permit: None, _accepted: None }
+        Self {
+            io,
+            cancel,
+            cancelled,
+            fault: Fault::default(),
+            peeked: BytesMut::new(),
+            _permits: None,
+            _accepted: None,
+        }
     }
 
     pub(crate) fn plain(io: TcpStream, cancel: CancellationToken) -> Self {
@@ -72,9 +80,9 @@ impl Wire {
         Ok(Self { _accepted: Some(accepted), ..Self::new(Io::Tls(Box::new(io)), cancel) })
     }
 
-    /// Keeps `permit` for as long as the connection lives.
-    pub(crate) fn holding(mut self, permit: OwnedSemaphorePermit) -> Self {
-        self._permit = Some(permit);
+    /// Keeps `permits` for as long as the connection lives.
+    pub(crate) fn holding(mut self, permits: [OwnedSemaphorePermit; 2]) -> Self {
+        self._permits = Some(permits);
         self
     }
 

@@ -1,14 +1,16 @@
 //! A dataset's description of itself: its name, its origin, and the totals of its snapshot.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use larder_dataset::{File, ManifestError};
 use larder_import::object_range;
 
+use crate::kept_listing::age_of;
 use crate::manifest_file::MappedManifest;
-use crate::stats::{DatasetSummary, ProcessStats};
+use crate::sharing::Sharing;
+use crate::stats::{DatasetSummary, ListingStats, ProcessStats};
 
 /// The part of an open dataset that does not change while it is open.
 #[derive(Debug)]
@@ -19,6 +21,10 @@ pub(super) struct Description {
     opened: Instant,
     /// The socket of the daemon that serves it.
     socket: OnceLock<PathBuf>,
+    /// Why the listing could not be renewed for the newest of its mounts.
+    refresh_failed: Mutex<Option<String>>,
+    /// Why the reservation is less than what is wanted.
+    shortage: Mutex<Option<String>>,
 }
 
 impl Description {
@@ -26,7 +32,15 @@ impl Description {
     pub(super) fn new(manifest: Arc<MappedManifest>) -> Result<Self, ManifestError> {
         let (name, origin_url) = manifest.name_and_origin()?;
         let (name, origin_url) = (name.to_owned(), origin_url.to_owned());
-        Ok(Self { manifest, name, origin_url, opened: Instant::now(), socket: OnceLock::new() })
+        Ok(Self {
+            manifest,
+            name,
+            origin_url,
+            opened: Instant::now(),
+            socket: OnceLock::new(),
+            refresh_failed: Mutex::default(),
+            shortage: Mutex::default(),
+        })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -35,6 +49,31 @@ impl Description {
 
     pub(super) fn set_socket(&self, socket: PathBuf) {
         let _ = self.socket.set(socket);
+    }
+
+    pub(super) fn set_refresh_failed(&self, why: Option<String>) {
+        *self.refresh_failed.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    pub(super) fn set_shortage(&self, shortage: Option<String>) {
+        *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = shortage;
+    }
+
+    pub(super) fn shortage(&self) -> Option<String> {
+        self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The `listing` section of `.larder/stats.json`; `stale`: what to do about replaced objects, if there are any; `sharing`: with
+    /// whom the dataset is shared.
+    pub(super) fn listing(&self, stale: Option<String>, sharing: Option<&Sharing>) -> ListingStats {
+        let listed_ns = self.manifest.created_ns();
+        ListingStats {
+            unix_seconds: listed_ns / 1_000_000_000,
+            age_seconds: age_of(listed_ns).as_secs(),
+            refresh_failed: self.refresh_failed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            stale,
+            other_snapshots: sharing.and_then(|sharing| sharing.others().advice(&self.origin_url)),
+        }
     }
 
     /// See [`Dataset::origin_of`](super::Dataset::origin_of).

@@ -1,11 +1,13 @@
 //! Reads while the store counts the blocks of an earlier run.
 
 mod measure;
+mod pieces;
 
 use std::sync::mpsc;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use larder_dataset::BlockIndex;
 use larder_import::Silent;
 use larder_origin::OriginConfig;
 use larder_store::StoreConfig;
@@ -13,7 +15,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::home::Home;
-use crate::source::resolve;
+use crate::source::{Here, resolve};
 
 /// Files of each dataset, one block each.
 const FILES: u32 = 6;
@@ -72,7 +74,9 @@ impl World {
     async fn open(&self, store: &Store, name: &str, gate: Option<&Arc<Gate>>, fetch_bytes: u64) -> Arc<Dataset> {
         let url = format!("file://{}", self.folder.path().join(name).display());
         let home = Home::new(self.folder.path().join("home"));
-        let source = resolve(&url, &OriginConfig::default(), &home, &Silent).await.unwrap();
+        let source = resolve(&url, &OriginConfig::default(), &home, larder_dataset::Refresh::Never, &Here, &Silent)
+            .await
+            .unwrap();
         let spec = CacheSpec::exactly(1 << 20, PolicyKind::Nr, 1);
         let held = gate.map(|gate| {
             let gate = Arc::clone(gate);
@@ -84,7 +88,6 @@ impl World {
                 promised: spec.promised,
                 policy: spec.policy,
                 seed: spec.seed,
-                ownership: None,
                 block_lens: Arc::new(move |_: BlockIndex| {
                     gate.pass();
                     FILE_BYTES

@@ -23,17 +23,34 @@ mod tests;
 pub(super) struct InFlight {
     outcome: watch::Receiver<Option<Outcome>>,
     subscribers: Arc<Subscribers>,
+    /// Closed when the fetch has left the table of blocks in flight.
+    in_table: watch::Receiver<()>,
     /// The fetch asks peers, which must not wait for it in turn.
     pub(super) asks_peers: bool,
 }
 
 impl InFlight {
-    /// The two ends of a block whose fetch starts now.
-    pub(super) fn start(file: FileIndex, part: BlockPart, asks_peers: bool) -> (Self, PendingBlock) {
+    /// The two ends of a block whose fetch starts now. The sender of `in_table` is dropped when the fetch leaves the table.
+    pub(super) fn start(
+        file: FileIndex,
+        part: BlockPart,
+        asks_peers: bool,
+        in_table: watch::Receiver<()>,
+    ) -> (Self, PendingBlock) {
         let (sender, outcome) = watch::channel(None);
         let subscribers = Arc::<Subscribers>::default();
         let pending = PendingBlock { file, part, outcome: sender, subscribers: Arc::clone(&subscribers) };
-        (Self { outcome, subscribers, asks_peers }, pending)
+        (Self { outcome, subscribers, in_table, asks_peers }, pending)
+    }
+
+    /// Waits until the fetch has ended and its blocks were written to the store, or could not be. Does not count as a waiter.
+    /// Cancel-safe.
+    pub(super) fn written(&self) -> impl Future<Output = ()> + use<> {
+        let mut in_table = self.in_table.clone();
+        async move {
+            // An error: the sender, which sends nothing, was dropped.
+            let _ = in_table.changed().await;
+        }
     }
 
     /// Waits until the fetch of the block has ended. Cancel-safe.

@@ -7,10 +7,11 @@
 //! once and waits for the store in memory, if there is room; if there is none it is not kept.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::BlockPart;
-use larder_store::{AdmissionPermit, Lookup};
+use larder_store::AdmissionPermit;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -22,6 +23,9 @@ use super::context::FetchContext;
 use super::in_flight::PendingBlock;
 use super::purpose::Purpose;
 use super::receive::{Admission, BlockToKeep, ExpectedBlock};
+
+/// Interval between two looks at whether an adoption has ended.
+const ADOPTED_POLL: Duration = Duration::from_millis(20);
 
 /// Decides which fetched blocks the store keeps, and writes them.
 #[derive(Debug)]
@@ -44,18 +48,22 @@ impl Keeper {
         Self { context, runtime, tasks, searching: Arc::default(), waiting, leaving: CancellationToken::new() }
     }
 
-    /// The whole block, if it is in the window or in the store.
-    pub(super) async fn find(&self, part: BlockPart) -> Option<Bytes> {
-        if let Some(block) = self.context.window.peek(part.block) {
+    /// The whole block, if it is in the window, in the store, or in the store's part of a snapshot whose blocks are taken over. In
+    /// the window it is of no use to a fetch that fills the store.
+    pub(super) async fn find(&self, part: BlockPart, purpose: Purpose) -> Option<Bytes> {
+        if let Some(block) = self.context.window.unread(part.block).filter(|_| !purpose.is_warm()) {
             return Some(block);
         }
-        if !self.context.cache.contains(part.block) {
+        let cache = Arc::clone(&self.context.cache);
+        let is_adopting = cache.is_adopting();
+        // In this order: a block may be taken over just now.
+        if !cache.contains(part.block) && !is_adopting {
             return None;
         }
-        let cache = Arc::clone(&self.context.cache);
-        let read = move || match cache.read(part.block, part.block_len, 0, part.block_len, Bytes::copy_from_slice) {
-            Lookup::Hit(block) => Some(block),
-            Lookup::Miss => None,
+        let read = move || {
+            let BlockPart { block, block_len, .. } = part;
+            let earlier = is_adopting.then(|| cache.read_earlier(block, block_len, Bytes::copy_from_slice)).flatten();
+            earlier.or_else(|| cache.read(block, block_len, 0, block_len, Bytes::copy_from_slice).hit())
         };
         self.runtime.spawn_blocking(read).await.ok().flatten()
     }
@@ -67,7 +75,7 @@ impl Keeper {
             return Admission::Later;
         }
         let permit = match purpose {
-            Purpose::Read | Purpose::Peer { .. } => {
+            Purpose::Read | Purpose::Ahead | Purpose::Peer { .. } => {
                 let permit = cache.admit(part.block, part.block_len);
                 if cache.wants_search()
                     && let Ok(one) = Arc::clone(&self.searching).try_lock_owned()
@@ -76,7 +84,7 @@ impl Keeper {
                 }
                 permit
             }
-            Purpose::Warm => self.admit_warmed(part).await,
+            Purpose::Warm | Purpose::WarmAlone => self.admit_warmed(part).await,
         };
         permit.map_or(Admission::Refused, Admission::Granted)
     }
@@ -116,6 +124,16 @@ impl Keeper {
             _ = counted => {}
             () = self.leaving.cancelled() => {}
         }
+    }
+
+    /// Waits until the store has taken over the blocks of earlier snapshots, unless the dataset is being closed. Cancel-safe.
+    pub(super) async fn blocks_are_adopted(&self) {
+        let adopted = async {
+            while self.context.cache.is_adopting() {
+                tokio::time::sleep(ADOPTED_POLL).await;
+            }
+        };
+        self.leaving.run_until_cancelled(adopted).await;
     }
 
     /// Memory for blocks of so many KiB that wait for the store; none if too many wait already.

@@ -1,8 +1,10 @@
 //! Fetches blocks from the origin.
 
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use larder_dataset::BlockIndex;
+use bytes::Bytes;
+use larder_dataset::{BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
 use larder_origin::{Origin, OriginError};
 
@@ -47,24 +49,42 @@ impl FromOrigin {
         Ok(())
     }
 
+    /// Fetches a part of a block by one GET. Its checksum is not known.
+    pub(super) async fn fetch_part(&self, file: FileIndex, part: &BlockPart) -> Result<Bytes, FetchError> {
+        let start = part.file_offset + u64::from(part.start);
+        let ObjectRange { key, range, version } = self.object(file, start..start + u64::from(part.len))?;
+        let read = self.origin().read(&key, range, version.as_ref()).await;
+        let bytes = read.map_err(|error| self.fetch_error(part.block, error))?;
+        self.count(u64::from(part.len));
+        Ok(bytes)
+    }
+
+    fn object(&self, file: FileIndex, range: Range<u64>) -> Result<ObjectRange, FetchError> {
+        let manifest = &self.context.manifest;
+        Ok(manifest.stable(|| object_range(manifest, &manifest.file(file)?, range.clone()))?)
+    }
+
+    fn origin(&self) -> Arc<dyn Origin> {
+        Arc::clone(&self.origin.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn count(&self, bytes: u64) {
+        add(&self.context.counters.origin_gets, 1);
+        add(&self.context.counters.origin_bytes, bytes);
+    }
+
     async fn get(&self, requested: BlockIndex, receiver: &mut BlockReceiver<'_>) -> Result<(), FetchError> {
         let object = |pending: &PendingBlock| {
-            let manifest = &self.context.manifest;
-            manifest.stable(|| {
-                let file = manifest.file(pending.file)?;
-                let end = pending.part.file_offset + u64::from(pending.part.block_len);
-                object_range(manifest, &file, pending.part.file_offset..end)
-            })
+            let start = pending.part.file_offset;
+            self.object(pending.file, start..start + u64::from(pending.part.block_len))
         };
         let Some((first, last)) = receiver.ends() else { return Ok(()) };
         let ObjectRange { key, mut range, version } = object(first)?;
         range.end = object(last)?.range.end;
         let bytes = range.end - range.start;
-        let origin = Arc::clone(&self.origin.read().unwrap_or_else(PoisonError::into_inner));
-        let read = origin.read_to(&key, range, version.as_ref(), &mut |bytes| receiver.receive(bytes)).await;
+        let read = self.origin().read_to(&key, range, version.as_ref(), &mut |bytes| receiver.receive(bytes)).await;
         read.map_err(|error| self.fetch_error(requested, error))?;
-        add(&self.context.counters.origin_gets, 1);
-        add(&self.context.counters.origin_bytes, bytes);
+        self.count(bytes);
         Ok(())
     }
 

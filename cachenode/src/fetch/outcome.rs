@@ -22,8 +22,25 @@ pub(super) enum Outcome {
     Fetched(Bytes, Tier),
     /// The fetch was for warming and the store did not admit the block. Nothing was fetched.
     NotAdmitted,
+    /// The store does not keep the block and the window has no room for it: it is read in pieces. Nothing was fetched.
+    InPieces,
     /// The fetch was to include this block and does not.
     Skipped,
     /// The block could not be fetched.
     Failed(FetchError),
+}
+
+/// The outcome of warming a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Warmed {
+    /// The block is in the store.
+    Kept,
+    /// The reservation is full.
+    NoRoom,
+    /// The store cannot keep it, for this reason.
+    Unkept(&'static str),
+    /// Another node keeps it.
+    NotOurs,
+    /// It could not be fetched. The error was counted and logged.
+    Failed,
 }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_dataset::{BlockIndex, Chain, FileIndex};
-use tracing::{debug, warn};
+use larder_dataset::{BlockIndex, BlockRange, FileIndex};
+use larder_peers::HedgeCounts;
 
 use super::context::FetchContext;
-use super::in_flight::PendingBlock;
 use crate::counters::add;
 use crate::extent;
 use crate::sharing::{Asker, Route, Sharing};
@@ -31,27 +30,24 @@ impl FromPeers {
         sharing.route(extent::place_key(&self.context.manifest, file, block), asker)
     }
 
-    /// The block from the first peer of the route that has it whole and with the right checksum. None if the route has no
-    /// peers, or none of them delivers the block within half of the read deadline. Each failure is counted.
-    pub(super) async fn fetch(&self, pending: &PendingBlock, route: &Route) -> Option<Bytes> {
-        let sharing = self.sharing.as_ref()?;
-        let (block, crc) = (pending.part.block, self.context.manifest.block_crc(pending.part.block).ok()?);
-        let ask_all = async {
-            for node in &route.peers {
-                match sharing.read(node, &pending.part).await {
-                    Ok(bytes) if crc.is_none_or(|crc| larder_dataset::crc32c(&bytes) == crc) => return Some(bytes),
-                    Ok(_) => {
-                        warn!(block = block.0, ?node, "a peer has wrong bytes: their checksum is not the manifest's");
-                    }
-                    Err(error) => debug!(block = block.0, ?node, error = %Chain(&error), "block not fetched from peer"),
-                }
-                add(&self.context.counters.peer_errors, 1);
-            }
-            None
+    /// A range of a block from a peer of the route that has it, with the right checksum. None if the route has no peers, or none
+    /// of them delivers it within half of the read deadline. Each failure is counted.
+    pub(super) async fn fetch(&self, range: BlockRange, route: &Route) -> Option<Bytes> {
+        let sharing = self.sharing.as_ref().filter(|_| !route.peers.is_empty())?;
+        let block = range.block;
+        // A packed block is fetched whole.
+        let crc = self.context.manifest.block_crc(block).ok()?;
+        let is_right = |bytes: &Bytes| crc.is_none_or(|crc| larder_dataset::crc32c(bytes) == crc);
+        let counters = &self.context.counters;
+        let counts = HedgeCounts {
+            failed: &counters.peer_errors,
+            hedges: &counters.peer_hedges,
+            hedges_won: &counters.peer_hedges_won,
         };
+        let asking = sharing.read(route, range, is_right, counts);
         // The other half is left for the origin.
-        tokio::time::timeout(self.context.config.read_deadline / 2, ask_all).await.unwrap_or_else(|_| {
-            add(&self.context.counters.peer_errors, 1);
+        tokio::time::timeout(self.context.config.read_deadline / 2, asking).await.unwrap_or_else(|_| {
+            add(&counters.peer_errors, 1);
             None
         })
     }

@@ -7,17 +7,26 @@ use crate::sharing::Asker;
 pub(super) enum Purpose {
     /// A reader waits for the bytes.
     Read,
+    /// A reader is expected to want the bytes. Pointless if neither the store nor the window has room.
+    Ahead,
     /// To fill the store. Pointless if the store does not admit the block.
     Warm,
+    /// The same, and nothing else: what follows in the order of the warming needs the room.
+    WarmAlone,
     /// A peer waits for the bytes; `forwarded` if no other peer may be asked.
     Peer { forwarded: bool },
 }
 
 impl Purpose {
+    /// True to fill the store only.
+    pub(super) fn is_warm(self) -> bool {
+        matches!(self, Self::Warm | Self::WarmAlone)
+    }
+
     /// The node that wants the block.
     pub(super) fn asker(self) -> Asker {
         match self {
-            Self::Read | Self::Warm => Asker::Here,
+            Self::Read | Self::Ahead | Self::Warm | Self::WarmAlone => Asker::Here,
             Self::Peer { forwarded } => Asker::Peer { forwarded },
         }
     }

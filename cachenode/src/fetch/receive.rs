@@ -18,6 +18,7 @@ use super::in_flight::PendingBlock;
 use super::outcome::{Outcome, Tier};
 use super::purpose::Purpose;
 use crate::sharing::Asker;
+use crate::window::WindowRoom;
 
 /// Whether the store keeps a block.
 #[derive(Debug)]
@@ -26,7 +27,9 @@ pub(super) enum Admission {
     Granted(AdmissionPermit),
     /// It decides later.
     Later,
-    /// It does not.
+    /// It does not; the window holds the block.
+    Window(WindowRoom),
+    /// Neither does.
     Refused,
 }
 
@@ -134,8 +137,9 @@ impl<'a> BlockReceiver<'a> {
                 self.to_keep.push(BlockToKeep { part, permit: Some(permit), bytes: bytes.clone(), record });
             }
             Admission::Later => self.to_keep.push(BlockToKeep { part, permit: None, bytes: bytes.clone(), record }),
-            // The block is in the window before its waiters get it, so that their next read finds it there. A block that only
-            // a peer waits for is cached at the peer.
+            // The block is in the window before its waiters get it, so that their next read finds it there.
+            Admission::Window(room) => room.fill(bytes.clone()),
+            // A block that only a peer waits for is cached at the peer.
             Admission::Refused if self.purpose.asker() == Asker::Here || pending.waiters() > 1 => {
                 self.context.window.insert(part.block, bytes.clone());
             }

@@ -73,7 +73,7 @@ impl Subscriber {
         let last = match outcome {
             Outcome::Fetched(block, _) => Ok(block.slice(self.sent..self.range.end)),
             Outcome::Failed(error) => Err(error.clone()),
-            Outcome::NotAdmitted | Outcome::Skipped => return,
+            Outcome::NotAdmitted | Outcome::InPieces | Outcome::Skipped => return,
         };
         // An error means that the receiver is gone.
         let _ = self.pieces.try_send(last);

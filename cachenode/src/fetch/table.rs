@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::{BlockIndex, BlockPart, FileIndex};
+use tokio::sync::watch;
 
 use super::in_flight::{InFlight, PendingBlock};
 use super::outcome::Outcome;
@@ -46,17 +47,18 @@ impl InFlightTable {
             return (in_flight.clone(), None);
         }
         let neighbours = neighbours(&|block| table.contains_key(&block));
-        let (requested, pending) = InFlight::start(file, part, asks_peers);
+        let (in_table, left) = watch::channel(());
+        let (requested, pending) = InFlight::start(file, part, asks_peers, left.clone());
         table.insert(part.block, requested.clone());
         let mut blocks = vec![pending];
         for (file, part) in neighbours {
-            let (in_flight, pending) = InFlight::start(file, part, asks_peers);
+            let (in_flight, pending) = InFlight::start(file, part, asks_peers, left.clone());
             table.insert(part.block, in_flight);
             blocks.push(pending);
         }
         drop(table);
-        let entries =
-            Entries { table: Arc::clone(self), blocks: blocks.iter().map(|pending| pending.part.block).collect() };
+        let in_flight = blocks.iter().map(|pending| pending.part.block).collect();
+        let entries = Entries { table: Arc::clone(self), blocks: in_flight, _in_table: in_table };
         (requested, Some(StartedFetch { blocks, entries }))
     }
 }
@@ -66,6 +68,8 @@ impl InFlightTable {
 pub(super) struct Entries {
     table: Arc<InFlightTable>,
     blocks: Vec<BlockIndex>,
+    /// Tells [`InFlight::written`] that they have left the table.
+    _in_table: watch::Sender<()>,
 }
 
 impl Entries {

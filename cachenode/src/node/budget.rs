@@ -3,26 +3,31 @@
 //! Where nodes share a dataset, what it can use on this node is what this node owns of it.
 //!
 //! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets; [`Extent`] converts
-//! between a dataset's bytes, which policies count, and the bytes that they take on the disk, which the budget counts.
+//! between a dataset's bytes, which policies count, and the bytes that they take on the disk, which the budget counts; `change`
+//! changes the promise to an open dataset; `promises` keeps room for datasets that may not be open; `limit` says what leaves no more room.
 //!
 //! Invariants: what an open dataset was promised stays promised (but that of a shared dataset without a stated size follows the
-//! list of nodes, see `follow_owned`), and so does what was promised to a dataset that a connection
-//! shows: a restart may have made it forget that it is open, until the keeper has offered the connection again. If a smaller
+//! list of nodes), and so does what was promised to a dataset that a connection
+//! shows or that has a [`Promise`](larder_store::Promise): a restart may have made it forget that it is open, until the keeper has offered the connection again. If a smaller
 //! budget cannot hold all promises, each dataset uses the same part of its own. A closed dataset keeps its blocks until their room
 //! is needed; the one that was unused for longest is released first.
 
+mod change;
+mod limit;
+mod promises;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use larder_dataset::{BLOCK_BYTES, DatasetSpec, PolicyKind};
+use larder_dataset::{BLOCK_BYTES, DatasetSpec, PolicyKind, SnapshotId};
 use larder_store::{DatasetInfo, Reservation, Store, disk_bytes};
 use tracing::{info, warn};
 
-use super::error::NodeError;
-use crate::dataset::Dataset;
+use super::error::{NodeError, shown_size};
 use crate::manifest_file::MappedManifest;
+use limit::Limit;
 
 /// A cache without a configured size leaves this share of the free disk space unused: a fifth.
 const LEAVE_FREE: u64 = 5;
@@ -33,6 +38,8 @@ pub(super) struct Budget<'a> {
     pub(super) cache_dir: &'a Path,
     /// Bytes on the disk for all datasets; `None`: determined by the disk.
     pub(super) total_bytes: Option<u64>,
+    /// The part of the disk that stays free.
+    pub(super) keep_free_percent: u8,
 }
 
 /// What an opening asks for.
@@ -44,16 +51,20 @@ pub(super) struct Claim<'a> {
     pub(super) owned_bytes: Option<u64>,
     /// Fail rather than get less than requested or other settings.
     pub(super) exactly: bool,
+    /// The snapshots whose blocks it will take over.
+    pub(super) adopts: &'a [SnapshotId],
 }
 
 /// What a dataset gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// What it is promised.
     pub(super) promised: Reservation,
     /// Bytes of it that may be cached: all that is promised, or less while the budget cannot hold all promises.
     pub(super) bytes: u64,
     pub(super) policy: PolicyKind,
+    /// Why that is less than it wants, and what to do, if it is.
+    pub(super) shortage: Option<String>,
 }
 
 /// How much of a dataset this node can use.
@@ -96,27 +107,31 @@ impl Budget<'_> {
     /// Errors: `NoRoom` and `InUse`, for a claim that must be met exactly.
     pub(super) fn reserve(&self, claim: Claim<'_>) -> Result<Share, NodeError> {
         let snapshot = claim.manifest.snapshot();
-        let datasets = self.store.datasets()?;
+        let datasets = self.store.datasets();
         let own = datasets.iter().find(|info| info.snapshot == snapshot);
         if let Some(usage) = own.and_then(|info| info.open) {
             let promised = own.and_then(|info| info.reservation).unwrap_or_default();
-            let share = Share { promised, bytes: usage.capacity_bytes, policy: usage.policy };
+            let share = Share { promised, bytes: usage.capacity_bytes, policy: usage.policy, shortage: None };
             claim.check(&share)?;
-            return Ok(share);
+            return Ok(Share { shortage: self.shortage(&share, self.bytes(&datasets).ok()), ..share });
         }
         if !self.store.has_folder() {
             // Nothing is cached, so there is nothing to share.
             let (bytes, policy) = (claim.wanted(), claim.spec.policy.unwrap_or_default());
-            return Ok(Share { promised: Reservation::exactly(bytes), bytes, policy });
+            return Ok(Share { promised: Reservation::exactly(bytes), bytes, policy, shortage: None });
         }
-        let budget = self.bytes(&datasets)?;
+        let measured = self.bytes(&datasets).inspect_err(|error| {
+            warn!(dataset = %snapshot, %error, "cannot read the free space of the cache's disk (--cache-dir): the dataset keeps its reservation, and it does not grow");
+        });
+        let budget = measured.as_ref().map_or(0, |(bytes, _)| *bytes);
         let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
-        let promised = others().filter(|info| is_promised(info)).map(promised_bytes).fold(0, u64::saturating_add);
+        let counted = Promises::of(others());
+        let promised = Promises::beside(own, others());
         let free = budget.saturating_sub(promised);
-        let kept = own.filter(|info| is_promised(info)).and_then(|info| Some((info.policy, info.reservation?)));
+        let kept = own.filter(|info| is_shown(info)).and_then(|info| Some((info.policy, info.reservation?)));
         let mut share = match kept {
             Some((policy, kept)) => {
-                let share = Share { promised: kept, bytes: kept.bytes, policy };
+                let share = Share { promised: kept, bytes: kept.bytes, policy, shortage: None };
                 claim.check(&share)?;
                 Share { promised: claim.grow(kept, free), ..share }
             }
@@ -129,7 +144,7 @@ impl Budget<'_> {
                     // The blocks of a larger reservation stay.
                     promised.disk_bytes = promised.disk_bytes.max(own.disk_bytes.min(before.disk_bytes));
                 }
-                Share { promised, bytes: 0, policy }
+                Share { promised, bytes: 0, policy, shortage: None }
             }
         };
         let needed = promised.saturating_add(share.promised.disk_bytes);
@@ -137,96 +152,159 @@ impl Budget<'_> {
             Some(_) if needed > budget => scaled(share.promised.bytes, budget, needed),
             _ => share.promised.bytes,
         };
-        if share.bytes < share.promised.wanted_bytes {
+        share.shortage = self.shortage(&share, measured.as_ref().ok().copied());
+        if let Some(shortage) = &share.shortage {
             warn!(
                 dataset = %snapshot,
                 wanted_bytes = share.promised.wanted_bytes,
                 reserved_bytes = share.bytes,
                 promised_to_others = promised,
                 budget,
-                "the cache has no room for all that the dataset wants and keeps a part of it (--cache-size, --cache-dir)"
+                shortage,
+                "the cache has less room for the dataset than it wants"
             );
         }
-        // The disk may hold less than the budget: other data fill it, too.
-        let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
-        self.release_for(needed, room, others().filter(|info| !is_promised(info)).collect());
+        if measured.is_ok() {
+            // The disk may hold less than the budget: other data fill it, too.
+            let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
+            // What a closed dataset has in common with this one will be shared, which `tidy` finds out.
+            let adopts = |info: &&DatasetInfo| claim.adopts.contains(&info.snapshot);
+            let closed = others().filter(|info| !is_promised(info) && !adopts(info));
+            self.release_for(needed, room, closed.collect(), &counted);
+        }
         Ok(share)
     }
 
-    /// Makes the reservation of an open dataset what this node owns of it since the list of nodes changed, as far as there is
-    /// room; never less than what is cached. Blocks on the disk.
-    pub(super) fn follow_owned(&self, dataset: &Dataset, owned_bytes: u64) -> Result<(), NodeError> {
-        let snapshot = dataset.manifest().snapshot();
-        let datasets = self.store.datasets()?;
-        let (usage, extent) = (dataset.cache_usage(), Extent::of(dataset.manifest()));
-        let budget = self.bytes(&datasets)?;
-        let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
-        let promised = others().filter(|info| is_promised(info)).map(promised_bytes).fold(0, u64::saturating_add);
-        let room = extent.in_dataset(budget.saturating_sub(promised));
-        let bytes = owned_bytes.min(room).max(usage.used_bytes);
-        if (bytes, owned_bytes) == (usage.capacity_bytes, usage.wanted_bytes) {
-            return Ok(());
-        }
-        let reservation = extent.reservation(bytes, owned_bytes);
-        let needed = promised.saturating_add(reservation.disk_bytes);
-        let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
-        self.release_for(needed, room, others().filter(|info| !is_promised(info)).collect());
-        info!(
-            dataset = dataset.name(),
-            owned_bytes,
-            reserved_bytes = bytes,
-            "the reservation follows the list of nodes"
-        );
-        dataset.resize(bytes, reservation);
-        Ok(())
+    /// Releases closed datasets that there is no room for. Returns their number. Blocks on the disk. Called when a dataset has taken
+    /// over blocks: only then it is known what it shares.
+    pub(super) fn tidy(&self) -> std::io::Result<usize> {
+        let datasets = self.store.datasets();
+        let counted = Promises::of(datasets.iter());
+        let (room, _) = self.bytes(&datasets)?;
+        let closed = datasets.iter().filter(|info| !is_promised(info));
+        Ok(self.release_for(counted.bytes, room, closed.collect(), &counted))
     }
 
-    /// Releases closed datasets until `needed` and what the remaining ones take fit into `room`.
-    fn release_for(&self, needed: u64, room: u64, mut closed: Vec<&DatasetInfo>) {
+    /// Why a share is less than its dataset wants, if it is.
+    fn shortage(&self, share: &Share, measured: Option<(u64, Limit)>) -> Option<String> {
+        let (_, limit) = measured.filter(|_| share.bytes < share.promised.wanted_bytes)?;
+        Some(limit.to_string())
+    }
+
+    /// Releases closed datasets until `needed` and what the remaining ones take beside the promises fit into `room`. Returns the
+    /// number of those released.
+    fn release_for(&self, needed: u64, room: u64, mut closed: Vec<&DatasetInfo>, promises: &Promises) -> usize {
         closed.sort_by_key(|info| info.last_use_unix_s);
-        let mut held: u64 = closed.iter().map(|info| info.disk_bytes).sum();
-        for info in closed {
+        let mut released = 0;
+        for at in 0..closed.len() {
+            let held = on_disk(&closed[at..], &mut promises.files.clone());
             if needed.saturating_add(held) <= room {
                 break;
             }
+            let info = closed[at];
             info!(dataset = info.name, snapshot = %info.snapshot, "closed dataset released from the cache to make room");
-            if let Err(error) = self.store.release(&info.snapshot) {
-                warn!(%error, "cannot release a closed dataset");
-                continue;
+            match self.store.release(&info.snapshot) {
+                Ok(_) => released += 1,
+                Err(error) => warn!(%error, "cannot release a closed dataset"),
             }
-            held -= info.disk_bytes;
         }
+        released
     }
 
-    fn bytes(&self, datasets: &[DatasetInfo]) -> Result<u64, NodeError> {
+    /// Bytes on the disk for all datasets, and what limits them.
+    fn bytes(&self, datasets: &[DatasetInfo]) -> std::io::Result<(u64, Limit)> {
         if let Some(bytes) = self.total_bytes {
-            return Ok(bytes);
+            return Ok((bytes, Limit::CacheSize));
         }
-        let disk = rustix::fs::statvfs(self.cache_dir).map_err(std::io::Error::from)?;
-        let held = disk_bytes_of(datasets);
-        let free = disk.f_bavail * disk.f_frsize + held;
-        Ok((free - free / LEAVE_FREE).min(self.disk_room(datasets)?))
+        let disk = rustix::fs::statvfs(self.cache_dir)?;
+        let free = disk.f_bavail * disk.f_frsize + self.held(datasets);
+        let (of_free, beside_kept) = (free - free / LEAVE_FREE, self.disk_room(datasets)?);
+        Ok(match beside_kept < of_free {
+            true => (beside_kept, Limit::KeepFree { percent: self.keep_free_percent }),
+            false => (of_free, Limit::Disk),
+        })
     }
 
     /// Bytes that all datasets together can take on this disk.
     fn disk_room(&self, datasets: &[DatasetInfo]) -> std::io::Result<u64> {
-        Ok(self.store.spare_bytes()?.saturating_add(disk_bytes_of(datasets)))
+        Ok(self.store.spare_bytes()?.saturating_add(self.held(datasets)))
+    }
+
+    /// Bytes that datasets take on the disk now, those included that were released and are being deleted.
+    fn held(&self, datasets: &[DatasetInfo]) -> u64 {
+        disk_bytes_of(datasets).saturating_add(self.store.dropped_bytes())
     }
 }
 
 /// Bytes that datasets take on the disk now.
 fn disk_bytes_of(datasets: &[DatasetInfo]) -> u64 {
-    datasets.iter().map(|info| info.disk_bytes).sum()
+    on_disk(&datasets.iter().collect::<Vec<_>>(), &mut HashSet::new())
+}
+
+/// Bytes that datasets take on the disk beside the files that were `seen`. A file that several of them have counts once.
+fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<u64>) -> u64 {
+    let unseen = |info: &&DatasetInfo| {
+        let known = info.shared.iter().filter(|file| !seen.insert(file.inode));
+        info.disk_bytes.saturating_sub(known.map(|file| file.bytes).sum())
+    };
+    datasets.iter().map(unseen).sum()
+}
+
+/// What datasets were promised, and what they have of it in common.
+struct Promises {
+    /// What they may take on the disk together. Blocks that one has taken over from another count once.
+    bytes: u64,
+    /// The files that several datasets have, by inode.
+    files: HashSet<u64>,
+}
+
+impl Promises {
+    /// Of those of the datasets that have one.
+    fn of<'a>(datasets: impl Iterator<Item = &'a DatasetInfo>) -> Self {
+        Self::of_all(datasets.filter(|info| is_promised(info)).collect())
+    }
+
+    /// What `others` were promised beyond what a dataset has in common with them, whichever of them took it over: what is left of
+    /// all promises without the dataset's own.
+    fn beside<'a>(own: Option<&'a DatasetInfo>, others: impl Iterator<Item = &'a DatasetInfo>) -> u64 {
+        let all = others.filter(|info| is_promised(info)).chain(own).collect();
+        Self::of_all(all).bytes.saturating_sub(own.map_or(0, promised_bytes))
+    }
+
+    fn of_all(mut promised: Vec<&DatasetInfo>) -> Self {
+        // Those that have taken over least come first: the others have it from them.
+        promised.sort_by_key(|info| info.adopted_disk_bytes);
+        let mut all = Self { bytes: 0, files: HashSet::new() };
+        for info in &promised {
+            let more = promised_bytes(info).saturating_sub(all.shared_with(info));
+            all.bytes = all.bytes.saturating_add(more);
+            all.files.extend(info.shared.iter().map(|file| file.inode));
+        }
+        all
+    }
+
+    /// What a dataset has taken over and shares with these.
+    fn shared_with(&self, info: &DatasetInfo) -> u64 {
+        let shared = info.shared.iter().filter(|file| self.files.contains(&file.inode));
+        shared.map(|file| file.bytes).sum::<u64>().min(info.adopted_disk_bytes)
+    }
+}
+
+/// True if nobody else gets the dataset's room.
+fn is_promised(info: &DatasetInfo) -> bool {
+    is_shown(info) || info.promised_disk_bytes > 0
 }
 
 /// True if the dataset is open, or must be because the keeper holds a connection that shows it.
-fn is_promised(info: &DatasetInfo) -> bool {
+fn is_shown(info: &DatasetInfo) -> bool {
     info.open.is_some() || info.connections.as_ref().is_some_and(|connections| !connections.is_empty())
 }
 
-/// Bytes on the disk that it was promised; if that was lost, what it takes.
+/// Bytes on the disk that it was promised; if that was lost, what it takes. Of a closed dataset a promise counts, and what it has
+/// cached beyond that.
 fn promised_bytes(info: &DatasetInfo) -> u64 {
-    info.reservation.map_or(info.disk_bytes, |reservation| reservation.disk_bytes)
+    let reserved = info.reservation.map_or(info.disk_bytes, |reservation| reservation.disk_bytes);
+    info.promised_disk_bytes.max(if is_shown(info) { reserved } else { reserved.min(info.disk_bytes) })
 }
 
 impl Claim<'_> {
@@ -250,17 +328,18 @@ impl Claim<'_> {
     }
 
     /// The promise to a dataset that was promised `kept` and got less than it wanted: more, if there is room by now for all that
-    /// it wanted or for another block at least.
+    /// it wanted or for another block at least. What was wanted stays: another user of the cache, which is offered later, may be
+    /// the one that wanted it. If there is none, the reservation follows what this node owns once that is known.
     fn grow(&self, kept: Reservation, free: u64) -> Reservation {
         let extent = Extent::of(self.manifest);
         let owned = self.owned_bytes.filter(|_| self.spec.cache_bytes.is_none());
-        let wanted = owned.unwrap_or(kept.wanted_bytes);
         if kept.wanted_bytes == 0 {
             // Of an earlier version, or found in the index alone.
             return extent.reservation(kept.bytes, self.wanted().max(kept.bytes));
         }
-        let bytes = wanted.min(extent.in_dataset(free));
-        let is_worth_it = bytes > kept.bytes && (bytes == wanted || bytes - kept.bytes >= BLOCK_BYTES);
+        let wanted = owned.unwrap_or(0).max(kept.wanted_bytes);
+        let bytes = owned.unwrap_or(wanted).min(extent.in_dataset(free));
+        let is_worth_it = bytes > kept.bytes && (bytes == owned.unwrap_or(wanted) || bytes - kept.bytes >= BLOCK_BYTES);
         if is_worth_it { extent.reservation(bytes, wanted) } else { Reservation { wanted_bytes: wanted, ..kept } }
     }
 
@@ -269,10 +348,9 @@ impl Claim<'_> {
         let wants_size =
             self.spec.cache_bytes.is_some() && ![has.promised.wanted_bytes, has.bytes].contains(&self.wanted());
         let wants_policy = self.spec.policy.is_some_and(|policy| policy != has.policy);
-        for (differs, what, has) in [
-            (wants_size, "cache size", format!("{} bytes", has.bytes)),
-            (wants_policy, "policy", has.policy.to_string()),
-        ] {
+        for (differs, what, has) in
+            [(wants_size, "cache size", shown_size(has.bytes)), (wants_policy, "policy", has.policy.to_string())]
+        {
             if differs && self.exactly {
                 return Err(NodeError::InUse { what, has });
             }

@@ -2,15 +2,17 @@
 //!
 //! The cast: [`Cluster`] is a node's view of its peers; [`Served`] is the peers' view of the node's open datasets.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use larder_dataset::{Placement, SnapshotId};
 use larder_peers::{
-    AskedDataset, BlockBytes, Blocks, Buffers, DatasetStats, Membership, Node as Member, NodeStats, PeerCounters,
-    PeerError, Peers, PeersConfig, ReadError, ReadRequest, Security, Server, ServerConfig, Token,
+    AskedDataset, BlockBytes, Blocks, Buffers, DatasetStats, Membership, Node as Member, NodeStats, OtherSnapshot,
+    PeerCounters, PeerError, Peers, PeersConfig, ReadError, ReadRequest, Security, Server, ServerConfig, Token,
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +22,9 @@ use super::error::NodeError;
 use super::open::{OpenDatasets, PeerAccess};
 use crate::sharing::Sharing;
 
+/// How often peers that refuse datasets are asked what they share instead, at most.
+const OTHERS_EVERY: Duration = Duration::from_secs(2);
+
 /// How a node shares its cache with its peers.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
@@ -27,6 +32,8 @@ pub struct PeerConfig {
     pub name: String,
     /// The address at which peers reach its cache; `None`: it reads from them and serves none.
     pub listen: Option<SocketAddr>,
+    /// Connections accepted from one address, at most.
+    pub connections_each_most: usize,
     /// The members, kept current by its creator.
     pub membership: Membership,
     /// How peers authenticate each other.
@@ -65,13 +72,14 @@ impl Cluster {
     }
 
     /// Counters and gauges, by their names in the table of metrics. `ListNodes` reports more.
-    pub(super) fn values(&self) -> [(&'static str, u64); 8] {
+    pub(super) fn values(&self) -> [(&'static str, u64); 9] {
         let counters = &*self.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("daemon_peer_reads_total", read(&counters.reads)),
             ("daemon_peer_read_bytes_total", read(&counters.read_bytes)),
             ("daemon_peer_failures_total", read(&counters.went_down)),
+            ("daemon_peer_hedges_held_back_total", read(&counters.hedges_held_back)),
             ("daemon_peer_served_bytes_total", read(&counters.served_bytes)),
             ("daemon_peer_denied_total", counters.refused.of(&ReadError::Denied)),
             ("daemon_peer_not_let_in_total", read(&counters.not_let_in)),
@@ -105,8 +113,9 @@ impl Cluster {
         let listener =
             TcpListener::bind(listen).await.with_context(|| format!("listen at {listen} (--peer-listen)"))?;
         info!(node = self.config.name, address = %listen, "serving peers");
+        let connections_each_most = self.config.connections_each_most;
         let server = Server::new(
-            ServerConfig::new(&self.config.name),
+            ServerConfig { connections_each_most, ..ServerConfig::new(&self.config.name) },
             self.config.security.clone(),
             Arc::new(Served { open, buffers: Arc::default() }),
             Arc::clone(&self.counters),
@@ -116,8 +125,36 @@ impl Cluster {
     }
 
     /// The blocks of a snapshot, distributed over the members by `placement`.
-    pub(super) fn sharing(&self, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Arc<Sharing> {
-        Arc::new(Sharing::new(Arc::clone(&self.peers), snapshot, placement, token))
+    pub(super) fn sharing(&self, snapshot: SnapshotId, placement: Placement, token: Option<Token>) -> Sharing {
+        Sharing::new(Arc::clone(&self.peers), snapshot, placement, token)
+    }
+
+    /// Learns which peers share other snapshots of the origins of `open` datasets, whenever a peer has refused one, until cancelled.
+    pub(super) async fn follow_others(&self, open: &OpenDatasets, stopping: CancellationToken) {
+        let follow = async {
+            loop {
+                self.peers.refusals_changed().await;
+                for dataset in open.all() {
+                    let Some(sharing) = dataset.sharing() else { continue };
+                    sharing.others().heard(dataset.name(), self.others(sharing.asked()).await);
+                }
+                // A dataset that is mounted on one node after the other is refused by those that are yet to mount it.
+                tokio::time::sleep(OTHERS_EVERY).await;
+            }
+        };
+        stopping.run_until_cancelled(follow).await;
+    }
+
+    /// What the peers share that refuse a dataset, as far as it is of the same origin.
+    async fn others(&self, asked: AskedDataset) -> BTreeMap<String, OtherSnapshot> {
+        let mut others = BTreeMap::new();
+        for peer in self.peers.refusers(asked.snapshot) {
+            // A peer that does not answer is bypassed and heard of as such.
+            if let Ok(stats) = self.peers.stats(&peer, std::slice::from_ref(&asked)).await {
+                others.extend(stats.others.first().map(|other| (peer, *other)));
+            }
+        }
+        others
     }
 
     /// What each member has cached of the datasets that this node shares. All are asked at once: several that do not answer cost
@@ -133,6 +170,7 @@ impl Cluster {
                 let own = (member.name == peers.own_name()).then(|| NodeStats {
                     datasets: own.cached(),
                     counters: self.counters.values().into_iter().collect(),
+                    others: Vec::new(),
                 });
                 tokio::spawn(async move {
                     let stats = match own {
@@ -167,11 +205,15 @@ impl Blocks for Served {
             PeerAccess::Denied => return Err(ReadError::Denied),
             PeerAccess::NotShared => return Err(ReadError::UnknownDataset),
         };
-        dataset.read_for_peer(request.range, request.forwarded, &self.buffers).await
+        dataset.read_for_peer(request, &self.buffers).await
     }
 
     fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats> {
         self.open.cached_for_peer(asked)
+    }
+
+    fn others(&self, asked: &[AskedDataset]) -> Vec<OtherSnapshot> {
+        asked.iter().filter_map(|asked| self.open.other_for_peer(asked)).collect()
     }
 
     fn name(&self, snapshot: SnapshotId) -> Option<String> {

@@ -5,33 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use larder_dataset::ManifestError;
+use larder_dataset::size::{exact_bytes, show_bytes};
 use larder_import::{ImportError, ListError, PublishError};
 use larder_origin::OriginError;
 use larder_store::StoreError;
 
 use crate::dataset::OpenError;
+pub use crate::error_kind::ErrorKind;
 use crate::source::SourceError;
-
-/// What a caller can do about an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// The request is wrong: correct it.
-    Invalid,
-    /// The request names something that does not exist.
-    NotFound,
-    /// The credentials do not allow it.
-    Denied,
-    /// The request conflicts with the present state: change one of the two.
-    Precondition,
-    /// The cache is promised to other datasets.
-    NoRoom,
-    /// Stored data is damaged.
-    DataLoss,
-    /// It may succeed later.
-    Unavailable,
-    /// The log tells more.
-    Internal,
-}
 
 /// The reason that a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +49,8 @@ pub enum NodeError {
     NoPeers,
     /// The cache is promised to other datasets.
     #[error(
-        "the cache has no room for {wanted} bytes: {free} of {budget} are not promised to other datasets; request less with --cache-size, or restart larderd with a larger --cache-size"
+        "--cache-size: the dataset would take {} of the disk (up to 5 KiB a file more than its bytes), and of the {} of larderd's own --cache-size only {} are not promised to other datasets: request less, or restart larderd with a larger --cache-size",
+        show_bytes(*.wanted), show_bytes(*.budget), show_bytes(*.free)
     )]
     NoRoom {
         /// Bytes requested.
@@ -126,6 +108,11 @@ impl NodeError {
     }
 }
 
+/// A size as a flag takes it, and as a person reads it.
+pub(super) fn shown_size(bytes: u64) -> String {
+    format!("{} ({})", exact_bytes(bytes), show_bytes(bytes))
+}
+
 fn of_source(error: &SourceError) -> ErrorKind {
     match error {
         SourceError::Invalid { .. } => ErrorKind::Invalid,
@@ -138,10 +125,13 @@ fn of_source(error: &SourceError) -> ErrorKind {
         },
         SourceError::Import { source, .. } => match source {
             ImportError::List(ListError::Origin { source, .. }) => of_origin(source),
-            ImportError::List(ListError::Odd { .. }) | ImportError::Build(_) => ErrorKind::Precondition,
+            ImportError::List(ListError::Odd { .. } | ListError::Changed { .. }) | ImportError::Build(_) => {
+                ErrorKind::Precondition
+            }
             // Another process is listing the origin, or the disk is full.
-            ImportError::Journal(_) => ErrorKind::Unavailable,
+            ImportError::Journal(_) | ImportError::Disk { .. } => ErrorKind::Unavailable,
         },
+        SourceError::Told { kind, .. } => *kind,
         SourceError::ManifestFile(_) | SourceError::Manifest { .. } => ErrorKind::DataLoss,
         SourceError::Home(_) => ErrorKind::Internal,
     }

@@ -2,16 +2,17 @@
 //!
 //! The cast: [`Finder`] looks datasets up; [`Found`] is one that can be opened. Requests with the same source and credentials
 //! share one look-up, which runs in a task of its own: a caller that stops waiting loses nothing, and many pods that start
-//! together list the origin once.
+//! together list the origin once. A listing that ended while nobody waited is for the next caller, for whom the origin would
+//! otherwise be listed again; whether that caller may read the data is checked anew.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use larder_dataset::{DatasetSpec, SnapshotId};
+use larder_dataset::{Chain, DatasetSpec, Refresh, SnapshotId};
 use larder_import::Progress;
 use larder_origin::{Origin, OriginConfig, OriginUrl};
 use tokio::runtime::Handle;
@@ -20,15 +21,19 @@ use tracing::{info, warn};
 
 use super::error::NodeError;
 use crate::home::Home;
-use crate::manifest_file::{MappedManifest, open_manifest};
+use crate::importing::Importer;
+use crate::kept_listing::age_of;
+use crate::kept_manifests::{KeptManifests, MOUNTS};
+use crate::manifest_file::{MappedManifest, open_manifest, order_of};
+use crate::renewal::renewal;
 use crate::request::{Credentials, DatasetRequest};
 use crate::source::{ResolvedSource, SourceError, check_access, open_source, resolve, short_hash};
 
 /// The longest time that a caller may wait.
 const WAIT_MOST: Duration = Duration::from_secs(60);
 
-/// The folder of the manifests that were found for mounts.
-const MOUNTS: &str = "mounts";
+/// How long a listing for which nobody waited is new enough for the next caller. The kubelet tries again within two minutes.
+const UNHEARD_MOST: Duration = Duration::from_secs(300);
 
 /// A dataset that can be opened.
 #[derive(Clone, Debug)]
@@ -39,6 +44,12 @@ pub struct Found {
     pub manifest: Arc<MappedManifest>,
     /// Its origin.
     pub origin: Arc<dyn Origin>,
+    /// Why its listing could not be renewed when that was last tried.
+    pub refresh_failed: Option<String>,
+    /// The list of what is warmed first, if there is such a file.
+    pub order: PathBuf,
+    /// What renews its listing, in words.
+    pub renewal: String,
 }
 
 /// How far a look-up came while its caller waited.
@@ -57,18 +68,28 @@ pub enum Prepared {
 #[derive(Debug)]
 pub(super) struct Finder {
     home: Home,
+    /// The manifests of what was found.
+    kept: KeptManifests,
     /// The settings for origins, where a request has none of its own.
     origin: OriginConfig,
+    importer: Importer,
     runtime: Handle,
     look_ups: Arc<LookUps>,
 }
 
-/// The look-ups in flight.
+/// The look-ups of a node.
 #[derive(Default)]
-struct LookUps(Mutex<HashMap<LookUpKey, LookUp>>);
+struct LookUps(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    in_flight: HashMap<LookUpKey, LookUp>,
+    /// When the origins were listed that no caller has heard of yet.
+    unheard: HashMap<LookUpKey, Instant>,
+}
 
 impl LookUps {
-    fn lock(&self) -> MutexGuard<'_, HashMap<LookUpKey, LookUp>> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,7 +97,7 @@ impl LookUps {
 impl fmt::Debug for LookUps {
     /// Shows their number only: keys contain credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LookUps").field(&self.lock().len()).finish()
+        f.debug_tuple("LookUps").field(&self.lock().in_flight.len()).finish()
     }
 }
 
@@ -103,6 +124,10 @@ impl Progress for FilesListed {
     fn listed(&self, files: u64, _bytes: u64, _prefixes_done: u64, _prefixes_known: u64) {
         self.0.store(files, Ordering::Relaxed);
     }
+
+    fn noted(&self, what: &str) {
+        warn!("{what}");
+    }
 }
 
 impl LookUpKey {
@@ -118,13 +143,33 @@ impl LookUpKey {
 /// request; the node's own endpoint is the same for all datasets and not part of a name.
 fn dataset_id(manifest: &MappedManifest, spec: &DatasetSpec, config: OriginConfig) -> Result<String, NodeError> {
     let (_, url) = manifest.name_and_origin()?;
-    let place = OriginConfig { endpoint: spec.endpoint.clone(), ..config }.place(url);
-    Ok(short_hash(&[&manifest.snapshot().to_string(), &place]))
+    Ok(id_of(&manifest.snapshot(), &place_of(url, spec, config)))
+}
+
+/// The server and account that a URL is read from.
+fn place_of(url: &str, spec: &DatasetSpec, config: OriginConfig) -> String {
+    OriginConfig { endpoint: spec.endpoint.clone(), ..config }.place(url)
+}
+
+fn id_of(snapshot: &SnapshotId, place: &str) -> String {
+    short_hash(&[&snapshot.to_string(), place])
 }
 
 impl Finder {
-    pub(super) fn new(home: Home, origin: OriginConfig, runtime: Handle) -> Self {
-        Self { home, origin, runtime, look_ups: Arc::default() }
+    pub(super) fn new(
+        home: Home,
+        cache_dir: PathBuf,
+        origin: OriginConfig,
+        importer: Importer,
+        runtime: Handle,
+    ) -> Self {
+        let kept = KeptManifests::new(home.clone(), cache_dir);
+        Self { home, kept, origin, importer, runtime, look_ups: Arc::default() }
+    }
+
+    /// The manifests of what was found.
+    pub(super) fn kept(&self) -> &KeptManifests {
+        &self.kept
     }
 
     /// The settings for the origin of a request.
@@ -143,6 +188,12 @@ impl Finder {
         Ok(larder_origin::open(&url, &self.origin_config(request)).map_err(SourceError::Origin)?)
     }
 
+    /// A hash of the URL, the server and the account of a dataset's origin.
+    pub(super) fn origin_hash(&self, manifest: &MappedManifest, request: &DatasetRequest) -> Result<String, NodeError> {
+        let (_, url) = manifest.name_and_origin()?;
+        Ok(short_hash(&[url.trim_end_matches('/'), &place_of(url, &request.spec, self.origin_config(request))]))
+    }
+
     /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; the look-up continues after that.
     /// Cancel-safe.
     pub(super) async fn prepare(
@@ -151,17 +202,21 @@ impl Finder {
         wait: Duration,
     ) -> Result<Prepared, NodeError> {
         let mut look_up = self.look_up(request);
-        let finished = tokio::time::timeout(wait.min(WAIT_MOST), look_up.outcome.wait_for(Option::is_some)).await;
+        let ended = look_up.outcome.wait_for(Option::is_some);
+        let finished = tokio::time::timeout(wait.min(WAIT_MOST), ended).await.map(|ended| ended.map(|it| it.clone()));
         let outcome = match finished {
             Err(_) => {
                 return Ok(Prepared::Importing { files_listed: look_up.progress.0.load(Ordering::Relaxed) });
             }
-            Ok(Ok(outcome)) => outcome.clone(),
+            Ok(Ok(outcome)) => outcome,
             // The task panicked and took its sender along.
             Ok(Err(_)) => None,
         };
         match outcome {
-            Some(Ok(found)) => Ok(Prepared::Ready(found)),
+            Some(Ok(found)) => {
+                self.look_ups.lock().unheard.remove(&LookUpKey::of(request));
+                Ok(Prepared::Ready(found))
+            }
             Some(Err(error)) => Err(NodeError::Shared(error)),
             None => Err(NodeError::LookUpPanicked),
         }
@@ -171,49 +226,71 @@ impl Finder {
     fn look_up(self: &Arc<Self>, request: &DatasetRequest) -> LookUp {
         let key = LookUpKey::of(request);
         let mut look_ups = self.look_ups.lock();
-        if let Some(look_up) = look_ups.get(&key) {
+        look_ups.unheard.retain(|_, listed| listed.elapsed() < UNHEARD_MOST);
+        if let Some(look_up) = look_ups.in_flight.get(&key) {
             return look_up.clone();
         }
+        let refresh = match look_ups.unheard.contains_key(&key) {
+            true => Refresh::Never,
+            false => request.spec.refresh.unwrap_or_default(),
+        };
         let (sender, outcome) = watch::channel(None);
         let look_up = LookUp { progress: Arc::default(), outcome };
-        look_ups.insert(key.clone(), look_up.clone());
-        let in_flight = InFlight { look_ups: Arc::clone(&self.look_ups), key };
+        look_ups.in_flight.insert(key.clone(), look_up.clone());
+        let in_flight = InFlight { look_ups: Arc::clone(&self.look_ups), key, outcome: sender, ended: false };
         let (finder, request, progress) = (Arc::clone(self), request.clone(), Arc::clone(&look_up.progress));
         self.runtime.spawn(async move {
             let in_flight = in_flight;
-            let found = finder.find_readable(&request, &*progress).await;
-            sender.send_replace(Some(found.map_err(Arc::new)));
-            // Later callers start a look-up of their own.
-            drop(in_flight);
+            let listed = || in_flight.listed();
+            let found = finder.find_readable(&request, refresh, &*progress, listed).await;
+            in_flight.end(found);
         });
         look_up
     }
 
-    async fn find_readable(&self, request: &DatasetRequest, progress: &dyn Progress) -> Result<Found, NodeError> {
+    /// Finds a dataset whose credentials may read it. Calls `listed` once its origin was listed.
+    async fn find_readable(
+        &self,
+        request: &DatasetRequest,
+        refresh: Refresh,
+        progress: &dyn Progress,
+        listed: impl FnOnce() + Send,
+    ) -> Result<Found, NodeError> {
         let spec = &request.spec;
         let config = self.origin_config(request);
-        let source = resolve(&spec.source, &config, &self.home, progress).await?;
+        let source = resolve(&spec.source, &config, &self.home, refresh, &self.importer, progress).await?;
+        if source.listed {
+            listed();
+        }
         check_access(&source).await?;
         if !source.skipped.is_empty() {
-            warn!(source = spec.source, keys = source.skipped.len(), "keys that cannot be file names are skipped");
+            warn!(
+                source = spec.source,
+                keys = source.skipped.values().sum::<u64>(),
+                "keys that cannot be file names are skipped"
+            );
         }
         let snapshot = source.manifest.snapshot();
         if let Some(wanted) = spec.snapshot.filter(|wanted| *wanted != snapshot) {
             return Err(NodeError::Snapshot { wanted: wanted.to_string(), found: snapshot.to_string() });
         }
         let id = dataset_id(&source.manifest, spec, config)?;
-        self.keep_manifest(&id, &source)?;
-        info!(mount = id, source = spec.source, %snapshot, "dataset found");
-        Ok(Found { id, manifest: source.manifest, origin: source.origin })
+        self.keep(&id, &source).await?;
+        Ok(self.found(id, source, request))
     }
 
     /// Finds a dataset for a caller that has resolved it already and may read its manifest.
     pub(super) async fn find(&self, request: &DatasetRequest) -> Result<Found, NodeError> {
         let spec = &request.spec;
         let config = self.origin_config(request);
-        let source = resolve(&spec.source, &config, &self.home, &larder_import::Silent).await?;
+        let refresh = spec.refresh.unwrap_or_default();
+        let source =
+            resolve(&spec.source, &config, &self.home, refresh, &self.importer, &larder_import::Silent).await?;
         let id = dataset_id(&source.manifest, spec, config)?;
-        Ok(Found { id, manifest: source.manifest, origin: source.origin })
+        if let Err(error) = self.keep(&id, &source).await {
+            warn!(mount = id, %error, "cannot keep the manifest: the next snapshot will take over no blocks of this one");
+        }
+        Ok(self.found(id, source, request))
     }
 
     /// Finds the dataset that was served under `id` before. Sends no request to the origin: cached files can be served while it
@@ -224,59 +301,100 @@ impl Finder {
         }
         let spec = &request.spec;
         let config = self.origin_config(request);
-        let (source, lost) = match open_source(self.kept_manifest(id)?, &config) {
-            Ok(source) => (source, false),
-            // The folder of manifests was lost.
-            Err(_) => (resolve(&spec.source, &config, &self.home, &larder_import::Silent).await?, true),
-        };
-        let found = dataset_id(&source.manifest, spec, config)?;
-        if found != id {
+        let is_this =
+            |source: &ResolvedSource| dataset_id(&source.manifest, spec, config.clone()).map(|found| found == id);
+        if let Ok(source) = open_source(self.kept.path(id)?, &config)
+            && matches!(is_this(&source), Ok(true))
+        {
+            return Ok(self.found(id.to_owned(), source, request));
+        }
+        // The folder of manifests was lost, or shows another snapshot.
+        let resolving =
+            resolve(&spec.source, &config, &self.home, Refresh::Never, &self.importer, &larder_import::Silent);
+        let source = resolving.await?;
+        if !is_this(&source)? {
             let found = source.manifest.snapshot().to_string();
             return Err(NodeError::Snapshot { wanted: format!("that of mount {id}"), found });
         }
-        if lost && let Err(error) = self.keep_manifest(id, &source) {
+        if let Err(error) = self.keep(id, &source).await {
             warn!(mount = id, %error, "cannot keep the manifest for the next start");
         }
-        Ok(Found { id: found, manifest: source.manifest, origin: source.origin })
+        Ok(self.found(id.to_owned(), source, request))
     }
 
-    fn kept_manifest(&self, id: &str) -> std::io::Result<PathBuf> {
-        Ok(self.home.sub_folder(MOUNTS)?.join(format!("{id}.manifest")))
+    /// Keeps a manifest for the next process and the next snapshot.
+    async fn keep(&self, id: &str, source: &ResolvedSource) -> std::io::Result<()> {
+        let (kept, id, source) = (self.kept.clone(), id.to_owned(), source.clone());
+        tokio::task::spawn_blocking(move || kept.keep(&id, &source)).await.map_err(std::io::Error::other)?
     }
 
-    /// The mounts whose manifests were kept, and their snapshots. Blocks on the disk.
-    pub(super) fn kept_manifests(&self) -> Vec<(String, SnapshotId)> {
-        let folder = self.home.sub_folder(MOUNTS).and_then(std::fs::read_dir);
-        let kept = folder.into_iter().flatten().flatten().filter_map(|entry| {
-            let path = entry.path();
-            let id = path.file_name()?.to_str()?.strip_suffix(".manifest")?.to_owned();
-            Some((id, open_manifest(&path).ok()?.snapshot()))
-        });
-        kept.collect()
+    /// A dataset that was found, with a word in the log about its age.
+    fn found(&self, id: String, source: ResolvedSource, request: &DatasetRequest) -> Found {
+        let ResolvedSource { path, manifest, origin, refresh_failed, .. } = source;
+        let (snapshot, listed_seconds_ago) = (manifest.snapshot(), age_of(manifest.created_ns()).as_secs());
+        info!(mount = id, source = request.spec.source, %snapshot, listed_seconds_ago, "dataset found");
+        if let Some(why) = &refresh_failed {
+            warn!(mount = id, why, "an old listing is served, which could not be renewed");
+        }
+        let (mounts, config) = (self.home.dir().join(MOUNTS), self.origin_config(request));
+        let renewal = renewal(&path, &mounts, &manifest, &config, &self.home);
+        Found { id, manifest, origin, refresh_failed, order: order_of(&path), renewal }
     }
 
-    /// Keeps the manifest under the dataset's id too: the next snapshot will replace the one under its URL's hash.
-    fn keep_manifest(&self, id: &str, source: &ResolvedSource) -> std::io::Result<()> {
-        let kept = self.kept_manifest(id)?;
-        let fresh = kept.with_extension(format!("new-{:?}", std::thread::current().id()));
-        let _ = std::fs::remove_file(&fresh);
-        // A manifest that was named by a path on another disk is copied.
-        std::fs::hard_link(&source.path, &fresh).or_else(|_| std::fs::copy(&source.path, &fresh).map(|_| ()))?;
-        std::fs::rename(&fresh, &kept)?;
-        // If both names are links to one file, the rename does nothing and leaves the second.
-        let _ = std::fs::remove_file(&fresh);
-        Ok(())
+    /// The manifests of those of these snapshots that were found for the same URL, server and account as `manifest`. Blocks on the
+    /// disk.
+    pub(super) fn earlier(
+        &self,
+        manifest: &MappedManifest,
+        request: &DatasetRequest,
+        snapshots: impl Iterator<Item = SnapshotId>,
+    ) -> Vec<Arc<MappedManifest>> {
+        let Ok((_, url)) = manifest.name_and_origin() else { return Vec::new() };
+        let place = place_of(url, &request.spec, self.origin_config(request));
+        let of_this_origin = |snapshot| {
+            let kept = self.kept.path(&id_of(&snapshot, &place)).ok().filter(|path| path.exists())?;
+            let earlier = open_manifest(&kept).inspect_err(|error| {
+                warn!(error = %Chain(error), "the manifest of an earlier snapshot cannot be used: its blocks are fetched again");
+            });
+            let earlier = earlier.ok().filter(|earlier| earlier.snapshot() == snapshot)?;
+            earlier.name_and_origin().is_ok_and(|(_, other)| other == url).then(|| Arc::new(earlier))
+        };
+        snapshots.filter_map(of_this_origin).collect()
     }
 }
 
-/// Removes a look-up from the table, however it ends.
+/// A look-up in the table, from which it is removed however it ends.
 struct InFlight {
     look_ups: Arc<LookUps>,
     key: LookUpKey,
+    outcome: watch::Sender<Option<Result<Found, Arc<NodeError>>>>,
+    ended: bool,
+}
+
+impl InFlight {
+    /// Notes that the origin was listed, for the first caller that hears of it.
+    fn listed(&self) {
+        // Who accepts any listing needs no new one.
+        if self.key.spec.refresh.is_some_and(|refresh| refresh != Refresh::Never) {
+            self.look_ups.lock().unheard.insert(self.key.clone(), Instant::now());
+        }
+    }
+
+    /// Tells the outcome to those who wait.
+    fn end(mut self, found: Result<Found, NodeError>) {
+        self.look_ups.lock().in_flight.remove(&self.key);
+        self.outcome.send_replace(Some(found.map_err(Arc::new)));
+        self.ended = true;
+    }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.look_ups.lock().remove(&self.key);
+        if !self.ended {
+            self.look_ups.lock().in_flight.remove(&self.key);
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::{Placement, SnapshotId};
 use larder_origin::Origin;
-use larder_peers::{AskedDataset, DatasetStats, Token};
+use larder_peers::{AskedDataset, DatasetStats, OtherSnapshot, Token};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::warn;
 
-use super::error::NodeError;
+use super::error::{NodeError, shown_size};
 use crate::dataset::Dataset;
 use crate::request::DatasetRequest;
 use crate::sharing::Sharing;
@@ -31,6 +31,8 @@ pub(super) struct OpenDatasets {
     table: Mutex<Table>,
     /// How many datasets without users are still writing to the store.
     draining: watch::Sender<usize>,
+    /// See [`Self::follow_again`].
+    follow_again: Notify,
     runtime: Handle,
 }
 
@@ -62,7 +64,12 @@ pub enum User {
 
 impl OpenDatasets {
     pub(super) fn new(runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { table: Mutex::default(), draining: watch::Sender::new(0), runtime })
+        Arc::new(Self {
+            table: Mutex::default(),
+            draining: watch::Sender::new(0),
+            follow_again: Notify::new(),
+            runtime,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -77,6 +84,11 @@ impl OpenDatasets {
         entry.connections += usize::from(user == User::Connection);
         let dataset = Some(Arc::clone(&entry.dataset));
         Some(OpenDataset { id: id.to_owned(), user, dataset, table: Arc::clone(self) })
+    }
+
+    /// True if a dataset has users.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.lock().open.iter().any(|entry| entry.id == id)
     }
 
     /// Adds a dataset, with its first user.
@@ -125,6 +137,16 @@ impl OpenDatasets {
         self.draining.subscribe()
     }
 
+    /// Has reservations follow the list of nodes though it is the same: one may follow that could not before.
+    pub(super) fn follow_again(&self) {
+        self.follow_again.notify_one();
+    }
+
+    /// Waits for [`Self::follow_again`]. Cancel-safe.
+    pub(super) async fn is_to_follow_again(&self) {
+        self.follow_again.notified().await;
+    }
+
     /// The datasets that have users.
     pub(super) fn all(&self) -> Vec<Arc<Dataset>> {
         self.lock().open.iter().map(|entry| Arc::clone(&entry.dataset)).collect()
@@ -161,6 +183,20 @@ impl OpenDatasets {
             asked.iter().any(|asked| asked.snapshot == snapshot && sharing.admits(asked.token.as_ref()))
         };
         each_once(self.all().iter().filter(|dataset| may_read(dataset)).map(|dataset| cached_of(dataset)))
+    }
+
+    /// What this node shares, instead of the dataset that a peer asks about, of the same origin and under the same token: the newest.
+    pub(super) fn other_for_peer(&self, asked: &AskedDataset) -> Option<OtherSnapshot> {
+        let is_of_origin = |dataset: &Arc<Dataset>| {
+            let Some(sharing) = dataset.sharing() else { return false };
+            !sharing.origin().is_empty() && sharing.origin() == asked.origin && sharing.admits(asked.token.as_ref())
+        };
+        let all = self.all();
+        let found = all.iter().filter(|dataset| is_of_origin(dataset)).map(|dataset| dataset.manifest());
+        let newest = found.max_by_key(|manifest| manifest.created_ns())?;
+        let shares_asked = all.iter().any(|it| it.manifest().snapshot() == asked.snapshot && is_of_origin(it));
+        let (snapshot, listed_ns) = (newest.snapshot(), newest.created_ns());
+        (!shares_asked).then_some(OtherSnapshot { asked: asked.snapshot, snapshot, listed_ns })
     }
 
     /// The datasets that this node shares, as it asks its peers for them.
@@ -229,7 +265,7 @@ struct Drained {
 
 impl Drop for Drained {
     fn drop(&mut self) {
-        let mut removed = None;
+        let (mut removed, mut is_parted) = (None, false);
         if let Some(dataset) = self.dataset.take() {
             let mut table = self.datasets.lock();
             let at = table.draining.iter().position(|other| Arc::ptr_eq(other, &dataset));
@@ -237,9 +273,15 @@ impl Drop for Drained {
             for (name, value) in dataset.counters().totals() {
                 *table.closed.entry(name).or_default() += value;
             }
+            let snapshot = dataset.manifest().snapshot();
+            is_parted = table.open.iter().any(|entry| entry.dataset.manifest().snapshot() == snapshot);
         }
         // Closed before it counts as drained: a caller that waits for that may open it again.
         drop(removed);
+        if is_parted {
+            // The others have the cache for themselves.
+            self.datasets.follow_again();
+        }
         self.datasets.draining.send_modify(|count| *count -= 1);
     }
 }
@@ -317,7 +359,7 @@ fn other_settings(open: &Dataset, request: &DatasetRequest) -> Vec<(&'static str
     let all = open.manifest().totals().bytes;
     let sizes = [usage.capacity_bytes, usage.wanted_bytes].map(|bytes| bytes.min(all));
     if spec.cache_bytes.is_some_and(|bytes| !sizes.contains(&bytes.min(all))) {
-        others.push(("cache size", format!("{} bytes", usage.capacity_bytes)));
+        others.push(("cache size", shown_size(usage.capacity_bytes)));
     }
     others
 }

@@ -1,3 +1,5 @@
+mod members;
+
 use larder_dataset::{DatasetSpec, SnapshotId};
 use larder_peers::{AskedDataset, Security};
 use tempfile::TempDir;
@@ -7,41 +9,76 @@ use super::open::{PeerAccess, User};
 use super::*;
 use crate::request::Credentials;
 
+/// Nodes of which none answers but this one.
+fn list(names: &[&str]) -> Arc<Vec<larder_peers::Node>> {
+    let node = |(&name, port): (&&str, u16)| larder_peers::Node {
+        name: name.to_owned(),
+        address: ([127, 0, 0, 1], port).into(),
+        weight: 1,
+        zone: String::new(),
+    };
+    Arc::new(names.iter().zip(1..).map(node).collect())
+}
+
 /// A node with peers.
 struct World {
     folder: TempDir,
     node: Arc<Node>,
-    /// Keeps the membership.
-    _members: channel::Sender<Arc<Vec<larder_peers::Node>>>,
+    members: channel::Sender<Arc<Vec<larder_peers::Node>>>,
 }
 
 impl World {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (members, membership) = channel::channel(Arc::default());
+        Self::with_own_token(None)
+    }
+
+    fn with_own_token(token: Option<&str>) -> Self {
+        Self::at(tempfile::tempdir().unwrap(), &[], token)
+    }
+
+    /// The node `n`, which knows these nodes from its start.
+    fn at(folder: TempDir, names: &[&str], token: Option<&str>) -> Self {
+        let env = token.map(|token| (PEER_TOKEN, token)).into_iter().collect();
+        let (members, membership) = channel::channel(list(names));
         let node = Node::open(NodeConfig {
             cache_dir: folder.path().join("store"),
             cache_bytes: Some(1 << 20),
             keep_free_percent: 0,
             home: Home::new(folder.path().join("home")),
-            origin: OriginConfig::default(),
-            peers: Some(PeerConfig { name: "n".to_owned(), listen: None, membership, security: Security::Plaintext }),
+            origin: OriginConfig { env, ..OriginConfig::default() },
+            importer: Importer::Here,
+            peers: Some(PeerConfig {
+                name: "n".to_owned(),
+                listen: None,
+                connections_each_most: 256,
+                membership,
+                security: Security::Plaintext,
+            }),
             socket: None,
         });
-        Self { folder, node: node.unwrap(), _members: members }
+        Self { folder, node: node.unwrap(), members }
     }
 
     /// Opens the dataset in the folder `name`, which has one file.
     async fn open(&self, name: &str, placement: Placement, token: Option<&str>) -> OpenDataset {
-        let data = self.folder.path().join(name);
-        std::fs::create_dir_all(&data).unwrap();
-        std::fs::write(data.join("file"), name).unwrap();
-        let source = format!("file://{}", data.display());
-        let credentials = token.map(|token| Credentials::from_iter([(PEER_TOKEN.to_owned(), token.to_owned())]));
-        let spec = DatasetSpec { placement: Some(placement), ..DatasetSpec::new(source) };
-        let request = DatasetRequest { spec, credentials, ..DatasetRequest::default() };
+        let request = self.request(name, placement, token);
         let found = self.node.find(&request).await.unwrap();
         self.node.open_dataset(found, &request, User::Mount).await.unwrap()
+    }
+
+    fn request(&self, name: &str, placement: Placement, token: Option<&str>) -> DatasetRequest {
+        let source = self.make(name, &[("file", name.as_bytes())]);
+        let credentials = token.map(|token| Credentials::from_iter([(PEER_TOKEN.to_owned(), token.to_owned())]));
+        let spec = DatasetSpec { placement: Some(placement), ..DatasetSpec::new(source) };
+        DatasetRequest { spec, credentials, ..DatasetRequest::default() }
+    }
+
+    /// Makes the folder `name` with these files; returns its URL.
+    fn make(&self, name: &str, files: &[(&str, &[u8])]) -> String {
+        let data = self.folder.path().join(name);
+        std::fs::create_dir_all(&data).unwrap();
+        files.iter().for_each(|(file, bytes)| std::fs::write(data.join(file), bytes).unwrap());
+        format!("file://{}", data.display())
     }
 
     fn is_served(&self, snapshot: SnapshotId, token: Option<&str>) -> bool {
@@ -52,7 +89,8 @@ impl World {
     /// The snapshots that a peer is told about that asks for all of these with one token.
     fn told(&self, snapshots: &[SnapshotId], token: Option<&str>) -> Vec<SnapshotId> {
         let token = token.map(|token| Token::new(token).unwrap());
-        let asked: Vec<_> = snapshots.iter().map(|&snapshot| AskedDataset { snapshot, token: token.clone() }).collect();
+        let asked = |&snapshot| AskedDataset { snapshot, token: token.clone(), origin: String::new() };
+        let asked: Vec<_> = snapshots.iter().map(asked).collect();
         self.node.open.cached_for_peer(&asked).into_iter().map(|cached| cached.snapshot).collect()
     }
 }
@@ -103,4 +141,47 @@ async fn a_snapshot_that_is_open_twice_is_served_as_the_one_that_is_shared() {
     drop((served, shared));
     assert!(!world.is_served(snapshot, Some("one")) && !world.is_served(snapshot, None), "what is left is local");
     assert!(matches!(world.node.open.for_peer(snapshot, None), PeerAccess::NotShared), "as if it were not there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_token_of_a_volume_goes_with_its_credentials() {
+    for own in [None, Some("own")] {
+        let world = World::with_own_token(own);
+        let first = world.open("first", Placement::Partitioned, Some("one")).await;
+        let second = world.open("second", Placement::Partitioned, Some("one")).await;
+        // Of a volume without a token, the node's own counts.
+        for (given, counts) in [(Some("one"), Some("one")), (None, own), (Some("two"), Some("two")), (None, own)] {
+            world.node.renew(first.id(), &world.request("first", Placement::Partitioned, given)).unwrap();
+            for token in [None, Some("own"), Some("one"), Some("two")] {
+                let served = [&first, &second].map(|open| world.is_served(open.manifest().snapshot(), token));
+                assert_eq!(served, [token == counts, token == Some("one")], "{own:?}, {given:?}, {token:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_for_another_snapshot_is_told_what_is_shared_of_the_origin_by_its_token_alone() {
+    let world = World::new();
+    let shared = world.open("data", Placement::Partitioned, Some("one")).await;
+    let own = world.open("own", Placement::Local, Some("one")).await;
+    let snapshot = shared.manifest().snapshot();
+    let origin = |name: &str| {
+        let request = world.request(name, Placement::Partitioned, Some("one"));
+        let open = if name == "own" { &own } else { &shared };
+        world.node.finder.origin_hash(open.manifest(), &request).unwrap()
+    };
+    let asked = |snapshot, token: Option<&str>, origin: &str| AskedDataset {
+        snapshot,
+        token: token.map(|token| Token::new(token).unwrap()),
+        origin: origin.to_owned(),
+    };
+    let elsewhere = SnapshotId([7; 32]);
+    let told = |asked: AskedDataset| world.node.open.other_for_peer(&asked).map(|other| other.snapshot);
+    assert_eq!(told(asked(elsewhere, Some("one"), &origin("data"))), Some(snapshot));
+    assert_eq!(told(asked(snapshot, Some("one"), &origin("data"))), None, "it is shared");
+    assert_eq!(told(asked(elsewhere, Some("two"), &origin("data"))), None);
+    assert_eq!(told(asked(elsewhere, None, &origin("data"))), None);
+    assert_eq!(told(asked(elsewhere, Some("one"), "")), None);
+    assert_eq!(told(asked(elsewhere, Some("one"), &origin("own"))), None, "it is not shared");
 }

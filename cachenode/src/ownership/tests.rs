@@ -101,7 +101,7 @@ async fn every_block_is_owned_by_as_many_nodes_as_the_placement_says_and_disowne
                 assert!(owned.retain_disowned(owned.version().unwrap(), &mut few));
                 assert_eq!(few, expected);
                 let share: u64 = its.iter().map(|&block| len_of(&manifest, block)).sum();
-                assert_eq!(owned.share_bytes(), Some(share), "{own} reserves what it owns");
+                assert_eq!(owned.bytes(), Some(share), "{own} reserves what it owns");
                 bytes += share;
             }
             assert!(owners.iter().all(|&owners| owners == placement.copies()), "{placement}");
@@ -115,7 +115,7 @@ async fn a_share_follows_weights_zones_and_the_list() {
     let (sender, membership) = watch::channel(list(&[]));
     let manifest = plain([10_000; 4000]);
     let all = manifest.totals().bytes;
-    let share = |own: &str, placement| owned_by(own, &manifest, placement, membership.clone()).share_bytes();
+    let share = |own: &str, placement| owned_by(own, &manifest, placement, membership.clone()).bytes();
     assert_eq!(share("a", Placement::Partitioned), None, "no node is known");
     let near = |own: &str, placement, percent: u64| {
         let share = share(own, placement).unwrap() * 100 / all;
@@ -137,7 +137,7 @@ async fn a_share_that_is_sampled_holds_all_owned_blocks_and_little_more() {
     let manifest = plain((0..60_000).map(|n| n * 7_919 % 60_000));
     for (own, ..) in FOUR {
         let owned = owned_by(own, &manifest, Placement::Partitioned, membership.clone());
-        let (exact, sampled) = (owned.share_bytes().unwrap(), owned.share_of(6_000).unwrap());
+        let (exact, sampled) = (owned.bytes().unwrap(), owned.estimate(6_000).unwrap());
         assert!(sampled >= exact && sampled <= exact + exact / 4, "{own}: {sampled} for {exact}");
     }
 }

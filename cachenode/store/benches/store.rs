@@ -77,7 +77,6 @@ fn reads(criterion: &mut Criterion) {
             promised: Reservation::exactly(1 << 30),
             policy: PolicyKind::Nr,
             seed: 0,
-            ownership: None,
             block_lens: Arc::new(|_: BlockIndex| LEN),
         })
         .unwrap();

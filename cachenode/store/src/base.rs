@@ -10,6 +10,7 @@ use crate::folder::{Abilities, Folder};
 use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
+use crate::promises::Promises;
 use crate::reservations::{Known, Reservations};
 
 /// What a store's datasets share.
@@ -20,6 +21,7 @@ pub(crate) struct Base {
     pub(crate) free_share: FreeShare,
     pub(crate) index: Index,
     pub(crate) reservations: Reservations,
+    pub(crate) promises: Promises,
     pub(crate) last_run: LastRun,
     pub(crate) abilities: Abilities,
     pub(crate) segment_bytes: u64,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use larder_dataset::{BlockIndex, PolicyKind, SnapshotId};
 
-use crate::ownership::Ownership;
 use crate::reservations::Reservation;
 
 /// The lengths of a snapshot's blocks.
@@ -45,8 +44,6 @@ pub struct CacheConfig {
     pub seed: u64,
     /// The length of each block; asked for when blocks of an earlier run are counted and when a block is evicted.
     pub block_lens: Arc<dyn BlockLens>,
-    /// Which blocks this node owns, where nodes share the dataset; none: all.
-    pub ownership: Option<Arc<dyn Ownership>>,
 }
 
 impl fmt::Debug for CacheConfig {

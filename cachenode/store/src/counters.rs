@@ -31,6 +31,10 @@ pub struct StoreCounters {
     pub admitted: Counter,
     /// Bytes of the blocks written.
     pub admitted_bytes: Counter,
+    /// Blocks adopted from another snapshot of their origin.
+    pub adopted: Counter,
+    /// Bytes of the blocks adopted.
+    pub adopted_bytes: Counter,
     /// Blocks that were not kept: the policy refused, admissions are paused, or a rebuild is in progress.
     pub refused: Counter,
     /// Blocks that a policy evicted to make room.

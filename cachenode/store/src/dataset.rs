@@ -1,9 +1,10 @@
 //! One dataset's part of the store: reads, and how a block gets into it.
 //!
-//! The cast: [`DatasetCache`] is what callers hold; `permit` is the room promised to a block between the decision to keep
-//! it and its bytes; `admission` is the state behind the one lock that admissions share; `disowned` is the blocks that
-//! other nodes own now, and `search` finds them; `space` is the room in the segments; `rebuild` counts the blocks of an
-//! earlier run; `touches` carries hits to policies that want to know of them.
+//! The cast: [`DatasetCache`] is what callers hold; `files` opens its files; `shared` is the state behind the one lock that
+//! admissions share, and `admission` how blocks come and go; `permit` is the room of a block between the decision to keep
+//! it and its bytes; `flaws` drops what cannot be read; `disowned` is the blocks that other nodes own now, and `search` finds
+//! them; `owners` knows the users of the cache, each of which is a [`CacheUser`]; `space` is the room in the segments; `rebuild` counts the blocks of an earlier run, and `rebuilt` waits for it;
+//! `touches` carries hits to policies that want to know of them.
 //!
 //! Invariant: a read takes no lock that is held across I/O and allocates nothing once its thread's buffer has grown. A
 //! slot is set after its record is written, cleared before its record is freed, and changed under the admission lock
@@ -11,23 +12,31 @@
 //! therefore found a true flaw and not an eviction in progress.
 
 mod admission;
+mod adopting;
+mod adoption;
+mod ancestor;
 mod disowned;
+mod files;
+mod flaws;
 mod granted;
+mod owners;
 mod permit;
 mod rebuild;
+mod rebuilt;
 mod search;
+mod shared;
 mod space;
 #[cfg(test)]
 mod tests;
 mod touches;
+mod user;
+mod waiting;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use larder_dataset::{BlockIndex, Chain};
 use tracing::{info, warn};
@@ -38,16 +47,20 @@ use crate::config::CacheConfig;
 use crate::draft::{Draft, Record};
 use crate::error::StoreError;
 use crate::lookup::{Lookup, PartBytes};
+use crate::ownership::Ownership;
 use crate::record::{Header, Part};
 use crate::reservations::{Known, Reservation};
-use crate::slots::{Found, Place, Slots};
+use crate::slots::{Found, Place};
 use crate::usage::Usage;
 use crate::write_error::WriteError;
-use admission::{Shared, is_full};
+use admission::is_full;
+use files::Files;
 use rebuild::Work;
-use space::{Allocator, Space, Trouble};
+use shared::Shared;
+use space::Trouble;
 
 pub use permit::AdmissionPermit;
+pub use user::CacheUser;
 
 /// A dataset's cache. Shared by any number of readers and writers.
 #[derive(Debug)]
@@ -55,49 +68,23 @@ pub struct DatasetCache {
     shared: Arc<Shared>,
     /// Why it has no files, if that is so.
     fault: Option<&'static str>,
-    rebuild: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// The files of a dataset's cache.
-struct Files {
-    slots: Slots,
-    found: Found,
-    space: (Space, Allocator),
-}
-
-impl Files {
-    fn open(base: &Base, folder: &Path, config: &CacheConfig) -> Result<Self, StoreError> {
-        let snapshot = config.snapshot;
-        let failed = |step| move |source| StoreError::Dataset { snapshot, step, source };
-        let segments = folder.join("segments");
-        fs::create_dir_all(&segments).map_err(failed("create the folder"))?;
-        let (slots, found) =
-            Slots::open(&folder.join("slots"), &snapshot, config.blocks).map_err(failed("open the slot table"))?;
-        let space = Self::space(base, Some(segments), config).map_err(failed("open the segments"))?;
-        let lost = space.0.lost();
-        if let Some(first) = lost.first() {
-            let (dataset, segments, error) = (&config.name, lost.len(), &first.error);
-            warn!(dataset, segments, path = ?first.path, %error, "segments that cannot be opened are skipped: their blocks are fetched again");
-        }
-        Ok(Self { slots, found, space })
-    }
-
-    /// No files: every look-up is a miss, and nothing is admitted.
-    fn none(base: &Base, config: &CacheConfig) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::Dataset { snapshot: config.snapshot, step: "make an empty cache", source };
-        let (slots, space) =
-            Slots::none().and_then(|slots| Ok((slots, Self::space(base, None, config)?))).map_err(failed)?;
-        Ok(Self { slots, found: Found::Made { replaced: false }, space })
-    }
-
-    fn space(base: &Base, segments: Option<PathBuf>, config: &CacheConfig) -> io::Result<(Space, Allocator)> {
-        Space::open(segments, base.abilities, base.segment_bytes, config.reservation_bytes, config.policy.evicts())
-    }
+    /// The rebuild and the adoption.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl DatasetCache {
     pub(crate) fn open(base: Arc<Base>, config: CacheConfig) -> Result<Self, StoreError> {
-        let opened = base.folder.as_ref().map(|folder| Files::open(&base, &folder.dataset(&config.snapshot), &config));
+        let opened = base.folder.as_ref().map(|folder| {
+            let open = || Files::open(&base, &folder.dataset(&config.snapshot), &config);
+            open().or_else(|error| {
+                if folder.dropped_bytes() == 0 {
+                    return Err(error);
+                }
+                // It may need the room of a dataset that was released for it.
+                folder.finish_removing();
+                open()
+            })
+        });
         let (files, fault) = match opened {
             Some(Ok(files)) => (files, None),
             Some(Err(error)) => {
@@ -109,23 +96,30 @@ impl DatasetCache {
         let Files { slots, found, space } = files;
         let snapshot = config.snapshot;
         let known = remember(&base, &config, config.promised, |_| ());
+        note_used(&base, &config, None);
         let number = base.index.register(&snapshot, known.row(0));
         let work = Work {
-            refill: matches!(found, Found::Made { .. }) || base.last_run.slots_doubtful,
+            refill: matches!(found, Found::Made { .. }) || base.last_run.slots_doubtful || slots.has_lost_slots(),
             reindex: found == Found::Kept && base.last_run.index_is_new,
         };
         let has_segments = space.0.segments().len() > 0 || !space.0.lost().is_empty();
         let is_new = found != Found::Kept && !has_segments;
         let shared = Arc::new(Shared::new(base, config, number, slots, space, is_new));
-        let rebuild = if is_new {
-            None
-        } else {
+        shared.change_owners(|owners| owners.wait_for(known.connections.unwrap_or_default()));
+        let mut threads = Vec::new();
+        if !is_new {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name("larder-rebuild".into());
             let failed = |source| StoreError::Dataset { snapshot, step: "start the rebuild", source };
-            Some(thread.spawn(move || shared.rebuild(work)).map_err(failed)?)
-        };
-        Ok(Self { shared, fault, rebuild: Mutex::new(rebuild) })
+            threads.push(thread.spawn(move || shared.rebuild(work)).map_err(failed)?);
+        }
+        Ok(Self { shared, fault, threads: Mutex::new(threads) })
+    }
+
+    /// Notes a user of the cache, which owns these blocks of it, or all of them. A block can be disowned only while there is a user
+    /// and no user owns it.
+    pub fn join(&self, ownership: Option<Arc<dyn Ownership>>) -> CacheUser {
+        CacheUser::new(&self.shared, ownership)
     }
 
     /// Calls `use_bytes` with exactly `len` bytes of the block from `start`, checked against their CRCs, or returns a
@@ -280,6 +274,11 @@ impl DatasetCache {
         }
     }
 
+    /// Lets the next admission try a disk that failed, although the pause after its failure has not ended.
+    pub fn try_disk_again(&self) {
+        self.shared.base.health.end_pause(Instant::now());
+    }
+
     /// How full the cache is. Reads a few numbers; may be called often.
     pub fn usage(&self) -> Usage {
         let shared = &*self.shared;
@@ -314,6 +313,25 @@ impl DatasetCache {
         remember(&shared.base, &shared.config, shared.granted.promised(), |connections| {
             connections.insert(connection.to_owned());
         });
+        shared.change_owners(|owners| owners.arrived(connection));
+    }
+
+    /// True while a connection that showed the dataset when the last process ended is neither held nor known to be gone. It may be a
+    /// user that owns all blocks.
+    pub fn awaits_connections(&self) -> bool {
+        self.shared.lock().owners.is_awaiting()
+    }
+
+    /// Awaits no connections but those that are left. True if it awaits none any more. Blocks on the disk.
+    pub(crate) fn keep_connections(&self, is_left: impl Fn(&str) -> bool) -> bool {
+        let shared = &*self.shared;
+        let gone = shared.change_owners(|owners| owners.give_up(is_left));
+        if !gone.is_empty() {
+            remember(&shared.base, &shared.config, shared.granted.promised(), |connections| {
+                connections.retain(|connection| !gone.contains(connection));
+            });
+        }
+        !gone.is_empty() && !self.awaits_connections()
     }
 
     /// Notes that a connection shows the dataset no longer. Written down when the dataset is closed.
@@ -352,7 +370,7 @@ impl DatasetCache {
 
     /// Makes every cached block outlive a power loss.
     pub(crate) fn settle(&self) -> Result<(), StoreError> {
-        self.stop_rebuild();
+        self.stop();
         let shared = &*self.shared;
         shared.lock().allocator.leave_current(&shared.space);
         shared.free_room(true);
@@ -361,25 +379,40 @@ impl DatasetCache {
         shared.slots.sync().map_err(failed("sync the slot table"))
     }
 
-    fn stop_rebuild(&self) {
+    /// Ends what runs in the background.
+    fn stop(&self) {
         self.shared.stop();
-        let thread = self.rebuild.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread
-            && thread.join().is_err()
-        {
-            warn!(dataset = self.shared.config.name, "the rebuild panicked: nothing is admitted until a restart");
+        for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {
+            if thread.join().is_err() {
+                let dataset = &self.shared.config.name;
+                warn!(
+                    dataset,
+                    "a background thread of the cache panicked: until a restart, blocks may not be admitted"
+                );
+            }
         }
     }
 }
 
 impl Drop for DatasetCache {
     fn drop(&mut self) {
-        self.stop_rebuild();
+        self.stop();
         let shared = &*self.shared;
         shared.lock().allocator.leave_current(&shared.space);
         shared.free_room(true);
+        shared.remember_adopted();
         let known = remember(&shared.base, &shared.config, shared.granted.promised(), |_| ());
         shared.base.index.update(&shared.config.snapshot, known.row(shared.number));
+        if self.fault.is_none() && !shared.is_rebuilding() {
+            note_used(&shared.base, &shared.config, Some(shared.used_bytes.load(Ordering::Relaxed)));
+        }
+    }
+}
+
+/// Writes down how many bytes are cached, or that this changes from now on.
+fn note_used(base: &Base, config: &CacheConfig, used_bytes: Option<u64>) {
+    if let Some(folder) = &base.folder {
+        base.reservations.put_used(&config.snapshot, &folder.dataset(&config.snapshot), used_bytes);
     }
 }
 

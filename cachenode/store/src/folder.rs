@@ -4,9 +4,12 @@
 //!  format                           0 LARDERST 8 | version 9 | zeros 12 | crc32c of 0..12 16, little-endian
 //!  LOCK                             held by flock while a process has the store open; contains that process's id
 //!  index/                           RocksDB
-//!  index.damaged, dropped/          what was replaced and is being removed
+//!  index.damaged, dropped/          what was replaced or released, and is being removed
+//!  promises                         see `promises`; absent if none was made
 //!  datasets/<snapshot>/slots        see `slots`
 //!  datasets/<snapshot>/reservation  see `reservations`
+//!  datasets/<snapshot>/used         see `reservations`; absent while it is open
+//!  datasets/<snapshot>/aliases      see `aliases`; absent if no block was adopted from another snapshot
 //!  datasets/<snapshot>/segments/    00000001.seg and so on, see `segment` and `record`
 //! ```
 //! A cache of another version is emptied: its blocks are fetched again. A marker that is damaged or lost is written anew, since
@@ -15,18 +18,23 @@
 //! Invariant: a folder that holds anything else and no marker is refused and left unchanged, because the store deletes
 //! files that it has no use for.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use larder_dataset::SnapshotId;
 use rustix::fs::{FallocateFlags, FlockOperation};
-use tracing::warn;
+use tracing::{debug, warn};
 
-use crate::buffer;
 use crate::error::StoreError;
+use crate::probe;
 use crate::record::ALIGN_BYTES;
+
+/// The permissions of folders and files: their owner's alone.
+const PRIVATE_DIR: u32 = 0o700;
+pub(crate) const PRIVATE_FILE: u32 = 0o600;
 
 const MAGIC: [u8; 8] = *b"LARDERST";
 const VERSION: u8 = 1;
@@ -35,13 +43,17 @@ const MARKER_BYTES: usize = 16;
 /// What an interrupted start may leave in an empty folder, or the making of a file system.
 const LEFT_OVER: [&str; 3] = ["LOCK", "format.new", "lost+found"];
 /// What a cache holds besides.
-const CONTENT: [&str; 6] = ["format", "index", "index.damaged", "datasets", "dropped", "probe"];
+const CONTENT: [&str; 8] = ["format", "index", "index.damaged", DATASETS, "dropped", "probe", PROMISES, "promises.new"];
+const PROMISES: &str = "promises";
+const DATASETS: &str = "datasets";
 
 /// A cache folder that this process owns until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
     read_only: bool,
+    /// Held while what was moved out of the way is removed.
+    pub(crate) removing: Arc<Mutex<()>>,
     /// Holds the lock.
     _lock: File,
 }
@@ -63,10 +75,10 @@ impl Folder {
     /// Opens or creates the folder and takes its lock. On a disk that is read-only an existing cache can be opened.
     pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
         let failed = |step| move |source| StoreError::Folder { dir: dir.to_owned(), step, source };
-        std::fs::create_dir_all(dir).map_err(failed("create"))?;
+        make_private(dir).map_err(failed("create"))?;
         let marker = read_marker(dir)?;
         let (lock, read_only) = take_lock(dir)?;
-        let folder = Self { dir: dir.to_owned(), read_only, _lock: lock };
+        let folder = Self { dir: dir.to_owned(), read_only, removing: Arc::default(), _lock: lock };
         match marker {
             Marker::Valid | Marker::Empty => {}
             Marker::Damaged => warn!(?dir, "the format marker of the cache is damaged and is written anew"),
@@ -83,7 +95,7 @@ impl Folder {
         if marker != Marker::Valid {
             write_whole(&dir.join("format"), &encode_marker()).map_err(failed("write the format of"))?;
         }
-        std::fs::create_dir_all(folder.datasets()).map_err(failed("create"))?;
+        make_private(&folder.datasets()).map_err(failed("create"))?;
         folder.remove_dropped();
         folder.snapshots().map_err(failed("list"))?;
         Ok(folder)
@@ -91,26 +103,60 @@ impl Folder {
 
     /// Moves all content out of the way.
     fn empty(&self) -> io::Result<()> {
-        let dropped = self.dir.join("dropped");
-        std::fs::create_dir_all(&dropped)?;
-        for content in [self.datasets(), self.index()] {
-            let name = (0..).map(|number| dropped.join(number.to_string())).find(|name| !name.exists());
-            match std::fs::rename(&content, name.unwrap_or_default()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+        [self.datasets(), self.index()].iter().try_for_each(|content| match self.move_away(content) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        })
+    }
+
+    fn dropped(&self) -> PathBuf {
+        self.dir.join("dropped")
+    }
+
+    fn move_away(&self, content: &Path) -> io::Result<()> {
+        loop {
+            std::fs::create_dir_all(self.dropped())?;
+            let free = (0..).map(|number| self.dropped().join(number.to_string())).find(|name| !name.exists());
+            match std::fs::rename(content, free.unwrap_or_default()) {
+                // The folder of what was dropped was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && content.exists() => {}
+                moved => return moved,
             }
+        }
+    }
+
+    /// Removes a dataset's folder. Returns before its room is free: it may hold terabytes.
+    pub(crate) fn remove(&self, snapshot: &SnapshotId) -> io::Result<()> {
+        let folder = self.dataset(snapshot);
+        unlink_shared(&folder.join("segments"));
+        match self.move_away(&folder) {
+            Ok(()) => self.remove_dropped(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+            // The disk may be too full for another folder.
+            Err(_) => std::fs::remove_dir_all(folder)?,
         }
         Ok(())
     }
 
-    /// Removes what was moved out of the way, on a thread of its own: that may be terabytes.
+    /// Removes what was moved out of the way, on a thread of its own.
     fn remove_dropped(&self) {
-        let dropped = self.dir.join("dropped");
+        let (dropped, removing) = (self.dropped(), Arc::clone(&self.removing));
         if dropped.exists() {
             let thread = std::thread::Builder::new().name("larder-drop".into());
             // What is left is removed after the next start.
-            let _ = thread.spawn(move || std::fs::remove_dir_all(dropped));
+            let _ = thread.spawn(move || remove_content(&dropped, &removing));
         }
+    }
+
+    /// Removes what was moved out of the way, and returns when its room is free.
+    pub(crate) fn finish_removing(&self) {
+        remove_content(&self.dropped(), &self.removing);
+    }
+
+    /// Bytes on the disk that will be free as soon as they are removed: those of files that no dataset has any more.
+    pub(crate) fn dropped_bytes(&self) -> u64 {
+        let used = disk_use(&self.dropped());
+        used.bytes - used.shared.iter().map(|file| file.bytes).sum::<u64>()
     }
 
     /// True if the disk is read-only: cached blocks can be read, and nothing can be changed.
@@ -126,8 +172,12 @@ impl Folder {
         self.dir.join("index")
     }
 
+    pub(crate) fn promises(&self) -> PathBuf {
+        self.dir.join(PROMISES)
+    }
+
     pub(crate) fn datasets(&self) -> PathBuf {
-        self.dir.join("datasets")
+        self.dir.join(DATASETS)
     }
 
     pub(crate) fn dataset(&self, snapshot: &SnapshotId) -> PathBuf {
@@ -151,47 +201,103 @@ impl Folder {
 
     /// Tests what segments need. What cannot be tested, for example on a full disk, is assumed to work.
     pub(crate) fn probe(&self) -> Abilities {
-        let path = self.dir.join("probe");
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
         let refused = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP));
-        let direct = || {
-            let file = options.clone().custom_flags(libc::O_DIRECT).open(&path)?;
-            buffer::with(ALIGN_BYTES, |page| {
-                page.fill(0);
-                file.write_all_at(page, 0)?;
-                file.read_exact_at(page, 0)
-            })
-        };
-        let free = || {
-            let file = options.open(&path)?;
+        let free = |file: &File| {
             file.set_len(ALIGN_BYTES as u64)?;
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            Ok(rustix::fs::fallocate(&file, flags, 0, ALIGN_BYTES as u64)?)
+            Ok(rustix::fs::fallocate(file, flags, 0, ALIGN_BYTES as u64)?)
         };
         let works = |tried: io::Result<()>| !tried.is_err_and(|error| refused(&error));
-        let abilities = Abilities { direct: works(direct()), free: works(free()) };
-        // Nothing depends on its removal.
-        let _ = std::fs::remove_file(&path);
-        abilities
+        Abilities { direct: works(probe::try_direct(&self.dir)), free: works(probe::with_file(&self.dir, 0, free)) }
     }
 }
 
-/// Bytes that the files below a folder take on the disk. What vanishes meanwhile counts as nothing.
-pub(crate) fn bytes_on_disk(folder: &Path) -> u64 {
+/// True if the cache folder `dir`, whoever has it open, holds anything of a snapshot. A folder that is not there holds nothing.
+/// Errors: the disk does not tell.
+pub fn has_snapshot(dir: &Path, snapshot: &SnapshotId) -> io::Result<bool> {
+    dir.join(DATASETS).join(snapshot.to_string()).try_exists()
+}
+
+/// Removes the links to files that other datasets have, too: at once, so that those know what is theirs alone. It frees no room and
+/// takes no time.
+fn unlink_shared(segments: &Path) {
     use std::os::unix::fs::MetadataExt;
-    let mut bytes = 0;
+    for segment in std::fs::read_dir(segments).into_iter().flatten().flatten() {
+        if segment.metadata().is_ok_and(|found| found.nlink() > 1) {
+            // What stays is removed with the rest.
+            let _ = std::fs::remove_file(segment.path());
+        }
+    }
+}
+
+fn remove_content(dropped: &Path, removing: &Mutex<()>) {
+    let _one_at_a_time = removing.lock().unwrap_or_else(PoisonError::into_inner);
+    for content in std::fs::read_dir(dropped).into_iter().flatten().flatten() {
+        let _ = std::fs::remove_dir_all(content.path());
+    }
+    // Unless there is more by now, for which another thread waits.
+    let _ = std::fs::remove_dir(dropped);
+}
+
+/// Creates a folder that only its owner may enter, since a cache holds the data of all who read through it. One that exists, of
+/// an earlier version or made by an administrator, is closed to others if this process may do that: where it belongs to
+/// another user, what is made in it is closed.
+fn make_private(dir: &Path) -> io::Result<()> {
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(PRIVATE_DIR).create(dir) {
+        Err(error) if !dir.is_dir() => return Err(error),
+        _ => {}
+    }
+    let mut permissions = std::fs::metadata(dir)?.permissions();
+    if permissions.mode() & 0o777 & !PRIVATE_DIR != 0 {
+        permissions.set_mode(PRIVATE_DIR);
+        if let Err(error) = std::fs::set_permissions(dir, permissions) {
+            debug!(?dir, %error, "the folder stays open to other users");
+        }
+    }
+    Ok(())
+}
+
+/// What the files below a folder take on the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskUse {
+    pub(crate) bytes: u64,
+    /// Those of them that have links elsewhere.
+    pub(crate) shared: Vec<SharedFile>,
+}
+
+/// A file that several datasets have: blocks of one that another has adopted are in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SharedFile {
+    /// The same for all links to the file.
+    pub inode: u64,
+    /// What it takes on the disk.
+    pub bytes: u64,
+}
+
+/// What the files below a folder take on the disk. What vanishes meanwhile counts as nothing.
+pub(crate) fn disk_use(folder: &Path) -> DiskUse {
+    use std::os::unix::fs::MetadataExt;
+    let mut found = DiskUse::default();
     let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             match entry.metadata() {
-                Ok(found) if found.is_dir() => folders.push(entry.path()),
-                Ok(found) => bytes += found.blocks() * 512,
+                Ok(file) if file.is_dir() => folders.push(entry.path()),
+                Ok(file) => {
+                    let bytes = file.blocks() * 512;
+                    found.bytes += bytes;
+                    if file.nlink() > 1 {
+                        found.shared.push(SharedFile { inode: file.ino(), bytes });
+                    }
+                }
                 Err(_) => {}
             }
         }
     }
-    bytes
+    found
 }
 
 /// Abilities of the folder's file system.
@@ -230,7 +336,7 @@ fn read_marker(dir: &Path) -> Result<Marker, StoreError> {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut names = names_in(dir).map_err(failed("list"))?;
-            if names.all(|name| name.is_ok_and(|name| LEFT_OVER.contains(&&*name))) {
+            if names.all(|name| name.is_ok_and(|name| is_left_over(&name))) {
                 return Ok(Marker::Empty);
             }
             Vec::new()
@@ -246,18 +352,22 @@ fn read_marker(dir: &Path) -> Result<Marker, StoreError> {
     }
 }
 
+fn is_left_over(name: &str) -> bool {
+    LEFT_OVER.contains(&name) || name.starts_with(probe::PREFIX)
+}
+
 /// True if the folder holds datasets of a cache, and nothing that a cache does not hold.
 fn is_cache(dir: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name();
-        let known = LEFT_OVER.iter().chain(&CONTENT).any(|&known| name == known);
+        let known = name.to_str().is_some_and(|name| is_left_over(name) || CONTENT.contains(&name));
         // The sockets of the process that has the folder open.
         if !known && !entry.file_type()?.is_socket() {
             return Ok(false);
         }
     }
-    match names_in(&dir.join("datasets")) {
+    match names_in(&dir.join(DATASETS)) {
         Ok(mut names) => Ok(names.all(|name| name.is_ok_and(|name| parse_snapshot(&name).is_some()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -304,7 +414,8 @@ pub(crate) fn is_read_only(error: &io::Error) -> bool {
 /// Writes a file so that after a power loss it is complete or absent.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(PRIVATE_FILE).open(&fresh)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&fresh, path)?;
@@ -314,4 +425,28 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Makes a rename in the folder of `path` outlive a power loss.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_cache_is_its_owners_alone_also_one_that_an_earlier_version_left_open() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("parent/cache");
+        for _ in 0..2 {
+            let folder = Folder::open(&dir).unwrap();
+            assert_eq!((mode(&dir), mode(&folder.datasets())), (0o700, 0o700));
+            assert_eq!(mode(&dir.join("format")), 0o600);
+            for open in [&dir, &folder.datasets()] {
+                std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+        assert_ne!(mode(&temp.path().join("parent")), 0o700, "what is above the cache is not Larder's alone");
+    }
 }

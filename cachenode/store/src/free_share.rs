@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::probe::spare_bytes;
+
 /// How long an answer of the disk counts: others write to it, too.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
@@ -61,10 +63,7 @@ impl FreeShare {
 
     /// Bytes that are free beyond the part that stays free.
     pub(crate) fn spare_bytes(&self) -> io::Result<u64> {
-        let disk = rustix::fs::statvfs(&self.dir)?;
-        let stays = u128::from(disk.f_blocks) * u128::from(self.percent) / 100;
-        let spare = disk.f_bavail.saturating_sub(u64::try_from(stays).unwrap_or(u64::MAX));
-        Ok(spare.saturating_mul(disk.f_frsize))
+        spare_bytes(&self.dir, self.percent)
     }
 }
 

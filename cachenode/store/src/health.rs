@@ -82,6 +82,13 @@ impl Health {
         over
     }
 
+    /// Ends the pause, but not the failure: the next admission is a try.
+    pub(crate) fn end_pause(&self, now: Instant) {
+        if let Some(failure) = &mut *self.lock() {
+            failure.until = now;
+        }
+    }
+
     /// Why admissions are paused, if they are.
     pub(crate) fn reason(&self) -> Option<&'static str> {
         self.failing.load(Ordering::Relaxed).then(|| self.lock().as_ref().map(|failure| failure.reason)).flatten()
@@ -114,6 +121,20 @@ mod tests {
         assert!(health.worked());
         assert_eq!(health.reason(), None);
         assert!(health.may_write(at(55)) && health.may_write(at(55)));
+    }
+
+    #[test]
+    fn a_pause_that_is_ended_lets_one_admission_try_and_the_failure_lasts_until_that_worked() {
+        let health = Health::new(Duration::from_secs(10), Duration::from_secs(300));
+        let start = Instant::now();
+        health.end_pause(start);
+        assert!(health.may_write(start), "nothing failed");
+        health.failed("disk full", start);
+        assert!(!health.may_write(start + Duration::from_secs(1)));
+        health.end_pause(start + Duration::from_secs(2));
+        assert_eq!(health.reason(), Some("disk full"));
+        assert!(health.may_write(start + Duration::from_secs(2)) && !health.may_write(start + Duration::from_secs(2)));
+        assert!(health.worked() && health.reason().is_none());
     }
 
     #[test]

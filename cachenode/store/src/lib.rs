@@ -3,8 +3,9 @@
 //! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks lie
 //! in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says where
 //! each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers what each dataset
-//! was promised; [`policy`] decides what is kept; `health` pauses admissions when the disk fails, and `free_share` when little of it is free;
-//! [`Mapping`] is a mapped file that a failing disk does not take the process with.
+//! was promised, and `promises` the room that is kept for datasets that nobody has open; `aliases` name the blocks that were adopted from another snapshot; [`policy`] decides what is kept; `health`
+//! pauses admissions when the disk fails, and `free_share` when little of it is free; [`probe`] tests whether a folder can be
+//! written to; [`Mapping`] is a mapped file whose disk errors do not end the process.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
 //! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a slot
@@ -13,12 +14,14 @@
 //! The store does not know where blocks come from or who reads them, and nothing in it is async: [`DatasetCache::write`]
 //! and all of [`Store`] block, the rest is quick.
 
+mod aliases;
 mod base;
 mod buffer;
 mod config;
 mod counters;
 mod dataset;
 mod draft;
+mod earlier;
 mod error;
 mod folder;
 mod free_share;
@@ -28,23 +31,29 @@ mod lookup;
 mod mapping;
 mod ownership;
 pub mod policy;
+pub mod probe;
+mod promises;
 pub mod record;
 mod reservations;
 mod segment;
 mod slots;
 mod store;
+mod table;
 mod usage;
 mod write_error;
 
 pub use config::{BlockLens, CacheConfig};
 pub use counters::{Counter, StoreCounters};
-pub use dataset::{AdmissionPermit, DatasetCache};
+pub use dataset::{AdmissionPermit, CacheUser, DatasetCache};
 pub use draft::{Draft, Record};
+pub use earlier::{Earlier, SameBlocks};
 pub use error::StoreError;
+pub use folder::{SharedFile, has_snapshot};
 pub use lookup::{Lookup, PartBytes};
 pub use mapping::Mapping;
 pub use ownership::Ownership;
 pub use policy::{Policy, build_policy};
+pub use promises::Promise;
 pub use reservations::{Reservation, disk_bytes};
 pub use store::{DatasetInfo, Store, StoreConfig};
 pub use usage::Usage;

@@ -1,35 +1,45 @@
-//! What each dataset of the store was promised: in memory, and in a file of the dataset's own folder.
+//! What each dataset of the store was promised and has: in memory, and in files of the dataset's own folder.
 //!
 //! ```text
 //!  datasets/<snapshot>/reservation, little-endian:
-//!  0          8         9        10                11      16      24           32             40         48
-//!  | LARDERRV | version | policy | connections u8 | zeros | bytes | disk bytes | wanted bytes | last use | connections | name | crc32c u32 |
-//!                                                           u64 each                                        u8 length    the    of all
-//!                                                                                                           and text     rest   before
+//!  0          8         9        10                11        16      24           32             40         48
+//!  | LARDERRV | version | policy | connections u8 | adopted | bytes | disk bytes | wanted bytes | last use | connections | name | crc32c u32 |
+//!                                                   4 KiB,    u64 each                                        u8 length    the    of all
+//!                                                   5 bytes                                                   and text     rest   before
 //! ```
-//! A dataset without such a file has the row that the index keeps of it, as caches of earlier versions do. The folder and the
+//! ```text
+//!  datasets/<snapshot>/used, of a closed dataset: bytes of its blocks u64 | crc32c u32
+//! ```
+//! A process that is killed leaves none, and then it is estimated from what the blocks take on the disk.
+//!
+//! A dataset without a reservation file has the row that the index keeps of it, as caches of earlier versions do. The folder and the
 //! index would both have to be damaged for a promise to be lost; such a dataset is listed without one.
 //!
 //! Invariant: a change is synced before [`Reservations::put`] returns.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_dataset::{PolicyKind, SnapshotId};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::folder::write_whole;
 use crate::index::{DatasetRow, policy_byte, policy_of};
 use crate::record;
 
+/// The file that says how many bytes of a closed dataset are cached.
+const USED: &str = "used";
+
 const MAGIC: [u8; 8] = *b"LARDERRV";
 const VERSION: u8 = 1;
 const FIXED_BYTES: usize = 48;
 const NAME_BYTES: usize = 1024;
+/// In this many bytes the disk space of adopted blocks is written down. A version that does not know of it writes 0.
+const ADOPTED_UNIT: u64 = 4096;
 /// The largest file that is read.
 const FILE_BYTES: u64 = 128 << 10;
 
@@ -69,6 +79,10 @@ pub(crate) struct Known {
     /// The connections that show the dataset, or did when the process that served them ended; `None` if that was lost.
     pub(crate) connections: Option<BTreeSet<String>>,
     pub(crate) last_use_unix_s: u64,
+    /// What the blocks that it adopted take on the disk.
+    pub(crate) adopted_disk_bytes: u64,
+    /// Bytes of its blocks when it was closed, if that is known.
+    pub(crate) used_bytes: Option<u64>,
 }
 
 impl Known {
@@ -93,7 +107,8 @@ impl From<DatasetRow> for Known {
     fn from(row: DatasetRow) -> Self {
         let DatasetRow { policy, reservation_bytes: bytes, last_use_unix_s, name, .. } = row;
         let reservation = Reservation { bytes, disk_bytes: bytes, wanted_bytes: 0 };
-        Self { name, reservation: Some(reservation), policy, connections: None, last_use_unix_s }
+        let reservation = Some(reservation);
+        Self { name, reservation, policy, connections: None, last_use_unix_s, adopted_disk_bytes: 0, used_bytes: None }
     }
 }
 
@@ -114,7 +129,8 @@ impl Reservations {
         let mut rows: HashMap<SnapshotId, DatasetRow> = rows.into_iter().collect();
         let known = folders.into_iter().map(|(snapshot, folder)| {
             let row = rows.remove(&snapshot);
-            let known = read(&file_in(&folder)).or_else(|| row.map(Known::from)).unwrap_or_default();
+            let mut known = read(&file_in(&folder)).or_else(|| row.map(Known::from)).unwrap_or_default();
+            known.used_bytes = read_used(&folder.join(USED));
             (snapshot, known)
         });
         Self { known: Mutex::new(known.collect()), writing: Mutex::default() }
@@ -152,6 +168,22 @@ impl Reservations {
         }
     }
 
+    /// Notes how many bytes the blocks of a dataset have, which is being closed, or with `None` that this changes from now on. Blocks
+    /// on the disk.
+    pub(crate) fn put_used(&self, snapshot: &SnapshotId, folder: &Path, used_bytes: Option<u64>) {
+        self.note(snapshot, |known| known.used_bytes = used_bytes);
+        let file = folder.join(USED);
+        let done = match used_bytes {
+            Some(used_bytes) => write_whole(&file, &seal(used_bytes.to_le_bytes().to_vec())),
+            None => std::fs::remove_file(file),
+        };
+        if let Err(error) = done
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            debug!(%snapshot, %error, "how much is cached is not written down: a later process estimates it");
+        }
+    }
+
     pub(crate) fn remove(&self, snapshot: &SnapshotId) {
         self.lock().remove(snapshot);
     }
@@ -182,7 +214,8 @@ fn encode(known: &Known) -> Vec<u8> {
     let connections: Vec<&String> =
         known.connections.iter().flatten().filter(|name| name.len() < 256).take(255).collect();
     let mut file = MAGIC.to_vec();
-    file.extend([VERSION, policy_byte(known.policy), connections.len() as u8, 0, 0, 0, 0, 0]);
+    file.extend([VERSION, policy_byte(known.policy), connections.len() as u8]);
+    file.extend(&known.adopted_disk_bytes.div_ceil(ADOPTED_UNIT).to_le_bytes()[..5]);
     for number in [bytes, disk_bytes, wanted_bytes, known.last_use_unix_s] {
         file.extend(number.to_le_bytes());
     }
@@ -191,8 +224,21 @@ fn encode(known: &Known) -> Vec<u8> {
         file.extend(connection.bytes());
     }
     file.extend(known.name.bytes().take(NAME_BYTES));
+    seal(file)
+}
+
+/// Appends the checksum.
+fn seal(mut file: Vec<u8>) -> Vec<u8> {
     file.extend(larder_dataset::crc32c(&file).to_le_bytes());
     file
+}
+
+fn read_used(path: &Path) -> Option<u64> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    let (used, crc) = bytes.split_last_chunk::<4>()?;
+    let is_whole = u32::from_le_bytes(*crc) == larder_dataset::crc32c(used);
+    is_whole.then(|| used.try_into().ok().map(u64::from_le_bytes))?
 }
 
 /// None if the bytes are of another version or damaged.
@@ -220,6 +266,8 @@ fn decode(file: &[u8]) -> Option<Known> {
         policy: policy_of(fixed[9])?,
         connections: Some(connections),
         last_use_unix_s: number(40)?,
+        adopted_disk_bytes: (number(8)? >> 24) * ADOPTED_UNIT,
+        used_bytes: None,
         name: String::from_utf8_lossy(rest).into_owned(),
     })
 }
@@ -235,6 +283,8 @@ mod tests {
             policy: PolicyKind::Fifo,
             connections: Some(["ab".to_owned(), "c".to_owned()].into()),
             last_use_unix_s: 4,
+            adopted_disk_bytes: 0,
+            used_bytes: None,
         }
     }
 
@@ -246,6 +296,15 @@ mod tests {
         let file = encode(&known());
         assert_eq!(file[..file.len() - 4], *GOLDEN);
         assert_eq!(decode(&file), Some(known()));
+    }
+
+    #[test]
+    fn what_was_adopted_is_where_earlier_versions_write_zeros() {
+        for pages in [1, 0x0123_4567_89ab, 0xff_ffff_ffff] {
+            let known = Known { adopted_disk_bytes: pages % (1 << 40) * 4096, ..known() };
+            let file = encode(&known);
+            assert_eq!((decode(&file), &file[16..file.len() - 4]), (Some(known), &GOLDEN[16..]));
+        }
     }
 
     #[test]
@@ -265,6 +324,55 @@ mod tests {
         }
     }
 
+    const SNAPSHOT: SnapshotId = SnapshotId([1; 32]);
+
+    #[test]
+    fn a_reservation_that_cannot_be_written_leaves_no_file_that_says_something_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let reservations = Reservations::default();
+        let put = |connections: &[&str]| {
+            let connections = connections.iter().map(|&name| name.to_owned()).collect();
+            reservations
+                .put(&SNAPSHOT, Some(folder.path()), |it| *it = Known { connections: Some(connections), ..known() })
+        };
+        let before = put(&[]);
+        assert_eq!(read(&file_in(folder.path())), Some(before));
+        // A folder stands where the file is written first.
+        std::fs::create_dir(folder.path().join("reservation.new")).unwrap();
+        let now = put(&["a"]);
+        assert_eq!(reservations.get(&SNAPSHOT), Some(now), "in memory it is known");
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []).get(&SNAPSHOT).unwrap();
+        assert_eq!(load().connections, None, "a start must not take it for a dataset without connections");
+        std::fs::remove_dir(folder.path().join("reservation.new")).unwrap();
+        let after = put(&["a", "b"]);
+        assert_eq!(load(), after);
+    }
+
+    #[test]
+    fn what_is_known_is_read_and_noted_while_a_reservation_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        // To open a pipe for writing waits for a reader.
+        let pipe = folder.path().join("reservation.new");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+        let reservations = Reservations::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| reservations.put(&SNAPSHOT, Some(folder.path()), |it| *it = known()));
+            let (done, finished) = std::sync::mpsc::channel();
+            let reservations = &reservations;
+            scope.spawn(move || {
+                while reservations.get(&SNAPSHOT).is_none() {
+                    std::thread::yield_now();
+                }
+                reservations.note(&SNAPSHOT, |it| it.last_use_unix_s = 9);
+                done.send(reservations.get(&SNAPSHOT)).unwrap();
+            });
+            let noted = finished.recv_timeout(std::time::Duration::from_secs(30));
+            // The write ends before the test does.
+            drop(File::open(&pipe).unwrap());
+            assert_eq!(noted.expect("it does not wait for the disk"), Some(Known { last_use_unix_s: 9, ..known() }));
+        });
+    }
+
     #[test]
     fn what_blocks_take_on_the_disk_is_never_more_than_is_counted() {
         for len in [1, 1024, 4096 - 68, 4096 - 67, 65_536, 65_537, 111_000, 4 << 20] {
@@ -272,5 +380,36 @@ mod tests {
             let taken = record::extent_bytes(u32::try_from(len).unwrap()) as u64;
             assert!(taken <= counted && counted < taken + 4096 + 68, "{len}: {taken} of {counted}");
         }
+    }
+
+    #[test]
+    fn what_a_dataset_is_promised_without_its_manifest_is_enough() {
+        use larder_dataset::nodes::most_on_disk;
+        for (files, len) in [(1_u64, 1_u64), (1000, 16 << 10), (1000, (4 << 20) + 1), (3, 100 << 20), (0, 0)] {
+            let blocks = files * len.div_ceil(larder_dataset::BLOCK_BYTES);
+            let (counted, total) = (disk_bytes(files * len, blocks), files * len);
+            assert!(counted <= most_on_disk(total, total, files), "{files} of {len}");
+            assert!(most_on_disk(total, total, files) <= counted + files * 4163, "{files} of {len}");
+        }
+        assert_eq!(most_on_disk(50, 100, 10), most_on_disk(100, 100, 10) / 2);
+    }
+
+    #[test]
+    fn what_a_closed_dataset_has_is_known_until_it_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let load = || Reservations::load([(SNAPSHOT, folder.path().to_owned())], []);
+        let reservations = load();
+        for used in [Some(7), None, None, Some(8)] {
+            reservations.put_used(&SNAPSHOT, folder.path(), used);
+            assert_eq!(
+                (reservations.get(&SNAPSHOT).unwrap().used_bytes, load().get(&SNAPSHOT).unwrap().used_bytes),
+                (used, used)
+            );
+        }
+        let file = folder.path().join(USED);
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[0] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        assert_eq!(load().get(&SNAPSHOT).unwrap().used_bytes, None);
     }
 }

@@ -1,5 +1,12 @@
 //! Segments: append-only files that hold records, and the table of a dataset's segments.
 //!
+//! ```text
+//!  00000001.seg                                      a segment of this snapshot
+//!  00000002-<32 hex digits>.seg                      an adopted one: the digits are the key in its records
+//! ```
+//! An adopted segment was written for another snapshot of the same origin and is a second link to its file. A file with
+//! several links is shared with other datasets, so no part of it is freed: the room is free when the last link is gone.
+//!
 //! Invariant: a place in a segment is written once in the segment's life, and a segment's number is not reused while a
 //! process runs. A late reader therefore finds the record, zeros where it was freed, or no segment; never another record
 //! in its place.
@@ -13,14 +20,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::FallocateFlags;
 
-use crate::folder::is_read_only;
-use crate::record::{ALIGN_BYTES, Part};
+use crate::folder::{PRIVATE_FILE, is_read_only};
+use crate::record::{ALIGN_BYTES, KEY_BYTES, Part};
 use crate::slots::Place;
 
 /// One segment file. Read and written at given offsets by any number of threads.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) number: u32,
+    /// The key in its records, if it was adopted from another snapshot.
+    pub(crate) key: Option<[u8; KEY_BYTES]>,
     file: File,
     path: PathBuf,
     /// Records that have a slot or are being written. Changed under the dataset's admission lock (or by the rebuild) only.
@@ -30,27 +39,35 @@ pub(crate) struct Segment {
 impl Segment {
     pub(crate) fn create(folder: &Path, number: u32, direct: bool) -> io::Result<Self> {
         let path = folder.join(format!("{number:08}.seg"));
-        Self::open_with(OpenOptions::new().create_new(true), path, number, direct)
+        Self::open_with(OpenOptions::new().create_new(true).mode(PRIVATE_FILE), path, (number, None), direct)
+    }
+
+    /// Makes a link in `folder` to this segment of another snapshot, whose records have `key`.
+    pub(crate) fn link(&self, folder: &Path, number: u32, key: [u8; KEY_BYTES], direct: bool) -> io::Result<Self> {
+        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = folder.join(format!("{number:08}-{hex}.seg"));
+        std::fs::hard_link(&self.path, &path)?;
+        Self::open(path, (number, Some(key)), direct)
     }
 
     /// Opens a segment of an earlier run; for reading only if the disk does not allow more.
-    fn open(path: PathBuf, number: u32, direct: bool) -> io::Result<Self> {
+    fn open(path: PathBuf, name: Name, direct: bool) -> io::Result<Self> {
         // Before it is opened: opening a device or a pipe may do more than that.
         if !std::fs::symlink_metadata(&path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        match Self::open_with(&mut OpenOptions::new(), path.clone(), number, direct) {
+        match Self::open_with(&mut OpenOptions::new(), path.clone(), name, direct) {
             Err(error) if is_read_only(&error) => {
                 let file = OpenOptions::new().read(true).custom_flags(direct_flag(direct)).open(&path)?;
-                Ok(Self { number, file, path, live: AtomicU32::new(0) })
+                Ok(Self { number: name.0, key: name.1, file, path, live: AtomicU32::new(0) })
             }
             opened => opened,
         }
     }
 
-    fn open_with(options: &mut OpenOptions, path: PathBuf, number: u32, direct: bool) -> io::Result<Self> {
+    fn open_with(options: &mut OpenOptions, path: PathBuf, (number, key): Name, direct: bool) -> io::Result<Self> {
         let file = options.read(true).write(true).custom_flags(direct_flag(direct)).open(&path)?;
-        Ok(Self { number, file, path, live: AtomicU32::new(0) })
+        Ok(Self { number, key, file, path, live: AtomicU32::new(0) })
     }
 
     /// Fills `buffer` with what `part` needs of the record at `place`. False if the file ends before.
@@ -82,9 +99,19 @@ impl Segment {
         let _ = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len);
     }
 
-    /// Frees the prepared room from `offset` on.
+    /// Frees the room from `offset` on that was prepared and not used. Only the segment's writer knows that there is no record.
     pub(crate) fn cut(&self, offset: u64) -> io::Result<()> {
         self.file.set_len(offset)
+    }
+
+    /// Which file it is: links of several datasets may be to the same one.
+    pub(crate) fn inode(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.ino())
+    }
+
+    /// True if another dataset may use records of this segment.
+    pub(crate) fn is_shared(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() > 1)
     }
 
     pub(crate) fn write(&self, offset: u64, record: &[u8]) -> io::Result<()> {
@@ -96,8 +123,11 @@ impl Segment {
         Ok(self.file.metadata()?.nlink() == 0)
     }
 
-    /// Frees the room of records; it reads as zeros from now on.
+    /// Frees the room of records, unless the segment is shared; it reads as zeros from now on.
     pub(crate) fn free(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.is_shared()? {
+            return Ok(());
+        }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, flags, offset, len)?)
     }
@@ -135,6 +165,30 @@ const fn direct_flag(direct: bool) -> i32 {
     if direct { libc::O_DIRECT } else { 0 }
 }
 
+/// The number of a segment, and the key in its records if it was adopted.
+type Name = (u32, Option<[u8; KEY_BYTES]>);
+
+fn parse_name(name: &str) -> Option<Name> {
+    let stem = name.strip_suffix(".seg")?;
+    let (number, key) = match stem.split_once('-') {
+        Some((number, hex)) => (number, Some(parse_key(hex)?)),
+        None => (stem, None),
+    };
+    let number = number.parse().ok().filter(|&number| number <= Place::MAX_SEGMENT)?;
+    Some((number, key))
+}
+
+fn parse_key(hex: &str) -> Option<[u8; KEY_BYTES]> {
+    let mut key = [0; KEY_BYTES];
+    if hex.len() != 2 * KEY_BYTES || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, at) in key.iter_mut().zip((0..hex.len()).step_by(2)) {
+        *byte = u8::from_str_radix(&hex[at..at + 2], 16).ok()?;
+    }
+    Some(key)
+}
+
 /// A segment that is there and cannot be opened.
 #[derive(Debug)]
 pub(crate) struct LostSegment {
@@ -154,18 +208,25 @@ impl SegmentTable {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
-            let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_suffix(".seg")).and_then(|stem| stem.parse().ok());
-            let Some(number) = number.filter(|&number| number <= Place::MAX_SEGMENT) else { continue };
-            match Segment::open(entry.path(), number, direct) {
+            let Some(name) = entry.file_name().to_str().and_then(parse_name) else { continue };
+            match Segment::open(entry.path(), name, direct) {
                 Ok(segment) => segments.push(Arc::new(segment)),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
                     return Err(error);
                 }
-                Err(error) => lost.push(LostSegment { number, path: entry.path(), error }),
+                Err(error) => lost.push(LostSegment { number: name.0, path: entry.path(), error }),
             }
         }
-        segments.sort_by_key(|segment| segment.number);
+        // Versions that do not know adopted segments use their numbers again.
+        segments.sort_by_key(|segment: &Arc<Segment>| (segment.number, segment.key));
+        segments.dedup_by(|later, first| {
+            let same = later.number == first.number;
+            if same {
+                let error = io::Error::other("another segment has its number");
+                lost.push(LostSegment { number: later.number, path: later.path.clone(), error });
+            }
+            same
+        });
         Ok((Self(segments), lost))
     }
 

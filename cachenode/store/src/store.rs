@@ -20,10 +20,11 @@ use crate::config::CacheConfig;
 use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
 use crate::error::StoreError;
-use crate::folder::{Abilities, Folder, bytes_on_disk};
+use crate::folder::{Abilities, Folder, SharedFile, disk_use};
 use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
+use crate::promises::{Promise, Promises};
 use crate::reservations::{Known, Reservation, Reservations};
 use crate::usage::Usage;
 use crate::write_error::READ_ONLY;
@@ -78,8 +79,16 @@ pub struct DatasetInfo {
     pub connections: Option<BTreeSet<String>>,
     /// When it was last opened or closed, seconds since 1970; 0 if that was lost.
     pub last_use_unix_s: u64,
-    /// Bytes that it takes on the disk now.
+    /// Bytes on the disk that are promised to it, whether or not it is open; see [`Promise`].
+    pub promised_disk_bytes: u64,
+    /// Bytes of its blocks.
+    pub used_bytes: u64,
+    /// Bytes that it takes on the disk now, with those that it shares with other datasets.
     pub disk_bytes: u64,
+    /// The files that it shares with other datasets: one of them has adopted blocks of another.
+    pub shared: Vec<SharedFile>,
+    /// What the blocks that it adopted take on the disk.
+    pub adopted_disk_bytes: u64,
     /// How full it is, while a [`DatasetCache`] of it exists.
     pub open: Option<Usage>,
 }
@@ -88,7 +97,7 @@ pub struct DatasetInfo {
 /// killing the process: nothing is lost, but a later power loss may cost some blocks.
 #[derive(Debug)]
 pub struct Store {
-    base: Arc<Base>,
+    pub(crate) base: Arc<Base>,
     open: Mutex<HashMap<SnapshotId, Weak<DatasetCache>>>,
 }
 
@@ -120,7 +129,7 @@ impl Store {
         };
         let health = Health::new(config.pause_first, config.pause_most);
         let mut abilities = Abilities { direct: true, free: true };
-        let mut reservations = Reservations::default();
+        let (mut reservations, mut promises) = (Reservations::default(), Promises::default());
         let (mut index, mut last_run) = (Index::none(Arc::clone(&counters)), LastRun::default());
         if let Some(folder) = &folder {
             if folder.is_read_only() {
@@ -141,9 +150,11 @@ impl Store {
             let snapshots = folder.snapshots().unwrap_or_default();
             let folders = snapshots.into_iter().map(|snapshot| (snapshot, folder.dataset(&snapshot)));
             reservations = Reservations::load(folders, index.datasets());
+            promises = Promises::load(folder.promises());
         }
         let base = Base {
             reservations,
+            promises,
             counters,
             health,
             free_share: FreeShare::new(config.dir.clone(), config.keep_free_percent),
@@ -198,7 +209,8 @@ impl Store {
         Ok(cache)
     }
 
-    /// Deletes all that the store holds of a dataset. False if it held nothing.
+    /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is free; until
+    /// then [`dropped_bytes`](Self::dropped_bytes) counts it.
     pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
         let open = self.lock();
         if open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0) {
@@ -207,20 +219,52 @@ impl Store {
         let Some(folder) = &self.base.folder else { return Ok(false) };
         let known = self.base.index.release(snapshot);
         self.base.reservations.remove(snapshot);
-        match std::fs::remove_dir_all(folder.dataset(snapshot)) {
+        match folder.remove(snapshot) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(known),
             Err(source) => Err(StoreError::Dataset { snapshot: *snapshot, step: "remove the folder", source }),
         }
     }
 
-    /// The datasets in the store, sorted by snapshot.
-    pub fn datasets(&self) -> Result<Vec<DatasetInfo>, StoreError> {
+    /// The promises that stand.
+    pub fn promises(&self) -> Vec<Promise> {
+        self.base.promises.all()
+    }
+
+    /// Replaces the promises; they stand until they are replaced, also in later processes. Blocks on the disk. Errors: they cannot be
+    /// written down; those before stand.
+    pub fn promise(&self, promises: Vec<Promise>) -> io::Result<()> {
+        self.base.promises.put(promises)
+    }
+
+    /// The datasets in the store, and those that room is promised to, sorted by snapshot. If the disk cannot list them, those that were
+    /// there before.
+    pub fn datasets(&self) -> Vec<DatasetInfo> {
+        self.datasets_under(&self.promises())
+    }
+
+    /// The same as if these were the promises.
+    pub fn datasets_under(&self, promises: &[Promise]) -> Vec<DatasetInfo> {
+        let mut promised: HashMap<SnapshotId, (u64, &str)> = HashMap::new();
+        for promise in promises {
+            let entry = promised.entry(promise.snapshot).or_insert((0, &promise.name));
+            entry.0 = entry.0.max(promise.disk_bytes);
+        }
         let open = self.lock();
         let folder = self.base.folder.as_ref();
         let info = |snapshot| {
-            let Known { name, reservation, policy, connections, last_use_unix_s } =
-                self.base.reservations.get(&snapshot).unwrap_or_default();
+            let (promised_disk_bytes, promised_name) = promised.get(&snapshot).copied().unwrap_or_default();
+            // What is promised and not there was never shown.
+            let unknown =
+                || Known { name: promised_name.to_owned(), connections: Some(BTreeSet::new()), ..Known::default() };
+            let is_there = folder.is_some_and(|folder| folder.dataset(&snapshot).exists());
+            let known = self.base.reservations.get(&snapshot);
+            let known = known.unwrap_or_else(|| if is_there { Known::default() } else { unknown() });
+            let Known { name, reservation, policy, connections, last_use_unix_s, adopted_disk_bytes, used_bytes } =
+                known;
+            let used = folder.map(|folder| disk_use(&folder.dataset(&snapshot))).unwrap_or_default();
+            let open = open.get(&snapshot).and_then(Weak::upgrade);
+            let counted = open.as_ref().filter(|cache| !cache.is_rebuilding());
             DatasetInfo {
                 snapshot,
                 name,
@@ -228,20 +272,35 @@ impl Store {
                 policy,
                 connections,
                 last_use_unix_s,
-                disk_bytes: folder.map_or(0, |folder| bytes_on_disk(&folder.dataset(&snapshot))),
-                open: open.get(&snapshot).and_then(Weak::upgrade).map(|cache| cache.usage()),
+                promised_disk_bytes,
+                used_bytes: match &open {
+                    // What is not counted yet is there.
+                    Some(cache) if cache.is_rebuilding() => {
+                        cache.usage().used_bytes.max(estimate(used.bytes, reservation))
+                    }
+                    Some(cache) => cache.usage().used_bytes,
+                    None => used_bytes.unwrap_or_else(|| estimate(used.bytes, reservation)),
+                },
+                disk_bytes: used.bytes,
+                shared: used.shared,
+                adopted_disk_bytes: counted.map_or(adopted_disk_bytes, |cache| cache.adopted_disk_bytes()),
+                open: open.map(|cache| cache.usage()),
             }
         };
         let mut snapshots: Vec<SnapshotId> = match folder {
-            Some(folder) => folder.snapshots().map_err(list_failed(folder))?,
+            Some(folder) => folder.snapshots().unwrap_or_else(|error| {
+                warn!(%error, dir = ?folder.dir(), "the datasets of the cache cannot be listed: those that were there before count");
+                self.base.reservations.all().into_iter().map(|(snapshot, _)| snapshot).collect()
+            }),
             None => Vec::new(),
         };
         // Those that have no part of the folder too.
+        snapshots.extend(promised.keys());
         snapshots.extend(open.iter().filter(|(_, cache)| cache.strong_count() > 0).map(|(snapshot, _)| *snapshot));
         let mut found: Vec<_> = snapshots.into_iter().map(info).collect();
         found.sort_by_key(|info| info.snapshot.0);
         found.dedup_by_key(|info| info.snapshot);
-        Ok(found)
+        found
     }
 
     /// Bytes of the disk that are free beyond the part that stays free.
@@ -249,24 +308,32 @@ impl Store {
         self.base.free_share.spare_bytes()
     }
 
+    /// Bytes on the disk of what was released and is still being deleted.
+    pub fn dropped_bytes(&self) -> u64 {
+        self.base.folder.as_ref().map_or(0, Folder::dropped_bytes)
+    }
+
     /// Notes that of a dataset whose connections were lost these are known. Blocks on the disk.
     pub fn found_connections(&self, snapshot: &SnapshotId, connections: BTreeSet<String>) {
         self.change(snapshot, |known| known.connections = Some(connections));
     }
 
-    /// Notes that of the connections that showed datasets when the last process ended only these are left. Does not change
-    /// datasets that are open. Blocks on the disk.
-    pub fn keep_connections(&self, is_left: impl Fn(&str) -> bool) {
+    /// Notes that of the connections that showed datasets when the last process ended only these are left. Of a dataset that is open,
+    /// those that it has had since stay. True if an open dataset awaits none any more. Blocks on the disk.
+    pub fn keep_connections(&self, is_left: impl Fn(&str) -> bool) -> bool {
         let open = self.lock();
+        let mut complete = false;
         for (snapshot, known) in self.base.reservations.all() {
-            let is_open = open.get(&snapshot).is_some_and(|cache| cache.strong_count() > 0);
-            if !is_open && known.connections.iter().flatten().any(|connection| !is_left(connection)) {
+            if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
+                complete |= cache.keep_connections(&is_left);
+            } else if known.connections.iter().flatten().any(|connection| !is_left(connection)) {
                 info!(dataset = known.name, %snapshot, "the dataset was mounted when the last process ended, and is not any more");
                 self.change(&snapshot, |known| {
                     known.connections.get_or_insert_default().retain(|connection| is_left(connection));
                 });
             }
         }
+        complete
     }
 
     fn change(&self, snapshot: &SnapshotId, change: impl FnOnce(&mut Known)) {
@@ -295,6 +362,9 @@ impl Store {
     }
 }
 
-fn list_failed(folder: &Folder) -> impl FnOnce(io::Error) -> StoreError {
-    move |source| StoreError::Folder { dir: folder.dir().to_owned(), step: "list", source }
+/// Bytes of blocks that take `disk_bytes`.
+fn estimate(disk_bytes: u64, reservation: Option<Reservation>) -> u64 {
+    let Some(Reservation { bytes, disk_bytes: reserved, .. }) = reservation else { return disk_bytes };
+    let bytes = (u128::from(disk_bytes) * u128::from(bytes)).checked_div(u128::from(reserved)).unwrap_or(0);
+    u64::try_from(bytes).unwrap_or(u64::MAX).min(disk_bytes)
 }

@@ -80,7 +80,7 @@ impl WriteError {
         match self {
             Self::WrongBlock { .. } | Self::WrongDataset => "misuse",
             Self::Full { .. } => "disk full",
-            Self::TooLittleFree { .. } => "too little of the disk is free",
+            Self::TooLittleFree { .. } => "too little of the disk is free (--keep-free)",
             Self::ReadOnly { .. } => READ_ONLY,
             Self::Gone { .. } => "cache folder deleted",
             Self::Disk { .. } => "disk error",

@@ -1,7 +1,9 @@
 //! The flags of `larder bench`, one file for each benchmark.
 
+mod controller;
 mod epochs;
 mod fio;
+mod import;
 mod meta;
 mod peers;
 mod peers_net;
@@ -9,8 +11,10 @@ mod sim;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use controller::ControllerArgs;
 pub(crate) use epochs::{Drop, EpochsArgs};
 pub(crate) use fio::FioArgs;
+pub(crate) use import::ImportsArgs;
 pub(crate) use meta::MetaArgs;
 pub(crate) use peers::PeersArgs;
 pub(crate) use peers_net::PeersNetArgs;
@@ -34,8 +38,12 @@ pub(crate) enum BenchCommand {
     Meta(MetaArgs),
     /// Run fio over Larder and every installed peer (needs root).
     Fio(FioArgs),
+    /// Import made-up objects and a folder: keys a second, memory, disk, and the mount of the manifest (needs root).
+    Import(ImportsArgs),
     /// Compare reads from another node's cache with raw TCP and with the origin, over loopback.
     PeersNet(PeersNetArgs),
+    /// Measure larder-controller in a cluster of fake nodes: time to ready, API writes, memory, CPU, labels, restarts.
+    Controller(ControllerArgs),
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use larder_cachenode::process::parse_percent;
 
 use super::origin::OriginArgs;
 
@@ -30,7 +31,7 @@ pub(crate) struct VerifyArgs {
 Examples:
   larder stats                     all mounts on this machine
   larder stats /data/train --watch
-  larder stats /data/train --json | jq .metrics
+  larder stats /data/train --json | jq .stats.metrics
   larder stats /data/train --cluster       the nodes that share their caches with this node")]
 pub(crate) struct StatsArgs {
     /// A mount point. Default: all mounts on this machine.
@@ -41,7 +42,8 @@ pub(crate) struct StatsArgs {
     /// Print one JSON document for each mount.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show how much of each mounted dataset every node of the cluster has cached.
+    /// Show how much of each mounted dataset every node of the cluster has cached, and the bytes of all datasets that it read
+    /// from other nodes and served to them since it started.
     #[arg(long, conflicts_with = "watch")]
     pub(crate) cluster: bool,
 }
@@ -61,6 +63,9 @@ pub(crate) struct DoctorArgs {
     /// The cache folder to check. Default with --node: /var/lib/larder/cache.
     #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
+    /// Part of the disk that the cache leaves free, as larderd has it. Default with --node: 20%, otherwise 0%.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) keep_free: Option<u8>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

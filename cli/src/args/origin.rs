@@ -9,7 +9,7 @@ use larder_dataset::size::parse_duration;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Origin")]
 pub(crate) struct OriginArgs {
-    /// The S3 server if it is not AWS (Ceph, MinIO): http://host:port.
+    /// The server if it is not the cloud's own (Ceph, MinIO, an emulator): http://host:port.
     #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
     pub(crate) endpoint: Option<String>,
     /// The S3 region.

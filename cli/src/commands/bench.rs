@@ -1,8 +1,10 @@
 //! `larder bench`
 
+mod controller;
 mod epochs;
 mod files;
 mod fio;
+mod import;
 mod meta;
 mod peers;
 mod peers_net;
@@ -20,6 +22,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Sim(args) => sim::run(args),
         BenchCommand::Meta(args) => meta::run(args),
         BenchCommand::Fio(args) => fio::run(args),
+        BenchCommand::Import(args) => import::run(args),
         BenchCommand::PeersNet(args) => peers_net::run(args),
+        BenchCommand::Controller(args) => controller::run(args),
     }
 }

@@ -10,20 +10,23 @@ mod release;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use larder_cachenode::Home;
+use anyhow::Context;
+use larder_cachenode::process::KEEP_FREE_DEFAULT;
 
 use crate::args::DoctorArgs;
+use crate::commands::mount::default_cache_dir;
 use crate::output;
 use finding::Verdict;
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let cache_dir = match &args.cache_dir {
-        Some(dir) => dir.clone(),
+        Some(dir) => std::path::absolute(dir).with_context(|| format!("--cache-dir {}", dir.display()))?,
         None if args.node => PathBuf::from("/var/lib/larder/cache"),
-        None => Home::of_process()?.sub_folder("stores")?,
+        None => default_cache_dir()?,
     };
+    let keep_free = args.keep_free.unwrap_or(if args.node { KEEP_FREE_DEFAULT } else { 0 });
     let findings = if args.node {
-        node::findings(&args.kubelet_dir, &cache_dir)
+        node::findings(&args.kubelet_dir, &cache_dir, keep_free)
     } else {
         vec![
             host::kernel(&host::release()),
@@ -33,7 +36,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             host::read_size(),
             host::open_files(),
             cache_folder::direct_io(&cache_dir),
-            cache_folder::disk(&cache_dir),
+            cache_folder::disk(&cache_dir, keep_free),
         ]
     };
     if args.json {
@@ -45,9 +48,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
                 Verdict::Warn => "warn",
                 Verdict::Fail => "FAIL",
             };
-            println!("{verdict:<5}{:<19}{}", finding.what, finding.found);
+            output::line(format_args!("{verdict:<5}{:<19}{}", finding.what, finding.found))?;
             if finding.verdict != Verdict::Ok {
-                println!("     {:<19}{}", "", finding.remedy);
+                output::line(format_args!("     {:<19}{}", "", finding.remedy))?;
             }
         }
     }

@@ -7,19 +7,26 @@ mod request;
 
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use larder_cachenode::Home;
+use larder_cachenode::kept_listing::age_of;
+use larder_cachenode::process::doubt_cache_size;
+use larder_cachenode::source::ResolvedSource;
+use larder_cachenode::{CacheStats, Home};
+use larder_dataset::size::{show_bytes, show_duration};
 use larder_fs::daemon::origin_variables;
+use larder_store::probe::try_to_write;
+use serde_json::json;
 
 use crate::args::MountArgs;
-use crate::{daemon, source};
+use crate::{daemon, mount_stats, output, source};
 use announcement::Announcement;
+pub(crate) use request::default_cache_dir;
 use request::{cache_dir, request, run_dir, serving_args};
 
 /// How long the process that owns the cache may fail to answer.
@@ -30,12 +37,16 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
+    check_home(&Home::of_process()?)?;
     let runtime = source::runtime()?;
-    let dataset = source::resolve(&args.src, &args.origin, &runtime)?;
-    let (name, _) = dataset.manifest.name_and_origin()?;
+    let dataset = source::resolve(&args.src, &args.origin, args.refresh, &runtime)?;
     let cache_dir = cache_dir(args)?;
+    if let Some(doubt) = args.cache_size.and_then(|bytes| doubt_cache_size(bytes, &cache_dir)) {
+        output::note(format_args!("warning: {doubt}"));
+    }
     let run_dir = run_dir(&cache_dir)?;
     let request = request(args, &dataset.path, Some(origin_variables()))?;
+    let hides_files = hides_files(&args.dir);
     let started = Instant::now();
     loop {
         let asked = runtime.block_on(async {
@@ -54,8 +65,64 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
             Announcement::Busy(error) | Announcement::Failed(error) => bail!("{error}"),
         }
     }
-    println!("{} is mounted at {}", name, args.dir.display());
+    if hides_files {
+        output::note(format_args!(
+            "warning: {} was not empty: its files are hidden until `larder umount`",
+            args.dir.display()
+        ));
+    }
+    tell(args, &dataset)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// True if there are files in the folder that a mount hides. A dead mount is replaced. The kernel may still list it, but asks it for
+/// its size.
+fn hides_files(dir: &Path) -> bool {
+    rustix::fs::statfs(dir).is_ok() && std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Says what is mounted: which snapshot, how old its listing is, and what of it cannot be cached.
+fn tell(args: &MountArgs, dataset: &ResolvedSource) -> anyhow::Result<()> {
+    // Who may mount need not be allowed to read it.
+    let cache = mount_stats::read(&args.dir).ok().map(|stats| stats.cache);
+    if let Some(warning) = cache.as_ref().and_then(doubt_cache) {
+        output::note(format_args!("warning: {warning}"));
+    }
+    let (name, origin) = dataset.manifest.name_and_origin()?;
+    let (snapshot, listed_ns) = (dataset.manifest.snapshot().to_string(), dataset.manifest.created_ns());
+    if args.json {
+        return output::json(&json!({
+            "mount": args.dir,
+            "name": name,
+            "origin": origin,
+            "snapshot": snapshot,
+            "files": dataset.manifest.totals().files,
+            "bytes": dataset.manifest.totals().bytes,
+            "listed_unix_seconds": listed_ns / 1_000_000_000,
+            "age_seconds": age_of(listed_ns).as_secs(),
+            "refresh_failed": dataset.refresh_failed,
+            "cache": cache,
+        }));
+    }
+    let made = if dataset.manifest.is_packed() { "packed" } else { "listed" };
+    output::line(format_args!("{name} is mounted at {}", args.dir.display()))?;
+    let age = show_duration(age_of(listed_ns));
+    output::line(format_args!("snapshot {}, {made} {age} ago", &snapshot[..12]))
+}
+
+/// What a user should know about the dataset's part of the cache, if anything.
+fn doubt_cache(cache: &CacheStats) -> Option<String> {
+    if let Some(why) = &cache.degraded {
+        return Some(format!("nothing more is cached at present: {why} (`larder stats` shows the state)"));
+    }
+    let shortage = cache.shortage.as_deref()?;
+    Some(match cache.capacity_bytes {
+        0 => format!("nothing of it is cached, and every read asks the origin: {shortage}"),
+        bytes => {
+            let (bytes, wanted) = (show_bytes(bytes), show_bytes(cache.wanted_bytes));
+            format!("at most {bytes} of {wanted} are cached: {shortage}")
+        }
+    })
 }
 
 /// Starts a daemon in the background and waits for its outcome.
@@ -85,6 +152,21 @@ fn start_daemon(args: &MountArgs, manifest: &Path, cache_dir: &Path) -> anyhow::
                 format!("the background process ended without a result: see its log {}", log_path.display())
             })
         }
+    }
+}
+
+/// Checks that manifests and logs can be kept. Errors say what to do.
+fn check_home(home: &Home) -> anyhow::Result<()> {
+    match try_to_write(home.dir()) {
+        Err(error) if matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => {
+            let home = home.dir().display();
+            let what = format!(
+                "write to {home}, where manifests and logs are kept: set LARDER_HOME to a folder that you can write to"
+            );
+            Err(error).context(what)
+        }
+        // A full disk may have the manifest and the log already.
+        _ => Ok(()),
     }
 }
 

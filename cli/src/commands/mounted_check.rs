@@ -62,14 +62,14 @@ pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         }))?;
     } else {
         for problem in problems.iter().take(NAMES_MAX) {
-            println!("{problem}");
+            output::line(format_args!("{problem}"))?;
         }
-        println!(
+        output::line(format_args!(
             "{} files read ({}), {summed} compared with a checksum of the manifest; {} problems",
             targets.len(),
             show_bytes(bytes),
             problems.len()
-        );
+        ))?;
     }
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

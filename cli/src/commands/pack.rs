@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use larder_cachenode::Home;
+use larder_dataset::Refresh;
 use larder_import::PackOptions;
 use larder_origin::OriginUrl;
 use serde_json::json;
@@ -18,7 +19,7 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
     let _in_runtime = runtime.enter();
     let url: OriginUrl = args.dst.parse().context("DST")?;
-    let from = source::resolve(&args.src, &args.origin, &runtime)?;
+    let from = source::resolve(&args.src, &args.origin, Refresh::Never, &runtime)?;
     let (_, origin) = from.manifest.name_and_origin()?;
     if origin == url.to_string() {
         bail!("DST {url} is the prefix of the files themselves: name another prefix");
@@ -44,10 +45,10 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
             "packs_resumed": packed.packs_resumed,
         }))?;
     } else {
-        println!("files      {} ({})", totals.files, show_bytes(totals.bytes));
-        println!("packs      {} ({} from an unfinished run)", totals.packs, packed.packs_resumed);
-        println!("snapshot   {}", packed.built.snapshot);
-        println!("mount it   larder mount {url} DIR");
+        output::line(format_args!("files      {} ({})", totals.files, show_bytes(totals.bytes)))?;
+        output::line(format_args!("packs      {} ({} from an unfinished run)", totals.packs, packed.packs_resumed))?;
+        output::line(format_args!("snapshot   {}", packed.built.snapshot))?;
+        output::line(format_args!("mount it   larder mount {url} DIR"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

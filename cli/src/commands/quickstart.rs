@@ -33,9 +33,9 @@ pub(crate) fn run(args: &QuickstartArgs) -> anyhow::Result<ExitCode> {
         std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }
     let outcome = outcome?;
-    print!("{}", outcome.table());
+    output::text(&outcome.table())?;
     outcome.plot().write(&args.plot).context("draw the plot (--plot)")?;
-    println!("plot                {}", args.plot.display());
+    output::line(format_args!("plot                {}", args.plot.display()))?;
     if let Some(path) = &args.json {
         let json = serde_json::to_vec_pretty(&outcome)?;
         std::fs::write(path, json).with_context(|| format!("write {} (--json)", path.display()))?;

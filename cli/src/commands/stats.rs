@@ -36,13 +36,13 @@ pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
                     output::json(&serde_json::json!({"mount": dir, "stats": stats}))?;
                 }
                 Ok(stats) => {
-                    print!("{}", table(dir, &stats, before.as_ref()));
+                    output::text(&table(dir, &stats, before.as_ref()))?;
                     *before = Some(stats);
                 }
                 // One dead mount must not hide the others.
                 Err(error) => {
                     failed = true;
-                    eprintln!("error: {error:#}");
+                    output::error(&error);
                 }
             }
         }

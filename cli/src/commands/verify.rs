@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use larder_import::{Problems, verify_origin};
 use serde_json::json;
 
@@ -12,14 +12,21 @@ use crate::args::VerifyArgs;
 use crate::commands::mounted_check;
 use crate::output::{self, ProgressView};
 use crate::source;
+use larder_dataset::Refresh;
 use larder_dataset::size::show_bytes;
 
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     if !larder_cachenode::source::is_url(&args.target) && Path::new(&args.target).is_dir() {
+        if args.deep {
+            bail!(
+                "--deep reads the origin: name the dataset's URL or its manifest file instead of the mount {}",
+                args.target
+            );
+        }
         return mounted_check::run(Path::new(&args.target), args.json);
     }
     let runtime = source::runtime()?;
-    let dataset = source::resolve(&args.target, &args.origin, &runtime)?;
+    let dataset = source::resolve(&args.target, &args.origin, Refresh::Never, &runtime)?;
     let totals = dataset.manifest.totals();
     let progress = ProgressView::new(u64::from(totals.files).max(1), "checking");
     let concurrency = args.origin.origin_concurrency as usize;
@@ -51,20 +58,23 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     } else {
         for (kind, found) in kinds {
             for (path, what) in &found.first {
-                println!("{kind:<11}{}: {what}", path.escape_ascii());
+                output::line(format_args!("{kind:<11}{}: {what}", path.escape_ascii()))?;
             }
             if found.count > found.first.len() as u64 {
-                println!("{kind:<11}and {} more", found.count - found.first.len() as u64);
+                output::line(format_args!("{kind:<11}and {} more", found.count - found.first.len() as u64))?;
             }
         }
-        println!(
+        output::line(format_args!(
             "{} of {} files match the manifest; {} read",
             report.files_ok,
             totals.files,
             show_bytes(report.bytes_read)
-        );
+        ))?;
         if report.without_checksum > 0 {
-            println!("{} of them have no checksum: only their size and version were compared", report.without_checksum);
+            output::line(format_args!(
+                "{} of them have no checksum: only their size and version were compared",
+                report.without_checksum
+            ))?;
         }
     }
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

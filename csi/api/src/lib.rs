@@ -1,5 +1,5 @@
-//! The wire protocols of a CSI driver, generated: [`csi`] is CSI 1.12, [`registration`] is the kubelet's plugin registration.
-//! `tests/regenerate.rs` fails if the checked-in code differs from what `proto/` generates.
+//! The wire protocols of a CSI driver, generated: [`csi`] is CSI 1.12, [`registration`] is the kubelet's plugin
+//! registration. `tests/regenerate.rs` fails if the checked-in code differs from what `proto/` generates.
 //!
 //! Invariant: a message that carries secrets prints as its name alone, so no log line can contain one.
 

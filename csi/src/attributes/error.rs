@@ -1,6 +1,6 @@
-//! What is wrong with a request.
+//! Mistakes in a request.
 
-/// What is wrong with a request. The message never contains a secret.
+/// A mistake in a request. The message never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttributeError {
     /// A field of the request.
@@ -8,7 +8,7 @@ pub enum AttributeError {
     Field {
         /// The field, as CSI names it.
         field: &'static str,
-        /// What is wrong.
+        /// The mistake.
         what: String,
     },
     /// An unknown attribute.
@@ -24,7 +24,7 @@ pub enum AttributeError {
     Value {
         /// Its name.
         name: &'static str,
-        /// What is wrong.
+        /// The mistake.
         what: String,
     },
     /// A key of the Secret that is unknown, or incomplete without another.
@@ -32,7 +32,7 @@ pub enum AttributeError {
     Secret {
         /// The key.
         name: String,
-        /// What is wrong.
+        /// The mistake.
         what: String,
     },
 }

@@ -24,6 +24,7 @@ fn a_full_volume_is_understood() {
         ("cacheSize", "100GiB"),
         ("policy", "lru"),
         ("placement", "replicated:2"),
+        ("refresh", "24h"),
         ("namespaces", "team-a, team-b"),
         ("csi.storage.k8s.io/pod.namespace", "team-a"),
         ("csi.storage.k8s.io/serviceAccount.tokens", "{}"),
@@ -41,6 +42,7 @@ fn a_full_volume_is_understood() {
         cache_bytes: Some(100 << 30),
         policy: Some(PolicyKind::Lru),
         placement: Some("replicated:2".parse().expect("a placement")),
+        refresh: Some("24h".parse().expect("an age")),
     };
     assert_eq!(got.selection, Selection::Spec(expected));
 }
@@ -49,7 +51,7 @@ fn a_full_volume_is_understood() {
 fn every_bad_value_is_refused_by_its_name() {
     let upper = "AB".repeat(32);
     let long = format!("s3://b/{}", "a".repeat(2000));
-    let bad: [(&str, &[(&str, &str)]); 30] = [
+    let bad: [(&str, &[(&str, &str)]); 34] = [
         ("source", &[]),
         ("sauce", &[("sauce", "s3://b")]),
         ("source", &[("source", "bucket/x")]),
@@ -76,6 +78,10 @@ fn every_bad_value_is_refused_by_its_name() {
         ("placement", &[("source", "s3://b"), ("placement", "replicated")]),
         ("placement", &[("source", "s3://b"), ("placement", "replicated:0")]),
         ("placement", &[("dataset", "d"), ("placement", "partitioned")]),
+        ("refresh", &[("source", "s3://b"), ("refresh", "often")]),
+        ("refresh", &[("source", "s3://b"), ("refresh", "0h")]),
+        ("refresh", &[("source", "s3://b"), ("refresh", "24")]),
+        ("refresh", &[("dataset", "d"), ("refresh", "24h")]),
         ("namespaces", &[("source", "s3://b"), ("namespaces", "a,,b")]),
         ("dataset", &[("source", "s3://b"), ("dataset", "d")]),
         ("dataset", &[("dataset", "../d")]),
@@ -86,6 +92,22 @@ fn every_bad_value_is_refused_by_its_name() {
         assert!(error.contains(&format!("`{name}`")) && !error.contains("hunter2"), "{pairs:?}: {error}");
     }
     parse(&[("source", "file:///data/set")]).expect("below the root");
+}
+
+#[test]
+fn a_dataset_is_a_name_or_a_namespace_and_a_name() {
+    let named = |name: &str| parse(&[INLINE, ("dataset", name)]).map(|got| got.selection);
+    for name in ["imagenet", "image_net.v2", "team-a/imagenet", "team-a/v2..x", &"n".repeat(128)] {
+        assert_eq!(named(name), Ok(Selection::Entry { name: name.to_owned(), cache_bytes: None }), "{name}");
+    }
+    let long = format!("{}/x", "n".repeat(127));
+    for name in [
+        "", "/", "//", "/x", "x/", "a/b/c", "a//b", "../x", "x/..", "x/.", "./x", ".x", "a/.x", ".a/x", "a b", "a\nb",
+        "a\\b", "a%2fb", "\u{e4}/b", "a\0", &long,
+    ] {
+        let error = named(name).expect_err(name).to_string();
+        assert!(error.contains("`dataset`") && error.contains("NAMESPACE/NAME"), "{name:?}: {error}");
+    }
 }
 
 #[test]

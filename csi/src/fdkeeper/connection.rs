@@ -19,13 +19,21 @@ pub struct Connection {
     pub memory: OwnedFd,
     /// The kernel's INIT request.
     pub init: Vec<u8>,
-    dataset: Mutex<v1::Dataset>,
+    served: Mutex<Served>,
+}
+
+/// What a connection serves.
+#[derive(Debug)]
+struct Served {
+    dataset: v1::Dataset,
+    /// larderd has not said yet that it uses the newest credentials.
+    untold: bool,
 }
 
 impl Connection {
     /// A connection that serves `dataset`, with its credentials.
     pub fn new(mount: MountId, fd: OwnedFd, memory: OwnedFd, init: Vec<u8>, dataset: v1::Dataset) -> Self {
-        Self { mount, fd, memory, init, dataset: Mutex::new(dataset) }
+        Self { mount, fd, memory, init, served: Mutex::new(Served { dataset, untold: false }) }
     }
 
     /// False once the kernel has ended it.
@@ -35,23 +43,34 @@ impl Connection {
 
     /// The credentials with which its dataset is read.
     pub fn credentials(&self) -> Option<v1::Credentials> {
-        self.dataset().credentials.clone()
+        self.lock().dataset.credentials.clone()
     }
 
-    /// Replaces the credentials. False: they are the same.
-    pub(crate) fn renew(&self, credentials: Option<v1::Credentials>) -> bool {
-        let mut dataset = self.dataset();
-        let differ = dataset.credentials != credentials;
-        dataset.credentials = credentials;
-        differ
+    /// Replaces the credentials. True: larderd is to be told of them, because they are new or because it never said that it uses
+    /// them.
+    pub(crate) fn renew(&self, credentials: &Option<v1::Credentials>) -> bool {
+        let mut served = self.lock();
+        if served.dataset.credentials != *credentials {
+            served.dataset.credentials.clone_from(credentials);
+            served.untold = true;
+        }
+        served.untold
+    }
+
+    /// Notes that larderd uses these credentials.
+    pub(crate) fn told(&self, credentials: &Option<v1::Credentials>) {
+        let mut served = self.lock();
+        if served.dataset.credentials == *credentials {
+            served.untold = false;
+        }
     }
 
     pub(crate) fn to_wire(&self, request: u64) -> v1::Connection {
-        let (mount, dataset) = (self.mount.to_string(), Some(self.dataset().clone()));
+        let (mount, dataset) = (self.mount.to_string(), Some(self.lock().dataset.clone()));
         v1::Connection { mount, dataset, init: self.init.clone(), request }
     }
 
-    fn dataset(&self) -> MutexGuard<'_, v1::Dataset> {
-        self.dataset.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Served> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,104 +1,237 @@
-//! The thread of the keeper: it connects to larderd, holds a [`Conversation`] until the socket breaks, and reconnects.
+//! One session with larderd.
+//!
+//! It begins by making both sides hold the same connections: the keeper takes over those that larderd holds and the
+//! keeper does not (the plugin was restarted), says which ones it holds, and offers those that larderd lacks (larderd
+//! was restarted). Then it passes requests on. Nothing waits for an answer: a dataset that cannot be opened holds up
+//! neither the other offers nor a new mount.
+//!
+//! Invariants: larderd has the keeper's credentials of every connection, or is being told. A new connection is held
+//! once larderd has accepted it, if the requester still wants it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
 
-use larder_daemon_api::handover::Socket;
-use tracing::{info, warn};
+use larder_daemon_api::handover::{Descriptors, Message, Socket, is_alive, request_memory};
+use larder_daemon_api::v1;
+use tracing::{debug, info, warn};
 
-use crate::fdkeeper::conversation::Conversation;
-use crate::fdkeeper::keeping::{Keeping, Request, Session};
+use crate::fdkeeper::connection::Connection;
+use crate::fdkeeper::connections::{Connections, Reply, Request};
+use crate::fdkeeper::error::KeeperError;
+use crate::mount_id::MountId;
 
-/// The pause before the first attempt to reconnect; it doubles up to [`PAUSE_MAX`].
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// One session with larderd.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    connections: &'a Connections,
+    socket: Socket,
+    /// larderd's version of the protocol.
+    version: u32,
+    /// The number of the last request.
+    last: u64,
+    /// The requests that larderd has not answered, by their numbers.
+    asked: BTreeMap<u64, Asked>,
+}
 
-/// How long larderd may take to list its connections, or to take a packet.
-const SOCKET_TIMEOUT: Duration = Duration::from_secs(30);
+/// A request that larderd has not answered.
+#[derive(Debug)]
+enum Asked {
+    /// To serve a connection that the keeper holds.
+    Again(MountId),
+    /// To serve a new connection.
+    New(Arc<Connection>, Reply),
+    /// To renew or forget a connection, for a requester or of the keeper's own accord.
+    Other(MountId, Option<Reply>),
+}
 
-impl Keeping {
-    /// Keeps sessions until stopped.
-    pub(crate) fn run(&self, queue: &Receiver<Request>) {
-        let mut pause = PAUSE;
-        let mut warned = false;
-        while !self.stopping() {
-            let before = self.session.borrow().count;
-            let error = match self.keep_session(queue) {
-                Ok(()) => return,
-                Err(error) => error,
-            };
-            let had_session = self.session.borrow().count > before;
-            self.session.send_modify(|session| (session.connected, session.settled) = (false, false));
-            if had_session || !warned {
-                warn!(%error, held = self.connections().len(), "no session with larderd; reconnecting");
-            }
-            warned = true;
-            pause = if had_session { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
-            self.refuse_for(pause, queue);
-        }
-    }
-
-    /// Refuses requests for a while: without a session they would wait in vain.
-    fn refuse_for(&self, pause: Duration, queue: &Receiver<Request>) {
-        let mut rest = Some(pause);
-        while let Some(left) = rest.filter(|_| !self.stopping()) {
-            let started = Instant::now();
-            self.wait(None, Some(left));
-            for request in queue.try_iter() {
-                let _ = request.into_reply().send(Err(self.not_connected()));
-            }
-            rest = left.checked_sub(started.elapsed()).filter(|left| !left.is_zero());
-        }
-    }
-
-    /// Keeps one session. Returns `Ok` when stopped.
-    fn keep_session(&self, queue: &Receiver<Request>) -> io::Result<()> {
-        let socket = connect(&self.socket, self.daemon_uid)?;
-        let mut conversation = Conversation::begin(self, socket)?;
-        self.counters.sessions.fetch_add(1, Ordering::Relaxed);
-        let settled = conversation.is_settled();
-        self.session.send_modify(|session| *session = Session { connected: true, settled, count: session.count + 1 });
-        info!(held = self.connections().len(), "in session with larderd");
-        let outcome = self.converse(&mut conversation, queue);
-        if let Err(error) = &outcome {
-            conversation.broke(error);
-        }
-        outcome
-    }
-
-    fn converse(&self, conversation: &mut Conversation<'_>, queue: &Receiver<Request>) -> io::Result<()> {
+impl<'a> Session<'a> {
+    /// Makes both sides hold the same connections.
+    pub(crate) fn begin(connections: &'a Connections, socket: Socket) -> io::Result<Self> {
+        let mut this = Self { connections, socket, version: 0, last: 0, asked: BTreeMap::new() };
+        let mut held = BTreeSet::new();
+        let (mut dead, mut outdated) = (Vec::new(), Vec::new());
         loop {
-            for request in queue.try_iter() {
-                conversation.ask(request)?;
+            let (connection, Descriptors { fuse, memory }) =
+                match this.socket.receive()?.ok_or(io::ErrorKind::UnexpectedEof)? {
+                    (Message::HeldEnd(v1::HeldEnd { version }), _) => {
+                        this.version = version;
+                        break;
+                    }
+                    (Message::Held(connection), Some(descriptors)) => (connection, descriptors),
+                    _ => return Err(invalid("larderd does not list the connections that it holds")),
+                };
+            let mount = MountId::try_from(connection.mount).map_err(invalid)?;
+            if !is_alive(&fuse) {
+                dead.push(mount);
+                continue;
             }
-            if self.stopping() {
-                return Ok(());
+            let dataset = connection.dataset.unwrap_or_default();
+            let mut all = connections.held();
+            match all.get(&mount).filter(|ours| ours.is_alive()) {
+                // A session that broke before larderd heard of new credentials.
+                Some(ours) if ours.credentials() != dataset.credentials => outdated.push(Arc::clone(ours)),
+                Some(_) => {}
+                None => {
+                    info!(%mount, "take over a connection from larderd");
+                    connections.counters.takeovers.fetch_add(1, Ordering::Relaxed);
+                    // An older larderd has no memory; the next one uses this.
+                    let memory = memory.map_or_else(request_memory, Ok)?;
+                    let ours = Connection::new(mount.clone(), fuse, memory, connection.init, dataset);
+                    all.insert(mount.clone(), Arc::new(ours));
+                }
             }
-            if self.wait(Some(conversation.socket()), None) {
-                conversation.hear()?;
-                let settled = conversation.is_settled();
-                self.session.send_if_modified(|session| std::mem::replace(&mut session.settled, settled) != settled);
+            held.insert(mount);
+        }
+        let ours: Vec<_> = connections.held().values().filter(|ours| ours.is_alive()).cloned().collect();
+        if this.version > 0 {
+            this.socket.send(Message::holds(ours.iter().map(|ours| ours.mount.as_str())), &[])?;
+        }
+        for mount in dead {
+            debug!(%mount, "larderd holds a connection that has ended");
+            this.forget(&mount, None)?;
+        }
+        for connection in outdated {
+            this.renew(&connection, None)?;
+        }
+        for connection in ours.iter().filter(|ours| !held.contains(&ours.mount)) {
+            this.offer(connection, Asked::Again(connection.mount.clone()))?;
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// True once larderd has answered each offer with which the session began.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.asked.values().any(|asked| matches!(asked, Asked::Again(_)))
+    }
+
+    /// Passes a request on. An error ends the session.
+    pub(crate) fn ask(&mut self, request: Request) -> io::Result<()> {
+        match request {
+            Request::Offer(connection, reply) => self.offer(&connection, Asked::New(Arc::clone(&connection), reply)),
+            Request::Renew(connection, reply) => self.renew(&connection, Some(reply)),
+            Request::Forget(mount, reply) => self.forget(&mount, Some(reply)),
+        }
+    }
+
+    fn offer(&mut self, connection: &Connection, asked: Asked) -> io::Result<()> {
+        self.connections.counters.offers.fetch_add(1, Ordering::Relaxed);
+        let fds = [connection.fd.as_fd(), connection.memory.as_fd()];
+        // An older larderd takes the first one alone.
+        let fds = if self.version == 0 { &fds[..1] } else { &fds };
+        self.send(asked, fds, |number| Message::Offer(connection.to_wire(number)))
+    }
+
+    fn renew(&mut self, connection: &Connection, reply: Option<Reply>) -> io::Result<()> {
+        if self.version == 0 {
+            // An older larderd took the credentials when it prepared the dataset with them.
+            let _ = reply.map(|reply| reply.send(Ok(())));
+            return Ok(());
+        }
+        let (mount, credentials) = (connection.mount.to_string(), connection.credentials());
+        let asked = Asked::Other(connection.mount.clone(), reply);
+        self.send(asked, &[], |request| Message::Renew(v1::Renew { mount, credentials, request }))
+    }
+
+    fn forget(&mut self, mount: &MountId, reply: Option<Reply>) -> io::Result<()> {
+        self.send(Asked::Other(mount.clone(), reply), &[], |number| Message::forget(number, mount.as_str()))
+    }
+
+    /// Sends the request with the next number. If that fails, the requester learns it when the session ends.
+    fn send(&mut self, asked: Asked, fds: &[BorrowedFd<'_>], message: impl FnOnce(u64) -> Message) -> io::Result<()> {
+        self.last += 1;
+        self.asked.insert(self.last, asked);
+        self.socket.send(message(self.last), fds)
+    }
+
+    /// Takes the next message, which must be an answer. An error ends the session.
+    pub(crate) fn hear(&mut self) -> io::Result<()> {
+        let v1::Answer { error, request } = match self.socket.receive()? {
+            Some((Message::Answer(answer), _)) => answer,
+            Some(_) => return Err(invalid("larderd sent a message that is no answer")),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        };
+        // An older larderd answers in order, without numbers.
+        let oldest = self.asked.keys().next().copied().unwrap_or_default();
+        let number = if self.version == 0 { oldest } else { request };
+        let asked =
+            self.asked.remove(&number).ok_or_else(|| invalid("larderd answered a request that was not sent"))?;
+        let outcome = if error.is_empty() { Ok(()) } else { Err(error) };
+        self.answered(asked, outcome);
+        Ok(())
+    }
+
+    fn answered(&self, asked: Asked, outcome: Result<(), String>) {
+        if matches!(asked, Asked::Again(_) | Asked::New(..)) && outcome.is_err() {
+            self.connections.counters.refusals.fetch_add(1, Ordering::Relaxed);
+        }
+        let accepted = outcome.is_ok();
+        let told = outcome.clone().map_err(|reason| KeeperError::Refused { reason });
+        match (asked, outcome) {
+            (Asked::New(connection, reply), _) => {
+                // If not, another connection of the mount may have taken its place meanwhile.
+                if accepted && !reply.is_closed() {
+                    self.connections.hold(&connection);
+                }
+                if reply.send(told).is_err() {
+                    self.connections.let_go(&connection);
+                }
             }
+            (Asked::Other(_, Some(reply)), _) => drop(reply.send(told)),
+            // The keeper keeps it: pods wait for it, and larderd tries again.
+            (Asked::Again(mount), Err(reason)) => warn!(%mount, reason, "larderd cannot serve a mount that pods use"),
+            (Asked::Other(mount, None), Err(reason)) => warn!(%mount, reason, "larderd refuses"),
+            (Asked::Again(_) | Asked::Other(_, None), Ok(())) => {}
+        }
+    }
+
+    /// Tells everyone who waits for an answer that none will come.
+    pub(crate) fn broke(self, error: &io::Error) {
+        for asked in self.asked.into_values() {
+            let (Asked::New(_, reply) | Asked::Other(_, Some(reply))) = asked else { continue };
+            let source = io::Error::new(error.kind(), error.to_string());
+            let _ = reply.send(Err(KeeperError::Broken { source }));
         }
     }
 }
 
-fn connect(path: &Path, daemon_uid: u32) -> io::Result<Socket> {
-    let socket = Socket::connect(path)?;
-    let uid = socket.peer_uid()?;
-    if uid != daemon_uid && uid != 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!(
-                "user {uid} listens at {}, but larderd must run as user {daemon_uid} or root (--daemon-uid)",
-                path.display()
-            ),
-        ));
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn connection(mount: &str) -> Arc<Connection> {
+        let fd = std::fs::File::open("/dev/null").unwrap().into();
+        let mount = MountId::try_from(mount.to_owned()).unwrap();
+        Arc::new(Connection::new(mount, fd, request_memory().unwrap(), vec![], v1::Dataset::default()))
     }
-    socket.set_send_timeout(Some(SOCKET_TIMEOUT))?;
-    socket.set_receive_timeout(Some(SOCKET_TIMEOUT))?;
-    Ok(socket)
+
+    #[test]
+    fn a_late_yes_to_a_requester_that_has_gone_takes_no_other_connection_away() {
+        let connections = Connections::new(vec![], 0, Arc::default()).unwrap();
+        let (ours, larderd) = Socket::pair().unwrap();
+        larderd.send(Message::held_end(), &[]).unwrap();
+        let session = Session::begin(&connections, ours).unwrap();
+        let [given_up, second, other] = ["aaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"].map(connection);
+        for connection in [&second, &other] {
+            let (reply, _requester) = oneshot::channel();
+            session.answered(Asked::New(Arc::clone(connection), reply), Ok(()));
+        }
+        let (reply, requester) = oneshot::channel();
+        drop(requester);
+        session.answered(Asked::New(given_up, reply), Ok(()));
+        let held = |of: &Arc<Connection>| connections.held().get(&of.mount).is_some_and(|held| Arc::ptr_eq(held, of));
+        assert!(held(&second) && held(&other));
+    }
 }

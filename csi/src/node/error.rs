@@ -25,7 +25,7 @@ pub enum PublishError {
     #[error("another call works on this target path")]
     Busy,
     /// Something else is published there.
-    #[error("the target path already shows volume {volume_id}, or this volume with other settings")]
+    #[error("the target path already has volume {volume_id}, or this volume with other settings")]
     Taken {
         /// The volume that is there.
         volume_id: String,
@@ -45,6 +45,12 @@ pub enum PublishError {
     /// larderd's own credentials lead to other data than the pod's.
     #[error("the volume's Secret is for another account than larderd's own credentials, from the Secret larder-origin")]
     OtherAccount,
+    /// The mount that the pod was to join has ended.
+    #[error(
+        "the mount of the dataset ended while the volume's Secret was checked, and a new one needs another check; the \
+         kubelet retries"
+    )]
+    Ended,
     /// larderd did not accept the connection.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
@@ -83,9 +89,6 @@ pub enum UnpublishError {
     /// The FUSE mount could not be ended.
     #[error(transparent)]
     Mount(#[from] MounterError),
-    /// A record could not be removed.
-    #[error("remove the record of the target: {0}")]
-    Record(#[source] io::Error),
 }
 
 /// Why there are no statistics.

@@ -1,12 +1,13 @@
-//! What is mounted on the node: one FUSE mount for each dataset in use, and the targets that show it.
+//! The mounts of the node: one FUSE mount for each dataset in use, and its binds at the targets of pods.
 //!
-//! The cast: a [`Records`] entry says what is published where, the [`Mounter`] makes mounts, the [`FdKeeper`] holds their
-//! connections.
+//! The cast: a [`Records`] entry says what is published where, the [`Mounter`] makes mounts, the [`FdKeeper`] holds
+//! their connections.
 //!
 //! Invariants: a bind exists only while its record does. A FUSE mount exists only while a record names it, or while the
-//! call that makes it runs. One call at a time works on a target; mounts are made and ended under their lock, which is taken
-//! after the target, never before.
+//! call that makes it runs. One call at a time works on a target; mounts are made and ended under their lock, which is
+//! taken after the target, never before.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use larder_daemon_api::v1;
@@ -34,31 +35,43 @@ pub struct Mounts {
     pub(crate) locks: MountLocks,
 }
 
+/// How far a publish may go with the mount of its dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// Make it, or have the one that exists read with the credentials of the dataset from now on: an administrator's
+    /// volume.
+    Renew,
+    /// Make it, or join the one that exists as it is: larderd's own credentials were found to read the dataset.
+    Make,
+    /// Join the one that exists: whether larderd's own credentials can read the dataset is not known.
+    Join,
+}
+
 impl Mounts {
     /// The mounts that `records` describe.
     pub fn new(records: Records, mounter: Mounter, keeper: FdKeeper) -> Self {
         Self { records, mounter, keeper, busy: BusyTargets::default(), locks: MountLocks::default() }
     }
 
-    /// Shows a mount named `dataset_name` at the target of `record`, and makes the mount if there is none. With `renew`, a
-    /// mount that exists is read with the credentials of `dataset` from now on. On failure nothing is left behind: the
-    /// kubelet does not unpublish a volume that was never published.
+    /// Binds a mount named `dataset_name` at the target of `record`, and makes the mount if there is none and `right`
+    /// allows that. On failure nothing is left behind: the kubelet does not unpublish a volume that was never
+    /// published.
     pub(crate) async fn place(
         self: &Arc<Self>,
         target: &TargetPath,
         record: Record,
         dataset_name: &str,
         dataset: v1::Dataset,
-        renew: bool,
+        right: Right,
         _busy: &Busy,
     ) -> Result<(), PublishError> {
         let mount = record.mount.clone();
         let _lock = self.locks.lock(&mount).await;
         let placed = async {
-            if renew {
+            if right == Right::Renew {
                 self.keeper.renew(&mount, dataset.credentials.clone()).await?;
             }
-            self.connect(&mount, dataset_name, dataset).await?;
+            self.connect(&mount, dataset_name, dataset, right).await?;
             let (mounts, target, mount) = (Arc::clone(self), target.clone(), mount.clone());
             blocking(move || {
                 mounts.records.put(record).map_err(PublishError::Record)?;
@@ -78,7 +91,8 @@ impl Mounts {
         let (mounts, path) = (Arc::clone(self), target.clone());
         let cleaned = blocking(move || {
             mounts.mounter.unbind(&path)?;
-            mounts.records.remove(path.as_path()).map_err(UnpublishError::Record)
+            mounts.records.remove(path.as_path());
+            Ok::<(), UnpublishError>(())
         });
         if let Err(error) = cleaned.await {
             warn!(%error, "cannot undo a failed publish");
@@ -96,9 +110,13 @@ impl Mounts {
         mount: &MountId,
         dataset_name: &str,
         dataset: v1::Dataset,
+        right: Right,
     ) -> Result<(), PublishError> {
         if self.keeper.is_alive(mount) {
             return Ok(());
+        }
+        if right == Right::Join {
+            return Err(PublishError::Ended);
         }
         // A dead mount is not shared with the new one. The pods that have it keep it, and must be restarted.
         self.release(mount).await?;
@@ -114,8 +132,8 @@ impl Mounts {
         Ok(())
     }
 
-    /// Ends a mount, here and at larderd. The caller holds its lock. Works without larderd, which learns of it in the next
-    /// session.
+    /// Ends a mount, here and at larderd. The caller holds its lock. Works without larderd, which learns of it in the
+    /// next session.
     pub(crate) async fn release(self: &Arc<Self>, mount: &MountId) -> Result<(), MounterError> {
         let connection = self.keeper.connection(mount);
         if let Err(error) = self.keeper.forget(mount).await {
@@ -130,8 +148,8 @@ impl Mounts {
         ended
     }
 
-    /// Removes a volume from its target, and ends the FUSE mount with its last target. The record goes last, so a failed
-    /// step is retried.
+    /// Removes a volume from its target, and ends the FUSE mount with its last target. The record goes last, so a
+    /// failed step is retried.
     pub(crate) async fn withdraw(
         self: &Arc<Self>,
         target: &TargetPath,
@@ -143,8 +161,14 @@ impl Mounts {
         if !self.records.uses(&record.mount, Some(target.as_path())) {
             self.release(&record.mount).await?;
         }
-        let (mounts, target) = (Arc::clone(self), target.clone());
-        blocking(move || mounts.records.remove(target.as_path())).await.map_err(UnpublishError::Record)
+        self.remove_record(target.as_path()).await;
+        Ok(())
+    }
+
+    /// Removes the record of a target that is taken, if there is one.
+    pub(crate) async fn remove_record(self: &Arc<Self>, target: &Path) {
+        let (mounts, target) = (Arc::clone(self), target.to_owned());
+        blocking(move || mounts.records.remove(&target)).await;
     }
 
     pub(crate) async fn look(self: &Arc<Self>, target: &TargetPath) -> Result<Found, TargetError> {
@@ -157,8 +181,8 @@ impl Mounts {
         blocking(move || mounts.mounter.unbind(&target)).await
     }
 
-    /// True if a target shows the FUSE mount that is served, not one that has died.
-    pub(crate) async fn shows_live(self: &Arc<Self>, mount: &MountId, found: &Found) -> Result<bool, MounterError> {
+    /// True if a target has the FUSE mount that is served, not one that has died.
+    pub(crate) async fn has_live(self: &Arc<Self>, mount: &MountId, found: &Found) -> Result<bool, MounterError> {
         if !self.keeper.is_alive(mount) {
             return Ok(false);
         }

@@ -1,5 +1,5 @@
-//! Cleans up what killed processes and deleted pods left behind. It runs after each new session with larderd, when it is
-//! known which connections are alive.
+//! Cleans up what killed processes and deleted pods left behind. It runs after each new session with larderd, when it
+//! is known which connections are alive.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +14,19 @@ use crate::target_path::{TargetPath, TargetRoots};
 /// Removes the records of targets that are gone, and ends the mounts that no record names or whose connection is dead.
 /// Logs failures; the next sweep retries.
 pub(crate) async fn sweep(mounts: &Arc<Mounts>, roots: &TargetRoots) {
+    remove_left_records(mounts).await;
     remove_gone_targets(mounts, roots).await;
     end_unused_mounts(mounts).await;
+}
+
+/// Tries again to remove the records that the disk kept.
+async fn remove_left_records(mounts: &Arc<Mounts>) {
+    for target in mounts.records.left() {
+        let Some(_busy) = mounts.busy.take(&target) else { continue };
+        if mounts.records.at(&target).is_none() {
+            mounts.remove_record(&target).await;
+        }
+    }
 }
 
 async fn remove_gone_targets(mounts: &Arc<Mounts>, roots: &TargetRoots) {

@@ -1,8 +1,11 @@
 //! Which credentials a dataset is read with, as volumes and processes come and go.
 
+use std::time::Duration;
+
 use larder_csi_api::csi;
 use larder_daemon_api::v1::Credentials;
 use larder_daemon_api::v1::prepare_response::Outcome;
+use rustix::mount::UnmountFlags;
 use tonic::{Code, Status};
 
 use crate::fake::mount_of;
@@ -99,7 +102,33 @@ async fn a_larderd_that_did_not_hear_of_new_credentials_is_told_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_authors_credentials_open_the_door_and_nothing_else() {
+async fn credentials_that_larderd_refused_once_are_told_again_until_it_uses_them() {
+    let rig = Rig::new();
+    let driver = rig.driver().await;
+    let mounts = SOURCES.map(mount_of);
+    driver.publish(volume(&rig, "a1", SOURCES[0], "old-a")).await.unwrap();
+    driver.publish(volume(&rig, "b1", SOURCES[1], "b")).await.unwrap();
+    rig.fake.renewals_wait(true);
+    let refusing = async {
+        until("larderd is told", || rig.fake.renewed().len() == 1).await;
+        rig.fake.renewals_wait(false);
+    };
+    let (refused, ()) = tokio::join!(driver.publish(volume(&rig, "a2", SOURCES[0], "new-a")), refusing);
+    assert!(refused.unwrap_err().message().contains("no room"));
+    assert_eq!(rig.fake.reads_with(&mounts[0]), keys("old-a"));
+    // The kubelet tries again.
+    driver.publish(volume(&rig, "a2", SOURCES[0], "new-a")).await.unwrap();
+    assert_eq!(mounts.map(|mount| rig.fake.reads_with(&mount)), [keys("new-a"), keys("b")]);
+    driver.publish(volume(&rig, "a3", SOURCES[0], "new-a")).await.unwrap();
+    assert_eq!(rig.fake.renewed().len(), 2, "now it is no news");
+    for volume in ["a1", "a2", "a3", "b1"] {
+        driver.unpublish(volume, &rig.target(volume)).await.unwrap();
+    }
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_authors_credentials_are_checked_and_used_for_nothing_else() {
     let mut rig = Rig::new();
     list_a_dataset(&rig);
     let mut driver = rig.driver().await;
@@ -109,7 +138,7 @@ async fn a_pod_authors_credentials_open_the_door_and_nothing_else() {
     driver.publish(inline(&rig, "first", Some("pod"))).await.unwrap();
     assert_eq!(asked(&rig), [keys("pod"), None]);
     assert_eq!(rig.fake.reads_with(&mount), None);
-    // Whoever comes next is checked with its own, and changes nothing for the others.
+    // Each further pod is checked with its own key, and changes nothing for the others.
     driver.publish(inline(&rig, "second", Some("another"))).await.unwrap();
     driver.publish(inline(&rig, "third", None)).await.unwrap();
     assert_eq!(asked(&rig), [keys("pod"), None, keys("another"), None]);
@@ -130,22 +159,27 @@ async fn a_pod_authors_credentials_open_the_door_and_nothing_else() {
     rig.assert_clean();
 }
 
+/// From now on larderd's own credentials can read nothing, and all others can.
+fn deny_larderds_own(rig: &Rig) {
+    rig.fake.answer(|dataset| match &dataset.credentials {
+        None => Err(Status::permission_denied("access to the bucket is denied")),
+        Some(_) => Ok(prepared(mount_of(&dataset.source))),
+    });
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_may_read_what_larderd_may_not_is_refused_in_words() {
     let rig = Rig::new();
     list_a_dataset(&rig);
     let driver = rig.driver().await;
-    rig.fake.answer(|dataset| match &dataset.credentials {
-        None => Err(Status::permission_denied("access to the bucket is denied")),
-        Some(_) => Ok(prepared(mount_of(&dataset.source))),
-    });
+    deny_larderds_own(&rig);
     let refused = driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     assert!(
         refused.message().contains("larder-origin") && refused.message().contains("the bucket is denied"),
         "{refused}"
     );
-    // Where an administrator's volume shows it, the pod may have it.
+    // Where an administrator's volume has it mounted, the pod may have it.
     driver.publish(volume(&rig, "volume", SOURCES[0], "admin")).await.unwrap();
     driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap();
     assert_eq!(rig.fake.reads_with(&mount_of(SOURCES[0])), keys("admin"));
@@ -168,5 +202,86 @@ async fn a_pods_key_for_another_account_opens_no_mount() {
     let refused = driver.publish(inline(&rig, "a", Some("pod"))).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     assert!(refused.message().contains("another account"), "{refused}");
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publish_that_is_repeated_after_a_kill_makes_no_mount_that_larderd_cannot_read() {
+    let rig = Rig::new();
+    list_a_dataset(&rig);
+    let mut driver = rig.driver().await;
+    deny_larderds_own(&rig);
+    for (name, source) in [("volume", SOURCES[0]), ("other", SOURCES[1])] {
+        driver.publish(volume(&rig, name, source, "admin")).await.unwrap();
+    }
+    for restart in [false, true] {
+        driver.publish(inline(&rig, "pod", Some("pod"))).await.unwrap();
+        // As a kill leaves it after the record was written and before the mount was bound.
+        rustix::mount::unmount(rig.target("pod"), UnmountFlags::DETACH).unwrap();
+        if restart {
+            driver.kill().await;
+            driver = rig.driver().await;
+        }
+        driver.unpublish("volume", &rig.target("volume")).await.unwrap();
+        let refused = driver.publish(inline(&rig, "pod", Some("pod"))).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+        assert!(refused.message().contains("larder-origin"), "{refused}");
+        assert_eq!(rig.fake.served(), [mount_of(SOURCES[1])], "the other dataset stays");
+        driver.publish(volume(&rig, "volume", SOURCES[0], "admin")).await.unwrap();
+    }
+    for volume in ["volume", "other"] {
+        driver.unpublish(volume, &rig.target(volume)).await.unwrap();
+    }
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_that_ends_while_pods_are_checked_is_not_made_again_for_them_unchecked() {
+    let rig = Rig::new();
+    list_a_dataset(&rig);
+    let driver = rig.driver().await;
+    let mount = mount_of(SOURCES[0]);
+    deny_larderds_own(&rig);
+    driver.publish(volume(&rig, "volume", SOURCES[0], "admin")).await.unwrap();
+    driver.publish(volume(&rig, "other", SOURCES[1], "admin")).await.unwrap();
+    // A publish that larderd does not answer holds the mount, while the last volume that uses it goes and pods come.
+    rig.fake.renewals_wait(true);
+    let holding = driver.publish(volume(&rig, "holding", SOURCES[0], "newer"));
+    let going = async {
+        until("larderd is told of the newer key", || rig.fake.renewed().len() == 1).await;
+        driver.unpublish("volume", &rig.target("volume")).await
+    };
+    let coming = async |name: &str| {
+        until("the volume is gone", || rig.mounted(&rig.target("volume")).is_none()).await;
+        driver.publish(inline(&rig, name, Some(name))).await
+    };
+    let letting = async {
+        let asked = |key: &str| rig.fake.asked().iter().any(|dataset| dataset.credentials == keys(key));
+        until("both pods were checked", || asked("pod 1") && asked("pod 2")).await;
+        // They reach the mount's lock, behind the volume that goes.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        rig.fake.renewals_wait(false);
+    };
+    let (held, gone, first, second, ()) = tokio::join!(holding, going, coming("pod 1"), coming("pod 2"), letting);
+    assert!(held.unwrap_err().message().contains("no room"));
+    gone.unwrap();
+    // A pod that came to the mount before the volume had gone shares it as it is; the others are refused.
+    if rig.fake.served().contains(&mount) {
+        assert_eq!(rig.fake.reads_with(&mount), keys("admin"), "a mount that larderd's own credentials cannot read");
+    }
+    for (name, pod) in [("pod 1", first), ("pod 2", second)] {
+        match pod {
+            Ok(()) => driver.unpublish(name, &rig.target(name)).await.unwrap(),
+            Err(refused) => assert!(refused.message().contains("Secret"), "{refused}"),
+        }
+    }
+    assert!(!rig.fake.served().contains(&mount));
+    for name in ["pod 1", "pod 2"] {
+        // The kubelet tries again, and learns why.
+        let refused = driver.publish(inline(&rig, name, Some(name))).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+        assert!(refused.message().contains("larder-origin"), "{refused}");
+    }
+    driver.unpublish("other", &rig.target("other")).await.unwrap();
     rig.assert_clean();
 }

@@ -1,5 +1,5 @@
-//! A fake larderd: it prepares every dataset, accepts connections over the handover socket, and serves an empty folder on
-//! each.
+//! A fake larderd: it prepares every dataset, accepts connections over the handover socket, and serves an empty folder
+//! on each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,11 +31,13 @@ struct State {
     offered: Mutex<Vec<Connection>>,
     /// Offers of these mounts wait.
     held_up: Mutex<BTreeSet<String>>,
-    /// What each keeper said that it holds.
+    /// The mounts that each keeper said it holds.
     holds: Mutex<Vec<Vec<String>>>,
     renewed: Mutex<Vec<Renew>>,
     /// Dies when it is told of new credentials, before it has used them.
     dies_of_renewal: AtomicBool,
+    /// Requests to use new credentials wait, and are refused once this is false.
+    renewals_wait: AtomicBool,
     /// Speaks the first version of the protocol.
     older: bool,
     forgotten: Mutex<Vec<String>>,
@@ -90,11 +92,11 @@ impl FakeDaemon {
             server.serve_with_incoming(incoming).await.unwrap();
         });
         let listener = Listener::bind(&run_dir.join(HANDOVER_SOCKET)).unwrap();
-        let keeping = Arc::clone(&state);
+        let serving = Arc::clone(&state);
         let handover = std::thread::spawn(move || {
-            while !keeping.stop.load(Ordering::Acquire) {
+            while !serving.stop.load(Ordering::Acquire) {
                 if readable(&listener) {
-                    keeping.keep_session(&listener.accept().unwrap());
+                    serving.keep_session(&listener.accept().unwrap());
                 }
             }
         });
@@ -142,7 +144,12 @@ impl FakeDaemon {
         self.state.dies_of_renewal.store(die, Ordering::Release);
     }
 
-    /// What each keeper said that it holds.
+    /// Lets requests to use new credentials wait, or refuses those that have waited.
+    pub(crate) fn renewals_wait(&self, wait: bool) {
+        self.state.renewals_wait.store(wait, Ordering::Release);
+    }
+
+    /// The mounts that each keeper said it holds.
     pub(crate) fn holds(&self) -> Vec<Vec<String>> {
         self.state.holds.lock().unwrap().clone()
     }
@@ -200,11 +207,14 @@ impl State {
         }
         let version = if self.older { 0 } else { larder_daemon_api::handover::VERSION };
         socket.send(Message::HeldEnd(HeldEnd { version }), &[]).unwrap();
-        let mut waiting = Vec::new();
+        let (mut waiting, mut renewals) = (Vec::new(), Vec::new());
         while !self.stop.load(Ordering::Acquire) {
             let held_up = |connection: &Connection| self.held_up.lock().unwrap().contains(&connection.mount);
             for (connection, descriptors) in waiting.extract_if(.., |(connection, _)| !held_up(connection)) {
                 self.serve(socket, connection, descriptors);
+            }
+            if !self.renewals_wait.load(Ordering::Acquire) {
+                renewals.drain(..).for_each(|request| self.answer(socket, request, Err("no room".to_owned())));
             }
             if !readable(socket) {
                 continue;
@@ -230,6 +240,10 @@ impl State {
                     self.renewed.lock().unwrap().push(renew.clone());
                     if self.dies_of_renewal.load(Ordering::Acquire) {
                         return;
+                    }
+                    if self.renewals_wait.load(Ordering::Acquire) {
+                        renewals.push(renew.request);
+                        continue;
                     }
                     if let Some(served) = self.served.lock().unwrap().get_mut(&renew.mount) {
                         served.connection.dataset.as_mut().unwrap().credentials = renew.credentials;

@@ -116,6 +116,17 @@ async fn a_foreign_mount_at_the_target_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_cannot_be_looked_at_is_not_reported_as_unpublished() {
+    let rig = Rig::new();
+    let driver = rig.driver().await;
+    // The error of the kernel stands for that of a disk, or of a process that may open no more files.
+    let error = driver.unpublish("v", &rig.target(&"x".repeat(300))).await.unwrap_err();
+    assert_eq!(error.code(), Code::Internal, "{error}");
+    driver.unpublish("v", &rig.target("never published")).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_folder_with_files_is_not_removed_and_the_call_can_be_repeated() {
     let rig = Rig::new();
     let driver = rig.driver().await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use larder_csi::mount_id::MountId;
 use larder_csi::records::{Record, Records};
+use rustix::mount::{MountFlags, UnmountFlags};
 use tonic::Code;
 
 use crate::fake::mount_of;
@@ -211,4 +212,63 @@ async fn a_second_plugin_waits_for_the_first() {
     assert!(!second.is_finished());
     driver.kill().await;
     second.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_unpublished_from_a_state_folder_that_is_read_only() {
+    let mut rig = Rig::new();
+    let state = rig.path("state");
+    std::fs::create_dir(&state).unwrap();
+    rustix::mount::mount("larder-test", &state, "tmpfs", MountFlags::empty(), None).unwrap();
+    let protect = |flags| rustix::mount::mount_remount(&state, flags, c"").unwrap();
+    let driver = rig.driver().await;
+    let (target, other) = (rig.target("a/mount"), rig.target("b/mount"));
+    for target in [&target, &other] {
+        std::fs::create_dir(target.parent().unwrap()).unwrap();
+        driver.publish(plain("v", target)).await.unwrap();
+    }
+    protect(MountFlags::RDONLY);
+    driver.unpublish("v", &target).await.unwrap();
+    assert!(rig.mounted(&target).is_none());
+    assert_eq!(list(&other).await.unwrap(), 0, "the other pod keeps its mount");
+    std::fs::remove_dir(target.parent().unwrap()).unwrap();
+    // The next process finds the record, and the folder of its pod gone.
+    driver.kill().await;
+    let driver = rig.driver().await;
+    assert_eq!(list(&other).await.unwrap(), 0);
+    driver.unpublish("v", &other).await.unwrap();
+    std::fs::remove_dir(other.parent().unwrap()).unwrap();
+    assert_eq!(rig.fuse_mounts(), [], "the mount ends with its last pod");
+    assert_eq!(std::fs::read_dir(state.join("targets")).unwrap().count(), 2);
+    // Its sweep removes them when that is possible.
+    protect(MountFlags::empty());
+    rig.fake.restart();
+    until("the records are removed", || std::fs::read_dir(state.join("targets")).unwrap().count() == 0).await;
+    rig.assert_clean();
+    driver.kill().await;
+    rustix::mount::unmount(&state, UnmountFlags::DETACH).unwrap();
+}
+
+/// A folder in the place of a file can be neither read nor removed as one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_cannot_be_read_costs_no_pod_its_mount() {
+    let rig = Rig::new();
+    let driver = rig.driver().await;
+    let (target, other) = (rig.target("a"), rig.target("b"));
+    driver.publish(plain("v", &target)).await.unwrap();
+    let record = std::fs::read_dir(rig.path("state/targets")).unwrap().next().unwrap().unwrap().path();
+    driver.publish(plain("w", &other)).await.unwrap();
+    driver.kill().await;
+    std::fs::remove_file(&record).unwrap();
+    std::fs::create_dir(&record).unwrap();
+    let driver = rig.driver().await;
+    driver.unpublish("w", &other).await.unwrap();
+    assert_eq!(list(&target).await.unwrap(), 0, "it may be the only one that uses the mount");
+    driver.unpublish("v", &target).await.unwrap();
+    assert!(rig.mounted(&target).is_none());
+    driver.kill().await;
+    std::fs::remove_dir(&record).unwrap();
+    // With all records, what is not used ends.
+    let _driver = rig.driver().await;
+    rig.assert_clean();
 }

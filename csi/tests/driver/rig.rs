@@ -56,7 +56,7 @@ impl Rig {
             target_roots: vec![],
             node_id: "node-1".to_owned(),
             topology: false,
-            run_dir: self.path("run"),
+            run_dirs: vec![self.path("run")],
             daemon_dirs: vec![],
             state_dir: self.path("state"),
             datasets: Some(self.path("datasets.yaml")),

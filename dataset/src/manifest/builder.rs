@@ -4,11 +4,12 @@
 //! except for the creation time in the header. A name that cannot be a file's is never in the tree:
 //! [`ManifestBuilder::push`] refuses it at once, and [`ManifestBuilder::finish`] returns those that a folder shadows.
 
-use super::built::{BuildError, Built, RejectedKey, limit};
-use super::layout::{StringRef, tag};
+use super::built::{BuildError, Built, RejectedKey};
+use super::encoder::{DirRow, FileRow, RowEncoder};
+use super::layout::tag;
 use super::tree::FolderTree;
-use super::version_tag::{VersionTag, parse_md5};
-use super::writer::{FileRow, Writer};
+use super::version_tag::VersionTag;
+use crate::block;
 use crate::name::{self, NameRules, Rejection};
 
 /// One file of a plain snapshot, to be added to a manifest.
@@ -52,11 +53,18 @@ pub struct PackObject {
     pub etag: String,
 }
 
-/// A file that was added: its row, and where its path is in the builder's `paths`.
+/// A file that was added: its row, and where its path is in the builder's `strings`.
 struct AddedFile {
     path_at: u64,
     path_len: u16,
-    row: FileRow,
+    /// Length of its ETag, which follows the path.
+    etag_len: u16,
+    tag: u32,
+    size: u64,
+    mtime_ns: i64,
+    version: [u8; 16],
+    /// Index of its first block's CRC in the builder's `crcs`.
+    crcs_at: u32,
 }
 
 /// Collects a listing, in about 70 bytes per file and its path, and makes a [`Manifest`](crate::Manifest) of it.
@@ -82,9 +90,8 @@ struct AddedFile {
 /// ```
 #[derive(Default)]
 pub struct ManifestBuilder {
-    paths: Vec<u8>,
+    strings: Vec<u8>,
     files: Vec<AddedFile>,
-    etags: Vec<u8>,
     crcs: Vec<u32>,
     /// Paths of folder markers, so that empty folders are kept.
     markers: Vec<Vec<u8>>,
@@ -111,23 +118,7 @@ impl ManifestBuilder {
     /// Adds a file of a plain snapshot. Errors: its key cannot be a file name; nothing was added.
     pub fn push(&mut self, file: &PlainFile<'_>, rules: NameRules) -> Result<(), Rejection> {
         name::check(file.path, rules)?;
-        let (tag, version) = match &file.version {
-            VersionTag::MtimeSize { .. } => (u32::from(tag::MTIME_SIZE), [0; 16]),
-            VersionTag::ETag(etag) => match parse_md5(etag) {
-                Some((md5, parts)) => (u32::from(tag::MD5) | parts << 8, md5),
-                None => {
-                    // An ETag is a header's value, far below 64 KiB. A truncated one would match nothing, not the wrong
-                    // version.
-                    let etag = &etag.as_bytes()[..etag.len().min(usize::from(u16::MAX))];
-                    let at = StringRef::new(self.etags.len() as u64, etag.len() as u16);
-                    self.etags.extend_from_slice(etag);
-                    let mut version = [0; 16];
-                    version[..8].copy_from_slice(&at.0.to_le_bytes());
-                    (u32::from(tag::HEAP), version)
-                }
-            },
-        };
-        self.add(file.path, FileRow { tag, size: file.size, mtime_ns: file.mtime_ns, version, crcs_at: 0 });
+        self.add(file.path, &FileRow::plain(file.size, file.mtime_ns, &file.version), 0);
         Ok(())
     }
 
@@ -141,7 +132,8 @@ impl ManifestBuilder {
         let crcs_at = self.crcs.len() as u32;
         self.crcs.extend_from_slice(file.block_crcs);
         let tag = u32::from(tag::PACKED);
-        self.add(file.path, FileRow { tag, size: file.size, mtime_ns: file.mtime_ns, version, crcs_at });
+        let row = FileRow { tag, size: file.size, mtime_ns: file.mtime_ns, version, etag: &[] };
+        self.add(file.path, &row, crcs_at);
         Ok(())
     }
 
@@ -157,17 +149,21 @@ impl ManifestBuilder {
         Ok(())
     }
 
-    fn add(&mut self, path: &[u8], row: FileRow) {
-        let path_at = self.paths.len() as u64;
-        self.paths.extend_from_slice(path);
+    fn add(&mut self, path: &[u8], row: &FileRow<'_>, crcs_at: u32) {
+        let path_at = self.strings.len() as u64;
+        self.strings.extend_from_slice(path);
+        self.strings.extend_from_slice(row.etag);
+        let FileRow { size, mtime_ns, tag, version, etag } = *row;
         // PATH_MAX is below 64 KiB, and `check` has seen the path.
-        self.files.push(AddedFile { path_at, path_len: path.len() as u16, row });
+        let (path_len, etag_len) = (path.len() as u16, etag.len() as u16);
+        self.files.push(AddedFile { path_at, path_len, etag_len, tag, size, mtime_ns, version, crcs_at });
     }
 
     /// Sorts and numbers the rows and writes the manifest. `origin` is the URL below which the files (or packs) are.
     pub fn finish(mut self, name: &str, origin: &str, created_ns: i64) -> Result<Built, BuildError> {
-        let paths = std::mem::take(&mut self.paths);
-        let path = |file: &AddedFile| &paths[file.path_at as usize..file.path_at as usize + usize::from(file.path_len)];
+        let strings = std::mem::take(&mut self.strings);
+        let string = |at: u64, len: u16| &strings[at as usize..at as usize + usize::from(len)];
+        let path = |file: &AddedFile| string(file.path_at, file.path_len);
         self.files.sort_unstable_by(|a, b| name::split(path(a)).cmp(&name::split(path(b))));
         drop_repeats(&mut self.files, path)?;
 
@@ -180,28 +176,60 @@ impl ManifestBuilder {
             }
             !shadowed
         });
-        limit("files", self.files.len() as u64)?;
 
         // Files are grouped by folder already; put the groups into the folders' order.
         let folder_of = |file: &AddedFile| tree.index_of[name::split(path(file)).0];
         self.files.sort_by_key(folder_of);
+        let mut file_counts = vec![0_u32; tree.folders.len()];
+        self.files.iter().for_each(|file| file_counts[folder_of(file) as usize] += 1);
 
-        let mut writer = Writer::new(&self.etags, &self.crcs, self.packs.is_some());
-        writer.folders(&tree, self.files.iter().map(folder_of))?;
+        let mut heap: Vec<u8> = tree.folders.iter().flat_map(|folder| folder.name.iter().copied()).collect();
+        let mut encoder = RowEncoder::new(heap.len() as u64);
+        let (mut dirs, mut files, mut block_crcs, mut packs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut first_file = 0;
+        for (folder, file_count) in tree.folders.iter().zip(file_counts) {
+            dirs.extend_from_slice(&encoder.dir(&DirRow {
+                name_len: folder.name.len(),
+                parent: folder.parent,
+                first_dir: folder.first_dir,
+                dir_count: folder.dir_count,
+                first_file,
+                file_count,
+            }));
+            first_file += file_count;
+        }
         for file in &self.files {
-            writer.file(&file.row, folder_of(file), name::split(path(file)).1)?;
+            let AddedFile { size, mtime_ns, tag, version, .. } = *file;
+            let etag = string(file.path_at + u64::from(file.path_len), file.etag_len);
+            let file_name = name::split(path(file)).1;
+            let row = FileRow { size, mtime_ns, tag, version, etag };
+            files.extend_from_slice(&encoder.file(file_name.len(), folder_of(file), &row)?);
+            heap.extend_from_slice(file_name);
+            heap.extend_from_slice(etag);
+            if self.packs.is_some() {
+                let crcs_at = file.crcs_at as usize;
+                let crcs = &self.crcs[crcs_at..crcs_at + block::block_count(size) as usize];
+                crcs.iter().for_each(|crc| block_crcs.extend_from_slice(&crc.to_le_bytes()));
+            }
         }
         for pack in self.packs.iter().flatten() {
-            writer.pack(&pack.key, pack.size, &pack.etag)?;
+            packs.extend_from_slice(&encoder.pack(pack.key.len(), pack.size, pack.etag.len()));
+            heap.extend_from_slice(&pack.key);
+            heap.extend_from_slice(pack.etag.as_bytes());
         }
-        writer.finish(name, origin, created_ns, rejected)
+        let mut seal = encoder.seal(self.packs.is_some(), name, origin, created_ns)?;
+        let sections = [dirs, files, block_crcs, packs, heap];
+        sections.iter().for_each(|section| seal.update(section));
+        let sealed = seal.finish();
+        let parts = std::iter::once(sealed.header.to_vec()).chain(sections).chain([sealed.tail]).collect();
+        Ok(Built { parts, rejected, snapshot: sealed.snapshot, totals: sealed.totals })
     }
 }
 
 /// A resumed listing may name a file twice. The same file is kept once; two different ones are an error.
 fn drop_repeats<'a>(files: &mut Vec<AddedFile>, path: impl Fn(&AddedFile) -> &'a [u8]) -> Result<(), BuildError> {
-    let same = |a: &FileRow, b: &FileRow| (a.size, a.mtime_ns, a.tag as u8) == (b.size, b.mtime_ns, b.tag as u8);
-    let changed = |pair: &[AddedFile]| path(&pair[0]) == path(&pair[1]) && !same(&pair[0].row, &pair[1].row);
+    let same = |a: &AddedFile, b: &AddedFile| (a.size, a.mtime_ns, a.tag as u8) == (b.size, b.mtime_ns, b.tag as u8);
+    let changed = |pair: &[AddedFile]| path(&pair[0]) == path(&pair[1]) && !same(&pair[0], &pair[1]);
     if let Some(pair) = files.windows(2).find(|pair| changed(pair)) {
         return Err(BuildError::ChangedWhileListed { path: path(&pair[0]).escape_ascii().to_string() });
     }

@@ -3,7 +3,7 @@
 use crate::block::{self, BlockIndex, BlockPart};
 
 /// The row number of a folder; 0 is the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirIndex(pub u32);
 
 /// The row number of a file.

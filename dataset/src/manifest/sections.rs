@@ -64,6 +64,11 @@ impl<B: ManifestBytes> Sections<B> {
         Ok(Self { table, checked, bytes })
     }
 
+    /// What holds the bytes.
+    pub(super) fn holder(&self) -> &B {
+        &self.bytes
+    }
+
     /// The header.
     pub(super) fn header(&self) -> &[u8] {
         &self.bytes.as_ref()[..HEADER_BYTES]

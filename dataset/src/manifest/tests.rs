@@ -238,7 +238,7 @@ proptest! {
 }
 
 /// Sets the CRCs to those of the bytes as they are now.
-fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(super) fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
     let crcs_at = (u64_at(&bytes, header::SECTIONS + 6 * 16) as usize).min(bytes.len());
     let chunks = crcs_at.div_ceil(CHUNK_BYTES);
     for chunk in 0..chunks {

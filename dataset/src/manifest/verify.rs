@@ -37,7 +37,7 @@ impl<B: ManifestBytes> Manifest<B> {
             return Err(corrupt("totals"));
         }
         let (_, origin) = self.name_and_origin()?;
-        if snapshot_id(origin, [contents].into_iter()) != self.snapshot() {
+        if snapshot_id(origin, contents) != self.snapshot() {
             return Err(corrupt("snapshot id"));
         }
         Ok(())

@@ -18,6 +18,20 @@ pub enum VersionTag<'a> {
 }
 
 impl VersionTag<'_> {
+    /// An ETag that is an MD5, and the number of parts of its upload (0 for one that was put whole, below 2^24); `None` for
+    /// any other version.
+    pub fn md5(&self) -> Option<([u8; 16], u32)> {
+        match self {
+            Self::ETag(etag) => parse_md5(etag),
+            Self::MtimeSize { .. } => None,
+        }
+    }
+
+    /// The ETag of which [`Self::md5`] gives this.
+    pub fn from_md5(md5: &[u8; 16], parts: u32) -> VersionTag<'static> {
+        VersionTag::ETag(Cow::Owned(format_md5(md5, parts)))
+    }
+
     /// The same version, borrowed from this one.
     pub fn borrowed(&self) -> VersionTag<'_> {
         match self {

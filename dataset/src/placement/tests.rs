@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SNAPSHOT: SnapshotId = SnapshotId([0x5a; 32]);
+const ORIGIN: &str = "s3://bucket/images";
 
 fn member(name: impl Into<String>, weight: u32, zone: impl Into<String>) -> Member {
     Member { name: name.into(), weight, zone: zone.into() }
@@ -19,8 +19,10 @@ fn replicated(copies: u8) -> Placement {
     Placement::Replicated(NonZeroU8::new(copies).unwrap())
 }
 
+/// The block of one of many files whose names differ in a digit or two, as in a dataset.
 fn block(number: u32) -> PlaceKey {
-    PlaceKey::block(&SNAPSHOT, BlockIndex(number))
+    let folder = format!("class-{:03}", number / 1000);
+    PlaceKey::of_origin(ORIGIN).name(format!("image-{number:07}.jpg").as_bytes()).name(folder.as_bytes()).number(0)
 }
 
 fn names(members: &Members, placement: Placement, key: PlaceKey) -> Vec<&str> {
@@ -129,17 +131,21 @@ fn positions_are_those_of_the_names_in_order() {
 }
 
 #[test]
-fn keys_of_blocks_snapshots_and_extents_are_apart() {
-    let other = SnapshotId([0x5b; 32]);
+fn keys_of_origins_names_and_numbers_are_apart() {
     let mut keys = BTreeSet::new();
     let mut count = 0;
-    for snapshot in [SNAPSHOT, other] {
-        for number in 0..1000 {
-            keys.insert(PlaceKey::block(&snapshot, BlockIndex(number)).0);
-            count += 1;
-            for pack in 0..10 {
-                keys.insert(PlaceKey::extent(&snapshot, pack, number.into()).0);
-                count += 1;
+    let mut add = |key: PlaceKey| {
+        keys.insert(key.0);
+        count += 1;
+    };
+    for origin in [ORIGIN, "s3://bucket/images2", "file:///"].map(PlaceKey::of_origin) {
+        add(origin);
+        // Zeros count, and so does where a name ends.
+        for name in [&b""[..], b"\0", b"\0\0", b"a", b"a\0", b"12345678", b"12345678\0", b"1234567", b"123456789"] {
+            add(origin.name(name));
+            add(origin.name(b"12345678").name(name));
+            for number in 0..1000 {
+                add(origin.name(name).number(number));
             }
         }
     }
@@ -177,34 +183,29 @@ fn owners_are_these_for_ever() {
         member("10.0.0.17", 5, ""),
         member("knoten-ä", 4, "zone-3"),
     ]);
-    let snapshot = SnapshotId(std::array::from_fn(|at| at as u8));
-    let other = SnapshotId([0xff; 32]);
+    let (origin, other) = (PlaceKey::of_origin("s3://bucket/imagenet"), PlaceKey::of_origin("file:///data"));
+    let file = origin.name(b"n01440764_10026.JPEG").name(b"n01440764");
+    let pack = origin.name(b"packs/000000-0011aabb.pack");
     let table = [
-        (PlaceKey::block(&snapshot, BlockIndex(0)), 0x23e0_51f2_7cf1_ae5d, "10.0.0.17 node-e node-d node-a node-c"),
-        (PlaceKey::block(&snapshot, BlockIndex(1)), 0x34fc_0112_2c68_ed48, "10.0.0.17 node-d node-e node-b knoten-ä"),
-        (PlaceKey::block(&snapshot, BlockIndex(2)), 0xc4ec_35f3_ea24_ca3b, "node-e node-c 10.0.0.17 node-b node-d"),
-        (PlaceKey::block(&snapshot, BlockIndex(3)), 0x71e0_c758_1589_146d, "node-e node-d 10.0.0.17 node-a knoten-ä"),
+        (origin, 0x574f_711a_ada3_57e5, "10.0.0.17 node-e node-d node-b knoten-ä"),
+        (file.number(0), 0x40eb_b35a_c43e_45b3, "knoten-ä node-c 10.0.0.17 node-a node-e"),
+        (file.number(1), 0x6340_75fa_67d7_84cb, "node-a knoten-ä 10.0.0.17 node-d node-e"),
+        (file.number(u64::MAX), 0x64b2_fb9b_bfbf_067b, "node-b node-d knoten-ä 10.0.0.17 node-e"),
         (
-            PlaceKey::block(&snapshot, BlockIndex(14_197_121)),
-            0x6d84_dd34_8083_ad95,
-            "node-a node-c node-e 10.0.0.17 node-d",
+            origin.name(b"n01440764_10026.JPEG").number(0),
+            0x9ccf_8ede_f4b1_986c,
+            "node-e 10.0.0.17 node-c node-b knoten-ä",
         ),
+        (origin.name(&[0xff]).number(0), 0xd202_fdce_2951_0212, "10.0.0.17 node-d knoten-ä node-a node-e"),
+        (pack.number(0), 0x05c9_3d99_0ea8_1469, "node-a knoten-ä node-d 10.0.0.17 node-e"),
+        (pack.number(1), 0xbce9_7d07_03ef_11c8, "10.0.0.17 knoten-ä node-d node-a node-e"),
         (
-            PlaceKey::block(&snapshot, BlockIndex(u32::MAX)),
-            0x78b7_2917_8beb_5d32,
-            "knoten-ä 10.0.0.17 node-d node-a node-e",
+            origin.name(b"packs/000001-0011aabb.pack").number(0),
+            0x757e_5704_0bfb_f510,
+            "node-d node-e 10.0.0.17 node-b node-c",
         ),
-        (PlaceKey::extent(&snapshot, 0, 0), 0xb7f8_8c33_c64a_3549, "node-e node-d 10.0.0.17 node-b knoten-ä"),
-        (PlaceKey::extent(&snapshot, 0, 1), 0x373f_32ad_d0c5_8b67, "10.0.0.17 node-d node-e node-b node-a"),
-        (PlaceKey::extent(&snapshot, 1, 0), 0xbe49_7e09_11c7_59c4, "node-e node-c 10.0.0.17 node-a knoten-ä"),
-        (
-            PlaceKey::extent(&snapshot, u32::MAX, u64::MAX),
-            0xcd34_3205_0e07_a6fd,
-            "10.0.0.17 node-e node-c node-b node-d",
-        ),
-        (PlaceKey::block(&other, BlockIndex(0)), 0x4bff_d802_ebfb_15e4, "knoten-ä 10.0.0.17 node-b node-d node-e"),
-        (PlaceKey::block(&other, BlockIndex(1)), 0xa577_782b_c52a_9f5a, "knoten-ä 10.0.0.17 node-a node-c node-e"),
-        (PlaceKey::extent(&other, 0, 0), 0x179f_01f0_d2fb_a97a, "node-e node-b 10.0.0.17 node-c knoten-ä"),
+        (other.name(b"a").number(0), 0x91b3_f97f_8784_4e3b, "node-e node-d 10.0.0.17 node-b node-c"),
+        (other.name(b"b").number(0), 0x25e5_40b0_1521_db32, "10.0.0.17 node-c node-a node-e knoten-ä"),
     ];
     for (key, hash, owners) in table {
         assert_eq!(names(&members, replicated(5), key).join(" "), owners, "{key:?}");

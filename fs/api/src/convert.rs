@@ -12,7 +12,7 @@ use crate::v1;
 pub struct InvalidDataset {
     /// The field.
     pub field: &'static str,
-    /// What is wrong, and what is accepted.
+    /// The mistake, and the accepted values.
     pub what: String,
 }
 
@@ -30,6 +30,7 @@ impl From<&DatasetSpec> for v1::Dataset {
             cache_bytes: spec.cache_bytes,
             policy: text(spec.policy),
             placement: text(spec.placement),
+            refresh: text(spec.refresh),
             ..Self::default()
         }
     }
@@ -49,6 +50,7 @@ impl TryFrom<&v1::Dataset> for DatasetSpec {
             cache_bytes: dataset.cache_bytes,
             policy: parsed("policy", &dataset.policy)?,
             placement: parsed("placement", &dataset.placement)?,
+            refresh: parsed("refresh", &dataset.refresh)?,
         })
     }
 }
@@ -80,6 +82,7 @@ mod tests {
             cache_bytes: Some(1),
             policy: Some(PolicyKind::Fifo),
             placement: "partitioned".parse().ok(),
+            refresh: "90m".parse().ok(),
         };
         for spec in [full, DatasetSpec::new("file:///data")] {
             assert_eq!(DatasetSpec::try_from(&v1::Dataset::from(&spec)), Ok(spec));
@@ -91,6 +94,7 @@ mod tests {
         let wrong = [
             ("policy", v1::Dataset { policy: "mru".to_owned(), ..v1::Dataset::default() }),
             ("placement", v1::Dataset { placement: "everywhere".to_owned(), ..v1::Dataset::default() }),
+            ("refresh", v1::Dataset { refresh: "often".to_owned(), ..v1::Dataset::default() }),
             ("snapshot", v1::Dataset { snapshot: "latest".to_owned(), ..v1::Dataset::default() }),
         ];
         for (field, dataset) in wrong {

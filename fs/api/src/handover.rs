@@ -3,8 +3,8 @@
 //! documents the order of the messages.
 //!
 //! Invariants: a packet is whole or an error. A message that should carry a connection and does not is an error. Every
-//! descriptor received is close-on-exec and owned, so none leaks whatever fails afterwards. Calls block, at most for the
-//! time passed to [`Socket::set_send_timeout`] and [`Socket::set_receive_timeout`].
+//! descriptor received is close-on-exec and owned, so none leaks whatever fails afterwards. Calls block, at most for
+//! the time passed to [`Socket::set_send_timeout`] and [`Socket::set_receive_timeout`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -40,8 +40,8 @@ pub struct Descriptors {
     pub memory: Option<OwnedFd>,
 }
 
-/// Makes the memory of a new connection: a file without a name, in which the daemon keeps the requests that it has taken and
-/// not answered. The process that holds it for the daemon need not look into it.
+/// Makes the memory of a new connection: a file without a name, in which the daemon keeps the requests that it has
+/// taken and not answered. The process that holds it for the daemon need not look into it.
 pub fn request_memory() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     // A kernel before 6.3 does not know the second flag; a hardened one insists on it.

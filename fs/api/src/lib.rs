@@ -1,4 +1,4 @@
-//! What the clients of `larderd`, the node daemon, share with it.
+//! The parts that the clients of `larderd`, the node daemon, share with it.
 //!
 //! - [`v1`]: its gRPC service, generated from `proto/`; `tests/regenerate.rs` fails if the checked-in code differs.
 //! - [`handover`]: the socket over which FUSE connections change hands.

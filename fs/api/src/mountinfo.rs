@@ -1,15 +1,15 @@
 //! Mounts as /proc/self/mountinfo lists them.
 //!
-//! Reading it makes no request to any file system, so it works while the process behind a FUSE mount is stopped or gone;
-//! `stat` and `statfs` would wait for that process.
+//! Reading it makes no request to any file system, so it works while the process behind a FUSE mount is stopped or
+//! gone; `stat` and `statfs` would wait for that process.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The first part of the source of every Larder mount. The type does not identify one: it is `fuse` when root mounts, and
-/// `fuse.larder` when fusermount3 does.
+/// The first part of the source of every Larder mount. The type does not identify one: it is `fuse` when root mounts,
+/// and `fuse.larder` when fusermount3 does.
 pub const SOURCE_PREFIX: &str = "larder:";
 
 /// A superblock, as long as it is mounted anywhere.

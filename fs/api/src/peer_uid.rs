@@ -10,7 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut found = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `found`, which has that many; all bits are valid in its integers.
+    // SAFETY: the kernel writes at most `len` bytes into `found`, which has that many; all bits are valid in its
+    // integers.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -14,8 +14,8 @@ pub const GRPC_SOCKET: &str = "larderd.sock";
 /// The handover socket in the run folder.
 pub const HANDOVER_SOCKET: &str = "handover.sock";
 
-/// The open folder of a socket. A socket address holds at most 107 bytes of path; the folder's descriptor gives the socket
-/// a path that fits.
+/// The open folder of a socket. A socket address holds at most 107 bytes of path; the folder's descriptor gives the
+/// socket a path that fits.
 #[derive(Debug)]
 pub struct SocketDir {
     dir: OwnedFd,
@@ -40,14 +40,28 @@ impl SocketDir {
 /// A gRPC channel to the server at a unix socket. It connects with the first call, and reconnects when the server comes
 /// back.
 pub fn connect_channel(socket: &Path) -> Channel {
-    let socket = socket.to_owned();
-    // The connector ignores this address and uses the socket's path.
+    connect_channel_to_first(vec![socket.to_owned()])
+}
+
+/// A gRPC channel as of [`connect_channel`] to the first of these sockets at which a server listens.
+pub fn connect_channel_to_first(sockets: Vec<PathBuf>) -> Channel {
+    // The connector ignores this address and uses the sockets' paths.
     Endpoint::from_static("http://larderd").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-        let socket = socket.clone();
+        let sockets = sockets.clone();
         async move {
-            let dir = SocketDir::open(&socket)?;
-            let stream = tokio::net::UnixStream::connect(dir.short_path()).await?;
-            Ok::<_, io::Error>(hyper_util::rt::TokioIo::new(stream))
+            let mut failed = None;
+            for socket in &sockets {
+                match connect(socket).await {
+                    Ok(stream) => return Ok(hyper_util::rt::TokioIo::new(stream)),
+                    Err(error) => _ = failed.get_or_insert(error),
+                }
+            }
+            Err::<_, io::Error>(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
         }
     }))
+}
+
+async fn connect(socket: &Path) -> io::Result<tokio::net::UnixStream> {
+    let dir = SocketDir::open(socket)?;
+    tokio::net::UnixStream::connect(dir.short_path()).await
 }

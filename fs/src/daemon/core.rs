@@ -31,6 +31,14 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
+/// How often the kept manifests are looked through for those that are needed no more.
+const COLLECT_EVERY: Duration = Duration::from_secs(900);
+
+/// How long ago a manifest was kept at least that may be needed no more. Between a Prepare and the mount made of it there are
+/// seconds, or minutes on a machine that swaps. As long as no keeper has said what it holds, it may hold any mount: this process waits as long for one.
+const KEPT_LEAST: Duration = Duration::from_secs(3600);
+const KEPT_LEAST_UNHEARD: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Background requests that the kernel keeps in flight on a connection.
 const MAX_BACKGROUND: u16 = 1024;
 
@@ -39,8 +47,8 @@ const MAX_BACKGROUND: u16 = 1024;
 pub struct DaemonConfig {
     /// Its cache.
     pub node: NodeConfig,
-    /// Where the sockets are.
-    pub run_dir: PathBuf,
+    /// Where the sockets are: in each of these folders, as soon as it can be written to. The first one can be.
+    pub run_dirs: Vec<PathBuf>,
     /// Where /metrics, /healthz and /readyz are served, if at all.
     pub admin: Option<SocketAddr>,
     /// Threads that serve the kernel, for each mount that states no number.
@@ -55,7 +63,7 @@ pub struct Daemon {
     pub(super) node: Arc<Node>,
     pub(super) mounts: Mounts,
     pub(super) offers: Offers,
-    pub(super) run_dir: PathBuf,
+    pub(super) run_dirs: Vec<PathBuf>,
     pub(super) admin: Option<SocketAddr>,
     threads: usize,
     pub(super) stop_when_idle: bool,
@@ -67,12 +75,18 @@ pub struct Daemon {
 impl Daemon {
     /// Opens the cache; waits up to 5 s if another process is just closing it. Blocks; must be called within a runtime.
     pub fn open(config: DaemonConfig) -> Result<Arc<Self>, StoreError> {
-        let DaemonConfig { node, run_dir, admin, threads, stop_when_idle } = config;
-        let node = Node::open(NodeConfig { socket: Some(run_dir.join(GRPC_SOCKET)), ..node })?;
+        let DaemonConfig { node, run_dirs, admin, threads, stop_when_idle } = config;
+        let socket = run_dirs.first().map(|dir| dir.join(GRPC_SOCKET));
+        let node = Node::open(NodeConfig { socket, ..node })?;
         let (mounts, owner) = Mounts::new(Arc::clone(&node), stop_when_idle);
         node.runtime().spawn(owner.run());
         let (offers, started, keepers) = (Offers::default(), Instant::now(), watch::Sender::new(0));
-        Ok(Arc::new(Self { node, mounts, offers, run_dir, admin, threads, stop_when_idle, started, keepers }))
+        Ok(Arc::new(Self { node, mounts, offers, run_dirs, admin, threads, stop_when_idle, started, keepers }))
+    }
+
+    /// Its cache.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
     }
 
     /// Cancelled when the daemon is to stop.
@@ -80,9 +94,10 @@ impl Daemon {
         self.node.stopping()
     }
 
-    /// Ends its own mounts, waiting for their readers to finish with the files that they have open; leaves connections that
-    /// were handed over to the keeper, after their reads under way were answered; closes the cache. Mounts that are still being
-    /// made, and reads, are waited for 5 s. What is not answered by then is answered by the next daemon.
+    /// Ends its own mounts, waiting for their readers to finish with the files that they have open; leaves connections
+    /// that were handed over to the keeper, after their reads under way were answered; closes the cache. Mounts that
+    /// are still being made, and reads, are waited for 5 s. What is not answered by then is answered by the next
+    /// daemon.
     pub async fn stop(&self) -> anyhow::Result<()> {
         self.stopping().cancel();
         let _ = tokio::join!(self.end_mounts(), tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
@@ -107,7 +122,8 @@ impl Daemon {
             for (number, dir) in own.clone() {
                 if detached.insert(number) {
                     info!(dir = %dir.display(), "stopping");
-                    // Files may be in use: the mount disappears from the tree, and its readers finish what they have open.
+                    // Files may be in use: the mount disappears from the tree, and its readers finish what they have
+                    // open.
                     if let Err(error) = unmount(dir, true) {
                         warn!(%error, "cannot unmount");
                     }
@@ -153,9 +169,9 @@ impl Daemon {
                 Ok(v1::prepare_response::Outcome::Importing(v1::Importing { files_listed }))
             }
             Prepared::Ready(found) => {
-                let shows = |mount: &Arc<Mount>| mount.id == found.id && mount.connection.is_some();
-                let served = self.mounts.now().mounts.iter().any(shows) && self.node.joins(&found, &request)?;
-                // What a connection that could not be served lacked may be there now.
+                let serves = |mount: &Arc<Mount>| mount.id == found.id && mount.connection.is_some();
+                let served = self.mounts.now().mounts.iter().any(serves) && self.node.joins(&found, &request)?;
+                // A connection that could not be served may lack nothing any more.
                 self.offers.try_again(&found.id);
                 Ok(v1::prepare_response::Outcome::Prepared(prepared(&found, served)?))
             }
@@ -179,23 +195,47 @@ impl Daemon {
         self.mounts.renewed(id, &request).await
     }
 
-    /// Notes which mounts the keeper holds: what was kept for others may be released. Blocks; not for the runtime's threads.
+    /// Notes which mounts the keeper holds: what was kept for others may be released. Blocks; not for the runtime's
+    /// threads.
     pub(super) fn keeper_holds(&self, mounts: HashSet<String>) {
-        let served = self.mounts.now().mounts.iter().map(|mount| mount.id.clone()).collect();
         self.node.keep_only(&mounts);
-        self.offers.hold(mounts, &served);
+        self.offers.hold(mounts, || self.mounts.now().mounts.iter().map(|mount| mount.id.clone()).collect());
     }
 
-    /// Keeps nothing for a keeper that is gone, except what this process has of it. Blocks; not for the runtime's threads.
+    /// Keeps nothing for a keeper that is gone, except what this process has of it. Blocks; not for the runtime's
+    /// threads.
     pub(super) fn keep_what_is_here(&self) {
         self.node.keep_only(&self.offers.now().iter().map(|offer| offer.mount.clone()).collect());
     }
 
-    /// Forgets a mount that is gone. If it is served, its session ends when the kernel releases it; until then there may be
-    /// readers. Blocks; not for the runtime's threads.
+    /// Forgets a mount that is gone. If it is served, its session ends when the kernel releases it; until then there
+    /// may be readers. Blocks; not for the runtime's threads.
     pub(super) fn forget(&self, mount: &str) {
         self.offers.forget(mount);
         self.node.let_go(mount);
+    }
+
+    /// Removes the manifests that are needed no more, again and again.
+    pub(super) async fn collect_manifests(self: Arc<Self>) -> anyhow::Result<()> {
+        loop {
+            tokio::time::sleep(COLLECT_EVERY).await;
+            let daemon = Arc::clone(&self);
+            tokio::task::spawn_blocking(move || {
+                if daemon.offers.keeper_has_spoken() {
+                    daemon.collect_kept_since(KEPT_LEAST);
+                } else if daemon.started.elapsed() >= KEPT_LEAST_UNHEARD {
+                    daemon.collect_kept_since(KEPT_LEAST_UNHEARD);
+                }
+            })
+            .await?;
+        }
+    }
+
+    /// Removes the manifests that were kept this long ago or longer and are needed no more. Blocks; not for the runtime's threads.
+    pub(super) fn collect_kept_since(&self, kept_least: Duration) {
+        let is_served = |id: &str| self.mounts.now().mounts.iter().any(|mount| mount.id == id);
+        // In this order, since an offer becomes a mount.
+        self.node.collect_manifests(kept_least, |id| self.offers.need(id) || is_served(id));
     }
 
     /// Takes a connection whose mount the keeper made: from now on this process holds it. Errors: `Invalid`.
@@ -208,8 +248,8 @@ impl Daemon {
         Ok(self.offers.add(offered.mount, connection, request))
     }
 
-    /// Serves a connection that was taken. On failure it is refused, unless the keeper holds it: then it is tried until it
-    /// is served or its mount is gone.
+    /// Serves a connection that was taken. On failure it is refused, unless the keeper holds it: then it is tried until
+    /// it is served or its mount is gone.
     pub(super) async fn serve_offer(self: &Arc<Self>, offer: Arc<Offer>) -> Result<(), DaemonError> {
         let Some(outcome) = offer.gone.run_until_cancelled(self.try_offer(&offer)).await else { return Ok(()) };
         if self.offers.tried(&offer, outcome.is_ok()) {

@@ -17,7 +17,7 @@ pub enum DaemonError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What is wrong, and what is accepted.
+        /// The mistake, and the accepted values.
         what: String,
     },
     /// The node's cache cannot do it.

@@ -1,11 +1,12 @@
-//! Takes FUSE connections from the keeper, and hands a restarted keeper those that this daemon holds. There is one keeper at
-//! a time: a newer one replaces an older one, which is dead or about to be. What the older one had sent is taken first.
+//! Takes FUSE connections from the keeper, and hands a restarted keeper those that this daemon holds. There is one
+//! keeper at a time: a newer one replaces an older one, which is dead or about to be. What the older one had sent is
+//! taken first.
 //!
 //! Requests are answered as they are done, each by itself: one that waits for an origin holds up no other.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,25 +21,32 @@ use super::convert;
 use super::core::Daemon;
 use super::error::DaemonError;
 
-/// How long no keeper may be connected before its datasets count as closed. A plugin that is replaced is back in seconds.
+/// How long no keeper may be connected before its datasets count as closed. A plugin that is replaced is back in
+/// seconds.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long sending a packet may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The keeper that came last, at whichever socket.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CurrentKeeper(Arc<Mutex<Option<Talking>>>);
+
+/// A keeper's socket, and the thread that talks to it.
+type Talking = (Arc<Socket>, JoinHandle<()>);
+
 /// Listens at `path`. Does not return unless it cannot.
-pub(super) async fn serve(daemon: Arc<Daemon>, path: PathBuf) -> anyhow::Result<()> {
+pub(super) async fn serve(daemon: Arc<Daemon>, keeper: CurrentKeeper, path: PathBuf) -> anyhow::Result<()> {
     let listener = Listener::bind(&path).with_context(|| format!("listen at {} (--run-dir)", path.display()))?;
     let (failed, ended) = tokio::sync::oneshot::channel();
     // Threads, because they spend their lives blocked in a system call.
     std::thread::Builder::new().name("handover".to_owned()).spawn(move || {
-        let _ = failed.send(accept(&daemon, &listener));
+        let _ = failed.send(accept(&daemon, &keeper, &listener));
     })?;
     ended.await.context("the handover thread panicked")?.context("accept a keeper")
 }
 
-fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
-    let mut last: Option<(Arc<Socket>, JoinHandle<()>)> = None;
+fn accept(daemon: &Arc<Daemon>, keeper: &CurrentKeeper, listener: &Listener) -> std::io::Result<()> {
     loop {
         let socket = listener.accept()?;
         let uid = socket.peer_uid();
@@ -46,6 +54,7 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
             warn!(?uid, "rejected a process of another user at the handover socket");
             continue;
         }
+        let mut last = keeper.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((socket, thread)) = last.take() {
             socket.shut_down();
             // It takes what its keeper had sent, which nobody else may have, and waits for nothing else.
@@ -61,12 +70,12 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener) -> std::io::Result<()> {
             }
             daemon.keepers.send_modify(|count| *count -= 1);
         };
-        last = Some((socket, std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)?));
+        *last = Some((socket, std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)?));
     }
 }
 
-/// Calls `let_go` when no keeper has been connected for a while: a connection that this daemon does not have ends with its keeper,
-/// and the dataset need not be kept for it. Returns with the daemon.
+/// Calls `let_go` when no keeper has been connected for a while: a connection that this daemon does not have ends with
+/// its keeper, and the dataset need not be kept for it. Returns with the daemon.
 pub(super) async fn without_keeper(
     mut keepers: watch::Receiver<usize>,
     let_go: impl Fn() + Clone + Send + 'static,
@@ -129,11 +138,11 @@ fn answer(socket: &Socket, request: u64, outcome: Result<(), DaemonError>) -> st
     socket.send(Message::answer(request, outcome.map_err(|error| Chain(&error).to_string())), &[])
 }
 
-/// Sends the connections that this process has. It keeps no hold on them, since a mount lives for as long as a descriptor of
-/// its connection is open.
+/// Sends the connections that this process has. It keeps no hold on them, since a mount lives for as long as a
+/// descriptor of its connection is open.
 fn return_held(daemon: &Daemon, socket: &Socket) -> std::io::Result<()> {
-    // In this order, since an offer becomes a mount. The newest first: a mount that was unmounted while files were in use
-    // may still be served beside its successor, and the keeper takes the first of a name.
+    // In this order, since an offer becomes a mount. The newest first: a mount that was unmounted while files were in
+    // use may still be served beside its successor, and the keeper takes the first of a name.
     let (offers, mounts) = (daemon.offers.now(), daemon.mounts.now().mounts);
     let offered = offers.iter().rev().map(|offer| (&offer.mount, offer.request(), &offer.connection));
     let served =

@@ -1,11 +1,12 @@
 //! The mounts of a daemon and the task that owns them.
 //!
-//! The cast: [`Owner`] is the task; an [`Event`] changes its state; it publishes a [`State`] after each event; [`Mounts`] is the
-//! handle with which everything else sends events and reads the state. A [`Job`] makes a mount or takes a connection.
+//! The cast: [`Owner`] is the task; an [`Event`] changes its state; it publishes a [`State`] after each event;
+//! [`Mounts`] is the handle with which everything else sends events and reads the state. A [`Job`] makes a mount or
+//! takes a connection.
 //!
-//! Invariants: nothing else changes the state. A mount is in the state for as long as the kernel may send it requests. One job
-//! runs at a time, beside the task: a mount point that hangs holds up other jobs, and no other event. The end of a session is an
-//! event; nothing polls for it. A caller gets its answer after the state that shows it.
+//! Invariants: nothing else changes the state. A mount is in the state for as long as the kernel may send it requests.
+//! One job runs at a time, beside the task: a mount point that hangs holds up other jobs, and no other event. The end
+//! of a session is an event; nothing polls for it. A caller gets its answer after the state that has it.
 
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,7 @@ pub(super) struct Mount {
     pub(super) id: String,
     /// A description, not the dataset itself: a copy of the state must not keep a dataset open.
     pub(super) summary: DatasetSummary,
-    /// What was requested, with the newest credentials that proved good.
+    /// The request, with the newest credentials that proved good.
     pub(super) request: DatasetRequest,
     /// Of a connection: what the keeper gets back.
     pub(super) connection: Option<Arc<Connection>>,
@@ -73,27 +74,27 @@ pub(super) struct State {
     pub(super) jobs: usize,
 }
 
-/// What changes the state.
+/// A change of the state.
 #[derive(Debug)]
 enum Event {
-    /// A dataset is to be shown.
-    Show(Job),
+    /// A dataset is to be served.
+    Serve(Job),
     /// Newer credentials for the connections of a dataset proved good.
     Renewed { id: String, request: DatasetRequest },
     /// The session of a mount has ended.
     Ended { number: u64, outcome: io::Result<()> },
 }
 
-/// A dataset that is to be shown, and the caller that waits for it.
+/// A dataset that is to be served, and the caller that waits for it.
 #[derive(Debug)]
 struct Job {
     found: Found,
     request: DatasetRequest,
     target: Target,
-    reply: oneshot::Sender<Shown>,
+    reply: oneshot::Sender<Served>,
 }
 
-/// Where a dataset is to be shown.
+/// Where a dataset is to be served.
 #[derive(Debug)]
 enum Target {
     /// At a folder, by a mount of our own.
@@ -115,9 +116,9 @@ struct Done {
 struct Running {
     number: u64,
     request: DatasetRequest,
-    reply: oneshot::Sender<Shown>,
+    reply: oneshot::Sender<Served>,
     task: JoinHandle<Result<Done, DaemonError>>,
-    /// The session's end, if that was reported before the mount was shown.
+    /// The session's end, if that was reported before the mount was there.
     ended: Option<io::Result<()>>,
 }
 
@@ -125,7 +126,7 @@ struct Running {
 type Session = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// How a mount or an offer came out.
-type Shown = Result<Arc<Mount>, DaemonError>;
+type Served = Result<Arc<Mount>, DaemonError>;
 
 /// The handle on the mounts.
 #[derive(Clone, Debug)]
@@ -171,8 +172,8 @@ impl Mounts {
     }
 
     /// Mounts a dataset. Not cancelled with its caller: the mount is made in any case.
-    pub(super) async fn mount(&self, found: Found, request: DatasetRequest, config: MountConfig) -> Shown {
-        self.show(found, request, Target::Folder(config)).await
+    pub(super) async fn mount(&self, found: Found, request: DatasetRequest, config: MountConfig) -> Served {
+        self.serve(found, request, Target::Folder(config)).await
     }
 
     /// Serves a connection.
@@ -182,14 +183,14 @@ impl Mounts {
         request: DatasetRequest,
         connection: Arc<Connection>,
         config: ServeConfig,
-    ) -> Shown {
-        self.show(found, request, Target::Connection(connection, config)).await
+    ) -> Served {
+        self.serve(found, request, Target::Connection(connection, config)).await
     }
 
-    async fn show(&self, found: Found, request: DatasetRequest, target: Target) -> Shown {
-        let (reply, shown) = oneshot::channel();
-        self.send(Event::Show(Job { found, request, target, reply })).await?;
-        shown.await.unwrap_or(Err(DaemonError::Stopping))
+    async fn serve(&self, found: Found, request: DatasetRequest, target: Target) -> Served {
+        let (reply, served) = oneshot::channel();
+        self.send(Event::Serve(Job { found, request, target, reply })).await?;
+        served.await.unwrap_or(Err(DaemonError::Stopping))
     }
 
     /// Notes newer credentials for the connections of a dataset.
@@ -253,7 +254,7 @@ impl Owner {
 
     fn apply(&mut self, event: Event) {
         match event {
-            Event::Show(job) => self.waiting.push_back(job),
+            Event::Serve(job) => self.waiting.push_back(job),
             Event::Renewed { id, request } => self.renewed(&id, &request),
             Event::Ended { number, outcome } => self.ended(number, outcome),
         }
@@ -288,7 +289,7 @@ impl Owner {
 
     fn finish(&mut self, done: Result<Done, DaemonError>) {
         let Some(Running { number, request, reply, ended, .. }) = self.running.take() else { return };
-        let shown = done.map(|Done { open, connection, dir }| {
+        let served = done.map(|Done { open, connection, dir }| {
             let (connection, requests) = connection.unzip();
             let (id, summary) = (open.id().to_owned(), open.summary());
             let mount = Arc::new(Mount { number, id, summary, request, connection, requests, dir });
@@ -303,7 +304,7 @@ impl Owner {
         });
         self.publish();
         // A caller that is gone leaves the mount as it is.
-        let _ = reply.send(shown);
+        let _ = reply.send(served);
         if let Some(outcome) = ended {
             self.ended(number, outcome);
             self.publish();
@@ -318,7 +319,7 @@ impl Owner {
 
     fn ended(&mut self, number: u64, outcome: io::Result<()>) {
         if let Some(running) = self.running.as_mut().filter(|running| running.number == number) {
-            // The session was over before its mount could be shown.
+            // The session was over before its mount was there.
             running.ended = Some(outcome);
             return;
         }
@@ -328,13 +329,14 @@ impl Owner {
             warn!(mount = mount.id, %error, "the mount's session failed");
         }
         info!(mount = mount.id, dir = ?mount.dir, "unmounted");
-        // Its dataset is closed, unless another mount shows it. It drains before anyone can see that the mount is gone.
+        // Its dataset is closed, unless another mount serves it. It drains before anyone can see that the mount is
+        // gone.
         self.open.remove(&number);
     }
 }
 
-/// A thread that waits for a session to end and reports it. It takes the session over the channel, and is there before the
-/// session is, so that no session stays unwatched.
+/// A thread that waits for a session to end and reports it. It takes the session over the channel, and is there before
+/// the session is, so that no session stays unwatched.
 fn watch_session(number: u64, events: mpsc::Sender<Event>) -> Result<SyncSender<Session>, DaemonError> {
     let (give, take) = sync_channel::<Session>(1);
     let watch = move || {
@@ -348,7 +350,7 @@ fn watch_session(number: u64, events: mpsc::Sender<Event>) -> Result<SyncSender<
     Ok(give)
 }
 
-/// Opens a dataset and shows it.
+/// Opens a dataset and serves it.
 async fn make(
     node: &Arc<Node>,
     found: Found,
@@ -362,7 +364,7 @@ async fn make(
     };
     let open = node.open_dataset(found, request, user).await?;
     let (dataset, stopping) = (Arc::clone(open.dataset()), node.stopping().clone());
-    let show = move || match target {
+    let start = move || match target {
         Target::Folder(config) => {
             let mounted = mount(dataset, &config)?;
             if stopping.is_cancelled() {
@@ -384,6 +386,6 @@ async fn make(
             Ok((Some((connection, requests)), None))
         }
     };
-    let (connection, dir) = tokio::task::spawn_blocking(show).await??;
+    let (connection, dir) = tokio::task::spawn_blocking(start).await??;
     Ok(Done { open, connection, dir })
 }

@@ -1,11 +1,11 @@
 //! Connections that the keeper has handed over and that are not served yet.
 //!
-//! The cast: an [`Offer`] is such a connection; [`Offers`] is the table of them, with the mounts that the keeper holds. Each
-//! offer is tried by itself: one whose manifest is gone and whose origin is down waits alone.
+//! The cast: an [`Offer`] is such a connection; [`Offers`] is the table of them, with the mounts that the keeper holds.
+//! Each offer is tried by itself: one whose manifest is gone and whose origin is down waits alone.
 //!
-//! Invariants: a connection that was handed over is in this table or among the mounts until its mount ends or the keeper has
-//! heard that it is refused, so a new keeper gets it back. What the keeper holds is tried until it is served, or forgotten,
-//! or its mount has ended.
+//! Invariants: a connection that was handed over is in this table or among the mounts until its mount ends or the
+//! keeper has heard that it is refused, so a new keeper gets it back. What the keeper holds is tried until it is
+//! served, or forgotten, or its mount has ended.
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// What was requested, with the newest credentials.
+    /// The request, with the newest credentials.
     pub(super) fn request(&self) -> DatasetRequest {
         self.lock().clone()
     }
@@ -86,15 +86,28 @@ impl Offers {
         self.lock().offers.clone()
     }
 
+    /// True if the mount is held by the keeper, or its connection was handed over and is not served yet.
+    pub(super) fn need(&self, mount: &str) -> bool {
+        let table = self.lock();
+        table.kept.as_ref().is_some_and(|kept| kept.contains(mount)) || table.offers.iter().any(|it| it.mount == mount)
+    }
+
+    /// True once a keeper has said what it holds.
+    pub(super) fn keeper_has_spoken(&self) -> bool {
+        self.lock().kept.is_some()
+    }
+
     /// True once a keeper has said what it holds and each of these mounts is served or was tried.
     pub(super) fn all_tried(&self) -> bool {
         let table = self.lock();
         table.kept.is_some() && table.untried.is_empty()
     }
 
-    /// Notes the mounts that the keeper holds, of which `served` are served. Offers of others are given up.
-    pub(super) fn hold(&self, mounts: HashSet<String>, served: &HashSet<String>) {
+    /// Notes the mounts that the keeper holds, of which `served` says which are served. Offers of others are given up.
+    pub(super) fn hold(&self, mounts: HashSet<String>, served: impl FnOnce() -> HashSet<String>) {
         let mut table = self.lock();
+        // Now, while no offer can leave the table: what has left it is served.
+        let served = served();
         table.give_up(|offer| !mounts.contains(&offer.mount));
         let known = |mount: &&String| served.contains(*mount) || table.offers.iter().any(|it| it.mount == **mount);
         table.untried = mounts.iter().filter(|mount| !known(mount)).cloned().collect();

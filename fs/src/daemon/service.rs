@@ -1,6 +1,5 @@
 //! The daemon's servers: gRPC on a unix socket, and the admin address.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -26,8 +25,8 @@ use crate::mount::unmount;
 /// Requests that are worked on at once; more wait.
 const CONCURRENCY: usize = 64;
 
-/// How long a daemon that has just started is not ready unless a keeper has come and each connection that it holds was served
-/// or tried: they come first. One dataset that cannot be opened does not take longer than this.
+/// How long a daemon that has just started is not ready unless a keeper has come and each connection that it holds was
+/// served or tried: they come first. One dataset that cannot be opened does not take longer than this.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves gRPC at `socket` until the daemon stops.
@@ -131,7 +130,7 @@ impl Service {
 fn node_info(MemberReport { member, stats }: MemberReport) -> v1::NodeInfo {
     let (stats, error) = match stats {
         Ok(stats) => (stats, String::new()),
-        Err(error) => (NodeStats { datasets: Vec::new(), counters: HashMap::new() }, Chain(&error).to_string()),
+        Err(error) => (NodeStats::default(), Chain(&error).to_string()),
     };
     let cached = |dataset: DatasetStats| v1::CachedDataset {
         snapshot: dataset.snapshot.to_string(),
@@ -167,7 +166,7 @@ impl Admin for Daemon {
         if self.offers.all_tried() || self.started.elapsed() > KEEPER_TIMEOUT {
             Ok(())
         } else {
-            Err("waiting for the connections that larder-csi keeps".to_owned())
+            Err("starting: mounts of an earlier larderd may be handed over, which takes 10 s at most".to_owned())
         }
     }
 

@@ -1,28 +1,33 @@
 //! Import: one listing of an origin becomes a manifest.
 //!
-//! [`import`] lists many prefixes in parallel. `Ledger` owns the builder, the journal and the counts, and accepts the
-//! pages one after the other. [`Imported`] is the outcome, with the journal that the caller discards once the manifest is
-//! stored.
+//! [`import`] lists many parts of an origin in parallel. `Ledger` owns the sorted contents, the journal and the counts, and
+//! accepts the pages one after the other. [`Imported`] is the outcome: a draft of the manifest in a file.
 //!
-//! Invariant: the builder and the journal hold the same pages, so a run that continues after `kill -9` ends with the
-//! manifest of a run that was never stopped. Every listed key is a file, a folder, a skipped key with a reason, or
-//! reserved. This module knows neither where the manifest goes nor how progress is shown.
+//! Invariant: the contents and the journal hold the same pages, so a run that continues after `kill -9` ends with the
+//! manifest of a run that was never stopped; and once a manifest was made of a journal, no later run continues it. Every listed
+//! key is a file, a folder, a skipped key with a reason, or reserved. Memory does not grow with the number of keys. This module
+//! knows neither where the manifest goes nor how progress is shown.
 
-use std::borrow::Cow;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_dataset::manifest::{BuildError, Built, PlainFile};
+use larder_dataset::Rejection;
+use larder_dataset::manifest::{BuildError, FileRow};
 use larder_dataset::name::{self, NameRules, RESERVED};
-use larder_dataset::{ManifestBuilder, Rejection};
 use larder_origin::{Origin, Scheme};
 
+use crate::assemble::{AssembleError, RowSorter};
 use crate::blocking::off_runtime;
 use crate::clock::nanoseconds_now;
+use crate::draft::{DRAFT_SUFFIX, DraftManifest, remove_orphaned_drafts};
 use crate::journal::{BadRecord, Journal, JournalError, JournalIdentity, JournalKind, PageFile, PageRecord};
 use crate::listing::{self, ListError, PageOwner, Walk};
 use crate::progress::Progress;
+use crate::skipped::Skipped;
+pub use crate::skipped::SkippedKey;
 
 /// How to import.
 #[derive(Clone, Debug)]
@@ -39,10 +44,12 @@ pub struct ImportOptions {
     pub max_age_resume: Duration,
     /// Lists everything again, whatever the journal holds.
     pub restart: bool,
+    /// Memory for sorting; about three times as much is used. What does not fit is sorted on the disk, beside the journal.
+    pub sort_bytes: usize,
 }
 
 impl ImportOptions {
-    /// 16 calls in flight, journals of up to a day.
+    /// 16 calls in flight, journals of up to a day, 64 MiB for sorting.
     pub fn new(name: impl Into<String>, journal_dir: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -51,35 +58,33 @@ impl ImportOptions {
             concurrency: 16,
             max_age_resume: Duration::from_secs(24 * 3600),
             restart: false,
+            sort_bytes: 64 << 20,
         }
     }
 }
 
-/// A key that was listed but is not in the tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SkippedKey {
-    /// The key below the origin.
-    pub key: Vec<u8>,
-    /// The reason, in words.
-    pub reason: Cow<'static, str>,
-}
-
 /// The outcome of an import.
 #[derive(Debug)]
-#[must_use = "store the manifest, then discard the journal"]
+#[must_use = "store the manifest"]
 pub struct Imported {
-    /// The manifest.
-    pub built: Built,
-    /// Every key that cannot be a file, sorted.
+    /// The manifest, in a file that goes when this is dropped.
+    pub manifest: DraftManifest,
+    /// The first keys that cannot be files, sorted.
     pub skipped: Vec<SkippedKey>,
+    /// Number of all keys that cannot be files, by reason.
+    pub skipped_counts: BTreeMap<String, u64>,
     /// Number of objects below `.larder/`, which are Larder's own.
     pub reserved: u64,
     /// Number of files that an earlier run had listed.
     pub resumed_files: u64,
     /// Number of LIST calls of this run.
     pub list_requests: u64,
-    /// To be discarded once the manifest is stored. If it is dropped instead, the next import continues from the end.
-    pub journal: Journal,
+    /// Number of all keys that were listed, whatever became of them.
+    pub keys: u64,
+    /// Bytes that were sorted on the disk because they did not fit into the memory for sorting.
+    pub spilled_bytes: u64,
+    /// Keeps other imports of this origin away from the draft.
+    _journal: Journal,
 }
 
 /// Why an import failed. The journal keeps everything listed so far.
@@ -94,11 +99,30 @@ pub enum ImportError {
     /// The listing does not make a manifest.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The listing cannot be sorted, or the manifest not written.
+    #[error("sort the listing in {}", dir.display())]
+    Disk {
+        /// The folder of the journal.
+        dir: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl ImportError {
+    fn assembling(dir: &Path) -> impl Fn(AssembleError) -> Self + use<> {
+        let dir = dir.to_path_buf();
+        move |error| match error {
+            AssembleError::Build(source) => Self::Build(source),
+            AssembleError::Disk(source) => Self::Disk { dir: dir.clone(), source },
+        }
+    }
 }
 
 /// Lists `origin` into a manifest, continuing where an earlier run was stopped. Cancel-safe: the journal keeps everything
 /// listed so far. Errors: `List` when a call fails for good or the listing is inconsistent, `Journal` also when the same
-/// import is running, `Build` when the dataset is too large or changed during the listing.
+/// import is running, `Build` when the dataset is too large or changed during the listing, `Disk`. After an error other than of
+/// a single call the next import lists everything again.
 pub async fn import(
     origin: Arc<dyn Origin>,
     options: ImportOptions,
@@ -107,36 +131,78 @@ pub async fn import(
     let url = origin.url().to_string();
     let scheme = origin.url().scheme();
     let identity = JournalIdentity::new(JournalKind::Import, &[url.as_bytes(), options.place.as_bytes()]);
-    let ImportOptions { name, journal_dir, concurrency, max_age_resume, restart, .. } = options;
+    let ImportOptions { name, journal_dir, concurrency, max_age_resume, restart, sort_bytes, .. } = options;
     let ledger = off_runtime(move || {
-        let mut contents = Contents::new(scheme);
         let mut walk = Walk::new(scheme);
+        let mut contents = None;
+        let mut unsorted = None;
         let journal = Journal::open(&journal_dir, identity, max_age_resume, restart, |payload| {
-            let page = PageRecord::decode(payload)?;
+            let mut page = PageRecord::decode(payload)?;
             let first = walk.is_first(&page);
-            walk.accept(&page).map_err(|_| BadRecord)?;
-            contents.add(&page, first);
-            Ok(())
+            walk.accept(&mut page).map_err(|_| BadRecord)?;
+            if contents.is_none() {
+                contents = Contents::new(scheme, &journal_dir, sort_bytes).map_err(|error| unsorted = Some(error)).ok();
+            }
+            match &mut contents {
+                Some(contents) => contents.add(&page, first).map_err(|error| unsorted = Some(error)),
+                None => Ok(()),
+            }
+            .map_err(|()| BadRecord)
         })?;
+        let disk = |source| ImportError::Disk { dir: journal_dir.clone(), source };
+        if let Some(error) = unsorted {
+            return Err(disk(error));
+        }
+        let contents = match contents {
+            Some(contents) => contents,
+            None => Contents::new(scheme, &journal_dir, sort_bytes).map_err(disk)?,
+        };
         walk.requeue();
-        Ok::<_, JournalError>(Ledger { contents, walk, journal })
+        remove_orphaned_drafts(&journal_dir);
+        Ok(Ledger { contents, walk, journal, dir: journal_dir })
     })
     .await?;
 
+    if let Some(note) = ledger.journal.note() {
+        progress.noted(note);
+    }
     let resumed_files = ledger.contents.files;
     let mut owner = LedgerOwner { ledger: Some(ledger), progress };
     owner.report();
     let mut list_requests = 0;
-    listing::drive(&origin, &mut owner, concurrency, &mut list_requests).await?;
+    if let Err(error) = listing::drive(&origin, &mut owner, concurrency, &mut list_requests).await {
+        if !matches!(error, ImportError::List(ListError::Origin { .. })) {
+            owner.forget().await;
+        }
+        return Err(error);
+    }
 
-    let Ledger { contents, journal, .. } = owner.into_ledger();
+    let Ledger { contents, mut journal, dir, .. } = owner.into_ledger();
     off_runtime(move || {
-        let Contents { builder, mut skipped, reserved, .. } = contents;
-        let built = builder.finish(&name, &url, nanoseconds_now())?;
-        let shadowed = built.rejected.iter();
-        skipped.extend(shadowed.map(|key| SkippedKey { key: key.key.clone(), reason: key.reason.as_str().into() }));
-        skipped.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Ok(Imported { built, skipped, reserved, resumed_files, list_requests, journal })
+        let Contents { mut rows, mut skipped, reserved, keys, .. } = contents;
+        let spilled_bytes = rows.settle().map_err(|source| ImportError::Disk { dir: dir.clone(), source })?;
+        let path = journal.path().with_extension(DRAFT_SUFFIX);
+        let assembled = DraftManifest::create(&path, |file| {
+            rows.assemble(file, &name, &url, nanoseconds_now(), |key| {
+                skipped.push(key, Rejection::ShadowedByFolder.as_str());
+            })
+        });
+        // From here on the listing is either a manifest or of no use.
+        let emptied = journal.finish();
+        let manifest = assembled.map_err(ImportError::assembling(&dir))?;
+        emptied?;
+        let (skipped, skipped_counts) = skipped.finish();
+        Ok(Imported {
+            manifest,
+            skipped,
+            skipped_counts,
+            reserved,
+            resumed_files,
+            list_requests,
+            keys,
+            spilled_bytes,
+            _journal: journal,
+        })
     })
     .await
 }
@@ -145,82 +211,78 @@ pub async fn import(
 struct Contents {
     scheme: Scheme,
     rules: NameRules,
-    builder: ManifestBuilder,
-    skipped: Vec<SkippedKey>,
+    rows: RowSorter,
+    skipped: Skipped,
     reserved: u64,
+    keys: u64,
     files: u64,
     bytes: u64,
 }
 
 impl Contents {
-    fn new(scheme: Scheme) -> Self {
-        Self {
+    fn new(scheme: Scheme, dir: &Path, sort_bytes: usize) -> io::Result<Self> {
+        Ok(Self {
             scheme,
             rules: listing::rules_of(scheme),
-            builder: ManifestBuilder::new(),
-            skipped: Vec::new(),
+            rows: RowSorter::new(dir, sort_bytes)?,
+            skipped: Skipped::default(),
             reserved: 0,
+            keys: 0,
             files: 0,
             bytes: 0,
-        }
+        })
     }
 
-    /// Adds a page; `first` is true for the first page of a unit.
-    fn add(&mut self, page: &PageRecord, first: bool) {
+    /// Adds a page; `first` is true for the first page of a prefix.
+    fn add(&mut self, page: &PageRecord, first: bool) -> io::Result<()> {
+        self.keys += (page.files.len() + page.skipped.len() + page.prefixes.len()) as u64;
         for file in &page.files {
-            self.add_file(file);
+            self.add_file(file)?;
         }
         for (key, reason) in &page.skipped {
-            self.skipped.push(SkippedKey { key: key.clone(), reason: reason.clone() });
+            self.skipped.push(key.clone(), reason);
         }
         // A folder origin has empty directories; a prefix of an object store exists only because something is below it.
         let empty = first && page.next.is_none() && page.files.is_empty() && page.prefixes.is_empty();
         if empty && self.scheme == Scheme::Folder && !page.prefix.is_empty() {
             let path = &page.prefix[..page.prefix.len() - 1];
-            self.add_folder(path, &page.prefix);
+            self.add_folder(path, &page.prefix)?;
         }
+        Ok(())
     }
 
-    fn add_file(&mut self, file: &PageFile) {
+    fn add_file(&mut self, file: &PageFile) -> io::Result<()> {
         if is_reserved(&file.key) {
             self.reserved += 1;
-            return;
+            return Ok(());
         }
-        let added = match file.key.strip_suffix(b"/") {
+        let refused = match file.key.strip_suffix(b"/") {
             // The marker of the dataset's own folder.
-            None if file.key.is_empty() && file.size == 0 => return,
+            None if file.key.is_empty() && file.size == 0 => return Ok(()),
             Some(path) if file.size == 0 => return self.add_folder(path, &file.key),
-            Some(path) => Err(name::check(path, self.rules).err().unwrap_or(Rejection::MarkerWithBytes)),
-            None => {
-                let file = PlainFile {
-                    path: &file.key,
-                    size: file.size,
-                    mtime_ns: file.mtime_ns,
-                    version: file.version.borrowed(),
-                };
-                self.builder.push(&file, self.rules)
-            }
+            Some(path) => Some(name::check(path, self.rules).err().unwrap_or(Rejection::MarkerWithBytes)),
+            None => name::check(&file.key, self.rules).err(),
         };
-        match added {
-            Ok(()) => {
-                self.files += 1;
-                self.bytes = self.bytes.saturating_add(file.size);
-            }
-            Err(reason) => self.skip(&file.key, reason),
+        if let Some(reason) = refused {
+            self.skipped.push(file.key.clone(), reason.as_str());
+            return Ok(());
         }
+        self.files += 1;
+        self.bytes = self.bytes.saturating_add(file.size);
+        self.rows.push(&file.key, &FileRow::plain(file.size, file.mtime_ns, &file.version))
     }
 
-    fn add_folder(&mut self, path: &[u8], key: &[u8]) {
+    fn add_folder(&mut self, path: &[u8], key: &[u8]) -> io::Result<()> {
         if is_reserved(key) {
-            return;
+            return Ok(());
         }
-        if let Err(reason) = self.builder.push_folder(path, self.rules) {
-            self.skip(key, reason);
+        match name::check(path, self.rules) {
+            Ok(()) => self.rows.push_folder(path),
+            Err(reason) => {
+                self.skipped.push(key.to_vec(), reason.as_str());
+                Ok(())
+            }
         }
-    }
-
-    fn skip(&mut self, key: &[u8], reason: Rejection) {
-        self.skipped.push(SkippedKey { key: key.to_vec(), reason: reason.as_str().into() });
     }
 }
 
@@ -234,6 +296,7 @@ struct Ledger {
     contents: Contents,
     walk: Walk,
     journal: Journal,
+    dir: PathBuf,
 }
 
 struct LedgerOwner<'a> {
@@ -251,6 +314,14 @@ impl LedgerOwner<'_> {
         self.ledger.expect("only an error or a dropped future leaves no ledger, and both end the run")
     }
 
+    /// Forgets a listing that contradicts itself.
+    async fn forget(self) {
+        if let Some(mut ledger) = self.ledger {
+            // If it cannot be emptied, the next run meets the same contradiction and tries again.
+            let _ = off_runtime(move || ledger.journal.finish()).await;
+        }
+    }
+
     fn report(&mut self) {
         let progress = self.progress;
         let ledger = self.ledger();
@@ -266,17 +337,21 @@ impl PageOwner for LedgerOwner<'_> {
         &mut self.ledger().walk
     }
 
-    async fn take(&mut self, page: PageRecord) -> Result<(), ImportError> {
+    async fn take(&mut self, mut page: PageRecord) -> Result<(), ImportError> {
         if let Some(mut ledger) = self.ledger.take() {
-            let taken = off_runtime(move || {
+            let (taken, ledger) = off_runtime(move || {
                 let first = ledger.walk.is_first(&page);
                 // An inconsistent page must not reach the journal, where it would stop every later run too.
-                ledger.walk.accept(&page)?;
-                ledger.journal.append(&page.encode())?;
-                ledger.contents.add(&page, first);
-                Ok::<_, ImportError>(ledger)
-            });
-            self.ledger = Some(taken.await?);
+                let taken = ledger.walk.accept(&mut page).map_err(ImportError::from).and_then(|()| {
+                    ledger.journal.append(&page.encode())?;
+                    let added = ledger.contents.add(&page, first);
+                    added.map_err(|source| ImportError::Disk { dir: ledger.dir.clone(), source })
+                });
+                (taken, ledger)
+            })
+            .await;
+            self.ledger = Some(ledger);
+            taken?;
         }
         self.report();
         Ok(())

@@ -7,7 +7,7 @@
 //!
 //! Invariant: a frame counts if it is complete and its CRC is right. The first other frame ends the journal and is cut off,
 //! with everything after it. A journal only repeats what can be found out again, so one of another version, of other work,
-//! or older than the caller accepts is started over without asking.
+//! or older than the caller accepts is started over; [`Journal::note`] says so.
 
 mod frames;
 mod header;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use frames::{FRAME_HEAD_BYTES, Frames, encode_frame};
-use header::{HEADER_BYTES, decode_header, encode_header};
+use header::{DAMAGED, HEADER_BYTES, decode_header, encode_header};
 pub(crate) use header::{JournalIdentity, JournalKind};
 pub(crate) use records::{BadRecord, PackRecord, PageFile, PageRecord};
 
@@ -30,6 +30,12 @@ use crate::clock::nanoseconds_now;
 
 /// A power cut may lose this much work; `kill -9` loses none.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// How the name of a journal ends.
+pub(crate) const JOURNAL_SUFFIX: &str = "journal";
+
+/// How long a look takes whether a journal is in use.
+const LOOK_MOST: Duration = Duration::from_millis(10);
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -60,10 +66,21 @@ pub enum JournalError {
 
 /// An open journal. While it lives no other run can open it; when it is dropped, its contents stay for the next run.
 #[derive(Debug)]
-pub struct Journal {
+pub(crate) struct Journal {
     file: File,
     path: PathBuf,
     synced: Instant,
+    note: Option<String>,
+    /// There is nothing to continue from: the file goes when this is dropped.
+    finished: bool,
+}
+
+/// What an existing journal is good for.
+enum Replay {
+    /// Its sound records end here; `lost` bytes after that are none.
+    Until { end: u64, lost: u64 },
+    /// Nothing, for this reason, if there is one to tell.
+    Nothing(Option<String>),
 }
 
 impl Journal {
@@ -81,20 +98,34 @@ impl Journal {
         std::fs::create_dir_all(dir).map_err(|source| failed("create the folder of", dir, source))?;
         let mut file = lock(&path)?;
         let now_ns = nanoseconds_now();
-        let end = if restart { None } else { read_back(&mut file, &path, identity, max_age, now_ns, replay)? };
-        match end {
-            Some(end) => file.set_len(end).map_err(|source| failed("cut the torn end off", &path, source))?,
-            None => {
+        let replayed = if restart {
+            Replay::Nothing(None)
+        } else {
+            read_back(&mut file, &path, identity, max_age, now_ns, replay)?
+        };
+        let note = match replayed {
+            Replay::Until { end, lost } => {
+                file.set_len(end).map_err(|source| failed("cut the torn end off", &path, source))?;
+                let cut = || {
+                    format!(
+                        "the journal {} is cut off or damaged after {end} bytes: what was in the {lost} after that is done again",
+                        path.display()
+                    )
+                };
+                (lost > 0).then(cut)
+            }
+            Replay::Nothing(why) => {
                 let start = |file: &mut File| {
                     file.set_len(0)?;
                     file.rewind()?;
                     file.write_all(&encode_header(identity, now_ns))
                 };
                 start(&mut file).map_err(|source| failed("start", &path, source))?;
+                why.map(|why| format!("the journal {} cannot be continued, {why}: started over", path.display()))
             }
-        }
+        };
         file.seek(SeekFrom::End(0)).map_err(|source| failed("seek in", &path, source))?;
-        Ok(Self { file, path, synced: Instant::now() })
+        Ok(Self { file, path, synced: Instant::now(), note, finished: false })
     }
 
     /// Adds a record, which survives `kill -9` once this returns. Blocking. After an error the journal's end may be torn,
@@ -110,13 +141,34 @@ impl Journal {
     }
 
     /// Removes the journal once its result is stored elsewhere. Blocking.
-    pub fn discard(self) -> Result<(), JournalError> {
+    pub(crate) fn discard(self) -> Result<(), JournalError> {
         std::fs::remove_file(&self.path).map_err(|source| failed("remove", &self.path, source))
     }
 
+    /// What was wrong with the journal that was found, and what is done about it.
+    pub(crate) fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// Empties the journal: its work is done, and no later run may take it for what there is then. Others cannot open it until
+    /// this is dropped, which removes it. Blocking.
+    pub(crate) fn finish(&mut self) -> Result<(), JournalError> {
+        self.finished = true;
+        self.file.set_len(0).map_err(|source| failed("empty", &self.path, source))
+    }
+
     /// The path of the file.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if self.finished {
+            // An empty journal is as good as none.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -124,8 +176,15 @@ fn failed(verb: &'static str, path: &Path, source: io::Error) -> JournalError {
     JournalError::Io { verb, path: path.to_path_buf(), source }
 }
 
-/// Opens and locks the file at `path`. Repeats that if a run that just ended has removed the opened file.
+/// True if a run holds the journal at `path`. Holds it itself for a moment.
+pub(crate) fn is_in_use(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Opens and locks the file at `path`. Repeats that if a run that just ended has removed the opened file, and for a moment if it is
+/// held: by a look, perhaps, whether it is in use.
 fn lock(path: &Path) -> Result<File, JournalError> {
+    let mut looks = 5;
     loop {
         let file = OpenOptions::new()
             .read(true)
@@ -136,6 +195,11 @@ fn lock(path: &Path) -> Result<File, JournalError> {
             .map_err(|source| failed("open", path, source))?;
         match file.try_lock() {
             Ok(()) => {}
+            Err(TryLockError::WouldBlock) if looks > 0 => {
+                looks -= 1;
+                std::thread::sleep(LOOK_MOST);
+                continue;
+            }
             Err(TryLockError::WouldBlock) => return Err(JournalError::InUse { path: path.to_path_buf() }),
             Err(TryLockError::Error(source)) => return Err(failed("lock", path, source)),
         }
@@ -149,7 +213,7 @@ fn lock(path: &Path) -> Result<File, JournalError> {
     }
 }
 
-/// Replays the records and returns the offset at which the last good one ends; `None` if the journal must be started over.
+/// Replays the records.
 fn read_back(
     file: &mut File,
     path: &Path,
@@ -157,18 +221,27 @@ fn read_back(
     max_age: Duration,
     now_ns: i64,
     mut replay: impl FnMut(&[u8]) -> Result<(), BadRecord>,
-) -> Result<Option<u64>, JournalError> {
+) -> Result<Replay, JournalError> {
+    let len = file.metadata().map_err(|source| failed("stat", path, source))?.len();
+    if len == 0 {
+        return Ok(Replay::Nothing(None));
+    }
     let mut reader = BufReader::with_capacity(1 << 20, file);
     let mut header = [0; HEADER_BYTES];
     match reader.read_exact(&mut header) {
         Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Ok(Replay::Nothing(Some(DAMAGED.to_owned())));
+        }
         Err(source) => return Err(failed("read", path, source)),
     }
-    let Some(started_ns) = decode_header(&header, identity) else { return Ok(None) };
+    let started_ns = match decode_header(&header, identity) {
+        Ok(started_ns) => started_ns,
+        Err(why) => return Ok(Replay::Nothing(Some(why.to_owned()))),
+    };
     // If the clock was set back, the age is negative and the journal counts as new.
     if i128::from(now_ns) - i128::from(started_ns) > max_age.as_nanos().cast_signed() {
-        return Ok(None);
+        return Ok(Replay::Nothing(Some(format!("it is older than {max_age:?}"))));
     }
     let mut frames = Frames::new(reader);
     let mut end = HEADER_BYTES as u64;
@@ -178,5 +251,5 @@ fn read_back(
         }
         end += (FRAME_HEAD_BYTES + payload.len()) as u64;
     }
-    Ok(Some(end))
+    Ok(Replay::Until { end, lost: len.saturating_sub(end) })
 }

@@ -1,17 +1,21 @@
 //! Makes snapshots: turns an origin's listing into a manifest, packs small files, and checks both.
 //!
 //! - [`import()`] lists an origin once, in parallel and resumably, into a manifest.
+//! - [`count()`] lists an origin in the same way and keeps nothing.
 //! - [`pack()`] writes a snapshot's files into packs, and the manifest of these.
-//! - [`put_manifest`], [`write_manifest`] and [`fetch_manifest`] store and fetch manifests.
+//! - [`DraftManifest`] is what an import made; [`write_manifest`] and [`fetch_manifest`] store and fetch manifests.
 //! - [`verify_origin`] compares an origin with a manifest.
 //! - [`object_range`] says where a file's bytes are; mounts use it, too.
-//! - [`Journal`] lets a run continue after `kill -9`; [`Progress`] receives its progress.
+//! - A journal lets a run continue after `kill -9`; [`Progress`] receives its progress.
 //!
 //! Invariant: a stored manifest is true: it names only objects that were listed, or packs that were written before it.
 //! Nothing here prints, mounts or caches.
 
+mod assemble;
 mod blocking;
 mod clock;
+mod count;
+mod draft;
 mod import;
 mod journal;
 mod listing;
@@ -21,11 +25,15 @@ mod object_range;
 mod pack;
 mod progress;
 mod publish;
+mod skipped;
+mod sort;
 mod verify;
 mod version;
 
+pub use count::{Counted, count};
+pub use draft::{DraftManifest, remove_orphaned_drafts};
 pub use import::{ImportError, ImportOptions, Imported, SkippedKey, import};
-pub use journal::{Journal, JournalError};
+pub use journal::JournalError;
 pub use listing::ListError;
 pub use object_range::{ObjectRange, object_range};
 pub use pack::{PackError, PackOptions, Packed, pack};

@@ -1,168 +1,86 @@
-//! The walk over an origin's prefixes, many at once.
+//! Lists an origin, many calls at once.
 //!
-//! A unit is a prefix and the depth of its listing. [`Walk`] knows the units that are not finished and where each
-//! continues; it is pure, so that replaying a journal and listing for real are the same. [`drive`] sends the LIST calls,
-//! several units at a time, and passes each page to one owner.
+//! - [`Walk`] knows what is still to be listed; it is pure, so that replaying a journal and listing for real are the same. Where
+//!   a listing can begin at any key, `ranges` splits the keys themselves; elsewhere `tree` follows the prefixes.
+//! - [`drive`] sends the LIST calls and passes each page to one owner.
 //!
-//! Invariant: every key belongs to exactly one unit. A unit of depth one owns the keys directly below its prefix and makes
-//! a unit of each prefix it finds; a unit of depth all owns everything below. Therefore the outcome does not depend on the
-//! depth with which a prefix was listed, nor on the run.
+//! Invariant: every key that is there all the time is on exactly one accepted page, whatever was split where, and whether or
+//! not the run continues an earlier one. An answer that contradicts another is an error.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+mod between;
+mod call;
+mod ranges;
+mod tree;
+
 use std::sync::Arc;
 
-use larder_dataset::name::{self, NameRules};
-use larder_origin::{Depth, Key, Origin, OriginError, Page, Scheme};
+pub use call::ListError;
+pub(crate) use call::{ListCall, rules_of};
+use larder_origin::{Depth, Origin, Page, Scheme};
+use ranges::Ranges;
 use tokio::task::JoinSet;
+use tree::TreeWalk;
 
 use crate::journal::{PageFile, PageRecord};
 use crate::version::into_tag;
 
-/// Once this many prefixes are known there is enough to list in parallel, and each is listed flat.
-const ENOUGH_PREFIXES: u64 = 64;
-/// Prefixes at this depth are listed flat in any case: a deep, narrow tree would cost one request per folder.
-const FLAT_LEVEL: u8 = 3;
-
-/// Why a listing cannot continue.
-#[derive(Debug, thiserror::Error)]
-pub enum ListError {
-    /// The origin refused or failed a LIST call.
-    #[error("list {}", shown(prefix))]
-    Origin {
-        /// The prefix that was listed.
-        prefix: Vec<u8>,
-        /// The cause.
-        source: OriginError,
-    },
-    /// The origin's answer would make the listing loop.
-    #[error("list {}: the origin answered {what}", shown(prefix))]
-    Odd {
-        /// The prefix that was listed.
-        prefix: Vec<u8>,
-        /// The fault in the answer.
-        what: &'static str,
-    },
-}
-
-fn shown(prefix: &[u8]) -> String {
-    if prefix.is_empty() { "the root of the dataset".into() } else { Key::from(prefix).to_string() }
-}
-
-/// The name rules of an origin of this kind.
-pub(crate) fn rules_of(scheme: Scheme) -> NameRules {
-    match scheme {
-        Scheme::S3 | Scheme::Gcs | Scheme::Azure => NameRules::OBJECT_STORE,
-        Scheme::Folder => NameRules::FOLDER,
-    }
-}
-
-/// A LIST call to make.
-#[derive(Clone, Debug)]
-pub(crate) struct ListCall {
-    pub(crate) prefix: Vec<u8>,
-    pub(crate) depth: Depth,
-    pub(crate) after: Option<Vec<u8>>,
-}
+/// What is still to be listed.
+#[derive(Debug)]
+pub(crate) struct Walk(Kind);
 
 #[derive(Debug)]
-struct Unit {
-    level: u8,
-    /// Chosen when its first page is requested.
-    depth: Option<Depth>,
-    after: Option<Vec<u8>>,
-}
-
-/// The units that are not finished.
-#[derive(Debug)]
-pub(crate) struct Walk {
-    scheme: Scheme,
-    open: HashMap<Vec<u8>, Unit>,
-    /// Units without a call in flight. Folders are taken from the back, which keeps the queue short in a deep tree.
-    queue: VecDeque<Vec<u8>>,
-    known: u64,
-    done: u64,
+enum Kind {
+    Tree(TreeWalk),
+    Ranges(Ranges),
 }
 
 impl Walk {
     pub(crate) fn new(scheme: Scheme) -> Self {
-        let root = Unit { level: 0, depth: None, after: None };
-        Self {
-            scheme,
-            open: HashMap::from([(Vec::new(), root)]),
-            queue: VecDeque::from([Vec::new()]),
-            known: 1,
-            done: 0,
+        match scheme {
+            Scheme::S3 => Self(Kind::Ranges(Ranges::new())),
+            // The client of the other stores continues a listing by tokens, and lists markers under names that are not theirs.
+            Scheme::Gcs | Scheme::Azure | Scheme::Folder => Self(Kind::Tree(TreeWalk::new(scheme))),
         }
     }
 
-    /// The number of finished prefixes, and of all known ones.
+    /// The number of finished prefixes or ranges, and of all known ones.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.done, self.known)
+        match &self.0 {
+            Kind::Tree(walk) => walk.counts(),
+            Kind::Ranges(walk) => walk.counts(),
+        }
     }
 
-    /// True if the page is the first of its unit.
+    /// True if the page is the first of its prefix, and prefixes are listed one by one.
     pub(crate) fn is_first(&self, page: &PageRecord) -> bool {
-        self.open.get(&page.prefix).is_some_and(|unit| unit.after.is_none())
+        match &self.0 {
+            Kind::Tree(walk) => walk.is_first(page),
+            Kind::Ranges(_) => false,
+        }
     }
 
-    /// Puts all open units back into the queue, since nothing is in flight after a replay.
+    /// Ends a replay: nothing is in flight.
     pub(crate) fn requeue(&mut self) {
-        let mut open: Vec<_> = self.open.keys().cloned().collect();
-        open.sort_unstable();
-        self.queue = open.into();
+        match &mut self.0 {
+            Kind::Tree(walk) => walk.requeue(),
+            Kind::Ranges(walk) => walk.requeue(),
+        }
     }
 
-    /// The next call to make, if any unit has none in flight.
+    /// The next call to make, if there is anything to list beside the calls in flight.
     pub(crate) fn next_call(&mut self) -> Option<ListCall> {
-        let folder = self.scheme == Scheme::Folder;
-        let prefix = if folder { self.queue.pop_back() } else { self.queue.pop_front() }?;
-        let unit = self.open.get_mut(&prefix)?;
-        let depth = *unit.depth.get_or_insert_with(|| {
-            let hostile =
-                !prefix.is_empty() && name::check(&prefix[..prefix.len() - 1], rules_of(self.scheme)).is_err();
-            let flat = self.known >= ENOUGH_PREFIXES || unit.level >= FLAT_LEVEL || hostile;
-            // A folder gives a whole tree as one page, so it is listed one directory at a time.
-            if flat && !folder { Depth::All } else { Depth::One }
-        });
-        Some(ListCall { depth, after: unit.after.clone(), prefix })
+        match &mut self.0 {
+            Kind::Tree(walk) => walk.next_call(),
+            Kind::Ranges(walk) => walk.next_call(),
+        }
     }
 
-    /// Accepts a page: finishes its unit or notes where the unit continues, and opens a unit for each prefix. An error
-    /// leaves the walk unchanged.
-    pub(crate) fn accept(&mut self, page: &PageRecord) -> Result<(), ListError> {
-        let odd = |what| ListError::Odd { prefix: page.prefix.clone(), what };
-        let Some(unit) = self.open.get_mut(&page.prefix) else { return Err(odd("for a prefix that is finished")) };
-        let below = |prefix: &Vec<u8>| {
-            prefix.len() > page.prefix.len() && prefix.starts_with(&page.prefix) && prefix.ends_with(b"/")
-        };
-        if !page.prefixes.iter().all(below) {
-            return Err(odd("with a prefix that is not below it"));
+    /// Accepts a page, from which keys are taken that belong to another. An error leaves the walk unchanged.
+    pub(crate) fn accept(&mut self, page: &mut PageRecord) -> Result<(), ListError> {
+        match &mut self.0 {
+            Kind::Tree(walk) => walk.accept(page),
+            Kind::Ranges(walk) => walk.accept(page),
         }
-        if page.next.is_some() && page.next <= unit.after {
-            return Err(odd("with a page that does not advance"));
-        }
-        let level = unit.level.saturating_add(1);
-        match &page.next {
-            Some(next) => {
-                unit.depth = Some(if page.recursive { Depth::All } else { Depth::One });
-                unit.after = Some(next.clone());
-                // Long units go first, since the end of the listing waits for them.
-                self.queue.push_front(page.prefix.clone());
-            }
-            None => {
-                self.open.remove(&page.prefix);
-                self.done += 1;
-            }
-        }
-        for prefix in &page.prefixes {
-            if let Entry::Vacant(vacant) = self.open.entry(prefix.clone()) {
-                vacant.insert(Unit { level, depth: None, after: None });
-                self.known += 1;
-                self.queue.push_back(prefix.clone());
-            }
-        }
-        Ok(())
     }
 }
 
@@ -178,7 +96,15 @@ pub(crate) async fn list(origin: Arc<dyn Origin>, call: ListCall) -> Result<Page
                 version: into_tag(file.version),
             });
             let recursive = call.depth == Depth::All;
-            Ok(PageRecord { prefix: call.prefix, recursive, files: files.collect(), prefixes, skipped, next })
+            Ok(PageRecord {
+                prefix: call.prefix,
+                recursive,
+                after: call.after,
+                files: files.collect(),
+                prefixes,
+                skipped,
+                next,
+            })
         }
         Err(source) => Err(ListError::Origin { prefix: call.prefix, source }),
     }
@@ -231,3 +157,6 @@ fn flatten(joined: Result<Result<PageRecord, ListError>, tokio::task::JoinError>
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,11 @@ pub trait Progress: Send + Sync {
         let _ = (files, bytes, prefixes_done, prefixes_known);
     }
 
+    /// Something that the user should know, in words.
+    fn noted(&self, what: &str) {
+        let _ = what;
+    }
+
     /// `files` of `files_total` and `bytes` of `bytes_total` are in finished packs.
     fn packed(&self, files: u64, files_total: u64, bytes: u64, bytes_total: u64) {
         let _ = (files, files_total, bytes, bytes_total);

@@ -1,7 +1,7 @@
 //! Where manifests are stored: a file of this machine, or an object beside the data.
 //!
-//! [`write_manifest`] and [`put_manifest`] store a manifest and [`fetch_manifest`] fetches one; [`MANIFEST_KEY`] is its
-//! default key.
+//! [`write_manifest`] and [`put_manifest`] store a manifest that is in memory and [`fetch_manifest`] fetches one;
+//! [`MANIFEST_KEY`] is its default key. [`DraftManifest`](crate::DraftManifest) stores those of imports.
 //!
 //! Invariant: a reader of a stored manifest sees a complete one, the new or the previous, whichever process dies in
 //! between; and every row of a manifest that [`fetch_manifest`] stores was checked.
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use larder_dataset::manifest::Built;
-use larder_dataset::{Manifest, ManifestError, SnapshotId};
+use larder_dataset::{ManifestError, SnapshotId};
 use larder_origin::{Key, Origin, OriginError, Version};
 
 use crate::blocking::off_runtime;
@@ -23,8 +23,8 @@ use crate::blocking::off_runtime;
 pub const MANIFEST_KEY: &[u8] = b".larder/manifest";
 
 /// The largest manifest that is fetched, far above any that occurs in practice.
-const MANIFEST_MAX_BYTES: u64 = 8 << 30;
-const PIECE_BYTES: u64 = 8 << 20;
+const MANIFEST_MAX_BYTES: u64 = 64 << 30;
+pub(crate) const PIECE_BYTES: u64 = 8 << 20;
 const PIECES_AT_ONCE: usize = 4;
 
 /// Why a manifest could not be stored or fetched.
@@ -93,10 +93,16 @@ pub struct FetchedManifest {
     pub size: u64,
 }
 
-/// Fetches the manifest `key` into the file `to`, all of one version, and checks every row before it replaces that file.
-/// Holds the manifest in memory once. Cancel-safe: `to` stays as it was. Errors: `Origin` (with `NotFound` inside if there
-/// is none, `TooLarge` above 8 GiB), `Manifest` if it is damaged, `File`.
-pub async fn fetch_manifest(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<FetchedManifest, PublishError> {
+/// Fetches the manifest `key` into the file `to`, all of one version, in constant memory. `check` gets the path of the whole
+/// file before that replaces `to`; it checks every row, in a mapped file or however the caller reads manifests, and returns the
+/// snapshot. Cancel-safe: `to` stays as it was. Errors: `Origin` (with `NotFound` inside if there is none, `TooLarge` above
+/// 64 GiB), `Manifest` if it is damaged, `File`.
+pub async fn fetch_manifest(
+    origin: &dyn Origin,
+    key: &[u8],
+    to: &Path,
+    check: impl FnOnce(&Path) -> io::Result<Result<SnapshotId, ManifestError>> + Send + 'static,
+) -> Result<FetchedManifest, PublishError> {
     let failed_at_origin = |source| PublishError::Origin { verb: "fetch", key: key.to_vec(), source };
     let head = origin.head(key).await.map_err(failed_at_origin)?;
     if head.size > MANIFEST_MAX_BYTES {
@@ -106,29 +112,28 @@ pub async fn fetch_manifest(origin: &dyn Origin, key: &[u8], to: &Path) -> Resul
     let starts = (0..head.size).step_by(PIECE_BYTES as usize);
     let pieces = starts.map(|start| origin.read(key, start..head.size.min(start + PIECE_BYTES), Some(&head.version)));
     let mut pieces = futures::stream::iter(pieces).buffered(PIECES_AT_ONCE);
-    let mut bytes = Vec::new();
+    let path = to.to_path_buf();
+    let mut file = off_runtime(move || temporary_beside(&path)).await?;
     while let Some(piece) = pieces.try_next().await.map_err(failed_at_origin)? {
-        bytes.extend_from_slice(&piece);
+        let path = to.to_path_buf();
+        file = off_runtime(move || match file.write_all(&piece) {
+            Ok(()) => Ok(file),
+            Err(source) => Err(failed("write", &path, source)),
+        })
+        .await?;
     }
     drop(pieces);
     let (path, key) = (to.to_path_buf(), key.to_vec());
     off_runtime(move || {
-        let size = bytes.len() as u64;
-        let check = || {
-            let manifest = Manifest::open(&bytes)?;
-            manifest.verify()?;
-            Ok(manifest.snapshot())
-        };
-        let snapshot = check().map_err(|source| PublishError::Manifest { key, source })?;
-        let mut file = temporary_beside(&path)?;
-        file.write_all(&bytes).map_err(|source| failed("write", &path, source))?;
+        let checked = check(file.path()).map_err(|source| failed("check what was fetched for", &path, source))?;
+        let snapshot = checked.map_err(|source| PublishError::Manifest { key, source })?;
         put_in_place(file, &path)?;
-        Ok(FetchedManifest { snapshot, version: head.version, size })
+        Ok(FetchedManifest { snapshot, version: head.version, size: head.size })
     })
     .await
 }
 
-fn failed(verb: &'static str, path: &Path, source: io::Error) -> PublishError {
+pub(crate) fn failed(verb: &'static str, path: &Path, source: io::Error) -> PublishError {
     PublishError::File { verb, path: path.to_path_buf(), source }
 }
 
@@ -137,7 +142,7 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// A file that is removed on drop unless it is put in place.
-fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile, PublishError> {
+pub(crate) fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile, PublishError> {
     tempfile::Builder::new()
         .prefix(".larder-manifest-")
         .permissions(std::fs::Permissions::from_mode(0o666))
@@ -145,9 +150,13 @@ fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile, PublishError
         .map_err(|source| failed("create a file beside", path, source))
 }
 
-fn put_in_place(file: tempfile::NamedTempFile, path: &Path) -> Result<(), PublishError> {
+pub(crate) fn put_in_place(file: tempfile::NamedTempFile, path: &Path) -> Result<(), PublishError> {
     file.as_file().sync_all().map_err(|source| failed("sync", path, source))?;
     file.persist(path).map_err(|error| failed("rename to", path, error.error))?;
+    sync_folder_of(path)
+}
+
+pub(crate) fn sync_folder_of(path: &Path) -> Result<(), PublishError> {
     let sync_folder = || File::open(folder_of(path))?.sync_all();
     sync_folder().map_err(|source| failed("sync the folder of", path, source))
 }

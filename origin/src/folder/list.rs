@@ -12,7 +12,11 @@ use crate::folder::root::Root;
 use crate::folder::stat;
 use crate::listing::{Depth, Page, Skipped};
 
-/// One page with everything below `prefix`, after the key `after`.
+/// Entries of one directory in a page. Sorting a page takes memory, and a directory can have any number of entries.
+const PAGE_ENTRIES: usize = 20_000;
+
+/// One page with everything below `prefix`, after the key `after`. A directory with more entries than a page has is listed in
+/// the order of its file system, in pages that are sorted by themselves; what its `next` names is a place in that order.
 pub(super) fn list(root: &Root, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
     let mut page = Page::default();
     let folder = match root.open_folder(prefix) {
@@ -25,15 +29,20 @@ pub(super) fn list(root: &Root, prefix: &[u8], after: Option<&[u8]>, depth: Dept
         Err(error) => return Err(error),
     };
     let mut pending = Vec::new();
-    read_folder(&folder, prefix, &mut page, &mut pending)?;
+    let place = after.map_or(Some(0), place_of);
+    let most = if depth == Depth::One && place.is_some() { PAGE_ENTRIES } else { usize::MAX };
+    let rest = read_folder(&folder, prefix, place.unwrap_or(0), most, &mut page, &mut pending)?;
+    let after = after.filter(|_| place.is_none());
+    page.next = rest.map(|place| [&[0][..], &place.to_be_bytes()].concat());
     match depth {
         Depth::One => page.prefixes = pending,
         Depth::All => {
             while let Some(below) = pending.pop() {
-                let result =
-                    root.open_folder(&below).and_then(|folder| read_folder(&folder, &below, &mut page, &mut pending));
+                let result = root
+                    .open_folder(&below)
+                    .and_then(|folder| read_folder(&folder, &below, 0, usize::MAX, &mut page, &mut pending));
                 match result {
-                    Ok(()) => {}
+                    Ok(_) => {}
                     // Deleted since it was listed.
                     Err(OriginError::NotFound { .. }) => {}
                     Err(OriginError::Denied { .. }) => {
@@ -54,11 +63,35 @@ pub(super) fn list(root: &Root, prefix: &[u8], after: Option<&[u8]>, depth: Dept
     Ok(page)
 }
 
-/// Adds the entries of one directory to `page`, unsorted, and its subdirectories to `below`.
-fn read_folder(folder: &OwnedFd, prefix: &[u8], page: &mut Page, below: &mut Vec<Vec<u8>>) -> Result<(), OriginError> {
+/// The place that `next` names; no key has its form.
+fn place_of(after: &[u8]) -> Option<i64> {
+    let place = after.strip_prefix(&[0])?;
+    place.try_into().ok().map(i64::from_be_bytes)
+}
+
+/// Adds at most `most` entries of one directory from a place on to `page`, unsorted, and its subdirectories to `below`. Returns
+/// the place of the entry after the last one; `None` at the end.
+fn read_folder(
+    folder: &OwnedFd,
+    prefix: &[u8],
+    place: i64,
+    most: usize,
+    page: &mut Page,
+    below: &mut Vec<Vec<u8>>,
+) -> Result<Option<i64>, OriginError> {
     let fail = |errno| failed(prefix, "list", errno);
-    for entry in Dir::read_from(folder).map_err(fail)? {
+    let mut entries = Dir::read_from(folder).map_err(fail)?;
+    if place != 0 {
+        entries.seek(place).map_err(fail)?;
+    }
+    let mut after_last = place;
+    for nth in 0.. {
+        let Some(entry) = entries.read() else { break };
         let entry = entry.map_err(fail)?;
+        if nth >= most {
+            return Ok(Some(after_last));
+        }
+        after_last = entry.offset();
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." || name.starts_with(TEMPORARY) {
             continue;
@@ -90,5 +123,5 @@ fn read_folder(folder: &OwnedFd, prefix: &[u8], page: &mut Page, below: &mut Vec
         };
         page.skipped.push(Skipped { key, reason });
     }
-    Ok(())
+    Ok(None)
 }

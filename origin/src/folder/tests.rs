@@ -134,3 +134,34 @@ async fn missing_root_is_not_an_empty_dataset() {
     let origin = origin(&folder.path().join("typo"));
     assert!(matches!(origin.list(b"", None, Depth::One).await, Err(OriginError::NotFound { .. })));
 }
+
+#[tokio::test]
+async fn a_directory_of_many_entries_is_listed_page_by_page_and_each_entry_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for n in 0..45_000 {
+        std::fs::write(folder.path().join(format!("{n:05}")), "").expect("write");
+    }
+    for n in 0..10 {
+        std::fs::create_dir(folder.path().join(format!("folder-{n}"))).expect("mkdir");
+    }
+    let origin = origin(folder.path());
+    let (mut files, mut folders, mut pages, mut after) = (Vec::new(), 0, 0, None::<Vec<u8>>);
+    loop {
+        let page = origin.list(b"", after.as_deref(), Depth::One).await.expect("list");
+        assert!(page.files.len() + page.prefixes.len() <= 20_000 && page.files.is_sorted_by(|a, b| a.key < b.key));
+        files.extend(page.files.into_iter().map(|file| file.key));
+        folders += page.prefixes.len();
+        pages += 1;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    files.sort();
+    let expected: Vec<_> = (0..45_000).map(|n| format!("{n:05}").into_bytes()).collect();
+    assert!(
+        files == expected && folders == 10 && pages == 3,
+        "{} files, {folders} folders, {pages} pages",
+        files.len()
+    );
+}

@@ -35,15 +35,18 @@ pub(crate) fn attempt_error(
             AttemptError::Retryable(OriginError::TimedOut { key: shown, after: policy.attempt_timeout })
         }
         (error, _) => {
-            // object_store's type of a refused request is private, so only the text shows that a store is busy.
+            // object_store's type of a refused request is private, so only the text shows the status of an answer for
+            // which it has no variant, such as any refused LIST.
             let text = error.to_string();
-            let busy = ["SlowDown", "status code: 503", "status code: 429"].iter().any(|sign| text.contains(sign));
+            let status = text.split_once("status code: ").and_then(|(_, status)| status.get(..3)?.parse::<u16>().ok());
             let source = Box::new(error);
-            AttemptError::Retryable(if busy {
-                OriginError::Busy { source }
-            } else {
-                OriginError::Unavailable { source }
-            })
+            match status {
+                Some(401 | 403) => AttemptError::Final(OriginError::Denied { key: shown, source }),
+                Some(404) => AttemptError::Final(OriginError::NotFound { key: shown }),
+                Some(429 | 503) => AttemptError::Retryable(OriginError::Busy { source }),
+                _ if text.contains("SlowDown") => AttemptError::Retryable(OriginError::Busy { source }),
+                _ => AttemptError::Retryable(OriginError::Unavailable { source }),
+            }
         }
     }
 }

@@ -4,7 +4,6 @@
 //! refuses a server that ignores `Range`, and hides the status of the last answer.
 
 use std::ops::Range;
-use std::time::SystemTime;
 
 use http::header::{IF_MATCH, RANGE};
 use http::{HeaderValue, Method};
@@ -16,6 +15,7 @@ use crate::error::OriginError;
 use crate::key::Key;
 use crate::retry::{AttemptError, Retry};
 use crate::s3::body;
+use crate::s3::clock::{self, ServerClock};
 use crate::s3::refusal::Refused;
 use crate::s3::sigv4::Signer;
 use crate::url::OriginUrl;
@@ -43,6 +43,16 @@ pub(super) enum Target<'a> {
 )]
 struct NoCredentials(#[source] object_store::Error);
 
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "RequestTimeTooSkewed: the clock of this machine is {clock} that of {server}, and the server also refuses its own time: set \
+     the clock (NTP)"
+)]
+struct WrongClock {
+    clock: String,
+    server: String,
+}
+
 /// Sends requests to one bucket.
 pub(super) struct S3Client {
     /// For messages.
@@ -53,6 +63,7 @@ pub(super) struct S3Client {
     pub(super) signer: Option<Signer>,
     pub(super) credentials: AwsCredentialProvider,
     pub(super) http: HttpClient,
+    pub(super) clock: ServerClock,
 }
 
 impl S3Client {
@@ -77,41 +88,66 @@ impl S3Client {
             }
         };
         let invalid = |what: String| AttemptError::Final(OriginError::Invalid { what });
-        let mut request = http::Request::new(HttpRequestBody::empty());
-        *request.uri_mut() =
-            uri.parse().map_err(|_| invalid(format!("{}: the key is too long for a request", Key::from(key))))?;
-        *request.method_mut() = method;
-        if let Some(Version::ETag(tag)) = expected {
-            let tag = HeaderValue::from_str(tag)
-                .map_err(|_| invalid(format!("{}: {tag:?} is not a valid entity tag", Key::from(key))))?;
-            request.headers_mut().insert(IF_MATCH, tag);
-        }
-        if let Some(range) = &range {
-            let value = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end - 1));
-            request.headers_mut().insert(RANGE, value.expect("digits are a valid header value"));
-        }
-        if let Some(signer) = &self.signer {
-            let credentials = retry
-                .progress(self.credentials.get_credential())
+        let build = || {
+            let mut request = http::Request::new(HttpRequestBody::empty());
+            *request.uri_mut() =
+                uri.parse().map_err(|_| invalid(format!("{}: the key is too long for a request", Key::from(key))))?;
+            *request.method_mut() = method.clone();
+            if let Some(Version::ETag(tag)) = expected {
+                let tag = HeaderValue::from_str(tag)
+                    .map_err(|_| invalid(format!("{}: {tag:?} is not a valid entity tag", Key::from(key))))?;
+                request.headers_mut().insert(IF_MATCH, tag);
+            }
+            if let Some(range) = &range {
+                let value = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end - 1));
+                request.headers_mut().insert(RANGE, value.expect("digits are a valid header value"));
+            }
+            Ok::<_, AttemptError>(request)
+        };
+        let mut corrected = false;
+        loop {
+            let signed = self.clock.now();
+            let mut request = build()?;
+            if let Some(signer) = &self.signer {
+                let denied = |source| OriginError::Denied { key: Key::from(key), source };
+                let credentials = retry
+                    .progress(self.credentials.get_credential())
+                    .await?
+                    .map_err(|error| denied(Box::new(NoCredentials(error))))?;
+                signer
+                    .sign(&mut request, &credentials, signed)
+                    .map_err(|error| AttemptError::Final(denied(Box::new(error))))?;
+            }
+            let response = retry
+                .answer(self.http.execute(request))
                 .await?
-                .map_err(|error| OriginError::Denied { key: Key::from(key), source: Box::new(NoCredentials(error)) })?;
-            signer.sign(&mut request, &credentials, SystemTime::now()).map_err(|error| {
-                AttemptError::Final(OriginError::Denied { key: Key::from(key), source: Box::new(error) })
-            })?;
+                .map_err(|error| AttemptError::Retryable(OriginError::Unavailable { source: Box::new(error) }))?;
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            let (parts, stream) = response.into_parts();
+            let mut text = Vec::new();
+            // The text only improves the message, so a body that breaks off is good enough.
+            let _ = body::receive(retry, stream, ERROR_BODY_LIMIT, &mut |chunk| text.extend_from_slice(chunk)).await;
+            let Self { url, bucket_endpoint, .. } = self;
+            if let Some(ahead_ms) = self.clock.refusal(signed, parts.status, &parts.headers, &text) {
+                // Others may have learned the server's time since this request was signed.
+                if self.clock.follow(ahead_ms) && ahead_ms != 0 {
+                    let clock = clock::shown(ahead_ms);
+                    tracing::warn!(
+                        origin = %url,
+                        "the clock of this machine is {clock} that of {bucket_endpoint}: requests are signed with the server's \
+                         time from now on; set the clock (NTP)"
+                    );
+                }
+                if !std::mem::replace(&mut corrected, true) {
+                    continue;
+                }
+                let source = WrongClock { clock: clock::shown(ahead_ms), server: bucket_endpoint.clone() };
+                return Err(OriginError::Denied { key: Key::from(key), source: Box::new(source) }.into());
+            }
+            let refused = Refused { url, bucket_endpoint, key, expected, range: range.as_ref() };
+            return Err(refused.error(parts.status, &parts.headers, &text));
         }
-        let response = retry
-            .answer(self.http.execute(request))
-            .await?
-            .map_err(|error| AttemptError::Retryable(OriginError::Unavailable { source: Box::new(error) }))?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        let (parts, stream) = response.into_parts();
-        let mut text = Vec::new();
-        // The text only improves the message, so a body that breaks off is good enough.
-        let _ = body::receive(retry, stream, ERROR_BODY_LIMIT, &mut |chunk| text.extend_from_slice(chunk)).await;
-        let Self { url, bucket_endpoint, .. } = self;
-        let refused = Refused { url, bucket_endpoint, key, expected, range: range.as_ref() };
-        Err(refused.error(parts.status, &parts.headers, &text))
     }
 }

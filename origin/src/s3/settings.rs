@@ -10,6 +10,7 @@ use crate::config::OriginConfig;
 use crate::error::OriginError;
 use crate::object::settings as shared;
 use crate::s3::client::S3Client;
+use crate::s3::clock::ServerClock;
 use crate::s3::profile::{self, Profile};
 use crate::s3::sigv4::Signer;
 use crate::url::OriginUrl;
@@ -84,6 +85,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
         signer: signed.then(|| Signer::new(&region, requester_pays)),
         credentials: Arc::clone(store.credentials()),
         http,
+        clock: ServerClock::default(),
     };
     Ok((client, store))
 }

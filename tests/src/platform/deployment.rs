@@ -14,12 +14,15 @@ pub(super) enum Deployment {
     Plain,
     /// With the component `sharing`, and certificates of an authority of the test's own.
     Sharing,
+    /// With the component `datasets`.
+    Datasets,
 }
 
 impl Deployment {
     /// Deploys Larder this way, unless an earlier test did.
     pub(super) fn ensure(self, cluster: &Cluster) {
         let (note, name) = (cluster.note("deployed"), format!("{self:?}"));
+        let components = "components: [../deploy/components/datasets]";
         match std::fs::read_to_string(&note) {
             Ok(deployed) if deployed == name => return,
             Ok(_) => {
@@ -32,6 +35,12 @@ impl Deployment {
             Self::Sharing => {
                 make_certificates(cluster);
                 apply(cluster, "components: [../deploy/components/sharing]");
+            }
+            Self::Datasets => {
+                // The definitions must be served before there are objects of them.
+                cluster.kubectl_ok(&["apply", "--server-side", "-k", deploy().join("crds").to_str().unwrap()]);
+                cluster.kubectl_ok(&["wait", "--for=condition=Established", "crd", "--all"]);
+                apply(cluster, components);
             }
         }
         std::fs::write(note, name).unwrap();
@@ -85,7 +94,7 @@ fn load_image(cluster: &Cluster) {
     let folder = tempfile::tempdir().unwrap();
     let (bin, image) = (folder.path().join("bin"), folder.path().join("larder.tar"));
     std::fs::create_dir(&bin).unwrap();
-    for name in ["larder", "larderd", "larder-csi", "cachenode"] {
+    for name in ["larder", "larderd", "larder-csi", "cachenode", "larder-controller"] {
         strip(&built(name), &bin.join(name));
     }
     let made = Command::new(deploy().join("images/build")).arg("--bin").arg(bin).arg(&image).output().unwrap();

@@ -76,9 +76,19 @@ impl Cluster {
         Self { folder, pid, cgroup, turn }
     }
 
+    /// The cluster's folder, for scripts beside `cluster.sh`.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// A file in the cluster's folder, through which tests pass on what they have set up.
     pub fn note(&self, name: &str) -> PathBuf {
         self.folder.join(format!("note-{name}"))
+    }
+
+    /// The administrator's kubeconfig. Its API server is in the cluster's network ([`Self::in_network`]).
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("kubeconfig")
     }
 
     /// Runs kubectl as the cluster's administrator.

@@ -2,15 +2,19 @@
 //!
 //! - [`FaultProxy`] breaks HTTP on the wire, in front of any S3 endpoint.
 //! - [`TempTree`] makes reference folders whose bytes follow from a seed.
-//! - [`RealServer`] starts a MinIO or a Ceph and stops it.
+//! - [`RealServer`] starts a MinIO, a Ceph or an emulator of a cloud's store and stops it.
+//! - [`FailingDisk`] is an ext4 with bad sectors.
 //! - [`Cluster`] is a real Kubernetes: one of a test's own, or the one that the tests of a run share.
+//! - [`kernel`] is the kernel's side of a FUSE connection.
 //! - [`scaled`] says how often a test repeats what it repeats.
 //! - [`repository`] is the clone that the test runs in.
 //! - [`larder_binary`] is the command as it was built beside the test.
 
 mod binary;
 mod cluster;
+mod failing_disk;
 mod fault_proxy;
+pub mod kernel;
 mod real_server;
 mod repository;
 mod scale;
@@ -18,6 +22,7 @@ mod temp_tree;
 
 pub use binary::{built, larder_binary};
 pub use cluster::Cluster;
+pub use failing_disk::{DiskErrors, FailingDisk};
 pub use fault_proxy::{Fault, FaultProxy, ProxyCounters, RequestHead};
 pub use real_server::{RealServer, ServerKind};
 pub use repository::repository;

@@ -1,8 +1,9 @@
-//! Real object stores, started by the scripts in `tests/servers`.
+//! Real object stores and the emulators of those that only their owners run, started by the scripts in `tests/servers`.
 //!
 //! The invariant: nothing is left behind. Dropping a [`RealServer`] stops it, and the scripts' own guards stop it when the
 //! test's process is killed.
 
+use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,6 +17,10 @@ pub enum ServerKind {
     Minio,
     /// Ceph with its RADOS gateway.
     Ceph,
+    /// fake-gcs-server, for Google Cloud Storage.
+    Gcs,
+    /// Azurite, for Azure Blob Storage.
+    Azurite,
 }
 
 impl ServerKind {
@@ -23,8 +28,18 @@ impl ServerKind {
         let name = match self {
             Self::Minio => "minio.sh",
             Self::Ceph => "ceph.sh",
+            Self::Gcs => "gcs.sh",
+            Self::Azurite => "azurite.sh",
         };
         repository().join("tests/servers").join(name)
+    }
+
+    fn scheme(self) -> &'static str {
+        match self {
+            Self::Minio | Self::Ceph => "s3",
+            Self::Gcs => "gs",
+            Self::Azurite => "az",
+        }
     }
 }
 
@@ -41,8 +56,10 @@ impl RealServer {
     pub const BUCKET: &str = "larder-test";
     /// The access key.
     pub const ACCESS_KEY: &str = "larder";
-    /// Its secret.
+    /// Its secret; the token of Google Cloud Storage.
     pub const SECRET_KEY: &str = "larder-secret";
+    /// The same in base64, as Azure wants a key.
+    const AZURE_KEY: &str = "bGFyZGVyLXNlY3JldA==";
 
     /// Starts a server. Where it is not installed, this prints `skipped: …` on stderr and returns `None`. Where the
     /// variable `CI` is set it panics instead, because nobody would see that a test is always skipped.
@@ -66,10 +83,11 @@ impl RealServer {
             tempfile::Builder::new().prefix("larder-s3-").tempdir_in("/tmp").expect("a temporary folder").keep();
         // Free now. Of two tests that choose the same port, the second fails loudly.
         let port = free_port();
-        let server = Self { kind, folder, endpoint: format!("http://127.0.0.1:{port}") };
+        let mut server = Self { kind, folder, endpoint: String::new() };
         let started = Command::new(&script).arg("start").arg(&server.folder).arg(port.to_string()).output();
         let started = started.expect("the server's script runs");
         assert!(started.status.success(), "{kind:?} did not start: {}", String::from_utf8_lossy(&started.stderr));
+        server.endpoint = String::from_utf8(started.stdout).expect("a URL").trim().into();
         Some(server)
     }
 
@@ -78,15 +96,77 @@ impl RealServer {
         &self.endpoint
     }
 
-    /// The environment of an S3 client that uses this server.
-    pub fn env(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("AWS_ENDPOINT_URL", self.endpoint.clone()),
-            ("AWS_ACCESS_KEY_ID", Self::ACCESS_KEY.into()),
-            ("AWS_SECRET_ACCESS_KEY", Self::SECRET_KEY.into()),
-            ("AWS_REGION", "us-east-1".into()),
-        ]
+    /// The URL of what is below `prefix` in its bucket; of the whole bucket if that is empty.
+    pub fn url(&self, prefix: &str) -> String {
+        let slash = if prefix.is_empty() { "" } else { "/" };
+        format!("{}://{}{slash}{prefix}", self.kind.scheme(), Self::BUCKET)
     }
+
+    /// The environment of a client that may use this server, whose endpoint it is told apart from this.
+    pub fn env(&self) -> Vec<(&'static str, String)> {
+        match self.kind {
+            ServerKind::Minio | ServerKind::Ceph => vec![
+                ("AWS_ACCESS_KEY_ID", Self::ACCESS_KEY.into()),
+                ("AWS_SECRET_ACCESS_KEY", Self::SECRET_KEY.into()),
+                ("AWS_REGION", "us-east-1".into()),
+            ],
+            ServerKind::Gcs => vec![("GOOGLE_BEARER_TOKEN", Self::SECRET_KEY.into())],
+            ServerKind::Azurite => vec![
+                ("AZURE_STORAGE_ACCOUNT_NAME", Self::ACCESS_KEY.into()),
+                ("AZURE_STORAGE_ACCOUNT_KEY", Self::AZURE_KEY.into()),
+            ],
+        }
+    }
+
+    /// The environment of a client of the Azure emulator that has a token for the bucket instead of the account's key.
+    ///
+    /// # Panics
+    /// For another server.
+    pub fn sas_env(&self) -> Vec<(&'static str, String)> {
+        let token = std::fs::read_to_string(self.folder.join("sas")).expect("the token of the Azure emulator");
+        vec![("AZURE_STORAGE_ACCOUNT_NAME", Self::ACCESS_KEY.into()), ("AZURE_STORAGE_SAS_TOKEN", token.trim().into())]
+    }
+
+    /// The environment of a client whose credentials have the right form and are wrong.
+    pub fn wrong_env(&self) -> Vec<(&'static str, String)> {
+        let wrong = |value: String| value.replace(Self::SECRET_KEY, "hunter2").replace(Self::AZURE_KEY, "aHVudGVyMg==");
+        self.env().into_iter().map(|(name, value)| (name, wrong(value))).collect()
+    }
+}
+
+impl RealServer {
+    /// Puts objects into the bucket of an emulator, as others than Larder do. A key may end with `/`.
+    ///
+    /// # Panics
+    /// When one is refused, and for an S3 server.
+    pub fn fill<'a>(&self, objects: impl IntoIterator<Item = (&'a str, &'a [u8])>) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (header, query) = match self.kind {
+            ServerKind::Gcs => (format!("Authorization: Bearer {}", Self::SECRET_KEY), String::new()),
+            ServerKind::Azurite => {
+                ("x-ms-blob-type: BlockBlob".into(), format!("?{}", self.sas_env().pop().expect("the token").1))
+            }
+            ServerKind::Minio | ServerKind::Ceph => panic!("only emulators are filled by plain requests"),
+        };
+        let mut config = format!("header = {header:?}\nsilent\nshow-error\nfail\noutput = /dev/null\n");
+        for (number, (key, bytes)) in objects.into_iter().enumerate() {
+            let file = folder.path().join(number.to_string());
+            std::fs::write(&file, bytes).expect("a temporary file");
+            let url = format!("{}/{}/{}{query}", self.endpoint, Self::BUCKET, percent_encoded(key));
+            writeln!(config, "url = {url:?}\nupload-file = {file:?}").expect("a string");
+        }
+        let path = folder.path().join("config");
+        std::fs::write(&path, config).expect("a temporary file");
+        let filled = Command::new("curl").arg("--parallel").arg("--config").arg(path).output().expect("curl runs");
+        assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
+    }
+}
+
+fn percent_encoded(key: &str) -> String {
+    key.bytes().fold(String::new(), |mut text, byte| {
+        write!(text, "%{byte:02X}").expect("a string");
+        text
+    })
 }
 
 impl Drop for RealServer {

@@ -1,6 +1,8 @@
 //! The command as scripts and users see it.
 
-use larder_e2e::Lab;
+use std::process::Stdio;
+
+use larder_e2e::{Lab, Mount};
 use larder_testkit::{Fault, seeded_bytes};
 use serde_json::Value;
 
@@ -54,10 +56,12 @@ fn failures_exit_with_1_and_say_what_to_do() {
 fn every_command_has_help_and_the_main_ones_examples() {
     let lab = Lab::new();
     assert!(lab.larder_ok(&["--help"]).contains("Examples:"));
-    for command in ["quickstart", "import", "pack", "mount", "umount", "warm", "verify", "stats", "doctor", "bench"] {
+    for command in
+        ["quickstart", "import", "pack", "mount", "umount", "warm", "verify", "stats", "doctor", "explain", "bench"]
+    {
         assert!(lab.larder_ok(&[command, "--help"]).contains("Usage: larder"), "{command}");
     }
-    for command in ["quickstart", "import", "pack", "mount", "verify", "stats"] {
+    for command in ["quickstart", "import", "pack", "mount", "verify", "stats", "explain"] {
         assert!(lab.larder_ok(&[command, "--help"]).contains("Examples:"), "{command}");
     }
 }
@@ -136,6 +140,41 @@ fn warming_stops_when_the_cache_is_full_and_evicts_nothing_under_any_policy() {
 }
 
 #[test]
+fn warming_more_than_the_reservation_says_how_much_does_not_fit_and_is_no_failure() {
+    let lab = Lab::new();
+    for n in 0..100 {
+        lab.put(&format!("{n}"), seeded_bytes(n, 10_000));
+    }
+    let mount = lab.mount("m", &lab.url(), &["--cache-size", "300000"]);
+    for _ in 0..2 {
+        let said = lab.larder_ok(&["warm", mount.dir().to_str().unwrap(), "--wait"]);
+        let words = ["30 of 100 blocks are cached", "70 do not fit into the 300.0 KB", "--cache-size"];
+        assert!(words.iter().all(|words| said.contains(words)), "{said}");
+    }
+}
+
+#[test]
+fn the_fields_that_the_documents_give_to_jq_exist() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    let mount = lab.mount("m", &lab.url(), &[]);
+    let stats: Value =
+        serde_json::from_str(&lab.larder_ok(&["stats", mount.dir().to_str().unwrap(), "--json"])).unwrap();
+    let mut fields = 0;
+    for document in ["docs/COMMANDS.md", "docs/GUIDE.md", "docs/KUBERNETES.md", "README.md"] {
+        let text = std::fs::read_to_string(larder_testkit::repository().join(document)).unwrap();
+        for line in text.lines().filter(|line| line.contains("larder stats")) {
+            let Some((_, field)) = line.split_once("| jq .") else { continue };
+            let field = field.split_whitespace().next().unwrap();
+            let found = field.split('.').try_fold(&stats, |value, name| value.get(name));
+            assert!(found.is_some_and(|found| !found.is_null()), "{document}: .{field} is not in {stats:#}");
+            fields += 1;
+        }
+    }
+    assert!(fields > 0);
+}
+
+#[test]
 fn verify_finds_what_changed_at_the_origin() {
     let lab = Lab::new();
     for n in 0..10 {
@@ -173,11 +212,12 @@ fn a_manifest_beside_the_data_is_found_by_every_node_and_cannot_point_elsewhere(
     drop(mount);
     lab.proxy.set_hook(|_| Fault::None);
 
-    lab.larder_ok(&["import", "s3://bucket/elsewhere", "--to", &beside]);
+    lab.put_other("a", b"2".to_vec());
+    lab.larder_ok(&["import", &lab.other_url(), "--to", &beside]);
     let dir = lab.folder().join("dir");
     std::fs::create_dir(&dir).unwrap();
     let error = lab.larder_fails(1, &["mount", &lab.url(), dir.to_str().unwrap()]);
-    assert!(error.contains("describes s3://bucket/elsewhere"), "{error}");
+    assert!(error.contains("describes s3://bucket/other"), "{error}");
 }
 
 #[test]
@@ -225,6 +265,74 @@ fn the_quickstart_keeps_what_nr_promises_and_leaves_a_plot() {
 }
 
 #[test]
+fn a_command_whose_reader_goes_away_ends_without_a_word() {
+    let lab = Lab::new();
+    for args in [&["doctor"][..], &["doctor", "--json"], &["help-page"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = lab.command(args).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!((ended.status.code(), &*said), (Some(141), ""), "{args:?}");
+    }
+    // Nor does it matter that nobody reads its errors.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let failed = lab.command(&["stats", "/no/such/mount"]).stderr(writer).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1));
+}
+
+#[test]
+fn doctor_judges_the_folder_that_mounts_use_and_makes_none() {
+    let lab = Lab::new();
+    let home = lab.folder().join("larder");
+    std::fs::create_dir_all(home.join("store")).unwrap();
+    let findings: Value = serde_json::from_slice(&lab.larder(&["doctor", "--json"]).stdout).unwrap();
+    let disk = findings.as_array().unwrap().iter().find(|finding| finding["what"] == "disk").unwrap();
+    assert!(disk["found"].as_str().unwrap().ends_with("/larder/store"), "{disk}");
+    let names: Vec<_> = std::fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["store"]);
+}
+
+#[test]
+fn doctor_judges_a_folder_that_is_yet_to_be_made_by_the_disk_that_it_will_be_on_and_leaves_a_part_free() {
+    let lab = Lab::new();
+    let here = lab.folder().canonicalize().unwrap();
+    let disk = |args: &[&str]| {
+        let output = lab.command(&[&["doctor", "--json"], args].concat()).current_dir(&here).output().unwrap();
+        let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let finding = findings.as_array().unwrap().iter().find(|finding| finding["what"] == "disk").unwrap();
+        finding["found"].as_str().unwrap().to_owned()
+    };
+    let absolute = here.join("a/b");
+    for dir in ["a", "a/b", "./a", absolute.to_str().unwrap()] {
+        let found = disk(&["--cache-dir", dir]);
+        assert!(found.ends_with(&format!("free in {}", here.display())), "{dir}: {found}");
+        let found = disk(&["--cache-dir", dir, "--keep-free", "40%"]);
+        assert!(found.contains("the cache may take") && found.contains("--keep-free 40%"), "{found}");
+    }
+    let error = lab.larder_fails(2, &["doctor", "--keep-free", "much"]);
+    assert!(error.contains("--keep-free") && error.contains("20%"), "{error}");
+}
+
+#[test]
+fn a_cache_size_that_is_likely_a_mistake_is_doubted_and_used() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    for (name, size) in [("nothing", "0"), ("beyond", "8000000TiB")] {
+        let dir = lab.folder().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        let cache = lab.folder().join(format!("cache of {name}"));
+        let args =
+            ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-size", size, "--cache-dir", cache.to_str().unwrap()];
+        let mounted = lab.larder(&args);
+        let said = String::from_utf8_lossy(&mounted.stderr);
+        assert!(mounted.status.success() && said.contains("--cache-size is"), "{said}");
+        assert_eq!(std::fs::read(dir.join("a")).unwrap(), b"1");
+        lab.larder_ok(&["umount", dir.to_str().unwrap()]);
+    }
+}
+
+#[test]
 fn bench_epochs_and_doctor_give_tables_and_json() {
     let lab = Lab::new();
     for n in 0..20 {
@@ -248,4 +356,91 @@ fn bench_epochs_and_doctor_give_tables_and_json() {
     assert_eq!((epochs.as_array().unwrap().len(), epochs[1]["files"].as_u64()), (2, Some(20)));
     let findings: Value = serde_json::from_slice(&lab.larder(&["doctor", "--json"]).stdout).unwrap();
     assert!(findings.as_array().unwrap().iter().any(|finding| finding["what"] == "fuse" && finding["verdict"] == "ok"));
+}
+
+#[test]
+fn a_mount_over_files_says_that_they_are_hidden() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    let dir = lab.folder().join("mnt-m");
+    std::fs::create_dir(&dir).unwrap();
+    let mount = |name: &str| {
+        let cache = lab.cache_dir(name);
+        let args = ["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()];
+        let said = lab.larder(&args);
+        assert!(said.status.success());
+        lab.larder_ok(&["umount", dir.to_str().unwrap()]);
+        String::from_utf8_lossy(&said.stderr).into_owned()
+    };
+    let said = mount("empty");
+    assert!(!said.contains("hidden"), "{said}");
+    std::fs::write(dir.join("mine"), b"2").unwrap();
+    let said = mount("full");
+    assert!(said.contains("was not empty") && said.contains("hidden until"), "{said}");
+    assert_eq!(std::fs::read(dir.join("mine")).unwrap(), b"2");
+}
+
+#[test]
+fn a_mount_over_a_dead_one_speaks_of_no_hidden_files() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    let dead = lab.mount("m", &lab.url(), &[]);
+    // The kernel keeps the listing.
+    assert_eq!(std::fs::read_dir(dead.dir()).unwrap().count(), 1);
+    dead.kill();
+    let (dir, cache) = (dead.dir().to_owned(), lab.cache_dir("m"));
+    std::mem::forget(dead);
+    let said = lab.larder(&["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", cache.to_str().unwrap()]);
+    let mount = Mount::of(dir);
+    assert_eq!(String::from_utf8_lossy(&said.stderr), "");
+    assert_eq!(std::fs::read(mount.path("a")).unwrap(), b"1");
+}
+
+#[test]
+fn a_command_that_waits_for_a_silent_origin_says_so_and_names_the_flag() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    lab.proxy.set_hook(|_| Fault::StallBeforeHead);
+    for command in ["mount", "import"] {
+        let dir = lab.folder().join("dir");
+        std::fs::create_dir_all(&dir).unwrap();
+        let url = lab.url();
+        let mut args = vec![command, &url, "--attempt-timeout", "2s", "--read-deadline", "6s"];
+        if command == "mount" {
+            args.push(dir.to_str().unwrap());
+        }
+        let said = lab.larder_fails(1, &args);
+        assert!(said.contains("waiting for the origin") && said.contains("--read-deadline"), "{command}: {said}");
+    }
+}
+
+#[test]
+fn a_dead_mount_does_not_hide_the_stats_of_the_others() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    let (dead, alive) = (lab.mount("dead", &lab.url(), &[]), lab.mount("alive", &lab.url(), &[]));
+    dead.kill();
+    for args in [&["stats"][..], &["stats", "--json"], &["stats", "--cluster"]] {
+        let said = lab.larder(args);
+        assert_eq!(said.status.code(), Some(1), "{args:?}");
+        let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+        // The living one has no cluster to show, and says that.
+        let alive = alive.dir().to_str().unwrap();
+        assert!(
+            out.contains(alive) || err.contains(&format!("{alive}: this node does not share")),
+            "{args:?}: {out}{err}"
+        );
+        let about_it = err.lines().find(|line| line.contains(dead.dir().to_str().unwrap())).unwrap_or_default();
+        assert!(about_it.contains("is gone") && about_it.contains("larder umount"), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn a_deep_check_of_a_mount_is_refused_and_names_what_to_check_instead() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    let mount = lab.mount("m", &lab.url(), &[]);
+    let refused = lab.larder_fails(1, &["verify", mount.dir().to_str().unwrap(), "--deep"]);
+    assert!(refused.contains("--deep") && refused.contains("URL"), "{refused}");
+    lab.larder_ok(&["verify", mount.dir().to_str().unwrap()]);
 }

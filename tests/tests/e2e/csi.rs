@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use larder_csi_api::csi;
 use larder_csi_api::csi::node_client::NodeClient;
 use larder_csi_api::csi::volume_capability::access_mode::Mode;
 use larder_csi_api::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use larder_daemon_api::mountinfo::{MountEntry, mounts};
+pub(crate) use larder_e2e::wait_until;
 use larder_e2e::{Lab, Larderd, Plugin, SECRET};
 use larder_testkit::scaled;
 use serde_json::Value;
@@ -35,15 +35,6 @@ const UNCLAIMED: [&str; 17] = [
     "Snapshot not supported",
     "Volume Cloning not supported",
 ];
-
-/// Waits at most 30 s.
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// The suite that `tests/cluster/cluster.sh install` builds.
 fn suite() -> PathBuf {
@@ -131,6 +122,69 @@ pub(crate) fn publish(lab: &Lab, target: &Path) -> csi::NodePublishVolumeRequest
         .into(),
         volume_context: [("source".to_owned(), lab.url())].into(),
         ..csi::NodePublishVolumeRequest::default()
+    }
+}
+
+/// The folder of the sockets is another one in the new version. Until larder-csi is new, larderd has no rights in that folder.
+#[test]
+fn an_upgrade_to_another_folder_of_sockets_keeps_the_readers_whichever_process_is_first() {
+    const FILES: u64 = 20;
+    for larderd_first in [true, false] {
+        let lab = Lab::new();
+        (0..FILES).for_each(|i| lab.put(&format!("f{i}"), bytes(i)));
+        let (former, new) = (lab.folder().join("former"), lab.folder().join("new"));
+        let mut larderd = Larderd::start(&lab, "upgrade", &[]);
+        larderd.kill();
+        larderd.set_run_dirs(&[&former]);
+        larderd.restart();
+        let mut plugin = Plugin::start(&lab, &larderd, &[]);
+        let target = plugin.path("kubelet/pods/a");
+        let _in_runtime = lab.runtime().enter();
+        let mut node = NodeClient::new(plugin.channel());
+        wait_until("the volume is published", || {
+            lab.runtime().block_on(node.node_publish_volume(publish(&lab, &target))).is_ok()
+        });
+        let held = std::fs::File::open(target.join("f1")).unwrap();
+        let read_all = |larderd: &Larderd, plugin: &Plugin| {
+            wait_until("both hold the connection", || larderd.connections() >= 1 && plugin.connections() >= 1);
+            for i in 0..FILES {
+                let file = std::fs::File::open(target.join(format!("f{i}"))).unwrap();
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                assert!(std::fs::read(target.join(format!("f{i}"))).unwrap() == bytes(i), "f{i} has wrong bytes");
+            }
+        };
+        read_all(&larderd, &plugin);
+        // No folder that anything could be made in.
+        std::fs::write(&new, b"").unwrap();
+        let upgrade_plugin = |plugin: &mut Plugin| {
+            std::fs::remove_file(&new).unwrap();
+            plugin.kill();
+            plugin.set_run_dirs(&[&new, &former]);
+            plugin.restart();
+        };
+        if !larderd_first {
+            upgrade_plugin(&mut plugin);
+            read_all(&larderd, &plugin);
+        }
+        larderd.terminate();
+        larderd.set_run_dirs(&[&new, &former]);
+        larderd.restart();
+        read_all(&larderd, &plugin);
+        if larderd_first {
+            assert!(larderd.log().contains("going on with the other folders"), "{}", larderd.log());
+            upgrade_plugin(&mut plugin);
+            read_all(&larderd, &plugin);
+        }
+        // The next versions meet in the new folder, without the former.
+        larderd.kill();
+        larderd.restart();
+        read_all(&larderd, &plugin);
+        std::fs::remove_dir_all(&former).unwrap();
+        plugin.kill();
+        plugin.restart();
+        read_all(&larderd, &plugin);
+        assert!(new.join("handover.sock").exists());
+        drop(held);
     }
 }
 

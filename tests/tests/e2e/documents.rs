@@ -68,7 +68,19 @@ fn the_flags_page_is_made_from_the_flags() {
         .env("COLUMNS", "100")
         .output()
         .unwrap();
-    let made = String::from_utf8(output.stdout).unwrap();
+    let mut made = String::from_utf8(output.stdout).unwrap();
+    for program in ["larderd", "cachenode", "larder-controller"] {
+        // Flags show the values of their variables.
+        let help = std::process::Command::new(larder_testkit::built(program))
+            .arg("--help")
+            .env_clear()
+            .env("COLUMNS", "100")
+            .output()
+            .unwrap();
+        let help = String::from_utf8(help.stdout).unwrap();
+        let lines: String = help.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        made += &format!("## {program}\n```\n{lines}```\n\n");
+    }
     let path = repository().join("docs/COMMANDS.md");
     if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, &made).unwrap();

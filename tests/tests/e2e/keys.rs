@@ -93,7 +93,7 @@ fn journal_bytes(lab: &Lab) -> u64 {
 #[test]
 fn an_import_killed_at_any_time_goes_on_where_it_was() {
     let lab = Lab::new();
-    for n in 0..6_000 {
+    for n in 0..60_000 {
         lab.put(&format!("{:02}/{n:05}", n % 70), vec![b'x'; n % 7]);
     }
     lab.server.reset_counters();
@@ -124,10 +124,11 @@ fn an_import_killed_at_any_time_goes_on_where_it_was() {
     lab.server.reset_counters();
     let resumed: Value = serde_json::from_str(&lab.larder_ok(&["import", &lab.url(), "--json"])).unwrap();
     lists_of_all += lab.server.counters().lists;
-    assert_eq!((&resumed["files"], &resumed["snapshot"]), (&6_000.into(), &whole["snapshot"]));
+    assert_eq!((&resumed["files"], &resumed["snapshot"]), (&60_000.into(), &whole["snapshot"]));
     assert!(resumed["resumed_files"].as_u64().unwrap() > 0, "{resumed}");
-    // The listings in flight at each of the four kills are repeated: at most one for each of the 16 tasks.
-    assert!(lists_of_all <= lists_of_one + 4 * 17, "{lists_of_all} listings instead of {lists_of_one}");
+    // The listings in flight at each of the four kills are repeated, and each run divides the work anew: at most two for each of
+    // the 16 tasks.
+    assert!(lists_of_all <= lists_of_one + 4 * 33, "{lists_of_all} listings instead of {lists_of_one}");
 }
 
 #[test]

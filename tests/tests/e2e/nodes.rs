@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use larder_e2e::nodes::{Node, Nodes};
+use larder_e2e::wait_until;
 use larder_testkit::seeded_bytes;
 use rustix::io::Errno;
 
@@ -24,14 +25,6 @@ fn two_nodes() -> (Nodes, Node, Node) {
     nodes.lab.put("large", seeded_bytes(FILES, 3_000_000));
     let (one, two) = (nodes.start(1, &[]), nodes.start(2, &[]));
     (nodes, one, two)
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

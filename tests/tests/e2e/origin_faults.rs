@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use larder_e2e::{BUCKET, Lab, Mount};
+use larder_e2e::{BUCKET, Lab, Mount, wait_until};
 use larder_testkit::{Fault, seeded_bytes};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -43,14 +43,6 @@ fn open_direct(path: &Path) -> File {
 
 fn errno_of<T: std::fmt::Debug>(read: std::io::Result<T>) -> Errno {
     Errno::from_io_error(&read.unwrap_err()).unwrap()
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < NOT_HANGING, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

@@ -10,4 +10,7 @@ mod growth;
 mod membership;
 mod readers;
 mod secrecy;
+mod streams;
 mod trouble;
+
+pub(crate) use flags::{PARTITIONED, start_in_the_clear};

@@ -132,7 +132,7 @@ fn rotated_keys_outlive_kills_of_the_daemon_and_the_plugin() {
 }
 
 #[test]
-fn a_pod_authors_key_opens_the_door_for_that_pod_and_shuts_out_nobody() {
+fn a_pod_authors_key_is_checked_for_that_pod_and_shuts_out_nobody() {
     let mut cluster = Cluster::start("inline");
     let [author, admin, _] = OTHER_KEYS;
     let two = cluster.lab.other_url();
@@ -146,7 +146,7 @@ fn a_pod_authors_key_opens_the_door_for_that_pod_and_shuts_out_nobody() {
     cluster.lab.revoke(&[author]);
     cluster.reads("tenant-1", 0, 1);
     cluster.reads("tenant-2", 1, 1);
-    // The key that was revoked opens no door any more.
+    // The key that was revoked gets no pod a mount any more.
     for dataset in ["one", "two"] {
         let refused = cluster.inline("late", dataset, Some(author)).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused}");

@@ -36,6 +36,9 @@ pub struct AskedDataset {
     /// The token that a read shows; empty: none.
     #[prost(string, tag = "2")]
     pub token: ::prost::alloc::string::String,
+    /// A hash of the origin's URL, server and account, by which nodes find that they have other snapshots of it; empty: not told.
+    #[prost(string, tag = "3")]
+    pub origin: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -45,6 +48,22 @@ pub struct GetStatsResponse {
     /// The node's counters about its peers since it started, by name.
     #[prost(map = "string, uint64", tag = "2")]
     pub counters: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
+    /// Of the datasets that the node does not share itself: what it shares of the same origin under the same token.
+    #[prost(message, repeated, tag = "3")]
+    pub others: ::prost::alloc::vec::Vec<OtherSnapshot>,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OtherSnapshot {
+    /// The snapshot that was asked about. 32 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub asked: ::prost::bytes::Bytes,
+    /// The one that the node shares. 32 bytes.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub snapshot: ::prost::bytes::Bytes,
+    /// When that was listed, nanoseconds since the epoch.
+    #[prost(int64, tag = "3")]
+    pub listed_ns: i64,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::read::ReadRequest;
+
 /// The timeouts and limits of a client.
 #[derive(Clone, Debug)]
 pub struct PeersConfig {
@@ -11,6 +13,15 @@ pub struct PeersConfig {
     pub answer_timeout: Duration,
     /// For the bytes, in addition to what [`rate_least`](Self::rate_least) allows. Default: 1 s.
     pub slack: Duration,
+    /// How long an answer may take to begin before a second peer is asked, at least. In between it is about the 99th percentile of
+    /// the peer's recent answers. Default: 10 ms.
+    pub hedge_after_least: Duration,
+    /// The same, at most. Default: 500 ms.
+    pub hedge_after_most: Duration,
+    /// Second peers asked for each 100 reads that could be hedged. Default: 5.
+    pub hedge_percent: u32,
+    /// Second peers that are asked before that limit applies, and after a pause again. Default: 10.
+    pub hedge_burst: u32,
     /// Bytes a second that a peer must reach. Default: 4 MB/s.
     pub rate_least: u64,
     /// Added because the peer may have to ask the origin; twice if it may ask a third node. Default: 4 s.
@@ -34,6 +45,10 @@ impl Default for PeersConfig {
             connect_timeout: Duration::from_millis(500),
             answer_timeout: Duration::from_secs(1),
             slack: Duration::from_secs(1),
+            hedge_after_least: Duration::from_millis(10),
+            hedge_after_most: Duration::from_millis(500),
+            hedge_percent: 5,
+            hedge_burst: 10,
             rate_least: 4_000_000,
             origin_timeout: Duration::from_secs(4),
             slow_in_a_row: 4,
@@ -46,12 +61,20 @@ impl Default for PeersConfig {
 }
 
 impl PeersConfig {
-    /// How long a read of this many bytes may take.
-    pub(super) fn read_timeout(&self, bytes: u64, forwarded: bool) -> Duration {
-        let transfer = Duration::from_secs_f64(bytes as f64 / self.rate_least.max(1) as f64);
-        // A peer that may ask a third node waits for that node's origin, too.
-        let origin = self.origin_timeout * if forwarded { 1 } else { 2 };
-        self.slack + transfer + origin
+    /// How long a peer may take to answer a read.
+    pub(super) fn read_timeout(&self, request: &ReadRequest) -> Duration {
+        let origin = match request {
+            ReadRequest { cached_only: true, .. } => Duration::ZERO,
+            ReadRequest { forwarded: true, .. } => self.origin_timeout,
+            // A peer that may ask a third node waits for that node's origin, too.
+            ReadRequest { .. } => self.origin_timeout * 2,
+        };
+        self.slack + self.transfer(request.range.len) + origin
+    }
+
+    /// How long the bytes of a range may be on their way.
+    pub(super) fn transfer(&self, bytes: u32) -> Duration {
+        Duration::from_secs_f64(f64::from(bytes) / self.rate_least.max(1) as f64)
     }
 
     /// How long a peer is left alone after this many failures.

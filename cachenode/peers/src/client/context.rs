@@ -20,6 +20,8 @@ pub(super) struct ClientContext {
     pub(super) buffers: Arc<Buffers>,
     /// Notified when a peer goes down.
     pub(super) went_down: Notify,
+    /// Notified when a peer refuses a dataset, or serves one that it refused.
+    pub(super) refusals: Notify,
     /// The connections' own tasks. Each ends with its connection.
     pub(super) tasks: TaskTracker,
 }
@@ -32,6 +34,7 @@ impl ClientContext {
             counters,
             buffers: Arc::default(),
             went_down: Notify::new(),
+            refusals: Notify::new(),
             tasks: TaskTracker::new(),
         }
     }

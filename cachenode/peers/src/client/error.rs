@@ -25,6 +25,12 @@ pub enum PeerError {
         /// Its name.
         peer: String,
     },
+    /// Another peer answered first, and this one was told that the read is not needed any more.
+    #[error("the read from the peer {peer} was given up")]
+    GivenUp {
+        /// Its name.
+        peer: String,
+    },
     /// The request cannot be answered: the caller's mistake.
     #[error("{what}")]
     Invalid {
@@ -56,7 +62,11 @@ impl PeerError {
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::Failed { cause, .. } => Some(*cause),
-            Self::Bypassed { .. } | Self::NoSuchPeer { .. } | Self::Invalid { .. } | Self::Refused { .. } => None,
+            Self::Bypassed { .. }
+            | Self::NoSuchPeer { .. }
+            | Self::GivenUp { .. }
+            | Self::Invalid { .. }
+            | Self::Refused { .. } => None,
         }
     }
 
@@ -64,7 +74,11 @@ impl PeerError {
     pub fn refusal(&self) -> Option<&ReadError> {
         match self {
             Self::Refused { source, .. } => Some(source),
-            Self::Bypassed { .. } | Self::NoSuchPeer { .. } | Self::Invalid { .. } | Self::Failed { .. } => None,
+            Self::Bypassed { .. }
+            | Self::NoSuchPeer { .. }
+            | Self::GivenUp { .. }
+            | Self::Invalid { .. }
+            | Self::Failed { .. } => None,
         }
     }
 }
@@ -76,6 +90,8 @@ pub(super) enum RequestError {
     Failed(Failure),
     /// The peer refused.
     Refused(ReadError),
+    /// The read was given up before the peer had answered, which says nothing about the peer.
+    GivenUp,
     /// The request was invalid.
     Invalid(String),
 }

@@ -22,9 +22,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::connection::{ConnectError, Connection, dial};
 use super::context::ClientContext;
 use super::error::{RequestError, failed};
+use super::progress::ReadProgress;
 use crate::convert;
 use crate::counters::Cause;
-use crate::read::ReadRequest;
+use crate::read::{ReadError, ReadRequest};
 use crate::tls::explain::explain;
 use crate::tls::protocol::AppProtocol;
 use pending::{EndOnDrop, PendingRead, PendingReads};
@@ -113,36 +114,66 @@ impl Connection for Lane {
 }
 
 impl Lane {
-    /// The whole range, with the right sum. The peer is asked to answer within `timeout`; the caller bounds the wait.
-    /// Cancel-safe.
-    pub(super) async fn read(&self, request: &ReadRequest, timeout: Duration) -> Result<Bytes, RequestError> {
-        let closed = |_| failed(Cause::Broken, "the connection was closed");
+    /// The whole range, with the right sum. The peer is asked to answer within `timeout`; the caller bounds the wait. A read that
+    /// is given up is cancelled at the peer, and still waits for an answer: a peer that gives none has failed. Cancel-safe.
+    pub(super) async fn read(
+        &self,
+        request: &ReadRequest,
+        timeout: Duration,
+        progress: Option<&Arc<ReadProgress>>,
+    ) -> Result<Bytes, RequestError> {
+        if progress.is_some_and(|progress| progress.is_given_up()) {
+            return Err(RequestError::GivenUp);
+        }
+        let closed = || failed(Cause::Broken, "the connection was closed");
         // Nothing is awaited between here and the queueing of the request.
-        let place = self.requests.reserve().await.map_err(closed)?;
-        let (answer, answered) = oneshot::channel();
+        let place = self.requests.reserve().await.map_err(|_| closed())?;
+        let (answer, mut answered) = oneshot::channel();
         let range = convert::range_to_wire(request.snapshot, request.range);
-        let tag = self.pending.add(PendingRead { range, received: None, answer }).map_err(RequestError::Failed)?;
+        let tag = self
+            .pending
+            .add(PendingRead { range, received: None, progress: progress.cloned(), answer })
+            .map_err(RequestError::Failed)?;
         let token_len = request.token.as_ref().map_or(0, |token| token.reveal().len()) as u16;
         let deadline_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-        let frame = Request::Read { tag, range, token_len, forwarded: request.forwarded, deadline_ms };
+        let ReadRequest { forwarded, cached_only, .. } = *request;
+        let frame = Request::Read { tag, range, token_len, forwarded, cached_only, deadline_ms };
         place.send((frame, request.token.clone()));
-        let mut cancel = CancelOnDrop { lane: self, tag, answered: false };
-        let outcome = answered.await;
-        cancel.answered = true;
-        outcome.unwrap_or_else(|_| Err(failed(Cause::Broken, "the connection was closed")))
+        let mut cancel = CancelOnDrop { lane: self, tag, is_over: false };
+        let given_up = async {
+            match progress {
+                Some(progress) => progress.given_up().await,
+                None => std::future::pending().await,
+            }
+        };
+        let outcome = tokio::select! {
+            biased;
+            outcome = &mut answered => outcome,
+            () = given_up => {
+                drop(cancel);
+                let outcome = answered.await;
+                // A peer refuses a read that was cancelled.
+                if let Ok(Err(RequestError::Refused(ReadError::Unavailable { .. }))) = outcome {
+                    return Err(RequestError::GivenUp);
+                }
+                return outcome.unwrap_or_else(|_| Err(closed()));
+            }
+        };
+        cancel.is_over = true;
+        outcome.unwrap_or_else(|_| Err(closed()))
     }
 }
 
-/// Cancels a read that was sent, unless it was answered.
+/// Cancels a read that was sent, unless it is over.
 struct CancelOnDrop<'a> {
     lane: &'a Lane,
     tag: u32,
-    answered: bool,
+    is_over: bool,
 }
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.is_over {
             // If the queue is full, the answer arrives and is discarded.
             let _ = self.lane.requests.try_send((Request::Cancel { tag: self.tag }, None));
         }

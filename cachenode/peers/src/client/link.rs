@@ -93,7 +93,9 @@ impl Connection for Link {
                         return Err(ConnectError::Protocol { what: failure.what });
                     }
                     RequestError::Failed(failure) => failure.what,
-                    RequestError::Refused(_) | RequestError::Invalid(_) => status.message().to_owned(),
+                    RequestError::Refused(_) | RequestError::GivenUp | RequestError::Invalid(_) => {
+                        status.message().to_owned()
+                    }
                 };
                 return Err(ConnectError::Connect { what });
             }

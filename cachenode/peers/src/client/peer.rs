@@ -11,15 +11,16 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use larder_dataset::SnapshotId;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::connection::{ConnectError, Connection, ConnectionSlot};
 use super::context::ClientContext;
 use super::error::{Failure, PeerError, RequestError, shortened};
+use super::first_bytes::FirstBytes;
 use super::lane::Lane;
 use super::link::Link;
 use super::status::PeerStatus;
@@ -71,6 +72,8 @@ pub(super) struct Peer {
     /// For everything else.
     pub(super) link: ConnectionSlot<Link>,
     refused: RefusedDatasets,
+    /// How soon its answers began.
+    pub(super) first_bytes: Arc<FirstBytes>,
 }
 
 /// A request to a peer that may be sent, and by whose outcome the peer is judged.
@@ -94,6 +97,7 @@ impl Peer {
             lanes,
             link: ConnectionSlot::default(),
             refused: RefusedDatasets::default(),
+            first_bytes: Arc::default(),
         }
     }
 
@@ -103,6 +107,11 @@ impl Peer {
 
     pub(super) fn is_up(&self) -> bool {
         matches!(self.lock().health, Health::Up | Health::Trial { busy: false })
+    }
+
+    /// True if it is up and not on trial.
+    pub(super) fn works(&self) -> bool {
+        matches!(self.lock().health, Health::Up)
     }
 
     pub(super) fn status(&self) -> PeerStatus {
@@ -195,6 +204,7 @@ impl Peer {
                 attempt.succeeded();
                 Err(PeerError::Refused { peer: self.name.clone(), source })
             }
+            Err(RequestError::GivenUp) => Err(PeerError::GivenUp { peer: self.name.clone() }),
             Err(RequestError::Invalid(what)) => {
                 attempt.succeeded();
                 Err(PeerError::Invalid { what })
@@ -227,6 +237,21 @@ impl Peer {
         if self.refused.note(snapshot, error) {
             info!(peer = %self.name, %snapshot, %error, "a peer does not serve a dataset to this node; the origin is asked instead");
         }
+        if self.refuses(snapshot) {
+            self.context.refusals.notify_one();
+        }
+    }
+
+    /// Notes that it gave a range.
+    pub(super) fn served(&self, snapshot: SnapshotId) {
+        if self.refused.clear(snapshot) {
+            self.context.refusals.notify_one();
+        }
+    }
+
+    /// True if it refused the dataset when it was last asked for it.
+    pub(super) fn refuses(&self, snapshot: SnapshotId) -> bool {
+        self.refused.contains(snapshot)
     }
 
     /// Notes whether a read was refused because it timed out. A peer that refuses several in a row goes down.

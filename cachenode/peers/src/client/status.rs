@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use crate::blocks::DatasetStats;
+use crate::blocks::{DatasetStats, OtherSnapshot};
 use crate::counters::Cause;
 
 /// How a node identifies itself.
@@ -16,12 +16,14 @@ pub struct NodeInfo {
 }
 
 /// What a node has cached and counted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeStats {
     /// Of each dataset.
     pub datasets: Vec<DatasetStats>,
     /// Its counters, by name.
     pub counters: HashMap<String, u64>,
+    /// Other snapshots of origins that it was asked about.
+    pub others: Vec<OtherSnapshot>,
 }
 
 /// The state of a peer, for people.

@@ -1,4 +1,4 @@
-//! Lists that are watched.
+//! Lists that are watched, while time passes only between the looks at them.
 
 use tokio_util::sync::CancellationToken;
 
@@ -9,7 +9,7 @@ pub(super) async fn changed(membership: &mut Membership) {
     tokio::time::timeout(Duration::from_secs(60), membership.changed()).await.unwrap().unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_file_is_watched_and_a_broken_one_keeps_the_last_good_list() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nodes");

@@ -9,11 +9,12 @@ use std::time::Duration;
 use larder_cachenode_api::frame::MAGIC;
 use larder_dataset::Chain;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::connections::Connections;
 use super::handshakes::{Handshakes, Place};
 use super::lane::{Lane, LaneError};
 use super::state::ServerState;
@@ -33,7 +34,7 @@ pub(super) async fn accept(
     grpc: mpsc::Sender<Wire>,
     cancel_all: CancellationToken,
 ) {
-    let permits = Arc::new(Semaphore::new(state.config.connections_most.clamp(1, Semaphore::MAX_PERMITS)));
+    let connections = Arc::new(Connections::new(state.config.connections_most, state.config.connections_each_most));
     let places = Handshakes::new(state.config.handshakes_most, state.config.handshakes_each_most);
     let mut handshakes = JoinSet::new();
     let mut logged = false;
@@ -43,10 +44,10 @@ pub(super) async fn accept(
             Ok((io, address)) => {
                 logged = false;
                 let place = places.enter(address.ip());
-                let (state, grpc, permits) = (Arc::clone(&state), grpc.clone(), Arc::clone(&permits));
+                let (state, grpc, connections) = (Arc::clone(&state), grpc.clone(), Arc::clone(&connections));
                 let cancel = cancel_all.child_token();
                 handshakes.spawn(async move {
-                    match handshake(&state, io, address, &cancel, place, permits).await {
+                    match handshake(&state, io, address, &cancel, place, &connections).await {
                         None => {}
                         Some((AppProtocol::Lane, wire)) => serve_lane(&state, wire, address, cancel),
                         // Fails only while the server is stopping.
@@ -65,15 +66,15 @@ pub(super) async fn accept(
     }
 }
 
-/// Authenticates a connection and finds its protocol; `None` if it is rejected. It has its `place` until then, and one of the
-/// `permits` after it.
+/// Authenticates a connection and finds its protocol; `None` if it is rejected. It has its `place` until then, and one among the
+/// `connections` after it.
 async fn handshake(
     state: &ServerState,
     io: TcpStream,
     address: SocketAddr,
     cancel: &CancellationToken,
     place: Place,
-    permits: Arc<Semaphore>,
+    connections: &Connections,
 ) -> Option<(AppProtocol, Wire)> {
     // Without it small answers wait until earlier ones are acknowledged.
     if let Err(error) = io.set_nodelay(true) {
@@ -100,8 +101,8 @@ async fn handshake(
         () = place.lost.cancelled() => Err("newer connections took the place of its unfinished handshake".to_owned()),
     };
     let admitted = opened.and_then(|(protocol, wire)| {
-        let permit = permits.try_acquire_owned().map_err(|_| "too many connections are open".to_owned())?;
-        Ok((protocol, wire.holding(permit)))
+        let permits = connections.enter(address.ip())?;
+        Ok((protocol, wire.holding(permits)))
     });
     match admitted {
         Ok(admitted) => {

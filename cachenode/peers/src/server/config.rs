@@ -17,6 +17,8 @@ pub struct ServerConfig {
     pub requests_most: usize,
     /// Connections at once whose handshake is finished; more are rejected. Default: 4096.
     pub connections_most: usize,
+    /// The same for one address. Default: 256.
+    pub connections_each_most: usize,
     /// Connections at once whose handshake is not; the oldest makes room for a new one. Default: 1024.
     pub handshakes_most: usize,
     /// The same for one address, or one IPv6 network of 64 bits. Default: 64.
@@ -40,6 +42,7 @@ impl ServerConfig {
             deadline_most: Duration::from_secs(30),
             requests_most: 8192,
             connections_most: 4096,
+            connections_each_most: 256,
             handshakes_most: 1024,
             handshakes_each_most: 64,
             handshake_timeout: Duration::from_secs(5),

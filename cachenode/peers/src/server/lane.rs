@@ -6,7 +6,7 @@
 //! answers in between, so that a stalled origin delays nothing else. `tokens` reads the tokens.
 //!
 //! Invariants: each read is answered exactly once, with its whole range or a refusal, even if it was cancelled; a piece that
-//! was started is sent in full, or the lane ends.
+//! was started is sent in full, or the lane ends. A lane whose peer reads nothing ends, whatever it asks for.
 
 use std::collections::HashMap;
 use std::io;
@@ -87,18 +87,23 @@ impl Lane {
         let hello = exchange_hellos(&mut reader, &mut writer);
         tokio::time::timeout(config.handshake_timeout, hello).await.unwrap_or(Err(LaneError::Silent))?;
         let (answers, queue) = mpsc::channel(QUEUE);
+        let patience = config.deadline_most + OVERDUE_AFTER;
         let farewell = async {
             tokio::select! {
                 () = tokio::time::sleep(config.connection_age_most) => {}
                 () = self.state.stopping.cancelled() => {}
             }
-            send(&answers, QueuedAnswer::Goodbye).await;
-            tokio::time::sleep(config.deadline_most + OVERDUE_AFTER).await;
+            let goodbye = async {
+                send(&answers, QueuedAnswer::Goodbye).await;
+                std::future::pending::<()>().await;
+            };
+            // Even if the queue is full of answers that the peer does not read.
+            let _ = tokio::time::timeout(patience, goodbye).await;
             Err(LaneError::Lingers)
         };
         tokio::select! {
             outcome = self.receive(reader, &answers) => outcome,
-            outcome = write_answers(queue, writer, &self.state.counters) => outcome.map_err(LaneError::from),
+            outcome = write_answers(queue, writer, patience, &self.state.counters) => outcome.map_err(LaneError::from),
             outcome = farewell => outcome,
         }
     }
@@ -130,12 +135,12 @@ impl Lane {
                 Request::Ping => send(answers, QueuedAnswer::Pong).await,
                 // Dropping the sender cancels the read's task.
                 Request::Cancel { tag } => drop(cancels.remove(&tag)),
-                Request::Read { tag, range, token_len, forwarded, deadline_ms } => {
+                Request::Read { tag, range, token_len, forwarded, cached_only, deadline_ms } => {
                     let token = tokens.read(&mut reader, token_len.into()).await?;
                     let most = config.deadline_most;
                     let timeout = Duration::from_millis(deadline_ms.into());
                     let deadline = Instant::now() + if timeout.is_zero() { most } else { timeout.min(most) };
-                    let (request, permit) = match self.admit(&range, token, forwarded, deadline) {
+                    let (token, permit) = match self.admit(&range, token, deadline) {
                         Ok(admitted) => admitted,
                         Err((code, reason)) => {
                             self.state.counters.turned_away.fetch_add(1, Ordering::Relaxed);
@@ -143,6 +148,8 @@ impl Lane {
                             continue;
                         }
                     };
+                    let (snapshot, range) = convert::range_from_wire(&range);
+                    let request = ReadRequest { snapshot, range, token, forwarded, cached_only };
                     let reading = Reading {
                         state: Arc::clone(&self.state),
                         peer: self.peer.ip(),
@@ -180,9 +187,8 @@ impl Lane {
         &self,
         range: &WireRange,
         token: Result<Option<Token>, &'static str>,
-        forwarded: bool,
         deadline: Instant,
-    ) -> Result<(ReadRequest, RequestPermit), (RefusalCode, String)> {
+    ) -> Result<(Option<Token>, RequestPermit), (RefusalCode, String)> {
         let token = token.map_err(|reason| (RefusalCode::Invalid, reason.to_owned()))?;
         if !range.is_possible() {
             return Err((RefusalCode::Invalid, "no block can contain such a range".to_owned()));
@@ -193,8 +199,7 @@ impl Lane {
         let Some(permit) = self.state.limits.admit(deadline, &self.cancel) else {
             return Err((RefusalCode::Unavailable, "too many requests are in flight".to_owned()));
         };
-        let (snapshot, range) = convert::range_from_wire(range);
-        Ok((ReadRequest { snapshot, range, token, forwarded }, permit))
+        Ok((token, permit))
     }
 }
 

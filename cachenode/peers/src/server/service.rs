@@ -34,7 +34,8 @@ impl CacheNode for Service {
             self.0.counters.turned_away.fetch_add(1, Ordering::Relaxed);
         })?;
         let datasets = self.0.blocks.stats(&asked).into_iter().map(convert::stats_to_wire).collect();
+        let others = self.0.blocks.others(&asked).into_iter().map(convert::other_to_wire).collect();
         let counters = self.0.counters.values().into_iter().collect();
-        Ok(Response::new(v1::GetStatsResponse { datasets, counters }))
+        Ok(Response::new(v1::GetStatsResponse { datasets, counters, others }))
     }
 }

@@ -128,3 +128,28 @@ async fn a_denied_certificate_loses_its_connections_within_two_seconds() {
     stopping.cancel();
     watching.await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn files_that_do_not_go_together_do_not_replace_those_that_do() {
+    let stopping = CancellationToken::new();
+    let ca = ca();
+    let (node, other) = (Side::new(&ca), Side::new(&ca));
+    let watching = tokio::spawn(Arc::clone(&node.tls).watch(stopping.clone()));
+    let presents = async |certificate: &CertificateDer<'static>| {
+        let (_, connected) = handshake(&node, &other).await.unwrap();
+        handshake(&other, &node).await.unwrap();
+        connected.get_ref().1.peer_certificates().unwrap()[0] == *certificate
+    };
+    let first = node.certificate();
+    let another_key = KeyPair::generate().unwrap().serialize_pem();
+    for broken in [another_key.as_str(), "no key", ""] {
+        replace(&node.folder.path().join("tls.key"), broken);
+        tokio::time::sleep(PROMISE).await;
+        assert!(presents(&first).await, "{broken:?}");
+    }
+    write(node.folder.path(), &ca);
+    tokio::time::sleep(PROMISE).await;
+    assert!(presents(&node.certificate()).await && !presents(&first).await);
+    stopping.cancel();
+    watching.await.unwrap();
+}

@@ -104,6 +104,29 @@ async fn connections_whose_handshake_is_finished_have_a_limit_of_their_own() {
     assert_eq!(reader.read_at_last("a").await, content(5, 100, 3000), "its place is free again");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_takes_no_places_of_others_with_finished_handshakes_either() {
+    let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
+        config.connections_most = 8;
+        config.connections_each_most = 3;
+    })
+    .await;
+    let mut lanes = Vec::new();
+    for _ in 0..3 {
+        lanes.push(RawLane::connect(&server).await);
+    }
+    for number in 1..=8 {
+        let mut lane = RawLane(idle(&server, Ipv4Addr::new(127, 0, 0, 2)).await);
+        lane.0.write_all(&Hello { protocol: PROTOCOL }.encode()).await.unwrap();
+        lane.is_over().await;
+        until("it is counted", || server.counters.not_let_in.load(Ordering::Relaxed) == number).await;
+    }
+    let reader = Reader::plain(&[("a", server.address)]);
+    assert_eq!(reader.read("a").await.unwrap(), content(5, 100, 3000), "another address has its own places");
+    drop(lanes.pop());
+    RawLane::connect_at_last(&server).await;
+}
+
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -211,7 +211,7 @@ impl CacheNode for OddNode {
 
     async fn get_stats(&self, _: GrpcRequest<v1::GetStatsRequest>) -> Result<Response<v1::GetStatsResponse>, Status> {
         let stats = v1::DatasetStats { snapshot: "short".into(), ..Default::default() };
-        Ok(Response::new(v1::GetStatsResponse { datasets: vec![stats], counters: Default::default() }))
+        Ok(Response::new(v1::GetStatsResponse { datasets: vec![stats], ..Default::default() }))
     }
 }
 

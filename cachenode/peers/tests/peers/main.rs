@@ -4,7 +4,10 @@
 mod arriving;
 mod certificates;
 mod crowd;
+mod delays;
 mod faults;
+mod hedges;
 mod node;
 mod room;
+mod scripted;
 mod serving;

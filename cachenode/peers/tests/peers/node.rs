@@ -47,7 +47,7 @@ pub(crate) fn range(block: u32, start: u32, len: u32) -> BlockRange {
 
 /// Asks for a range of [`SNAPSHOT`] with its token, and lets no other node be asked.
 pub(crate) fn request(range: BlockRange) -> ReadRequest {
-    ReadRequest { snapshot: SNAPSHOT, range, token: Some(token()), forwarded: true }
+    ReadRequest { snapshot: SNAPSHOT, range, token: Some(token()), forwarded: true, cached_only: false }
 }
 
 /// The contents of a block. No other block has the same bytes in the same place.
@@ -56,7 +56,7 @@ pub(crate) fn content(block: u32, start: u32, len: u32) -> Bytes {
 }
 
 /// The timeout of a condition that must become true.
-const GENEROUS: Duration = Duration::from_secs(60);
+pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
 
 /// Waits until `is` returns true.
 pub(crate) async fn until(what: &str, mut is: impl FnMut() -> bool) {
@@ -269,19 +269,34 @@ pub(crate) struct RawLane(pub(crate) TcpStream);
 impl RawLane {
     /// Connects from another address than readers have, with a small receive buffer.
     pub(crate) async fn connect(server: &TestNode) -> Self {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-        let mut lane = Self(socket.connect(server.address).await.unwrap());
-        lane.0.write_all(&Hello { protocol: PROTOCOL }.encode()).await.unwrap();
-        assert_eq!(lane.hello().await, Hello { protocol: PROTOCOL });
-        lane
+        Self::try_connect(server).await.unwrap()
     }
 
-    pub(crate) async fn hello(&mut self) -> Hello {
+    /// The same as soon as the server has a place.
+    pub(crate) async fn connect_at_last(server: &TestNode) -> Self {
+        let start = Instant::now();
+        loop {
+            match Self::try_connect(server).await {
+                Ok(lane) => return lane,
+                Err(error) => assert!(start.elapsed() < GENEROUS, "no place: {error}"),
+            }
+        }
+    }
+
+    async fn try_connect(server: &TestNode) -> std::io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(4096)?;
+        socket.bind("127.0.0.2:0".parse().unwrap())?;
+        let mut lane = Self(socket.connect(server.address).await?);
+        lane.0.write_all(&Hello { protocol: PROTOCOL }.encode()).await?;
+        assert_eq!(lane.hello().await?, Hello { protocol: PROTOCOL });
+        Ok(lane)
+    }
+
+    pub(crate) async fn hello(&mut self) -> std::io::Result<Hello> {
         let mut hello = [0; HELLO_BYTES];
-        self.0.read_exact(&mut hello).await.unwrap();
-        Hello::decode(&hello).unwrap()
+        self.0.read_exact(&mut hello).await?;
+        Ok(Hello::decode(&hello).unwrap())
     }
 
     pub(crate) async fn ask(&mut self, tag: u32, range: BlockRange, token: &str, deadline_ms: u32) {
@@ -299,7 +314,7 @@ impl RawLane {
         let range = WireRange { snapshot: snapshot.0, ..wire(range) };
         let token_len = token.len() as u16;
         let mut frame = Vec::new();
-        Request::Read { tag, range, token_len, forwarded: true, deadline_ms }.encode(&mut frame);
+        Request::Read { tag, range, token_len, forwarded: true, cached_only: false, deadline_ms }.encode(&mut frame);
         frame.extend_from_slice(token.as_bytes());
         self.0.write_all(&frame).await.unwrap();
     }

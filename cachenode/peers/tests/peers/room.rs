@@ -70,6 +70,29 @@ async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_no_bytes_and_reads_no_answers_loses_its_connection() {
+    // By the time that a write may take, and by the age at which it is told to go.
+    join_all([10 * 3600 * 1000, 100].map(async |age_ms| {
+        let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
+            config.deadline_most = Duration::from_millis(500);
+            config.connection_age_most = Duration::from_millis(age_ms);
+        })
+        .await;
+        let mut lane = RawLane::connect(&server).await;
+        let mut pings = Vec::new();
+        while pings.len() < 4096 {
+            Request::Ping.encode(&mut pings);
+        }
+        let until_it_ends = async { while lane.0.write_all(&pings).await.is_ok() {} };
+        let ended = tokio::time::timeout(Duration::from_secs(60), until_it_ends).await;
+        assert!(ended.is_ok(), "a connection of {age_ms} ms goes on");
+        let reader = Reader::plain(&[("a", server.address)]);
+        assert_eq!(reader.read_at_last("a").await, content(5, 100, 3000), "others are served");
+    }))
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_there_is_no_room_for_is_not_read() {
     let blocks = Fake::open();
     let server = TestNode::start(Arc::clone(&blocks), Security::Plaintext, |config| {
@@ -130,7 +153,7 @@ async fn who_speaks_another_protocol_hears_ours_and_no_more() {
     let server = TestNode::plain().await;
     let mut lane = RawLane(TcpStream::connect(server.address).await.unwrap());
     lane.0.write_all(&Hello { protocol: PROTOCOL + 1 }.encode()).await.unwrap();
-    assert_eq!(lane.hello().await, Hello { protocol: PROTOCOL });
+    assert_eq!(lane.hello().await.unwrap(), Hello { protocol: PROTOCOL });
     lane.is_over().await;
     until("it is counted", || server.counters.turned_away.load(Ordering::Relaxed) == 1).await;
 }

@@ -95,7 +95,7 @@ async fn a_node_tells_what_it_has() {
     let reader = Reader::plain(&[("a", server.address)]);
     let info = reader.peers.info("a").await.unwrap();
     assert_eq!(info.node, "server");
-    let asked = AskedDataset { snapshot: SNAPSHOT, token: Some(token()) };
+    let asked = AskedDataset { snapshot: SNAPSHOT, token: Some(token()), origin: String::new() };
     let stats = reader.peers.stats("a", std::slice::from_ref(&asked)).await.unwrap();
     assert_eq!((stats.datasets.len(), stats.datasets[0].name.as_str()), (1, "made-up"));
     assert!(stats.counters.contains_key("served_bytes"));
@@ -130,7 +130,8 @@ async fn heard(server: &TestNode, snapshot: SnapshotId, token: Option<&str>) -> 
     lane.ask_for(snapshot, 1, range(1, 0, 1), token.unwrap_or_default(), 0).await;
     let (answer, words) = lane.answer().await;
     let reader = Reader::plain(&[("a", server.address)]);
-    let asked = AskedDataset { snapshot, token: token.map(|token| Token::new(token).unwrap()) };
+    let token = token.map(|token| Token::new(token).unwrap());
+    let asked = AskedDataset { snapshot, token, origin: "origin".to_owned() };
     let stats = reader.peers.stats("a", &[asked]).await.unwrap();
     (answer, words, stats)
 }

@@ -1,172 +1,17 @@
-//! Whole nodes over a real store. A kill is a copy of the cache folder: what another process would find.
+//! Whole nodes over a real store.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use larder_dataset::{DatasetSpec, FileIndex, PolicyKind};
-use larder_origin::OriginConfig;
 use larder_store::Usage;
-use tempfile::TempDir;
 
-use crate::home::Home;
-use crate::node::{Found, Node, NodeConfig, NodeError, OpenDataset, Prepared, User};
-use crate::request::DatasetRequest;
+use crate::node::{NodeError, User};
+use world::{FILE_BYTES, Shown, World, all, crowded, has, ids, sized, whole};
 
-/// Each file is one block; its record takes 12 KiB on the disk.
-const FILE_BYTES: u64 = 10_000;
-
-/// A cache folder that outlives its nodes.
-struct World {
-    folder: TempDir,
-    kills: u32,
-    node: Arc<Node>,
-    /// The budget of the next node, and what it leaves free.
-    budget: Option<u64>,
-    keep_free_percent: u8,
-}
-
-/// A dataset as `User::Connection` has it.
-struct Shown {
-    open: OpenDataset,
-    request: DatasetRequest,
-}
-
-impl World {
-    fn new(budget: Option<u64>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let node = Self::start(folder.path(), 0, budget, 0);
-        Self { folder, kills: 0, node, budget, keep_free_percent: 0 }
-    }
-
-    fn start(folder: &Path, kills: u32, budget: Option<u64>, keep_free_percent: u8) -> Arc<Node> {
-        let config = NodeConfig {
-            cache_dir: folder.join(format!("cache-{kills}")),
-            cache_bytes: budget,
-            keep_free_percent,
-            home: Home::new(folder.join("home")),
-            origin: OriginConfig::default(),
-            peers: None,
-            socket: None,
-        };
-        Node::open(config).unwrap()
-    }
-
-    fn cache_dir(&self) -> PathBuf {
-        self.folder.path().join(format!("cache-{}", self.kills))
-    }
-
-    /// Kills the process and starts the next one, after `meanwhile` has changed its cache folder.
-    fn kill(&mut self, shown: Vec<Shown>, meanwhile: impl FnOnce(&Path)) -> Vec<(String, DatasetRequest)> {
-        let before = self.cache_dir();
-        self.kills += 1;
-        copy(&before, &self.cache_dir());
-        meanwhile(&self.cache_dir());
-        self.node = Self::start(self.folder.path(), self.kills, self.budget, self.keep_free_percent);
-        shown.into_iter().map(|shown| (shown.open.id().to_owned(), shown.request)).collect()
-    }
-
-    /// Finds a dataset of this many files, which is made first.
-    async fn find(&self, name: &str, files: u64, spec: DatasetSpec) -> (Found, DatasetRequest) {
-        let data = self.folder.path().join(name);
-        std::fs::create_dir_all(&data).unwrap();
-        for file in 0..files {
-            // No two datasets are one snapshot.
-            let mut bytes = vec![file as u8; FILE_BYTES as usize];
-            bytes[..name.len()].copy_from_slice(name.as_bytes());
-            let path = data.join(format!("{name}-{file}"));
-            if !path.exists() {
-                std::fs::write(path, bytes).unwrap();
-            }
-        }
-        let request: DatasetRequest = DatasetSpec { source: format!("file://{}", data.display()), ..spec }.into();
-        match self.node.prepare(&request, Duration::from_secs(60)).await.unwrap() {
-            Prepared::Ready(found) => (found, request),
-            Prepared::Importing { .. } => panic!("it takes longer than a minute"),
-        }
-    }
-
-    /// Opens it for a connection, and reads all of it.
-    async fn show(&self, name: &str, files: u64, spec: DatasetSpec) -> Shown {
-        let (found, request) = self.find(name, files, spec).await;
-        let open = self.node.open_dataset(found, &request, User::Connection).await.unwrap();
-        for file in 0..files {
-            open.read_later(FileIndex(file as u32), 0, FILE_BYTES as u32).await.unwrap();
-        }
-        open.settle().await;
-        Shown { open, request }
-    }
-
-    /// The keeper offers a connection again.
-    async fn offer(&self, (id, request): (String, DatasetRequest)) -> Shown {
-        let found = self.node.find_again(&id, &request).await.unwrap();
-        let open = self.node.open_dataset(found, &request, User::Connection).await.unwrap();
-        while open.cache_usage().rebuilding {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        Shown { open, request }
-    }
-
-    /// The snapshots that have a folder in the cache.
-    fn cached(&self) -> usize {
-        std::fs::read_dir(self.cache_dir().join("datasets")).unwrap().count()
-    }
-
-    async fn close(&self, shown: Shown) {
-        drop(shown);
-        self.node.drained().await;
-    }
-}
-
-/// Copies what a killed process leaves behind.
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap().flatten() {
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &to);
-        } else if entry.file_name() != "LOCK" {
-            std::fs::copy(entry.path(), to).unwrap();
-        }
-    }
-}
-
-fn whole() -> DatasetSpec {
-    DatasetSpec::default()
-}
-
-fn sized(cache_bytes: u64) -> DatasetSpec {
-    DatasetSpec { cache_bytes: Some(cache_bytes), ..DatasetSpec::default() }
-}
-
-/// What a restart must not change.
-fn has(shown: &Shown) -> (String, u64, u64, u64) {
-    let Usage { capacity_bytes, wanted_bytes, blocks_cached, .. } = shown.open.cache_usage();
-    (shown.open.id().to_owned(), capacity_bytes, wanted_bytes, blocks_cached)
-}
-
-fn all(shown: &[Shown]) -> Vec<(String, u64, u64, u64)> {
-    let mut all: Vec<_> = shown.iter().map(has).collect();
-    all.sort();
-    all
-}
-
-fn ids(shown: &[Shown]) -> HashSet<String> {
-    shown.iter().map(|shown| shown.open.id().to_owned()).collect()
-}
-
-/// Three datasets, of which the first takes most of the cache, the second the rest, and the third gets nothing.
-async fn crowded(world: &World) -> Vec<Shown> {
-    let mut shown = Vec::new();
-    for name in ["first", "second", "third"] {
-        shown.push(world.show(name, 40, whole()).await);
-    }
-    let blocks: Vec<_> = shown.iter().map(|shown| shown.open.cache_usage().blocks_cached).collect();
-    assert_eq!(blocks[0], 40);
-    assert!(blocks[1] > 0 && blocks[1] < 40 && blocks[2] == 0, "{blocks:?}");
-    shown
-}
+mod promises;
+mod world;
 
 /// For [`crowded`]: a dataset of 40 files counts as 566,544 bytes.
 const CROWDED: Option<u64> = Some(700_000);
@@ -287,6 +132,20 @@ async fn a_dataset_that_got_less_than_it_wanted_gets_the_rest_when_it_is_opened_
     assert!(second.3 > 0);
 }
 
+/// The pods of a closed dataset often come back a moment later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_dataset_grows_by_room_that_no_closed_one_has() {
+    let world = World::new(CROWDED);
+    let mut shown = crowded(&world).await;
+    let third = shown.pop().unwrap();
+    let Usage { capacity_bytes, wanted_bytes, .. } = third.open.cache_usage();
+    assert!(capacity_bytes < wanted_bytes);
+    world.close(shown.remove(0)).await;
+    world.node.grow().await;
+    assert_eq!(world.cached(), 3);
+    assert_eq!(third.open.cache_usage().capacity_bytes, capacity_bytes);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_a_lost_index_nor_a_lost_file_loses_a_reservation() {
     type Loss = fn(&Path);
@@ -389,8 +248,101 @@ async fn a_closed_dataset_leaves_when_others_fill_the_disk() {
     world.kill(Vec::new(), |_| ());
     let closed = world.show("closed", 10, whole()).await;
     assert_eq!(closed.open.cache_usage().blocks_cached, 0, "nothing is admitted");
-    assert_eq!(closed.open.cache_usage().degraded, Some("too little of the disk is free"));
+    assert_eq!(closed.open.cache_usage().degraded, Some("too little of the disk is free (--keep-free)"));
     world.close(closed).await;
     let open = world.show("open", 10, whole()).await;
     assert_eq!((world.cached(), open.open.cache_usage().capacity_bytes), (1, 100_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cache_folder_that_can_neither_be_listed_nor_measured_refuses_no_connection() {
+    for budget in [None, Some(1 << 30)] {
+        let mut world = World::new(budget);
+        let shown = vec![world.show("mounted", 10, sized(50_000)).await];
+        let before = all(&shown);
+        let (closed, request) = world.find("closed", 10, whole()).await;
+        drop(world.node.open_dataset(closed, &request, User::Connection).await.unwrap());
+        world.node.drained().await;
+        let mut kept = world.kill(shown, |_| ());
+        // No list: what was there at the start counts.
+        let datasets = world.cache_dir().join("datasets");
+        let aside = datasets.with_extension("aside");
+        std::fs::rename(&datasets, &aside).unwrap();
+        std::fs::write(&datasets, b"not a folder").unwrap();
+        let kept = world.offer(kept.remove(0)).await;
+        assert!(kept.open.cache_usage().degraded.is_some(), "its part of the folder cannot be used");
+        assert_eq!((has(&kept).1, has(&kept).2), (before[0].1, before[0].2), "its reservation is what it was");
+        let unlisted = world.show("unlisted", 10, whole()).await;
+        assert_eq!(unlisted.open.cache_usage().wanted_bytes, 100_000);
+        // Nothing is left of the folder, not even its disk.
+        std::fs::rename(world.cache_dir(), world.folder.path().join("gone")).unwrap();
+        let unmeasured = world.show("unmeasured", 10, whole()).await;
+        let room = if budget.is_some() { 100_000 } else { 0 };
+        assert_eq!((has(&unmeasured).1, has(&unmeasured).2), (room, 100_000));
+        assert_eq!((has(&kept).1, has(&kept).2), (before[0].1, before[0].2));
+        // The closed dataset was not released.
+        let gone = world.folder.path().join("gone/datasets.aside");
+        assert_eq!(std::fs::read_dir(gone).unwrap().count(), 2);
+    }
+}
+
+/// Writes all files anew from number `from` on, and forgets the listing: the next look-up finds a new snapshot.
+fn change(world: &World, name: &str, files: std::ops::Range<u64>) {
+    for file in files {
+        let bytes = vec![255 - file as u8; FILE_BYTES as usize];
+        std::fs::write(world.folder.path().join(name).join(format!("{name}-{file}")), bytes).unwrap();
+    }
+    std::fs::remove_dir_all(world.folder.path().join("home/manifests")).unwrap();
+}
+
+async fn adopted(shown: &Shown) {
+    while shown.open.is_adopting() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A dataset of 40 files counts as 566,544 bytes; the cache holds 1.2 of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_snapshot_gets_its_room_while_the_old_one_is_mounted_or_closed() {
+    for close_first in [false, true] {
+        let mut world = World::new(Some(680_000));
+        let old = world.show("images", 40, whole()).await;
+        assert_eq!(old.open.cache_usage().blocks_cached, 40);
+        change(&world, "images", 0..4);
+        let mut old = Some(old);
+        if close_first {
+            world.close(old.take().unwrap()).await;
+        }
+        let (found, request) = world.find("images", 40, whole()).await;
+        let open = world.node.open_dataset(found, &request, User::Connection).await.unwrap();
+        let new = Shown { open, request };
+        adopted(&new).await;
+        for _ in 0..2 {
+            for file in 0..40 {
+                let read = new.open.read_later(FileIndex(file), 0, FILE_BYTES as u32).await.unwrap();
+                assert!(read.len() == FILE_BYTES as usize);
+            }
+            new.open.settle().await;
+        }
+        let fetched = new.open.values().find(|(name, _)| *name == "fs_origin_bytes_total").unwrap().1;
+        assert_eq!(fetched, 4 * FILE_BYTES, "each of the changed files once");
+        let usage = new.open.cache_usage();
+        assert_eq!((usage.blocks_cached, usage.capacity_bytes), (40, 400_000));
+        // A restart changes nothing, whichever of the two is offered first.
+        let mut shown: Vec<Shown> = old.into_iter().chain([new]).collect();
+        let before = all(&shown);
+        for _ in 0..2 {
+            let mut kept = world.kill(shown, |_| ());
+            kept.reverse();
+            shown = Vec::new();
+            for connection in kept {
+                shown.push(world.offer(connection).await);
+            }
+            assert_eq!(all(&shown), before);
+        }
+        // A third dataset takes the room of what is closed, and of nothing else.
+        let other = world.show("other", 40, whole()).await;
+        assert!(other.open.cache_usage().capacity_bytes < 400_000);
+        assert_eq!(all(&shown), before);
+    }
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::dataset::CacheSpec;
 use crate::fetch::FetchConfig;
 use crate::home::Home;
-use crate::source::resolve;
+use crate::source::{Here, resolve};
 
 /// The size of the one file of each dataset.
 const FILE_BYTES: u64 = 50_000;
@@ -38,7 +38,9 @@ impl World {
         std::fs::write(data.join("file"), vec![7; FILE_BYTES as usize]).unwrap();
         let url = format!("file://{}", data.display());
         let home = Home::new(self.folder.path().join("home"));
-        let source = resolve(&url, &OriginConfig::default(), &home, &Silent).await.unwrap();
+        let source = resolve(&url, &OriginConfig::default(), &home, larder_dataset::Refresh::Never, &Here, &Silent)
+            .await
+            .unwrap();
         let dataset = Dataset::open(
             source.manifest,
             &self.store,

@@ -19,6 +19,10 @@ impl Granted {
 
     pub(super) fn change(&self, capacity_bytes: u64, promised: Reservation) {
         *self.promised.lock().unwrap_or_else(PoisonError::into_inner) = promised;
+        self.set_capacity(capacity_bytes);
+    }
+
+    pub(super) fn set_capacity(&self, capacity_bytes: u64) {
         self.capacity_bytes.store(capacity_bytes, Ordering::Relaxed);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_dataset::BlockIndex;
 
-use super::admission::Shared;
+use super::shared::Shared;
 
 /// Room for one block, granted before the block is fetched. Dropped unused it gives the room back; never blocks.
 #[derive(Debug)]

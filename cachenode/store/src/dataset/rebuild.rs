@@ -6,6 +6,7 @@
 //! Invariant: until the count ends there is no policy, so nothing is admitted or evicted, and only this thread changes slots.
 //! Flaws that reads find meanwhile are kept for the end.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,11 +14,11 @@ use std::time::Instant;
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
 use tracing::{info, warn};
 
-use super::admission::Shared;
+use super::shared::Shared;
 use crate::policy::{Policy, build_policy};
 use crate::record;
 use crate::segment::SegmentTable;
-use crate::slots::{PAGE_SLOTS, Place};
+use crate::slots::Place;
 
 /// Blocks evicted under one hold of the lock.
 const EVICTED_AT_ONCE: usize = 256;
@@ -98,6 +99,9 @@ impl Shared {
             "cached blocks counted"
         );
         self.free_room(true);
+        if !config.policy.evicts() {
+            self.free_unused();
+        }
         for lost in self.space.lost() {
             // No slot points to it any more. What cannot be removed now is tried again by the next start.
             let _ = std::fs::remove_file(&lost.path);
@@ -106,10 +110,9 @@ impl Shared {
 
     /// True if the disk fails to read a part of the slot table. Touches all of it.
     fn find_damage(&self) -> bool {
-        self.each_page(|page| {
-            let _ = self.slots.get(page);
-            true
-        });
+        for page in self.pages() {
+            let _ = self.slots.get(BlockIndex(page.start));
+        }
         let is_damaged = self.slots.is_damaged();
         if is_damaged {
             warn!(
@@ -120,52 +123,35 @@ impl Shared {
         is_damaged
     }
 
-    /// Calls `f` with the first slot that may be present of each page of the table, until it returns false or the rebuild is
-    /// stopped.
-    fn each_page(&self, mut f: impl FnMut(BlockIndex) -> bool) {
-        self.slots.will_walk(0);
-        let mut next = self.slots.next_written(0);
-        while let Some(first) = next
-            && !self.is_stopped()
-            && f(BlockIndex(first))
-        {
-            let after = self.page_end(first);
-            self.slots.will_walk(after);
-            next = if after < self.slots.blocks() { self.slots.next_written(after) } else { None };
-        }
+    /// The pages of the slot table, until the rebuild is stopped.
+    fn pages(&self) -> impl Iterator<Item = Range<u32>> {
+        self.slots.pages(0).take_while(|_| !self.is_stopped())
     }
 
-    /// The slot after the page of this one, or the end of the table.
-    fn page_end(&self, slot: u32) -> u32 {
-        let end = (u64::from(slot) + 1).next_multiple_of(PAGE_SLOTS.into());
-        // Not more than there are slots, so a u32 holds it.
-        end.min(self.slots.blocks().into()) as u32
-    }
-
-    /// Calls `f` with each block that has a slot, in order.
-    fn each_cached(&self, mut f: impl FnMut(BlockIndex, Place)) {
-        self.each_page(|first| {
-            for block in (first.0..self.page_end(first.0)).map(BlockIndex) {
-                if let Some(place) = self.slots.get(block) {
-                    f(block, place);
-                }
-            }
-            true
-        });
+    /// The blocks that have a slot, in order, until the rebuild is stopped.
+    fn cached(&self) -> impl Iterator<Item = (BlockIndex, Place)> {
+        self.pages().flat_map(|page| self.slots.present(page))
     }
 
     /// Restores the slots that only the index has.
     fn refill(&self) -> u64 {
         let segments = self.space.segments();
-        let mut refilled = 0;
+        let (mut refilled, mut failed) = (0, 0);
         self.base.index.each_block(self.number, |block, place| {
             let is_lost = block.0 < self.slots.blocks() && self.slots.get(block).is_none();
-            // A slot that cannot be set costs a fetch.
-            if is_lost && segments.get(place.segment).is_some() && self.slots.set(block, Some(place)).is_ok() {
-                refilled += 1;
+            if is_lost && segments.get(place.segment).is_some() {
+                match self.slots.set(block, Some(place)) {
+                    Ok(()) => refilled += 1,
+                    // It costs a fetch.
+                    Err(_) => failed += 1,
+                }
             }
             !self.is_stopped()
         });
+        if failed == 0 && !self.is_stopped() && self.slots.has_lost_slots() {
+            // If this fails, the next start looks them up again.
+            let _ = self.slots.found_lost_slots();
+        }
         refilled
     }
 
@@ -178,11 +164,11 @@ impl Shared {
         let mut tallies = vec![Tally::default(); segments.len()];
         let mut len_of = self.config.block_lens.in_order();
         let mut unknown = 0_u64;
-        self.each_cached(|block, place| {
+        for (block, place) in self.cached() {
             let Some(at) = segments.position(place.segment) else {
                 // Its segment is gone. If the slot cannot be cleared, a read will find out.
                 let _ = self.slots.set(block, None);
-                return;
+                continue;
             };
             let tally = &mut tallies[at];
             tally.live += 1;
@@ -190,18 +176,21 @@ impl Shared {
                 // The manifest cannot be read there. The block stays, is not counted and will not be evicted.
                 tally.end = u64::MAX;
                 unknown += 1;
-                return;
+                continue;
             };
             let cached = Cached { place, block, len };
             tally.end = tally.end.max(cached.end());
             self.blocks_cached.fetch_add(1, Ordering::Relaxed);
+            if self.space.is_adopted(place) {
+                self.adopted_disk_bytes.fetch_add(record::extent_bytes(len) as u64, Ordering::Relaxed);
+            }
             if sorted {
                 found.push(cached);
             } else {
                 policy.restore(block, len);
                 self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
             }
-        });
+        }
         if self.is_stopped() {
             return false;
         }
@@ -230,7 +219,8 @@ impl Shared {
     fn trust(&self, segments: &SegmentTable, tallies: &[Tally]) {
         for (segment, tally) in segments.iter().zip(tallies) {
             segment.add_live(tally.live);
-            if segment.bytes().is_ok_and(|bytes| bytes > tally.end) {
+            let is_shared = segment.is_shared().unwrap_or(true);
+            if !is_shared && segment.bytes().is_ok_and(|bytes| bytes > tally.end) {
                 let _ = segment.cut(tally.end);
             }
         }
@@ -255,7 +245,9 @@ impl Shared {
 
     /// Writes all blocks to an index that has lost them; false if it was stopped before the end.
     fn reindex(&self) -> bool {
-        self.each_cached(|block, place| self.base.index.put_waiting(self.number, block, place));
+        for (block, place) in self.cached() {
+            self.base.index.put_waiting(self.number, block, place);
+        }
         !self.is_stopped()
     }
 }

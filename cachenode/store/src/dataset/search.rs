@@ -2,7 +2,7 @@
 //!
 //! Invariant: it never holds the lock while it asks who owns a block.
 
-use super::admission::Shared;
+use super::shared::Shared;
 
 /// Pages of slots that one step of the search visits at most: a million blocks.
 const PAGES_AT_ONCE: usize = 2048;
@@ -10,24 +10,28 @@ const PAGES_AT_ONCE: usize = 2048;
 impl Shared {
     /// One step of the search for disowned blocks, if one is wanted. Reads the slot table.
     pub(super) fn search_disowned(&self) {
-        let Some(ownership) = &self.config.ownership else { return };
         let mut state = self.lock();
-        let step = state.disowned.begin(ownership.version());
+        let list = state.owners.version();
+        let step = state.disowned.begin(list);
+        let owned = state.owners.owned();
         self.disowned.show(&state.disowned, self.is_stopped());
         drop(state);
         let Some((version, first)) = step else { return };
-        let (mut blocks, mut next) = (Vec::new(), Some(first));
+        let mut blocks = Vec::new();
+        let mut pages = self.slots.pages(first);
         let mut len_of = self.config.block_lens.in_order();
         for _ in 0..PAGES_AT_ONCE {
-            let Some(from) = next.filter(|_| !self.is_stopped()) else { break };
+            if self.is_stopped() || pages.rest().is_none() {
+                break;
+            }
             blocks.clear();
-            next = self.slots.page_of_present(from, &mut blocks);
-            if !ownership.retain_disowned(version, &mut blocks) {
+            blocks.extend(pages.next().into_iter().flat_map(|page| self.slots.present(page)).map(|(block, _)| block));
+            if !owned.retain_disowned(&mut blocks) {
                 break;
             }
             // The lengths are looked up before the lock is taken.
             let found: Vec<_> = blocks.iter().filter_map(|&block| Some((block, len_of(block)?))).collect();
-            if !self.lock().disowned.add(version, found.into_iter(), next) {
+            if !self.lock().disowned.add(version, found.into_iter(), pages.rest()) {
                 break;
             }
         }

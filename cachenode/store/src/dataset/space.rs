@@ -14,12 +14,13 @@
 
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::{ArcSwap, Guard};
 use larder_dataset::BlockIndex;
 
+use crate::aliases::Aliases;
 use crate::folder::Abilities;
 use crate::record::{self, Flaw, KEY_BYTES, Part};
 use crate::segment::{LostSegment, Segment, SegmentTable};
@@ -48,6 +49,8 @@ pub(super) enum Trouble {
 #[derive(Debug)]
 pub(super) struct Space {
     segments: ArcSwap<SegmentTable>,
+    /// None until a block is adopted.
+    aliases: OnceLock<Aliases>,
     /// The segments that could not be opened.
     lost: Vec<LostSegment>,
     folder: PathBuf,
@@ -111,6 +114,7 @@ impl Space {
     /// ones.
     pub(super) fn open(
         folder: Option<PathBuf>,
+        aliases: Option<Aliases>,
         abilities: Abilities,
         segment_bytes: u64,
         reservation_bytes: u64,
@@ -124,6 +128,7 @@ impl Space {
         let share = reservation_bytes / 16;
         let space = Self {
             segments: ArcSwap::from_pointee(segments),
+            aliases: aliases.map(OnceLock::from).unwrap_or_default(),
             lost,
             folder: folder.unwrap_or_default(),
             abilities,
@@ -165,6 +170,10 @@ impl Space {
         let segments = self.segments.load();
         // A segment that is not there was deleted with the last of its records.
         let segment = segments.get(place.segment).ok_or(Trouble::Flaw(Flaw::Torn))?;
+        let (key, block) = match &segment.key {
+            None => (key, block),
+            Some(other) => (other, self.alias(block, other).ok_or(Trouble::Flaw(Flaw::Foreign))?),
+        };
         match segment.read(place, part, buffer) {
             Ok(true) => part.check(key, block, buffer).map_err(Trouble::Flaw),
             Ok(false) => Err(Trouble::Flaw(Flaw::Torn)),
@@ -174,13 +183,38 @@ impl Space {
 
     /// Makes the records of this run outlive a power loss; those of earlier runs were written long ago.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.segments.load().iter().try_for_each(|segment| segment.sync())
+        self.segments.load().iter().try_for_each(|segment| segment.sync())?;
+        self.aliases.get().map_or(Ok(()), Aliases::sync)
     }
 
-    fn create_segment(&self, next: &mut Option<u32>) -> io::Result<Arc<Segment>> {
+    /// The block that the record of an adopted block names.
+    pub(super) fn alias(&self, block: BlockIndex, key: &[u8; KEY_BYTES]) -> Option<BlockIndex> {
+        self.aliases.get()?.get(block, key)
+    }
+
+    /// The aliases, which `open` opens or makes.
+    pub(super) fn aliases(&self, open: impl FnOnce() -> io::Result<Aliases>) -> io::Result<&Aliases> {
+        if self.aliases.get().is_none() {
+            // One thread adopts.
+            let _ = self.aliases.set(open()?);
+        }
+        self.aliases.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// True if the record at a place was written for another snapshot.
+    pub(super) fn is_adopted(&self, place: Place) -> bool {
+        self.segments.load().get(place.segment).is_some_and(|segment| segment.key.is_some())
+    }
+
+    /// Adds the segment that `create` makes in the folder, with the next number that is free.
+    fn add_segment(
+        &self,
+        next: &mut Option<u32>,
+        create: impl Fn(&Path, u32, bool) -> io::Result<Segment>,
+    ) -> io::Result<Arc<Segment>> {
         loop {
             let number = next.ok_or_else(|| io::Error::other("all segment numbers are used up"))?;
-            let created = Segment::create(&self.folder, number, self.abilities.direct);
+            let created = create(&self.folder, number, self.abilities.direct);
             let is_taken = created.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
             if created.is_ok() || is_taken {
                 *next = (number < Place::MAX_SEGMENT).then_some(number + 1);
@@ -202,7 +236,7 @@ impl Allocator {
         let fits = |current: &Current| current.next_page == 0 || end_in(current) <= space.segment_bytes;
         if !self.current.as_ref().is_some_and(fits) {
             self.leave_current(space);
-            let segment = space.create_segment(&mut self.next_segment)?;
+            let segment = space.add_segment(&mut self.next_segment, Segment::create)?;
             self.current = Some(Current { segment, next_page: 0, prepared_bytes: 0, dead: Dead::default() });
         }
         let Some(current) = &mut self.current else { return Err(io::Error::other("no segment")) };
@@ -215,6 +249,11 @@ impl Allocator {
         current.next_page += (extent as u64 / PAGE) as u32;
         current.segment.add_live(1);
         Ok(Allotment { segment: Arc::clone(&current.segment), place, prepare })
+    }
+
+    /// Adds a link to a segment of another snapshot, whose records have `key`. No record of it is live yet.
+    pub(super) fn link(&mut self, space: &Space, other: &Segment, key: [u8; KEY_BYTES]) -> io::Result<Arc<Segment>> {
+        space.add_segment(&mut self.next_segment, |folder, number, direct| other.link(folder, number, key, direct))
     }
 
     /// True if records go to this segment now.

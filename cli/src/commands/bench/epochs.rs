@@ -25,7 +25,10 @@ pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
     let bar = output::bar(u64::from(args.epochs) * files as u64, "{msg} {bar:30} {pos}/{len} files {per_sec} {eta}");
     let sums = Mutex::new(HashMap::new());
     let mut epochs = Vec::new();
-    println!("{:>5} {:>9} {:>11} {:>9} {:>9} {:>9}", "epoch", "files", "files/s", "MB/s", "p50 ms", "p99 ms");
+    output::line(format_args!(
+        "{:>5} {:>9} {:>11} {:>9} {:>9} {:>9}",
+        "epoch", "files", "files/s", "MB/s", "p50 ms", "p99 ms"
+    ))?;
     for number in 1..=args.epochs {
         bar.set_message(format!("epoch {number}"));
         if args.drop == Drop::All {
@@ -38,11 +41,11 @@ pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
         };
         let epoch = read_first(&targets, files, &sums, options, &bar)?;
         bar.suspend(|| {
-            println!(
+            output::line(format_args!(
                 "{number:>5} {:>9} {:>11.0} {:>9.0} {:>9.2} {:>9.2}",
                 epoch.files, epoch.files_per_second, epoch.mb_per_second, epoch.p50_ms, epoch.p99_ms
-            );
-        });
+            ))
+        })?;
         epochs.push(epoch);
     }
     bar.finish_and_clear();

@@ -9,6 +9,7 @@ use larder_cachenode::process::raise_file_limit;
 use super::files::{check_folder, require_root, scratch_folder, write_json};
 use super::steps::Steps;
 use crate::args::bench::FioArgs;
+use crate::output;
 
 pub(crate) fn run(args: &FioArgs) -> anyhow::Result<ExitCode> {
     require_root("fio")?;
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &FioArgs) -> anyhow::Result<ExitCode> {
     let outcome = run_fio(&config, &view);
     view.finish();
     let outcome = outcome?;
-    print!("{}", outcome.table());
+    output::text(&outcome.table())?;
     write_json(args.json.as_deref(), &outcome)?;
     Ok(ExitCode::SUCCESS)
 }

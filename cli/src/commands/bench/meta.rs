@@ -9,6 +9,7 @@ use larder_cachenode::process::raise_file_limit;
 use super::files::{check_folder, require_root, scratch_folder, write_json};
 use super::steps::Steps;
 use crate::args::bench::MetaArgs;
+use crate::output;
 
 pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
     require_root("meta")?;
@@ -27,7 +28,7 @@ pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
     let outcome = run_meta(&config, &view);
     view.finish();
     let outcome = outcome?;
-    print!("{}", outcome.table());
+    output::text(&outcome.table())?;
     write_json(args.json.as_deref(), &outcome)?;
     Ok(ExitCode::SUCCESS)
 }

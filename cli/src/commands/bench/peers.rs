@@ -9,6 +9,7 @@ use larder_cachenode::process::raise_file_limit;
 use super::files::{check_folder, require_root, scratch_folder, write_json};
 use super::steps::Steps;
 use crate::args::bench::PeersArgs;
+use crate::output;
 
 pub(crate) fn run(args: &PeersArgs) -> anyhow::Result<ExitCode> {
     require_root("peers")?;
@@ -34,11 +35,11 @@ pub(crate) fn run(args: &PeersArgs) -> anyhow::Result<ExitCode> {
     let outcome = run_peers(&config, &steps);
     steps.finish();
     let outcome = outcome?;
-    print!("{}", outcome.table());
+    output::text(&outcome.table())?;
     write_json(args.json.as_deref(), &outcome)?;
     if let Some(path) = &args.plot {
         outcome.bars().write(path).context("--plot")?;
-        println!("plot           {}", path.display());
+        output::line(format_args!("plot           {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

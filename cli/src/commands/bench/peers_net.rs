@@ -9,6 +9,7 @@ use larder_cachenode::process::raise_file_limit;
 
 use super::files::{check_folder, scratch_folder, write_json};
 use crate::args::bench::PeersNetArgs;
+use crate::output;
 
 pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<ExitCode> {
     raise_file_limit();
@@ -26,8 +27,8 @@ pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<ExitCode> {
         folder: scratch_folder(args.folder.as_deref(), "peers-net")?,
         serve: std::env::current_exe().context("find this program")?,
     };
-    let outcome = run_peers_net(&config, |line| eprintln!("{line}"))?;
-    print!("{}", outcome.table());
+    let outcome = run_peers_net(&config, |line| output::note(format_args!("{line}")))?;
+    output::text(&outcome.table())?;
     write_json(args.json.as_deref(), &outcome)?;
     Ok(ExitCode::SUCCESS)
 }

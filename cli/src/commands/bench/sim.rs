@@ -26,7 +26,7 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let bar = output::bar(0, "{msg:20} {bar:30} {human_pos}/{human_len} files read {per_sec} {eta}");
     let outcome = sim::run(&config, &bar)?;
     bar.finish_and_clear();
-    print!("{}", outcome.table());
+    output::text(&outcome.table())?;
     if let Some(path) = &args.plot {
         outcome.plot().write(path).context("--plot")?;
     }

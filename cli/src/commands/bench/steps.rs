@@ -30,7 +30,7 @@ impl Progress for Steps {
     fn measured(&self, line: &str) {
         self.0.inc(1);
         if self.0.is_hidden() {
-            eprintln!("{line}");
+            output::note(format_args!("{line}"));
         } else {
             self.0.println(line);
         }

@@ -4,26 +4,21 @@ use std::path::{Path, PathBuf};
 
 use larder_dataset::size::show_bytes;
 
+use larder_store::probe::spare_bytes;
+
 use super::finding::{Finding, Verdict, finding};
 
-/// The folder, or its nearest ancestor that exists.
+/// The folder, which is absolute, or its nearest ancestor that exists; without symbolic links.
 pub(super) fn existing(folder: &Path) -> PathBuf {
-    folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_owned()
+    let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
+    existing.canonicalize().unwrap_or_else(|_| existing.to_owned())
 }
 
 pub(super) fn direct_io(cache_dir: &Path) -> Finding {
-    use rustix::fs::{Mode, OFlags};
     let folder = existing(cache_dir);
-    let probe = folder.join(format!(".larder-doctor-{}", std::process::id()));
-    let opened = rustix::fs::open(
-        &probe,
-        OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::DIRECT,
-        Mode::RUSR | Mode::WUSR,
-    );
-    let _ = std::fs::remove_file(&probe);
-    match opened {
-        Ok(_) => finding("direct I/O", Verdict::Ok, format!("works in {}", folder.display()), ""),
-        Err(rustix::io::Errno::INVAL) => finding(
+    match larder_store::probe::try_direct(&folder) {
+        Ok(()) => finding("direct I/O", Verdict::Ok, format!("works in {}", folder.display()), ""),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => finding(
             "direct I/O",
             Verdict::Warn,
             format!("{} does not support it", folder.display()),
@@ -38,15 +33,24 @@ pub(super) fn direct_io(cache_dir: &Path) -> Finding {
     }
 }
 
-pub(super) fn disk(cache_dir: &Path) -> Finding {
+/// `keep_free`: the part of the disk that stays free, in percent.
+pub(super) fn disk(cache_dir: &Path, keep_free: u8) -> Finding {
     const WANTED: u64 = 10 << 30;
     let folder = existing(cache_dir);
-    match rustix::fs::statvfs(&folder) {
-        Ok(disk) => {
-            let free = disk.f_bavail * disk.f_frsize;
-            let verdict = if free >= WANTED { Verdict::Ok } else { Verdict::Warn };
+    let measured = rustix::fs::statvfs(&folder).map_err(std::io::Error::from);
+    match measured.and_then(|disk| Ok((disk.f_bavail * disk.f_frsize, spare_bytes(&folder, keep_free)?))) {
+        Ok((free, spare)) => {
+            let verdict = if spare >= WANTED { Verdict::Ok } else { Verdict::Warn };
             let found = format!("{} free in {}", show_bytes(free), folder.display());
-            finding("disk", verdict, found, "put the cache on a larger disk (--cache-dir)")
+            if keep_free == 0 {
+                return finding("disk", verdict, found, "put the cache on a larger disk (--cache-dir)");
+            }
+            finding(
+                "disk",
+                verdict,
+                format!("{found}, of which the cache may take {} (--keep-free {keep_free}%)", show_bytes(spare)),
+                "make room, put the cache on a larger disk (--cache-dir), or leave less of it free (--keep-free)",
+            )
         }
         Err(error) => finding(
             "disk",
@@ -64,6 +68,20 @@ mod tests {
     #[test]
     fn a_folder_to_be_made_is_judged_by_its_parent() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(existing(&folder.path().join("a/b/c")), folder.path());
+        assert_eq!(existing(&folder.path().join("a/b/c")), folder.path().canonicalize().unwrap());
+    }
+
+    #[test]
+    fn what_must_stay_free_is_not_counted_as_room_for_the_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = disk(folder.path(), 0);
+        assert!(!all.found.contains("--keep-free"), "{}", all.found);
+        // No disk has so much free.
+        let none = disk(folder.path(), 100);
+        assert_eq!(none.verdict, Verdict::Warn);
+        assert!(
+            none.found.contains("may take 0 B (--keep-free 100%)") && none.remedy.contains("--keep-free"),
+            "{none:?}"
+        );
     }
 }

@@ -10,7 +10,7 @@ use super::finding::{Finding, Verdict, finding};
 use super::mountinfo::mount_of;
 use super::{cache_folder, host};
 
-pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path) -> Vec<Finding> {
+pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path, keep_free: u8) -> Vec<Finding> {
     let release = host::release();
     let mounts = text("/proc/self/mountinfo");
     vec![
@@ -35,7 +35,7 @@ pub(super) fn findings(kubelet_dir: &Path, cache_dir: &Path) -> Vec<Finding> {
         selinux(&text("/sys/fs/selinux/enforce")),
         file_system(&mounts, &cache_folder::existing(cache_dir)),
         cache_folder::direct_io(cache_dir),
-        cache_folder::disk(cache_dir),
+        cache_folder::disk(cache_dir, keep_free),
     ]
 }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use larder_cachenode::Home;
+use larder_cachenode::importing::Importer;
 use larder_cachenode::node::NodeConfig;
 use larder_cachenode::process::raise_file_limit;
+use larder_dataset::Chain;
 use larder_fs::daemon::{Daemon, DaemonConfig};
 use larder_store::StoreError;
 use tokio::runtime::Runtime;
@@ -16,6 +18,7 @@ use tracing::warn;
 use super::announcement::Announcement;
 use super::request::{cache_dir, request, run_dir};
 use crate::args::MountArgs;
+use crate::output;
 use crate::source;
 
 pub(super) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
@@ -30,15 +33,17 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         Err(error) => {
             if args.announce {
                 // The log has the error too.
-                let text = format!("{error:#}");
+                let text = Chain(&*error).to_string();
                 let busy = matches!(error.downcast_ref(), Some(StoreError::InUse { .. }));
-                println!("{}", if busy { Announcement::Busy(text) } else { Announcement::Failed(text) });
+                let failed = if busy { Announcement::Busy(text) } else { Announcement::Failed(text) };
+                let _ = output::line(format_args!("{failed}"));
             }
             return Err(error);
         }
     };
     if args.announce {
-        println!("{}", Announcement::Ready);
+        // A caller that is gone leaves the mount as it is.
+        let _ = output::line(format_args!("{}", Announcement::Ready));
     }
     runtime.block_on(async {
         let signals = tokio::spawn(stop_on_signal(Arc::clone(&daemon)));
@@ -65,16 +70,17 @@ async fn stop_on_signal(daemon: Arc<Daemon>) {
 
 /// Starts a daemon with its first mount.
 fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<Arc<Daemon>> {
-    let found = source::resolve(&args.src, &args.origin, runtime)?;
+    let found = source::resolve(&args.src, &args.origin, args.refresh, runtime)?;
     let cache_dir = cache_dir(args)?;
     let daemon = Daemon::open(DaemonConfig {
-        run_dir: run_dir(&cache_dir)?,
+        run_dirs: vec![run_dir(&cache_dir)?],
         node: NodeConfig {
             cache_dir,
             cache_bytes: None,
             keep_free_percent: 0,
             home: Home::of_process()?,
             origin: args.origin.config(),
+            importer: Importer::own_process(),
             peers: None,
             socket: None,
         },

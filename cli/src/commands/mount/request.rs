@@ -17,13 +17,19 @@ pub(super) fn cache_dir(args: &MountArgs) -> anyhow::Result<PathBuf> {
     match &args.cache_dir {
         // The daemon may have another working directory.
         Some(dir) => std::path::absolute(dir).with_context(|| format!("--cache-dir {}", dir.display())),
-        None => Ok(Home::of_process()?.dir().join("store")),
+        None => default_cache_dir(),
     }
+}
+
+/// The folder of a cache for which no folder is given.
+pub(crate) fn default_cache_dir() -> anyhow::Result<PathBuf> {
+    Ok(Home::of_process()?.dir().join("store"))
 }
 
 /// The folder of the daemon's sockets: that of the cache, or if nothing can be made there one of this user's.
 pub(super) fn run_dir(cache_dir: &Path) -> anyhow::Result<PathBuf> {
-    if can_make_files(cache_dir) {
+    // A folder that cannot be made holds no sockets either: the dataset is served without a cache.
+    if std::fs::create_dir_all(cache_dir).is_ok() && can_make_files(cache_dir) {
         return Ok(cache_dir.to_owned());
     }
     let mut hash = DefaultHasher::new();

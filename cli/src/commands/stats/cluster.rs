@@ -8,6 +8,7 @@ use anyhow::Context;
 use larder_cachenode::Stats;
 use larder_daemon_api::v1;
 use larder_dataset::size::show_bytes;
+use tokio::runtime::Runtime;
 
 use crate::mount_stats::read;
 use crate::{daemon, output, source};
@@ -18,22 +19,32 @@ const NOT_SHARED: &str = "does not share it with this node: not mounted there, a
 /// Shows how much each node has cached of the datasets mounted at `dirs`, as their daemons report it.
 pub(super) fn run(dirs: &[PathBuf], as_json: bool) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
+    let mut code = ExitCode::SUCCESS;
     for dir in dirs {
-        let stats = read(dir)?;
-        let socket = stats.process.socket.as_ref().with_context(|| {
-            format!("the process that serves {} has no socket: it shares its cache with no node", dir.display())
-        })?;
-        let mut nodes = runtime.block_on(daemon::nodes(socket))?;
-        for node in &mut nodes {
-            node.datasets.retain(|dataset| dataset.snapshot == stats.dataset.snapshot);
-        }
-        if as_json {
-            output::json(&json(dir, &stats, &nodes))?;
-        } else {
-            print!("{}", table(dir, &stats, &nodes));
+        match nodes_of(dir, &runtime) {
+            Ok((stats, nodes)) if as_json => output::json(&json(dir, &stats, &nodes))?,
+            Ok((stats, nodes)) => output::text(&table(dir, &stats, &nodes))?,
+            // One dead mount must not hide the others.
+            Err(error) => {
+                code = ExitCode::FAILURE;
+                output::error(&error);
+            }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
+}
+
+/// The stats of a mount, and the nodes with what they have of its dataset.
+fn nodes_of(dir: &Path, runtime: &Runtime) -> anyhow::Result<(Stats, Vec<v1::NodeInfo>)> {
+    let stats = read(dir)?;
+    let socket = stats.process.socket.as_ref().with_context(|| {
+        format!("the process that serves {} has no socket: it shares its cache with no node", dir.display())
+    })?;
+    let mut nodes = runtime.block_on(daemon::nodes(socket)).with_context(|| dir.display().to_string())?;
+    for node in &mut nodes {
+        node.datasets.retain(|dataset| dataset.snapshot == stats.dataset.snapshot);
+    }
+    Ok((stats, nodes))
 }
 
 fn json(dir: &Path, stats: &Stats, nodes: &[v1::NodeInfo]) -> serde_json::Value {
@@ -84,8 +95,8 @@ fn table(dir: &Path, stats: &Stats, nodes: &[v1::NodeInfo]) -> String {
         "zone",
         "cached",
         "%",
-        "read",
-        "served"
+        "node read",
+        "node served"
     );
     let mut total = 0;
     for node in nodes {

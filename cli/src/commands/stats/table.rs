@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use larder_cachenode::{CacheStats, Stats};
-use larder_dataset::size::show_bytes;
+use larder_dataset::size::{show_bytes, show_duration};
 
 fn metric(stats: &Stats, name: &str) -> u64 {
     stats.metrics.get(name).copied().unwrap_or(0)
@@ -38,6 +39,15 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
     row("mount", format_args!("{}", dir.display()));
     row("dataset", format_args!("{} ({})", stats.dataset.name, stats.dataset.origin));
     row("files", format_args!("{} ({})", stats.dataset.files, show_bytes(stats.dataset.bytes)));
+    let made = if stats.dataset.packed { "packed" } else { "listed" };
+    let age = show_duration(Duration::from_secs(stats.listing.age_seconds));
+    // Older processes do not tell the age.
+    let age = if stats.listing.unix_seconds == 0 { String::new() } else { format!(", {made} {age} ago") };
+    row("snapshot", format_args!("{}{age}", stats.dataset.snapshot.get(..12).unwrap_or_default()));
+    let listing = &stats.listing;
+    for note in listing.refresh_failed.iter().chain(&listing.stale).chain(&listing.other_snapshots) {
+        row("", format_args!("{note}"));
+    }
     let share = 100.0 * cache.used_bytes as f64 / cache.capacity_bytes.max(1) as f64;
     row(
         "cache",
@@ -50,10 +60,13 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
             cache.degraded.as_deref().map(|why| format!(", DEGRADED: {why}")).unwrap_or_default()
         ),
     );
+    if let Some(shortage) = &cache.shortage {
+        row("", format_args!("{shortage}"));
+    }
     row(
         "hits",
         format_args!(
-            "{hits} of the bytes that the kernel requested{}",
+            "{hits} of the bytes that the kernel requested, with what it read ahead{}",
             if before.is_some() { " since the last time" } else { "" }
         ),
     );
@@ -69,22 +82,38 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
     let (read, given) = (metric(stats, "fs_read_bytes_peer_total"), metric(stats, "fs_peer_served_bytes_total"));
     if read + given > 0 {
         let failures = metric(stats, "fs_peer_errors_total");
+        let (hedges, won) = (metric(stats, "fs_peer_hedges_total"), metric(stats, "fs_peer_hedges_won_total"));
         let (read, given) = (show_bytes(read), show_bytes(given));
-        row("peers", format_args!("{read} read from other nodes, {given} served to them, {failures} failures"));
+        row(
+            "peers",
+            format_args!(
+                "{read} read from other nodes, {given} served to them, {failures} failures, {hedges} slow answers hedged ({won} won)"
+            ),
+        );
     }
-    if let Some(warm) = stats.warm {
+    if let Some(warm) = &stats.warm {
         let state = if warm.running {
             "running"
         } else if warm.full {
             "ended, cache full"
+        } else if warm.unkept_because.is_some() {
+            "ended early"
         } else {
             "ended"
         };
+        let unkept = warm.unkept_because.as_deref();
         row(
             "warm",
             format_args!(
-                "{state}: {} of {} blocks, {} failed",
-                warm.blocks_kept, warm.blocks_total, warm.blocks_failed
+                "{state}: {} of {} blocks, {} failed{}{}",
+                warm.blocks_kept,
+                warm.blocks_total,
+                warm.blocks_failed,
+                unkept.map(|why| format!(", {} not kept: {why}", warm.blocks_unkept)).unwrap_or_default(),
+                match warm.lines_unknown {
+                    0 => String::new(),
+                    lines => format!(", {lines} lines of the list name no file"),
+                }
             ),
         );
     }

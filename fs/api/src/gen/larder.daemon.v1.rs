@@ -53,6 +53,9 @@ pub struct Dataset {
     /// How the nodes share the blocks: local, partitioned or replicated:N; empty: local.
     #[prost(string, tag = "12")]
     pub placement: ::prost::alloc::string::String,
+    /// When to list the origin again before the dataset is served: always, never, or an age such as 24h; empty: never.
+    #[prost(string, tag = "13")]
+    pub refresh: ::prost::alloc::string::String,
 }
 /// Variables such as AWS_ACCESS_KEY_ID, as in a process's environment. They are never logged or written to disk.
 /// LARDER_PEER_TOKEN, if present, gives the dataset's blocks to nodes that present the same token.

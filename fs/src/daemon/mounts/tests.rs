@@ -1,4 +1,5 @@
 use larder_cachenode::home::Home;
+use larder_cachenode::importing::Importer;
 use larder_cachenode::node::NodeConfig;
 use larder_dataset::DatasetSpec;
 use larder_origin::OriginConfig;
@@ -17,6 +18,7 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
         keep_free_percent: 0,
         home: Home::new(path("home")),
         origin: OriginConfig::default(),
+        importer: Importer::Here,
         peers: None,
         socket: None,
     })
@@ -24,7 +26,7 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
     let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
     let open = node.open_dataset(node.find(&request).await.unwrap(), &request, User::Mount).await.unwrap();
     let (mounts, mut owner) = Mounts::new(Arc::clone(&node), false);
-    let (reply, shown) = oneshot::channel();
+    let (reply, served) = oneshot::channel();
     let task = tokio::spawn(std::future::pending());
     owner.running = Some(Running { number: 7, request, reply, task, ended: None });
 
@@ -32,7 +34,7 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
     assert_eq!(mounts.now().jobs, 1, "its job still runs");
     owner.finish(Ok(Done { open, connection: None, dir: Some(path("mnt")) }));
 
-    assert_eq!(shown.await.unwrap().unwrap().number, 7, "it was made");
+    assert_eq!(served.await.unwrap().unwrap().number, 7, "it was made");
     assert!(mounts.now().mounts.is_empty() && mounts.now().had_mounts, "and is over");
     node.drained().await;
     assert!(owner.open.is_empty(), "its dataset is closed");

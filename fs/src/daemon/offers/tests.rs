@@ -22,7 +22,7 @@ fn credentials(key: &str) -> Credentials {
 fn all_is_tried_once_each_mount_that_the_keeper_holds_was_and_one_that_fails_is_no_obstacle() {
     let offers = Offers::default();
     assert!(!offers.all_tried(), "no keeper has come");
-    offers.hold(mounts(&["served", "a", "b", "gone"]), &mounts(&["served"]));
+    offers.hold(mounts(&["served", "a", "b", "gone"]), || mounts(&["served"]));
     let (a, b) = (taken(&offers, "a"), taken(&offers, "b"));
     assert!(offers.remove_served(&a, &a.request()) && !offers.tried(&a, true));
     assert!(offers.tried(&b, false), "it is tried again");
@@ -31,8 +31,26 @@ fn all_is_tried_once_each_mount_that_the_keeper_holds_was_and_one_that_fails_is_
     assert!(offers.all_tried(), "although b is not served");
     assert_eq!(offers.now().len(), 1);
     // A keeper that was restarted got b back and is not waited for.
-    offers.hold(mounts(&["served", "a", "b"]), &mounts(&["served", "a"]));
+    offers.hold(mounts(&["served", "a", "b"]), || mounts(&["served", "a"]));
     assert!(offers.all_tried() && !b.gone.is_cancelled());
+}
+
+#[test]
+fn a_mount_is_needed_while_the_keeper_holds_it_or_its_connection_is_not_served_yet() {
+    let offers = Offers::default();
+    assert!(!offers.keeper_has_spoken() && !offers.need("held"));
+    offers.hold(mounts(&["held", "gone"]), || mounts(&[]));
+    assert!(offers.keeper_has_spoken() && offers.need("held") && offers.need("gone"));
+    offers.forget("gone");
+    assert!(!offers.need("gone"));
+    // A new mount, which the keeper has not listed.
+    let new = taken(&offers, "new");
+    assert!(offers.need("new"));
+    assert!(!offers.tried(&new, false) && !offers.need("new"), "it was refused");
+    // One that is served is among the mounts, and the keeper holds it.
+    let served = taken(&offers, "served");
+    assert!(offers.remove_served(&served, &served.request()) && !offers.tried(&served, true));
+    assert!(offers.need("served") && offers.need("held"));
 }
 
 #[test]
@@ -40,11 +58,11 @@ fn only_what_the_keeper_holds_is_tried_again() {
     let offers = Offers::default();
     let unknown = taken(&offers, "of an older keeper");
     assert!(!offers.tried(&unknown, false));
-    offers.hold(mounts(&["held"]), &mounts(&[]));
+    offers.hold(mounts(&["held"]), || mounts(&[]));
     let (held, new) = (taken(&offers, "held"), taken(&offers, "new"));
     assert!(!offers.tried(&new, false) && new.gone.is_cancelled(), "a new mount is refused");
     assert!(offers.tried(&held, false) && !held.gone.is_cancelled());
-    offers.hold(mounts(&["another"]), &mounts(&[]));
+    offers.hold(mounts(&["another"]), || mounts(&[]));
     assert!(held.gone.is_cancelled() && offers.now().is_empty(), "the keeper holds it no more");
 }
 
@@ -58,4 +76,33 @@ fn credentials_that_arrive_while_a_connection_becomes_a_mount_are_not_lost() {
     assert_eq!(one.request().credentials, Some(credentials("new")));
     assert!(offers.remove_served(&one, &one.request()));
     assert!(offers.remove_served(&two, &used), "the other keeps its own");
+}
+
+#[test]
+fn a_mount_that_becomes_served_while_the_keeper_says_what_it_holds_is_not_waited_for() {
+    let (offers, served) = (Offers::default(), Mutex::new(mounts(&[])));
+    let (first, second) = (taken(&offers, "first"), taken(&offers, "second"));
+    let serve = |offer: &Arc<Offer>| {
+        served.lock().unwrap().insert(offer.mount.clone());
+        assert!(offers.remove_served(offer, &offer.request()) && !offers.tried(offer, true));
+    };
+    std::thread::scope(|scope| {
+        offers.hold(mounts(&["first", "second"]), || {
+            let before = served.lock().unwrap().clone();
+            let (done, is_done) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                serve(&first);
+                let _ = done.send(());
+            });
+            // It must not be done before the keeper's mounts are noted; if it could be, it would be by then.
+            let _ = is_done.recv_timeout(std::time::Duration::from_millis(300));
+            before
+        });
+    });
+    assert!(offers.all_tried(), "the first is served, and the second will be tried");
+    serve(&second);
+    assert!(offers.all_tried());
+    // What is served by the time of the next keeper is not waited for either.
+    offers.hold(mounts(&["first", "second"]), || served.lock().unwrap().clone());
+    assert!(offers.all_tried());
 }

@@ -14,7 +14,7 @@ use larder_dataset::crc32c;
 use sha2::{Digest, Sha256};
 
 const MAGIC: [u8; 8] = *b"LARDERJR";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 pub(super) const HEADER_BYTES: usize = 64;
 
 /// The kind of work a journal belongs to.
@@ -84,11 +84,22 @@ pub(super) fn encode_header(identity: JournalIdentity, started_ns: i64) -> [u8; 
     header
 }
 
-/// The start time; `None` if this is not a sound header of this version and identity.
-pub(super) fn decode_header(header: &[u8; HEADER_BYTES], identity: JournalIdentity) -> Option<i64> {
-    let sealed = crc32c(&header[..60]).to_le_bytes() == header[60..];
-    let right =
-        header[..8] == MAGIC && header[8..10] == [VERSION, identity.kind.byte()] && header[16..48] == identity.hash;
-    let started_ns = i64::from_le_bytes(*header[48..].first_chunk()?);
-    (sealed && right).then_some(started_ns)
+/// Why a journal cannot be continued, in words.
+pub(super) const ANOTHER_VERSION: &str = "another version of Larder wrote it";
+pub(super) const DAMAGED: &str = "it is damaged";
+
+/// The start time. Errors: why this is no header of this version and identity.
+pub(super) fn decode_header(header: &[u8; HEADER_BYTES], identity: JournalIdentity) -> Result<i64, &'static str> {
+    let sealed = header[..8] == MAGIC && crc32c(&header[..60]).to_le_bytes() == header[60..];
+    if !sealed {
+        return Err(DAMAGED);
+    }
+    if header[8] != VERSION {
+        return Err(ANOTHER_VERSION);
+    }
+    if header[9] != identity.kind.byte() || header[16..48] != identity.hash {
+        return Err(DAMAGED);
+    }
+    let started_ns = header[48..].first_chunk().ok_or(DAMAGED)?;
+    Ok(i64::from_le_bytes(*started_ns))
 }

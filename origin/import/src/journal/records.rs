@@ -22,6 +22,8 @@ pub(crate) struct PageRecord {
     pub(crate) prefix: Vec<u8>,
     /// True if everything below the prefix was listed, false if only the keys and prefixes directly below it.
     pub(crate) recursive: bool,
+    /// Where the page starts; `None` for the first of its unit.
+    pub(crate) after: Option<Vec<u8>>,
     /// The files on the page.
     pub(crate) files: Vec<PageFile>,
     /// The prefixes on the page.
@@ -51,11 +53,17 @@ impl PageRecord {
         let mut out = Vec::with_capacity(64 + 128 * self.files.len());
         out.push(u8::from(self.recursive));
         put_bytes(&mut out, &self.prefix);
+        put_option(&mut out, self.after.as_deref());
         put_option(&mut out, self.next.as_deref());
         put_u32(&mut out, self.files.len());
+        let mut last: &[u8] = &[];
         for file in &self.files {
-            put_bytes(&mut out, &file.key);
-            out.extend_from_slice(&file.size.to_le_bytes());
+            let shared = shared_bytes(last, &file.key);
+            put_varint(&mut out, shared as u64);
+            put_varint(&mut out, (file.key.len() - shared) as u64);
+            out.extend_from_slice(&file.key[shared..]);
+            last = &file.key;
+            put_varint(&mut out, file.size);
             out.extend_from_slice(&file.mtime_ns.to_le_bytes());
             put_version(&mut out, &file.version);
         }
@@ -74,14 +82,19 @@ impl PageRecord {
         let mut fields = Fields(payload);
         let recursive = fields.bool()?;
         let prefix = fields.bytes()?.to_vec();
+        let after = fields.option()?.map(<[u8]>::to_vec);
         let next = fields.option()?.map(<[u8]>::to_vec);
+        let mut last = Vec::new();
         let files = fields.list(|fields| {
-            Ok(PageFile {
-                key: fields.bytes()?.to_vec(),
-                size: fields.u64()?,
-                mtime_ns: fields.i64()?,
-                version: fields.version()?,
-            })
+            let shared = fields.varint_len()?;
+            let begin = last.get(..shared).ok_or(BadRecord)?;
+            let rest = fields.varint_len()?;
+            let key = [begin, fields.take(rest)?].concat();
+            if shared_bytes(&last, &key) != shared {
+                return Err(BadRecord);
+            }
+            last.clone_from(&key);
+            Ok(PageFile { key, size: fields.varint()?, mtime_ns: fields.i64()?, version: fields.version()? })
         })?;
         let prefixes = fields.list(|fields| Ok(fields.bytes()?.to_vec()))?;
         let skipped = fields.list(|fields| {
@@ -89,7 +102,7 @@ impl PageRecord {
             Ok((key, Cow::Owned(fields.text()?.to_owned())))
         })?;
         fields.end()?;
-        Ok(Self { prefix, recursive, files, prefixes, skipped, next })
+        Ok(Self { prefix, recursive, after, files, prefixes, skipped, next })
     }
 }
 
@@ -144,6 +157,19 @@ impl PackRecord {
     }
 }
 
+/// How many bytes a key has in common with the one before it, from the start.
+fn shared_bytes(last: &[u8], key: &[u8]) -> usize {
+    last.iter().zip(key).take_while(|(a, b)| a == b).count()
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
 /// A length beyond u32 would make the record longer than a frame, which the journal refuses.
 fn put_u32(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&(len as u32).to_le_bytes());
@@ -168,10 +194,17 @@ fn put_version(out: &mut Vec<u8>, version: &VersionTag<'_>) {
             out.extend_from_slice(&mtime_ns.to_le_bytes());
             out.extend_from_slice(&size.to_le_bytes());
         }
-        VersionTag::ETag(etag) => {
-            out.push(1);
-            put_bytes(out, etag.as_bytes());
-        }
+        VersionTag::ETag(etag) => match version.md5() {
+            Some((md5, parts)) => {
+                out.push(2);
+                out.extend_from_slice(&md5);
+                put_varint(out, u64::from(parts));
+            }
+            None => {
+                out.push(1);
+                put_bytes(out, etag.as_bytes());
+            }
+        },
     }
 }
 
@@ -212,6 +245,27 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// A number in its shortest form.
+    fn varint(&mut self) -> Result<u64, BadRecord> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+                return Err(BadRecord);
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(BadRecord)
+    }
+
+    fn varint_len(&mut self) -> Result<usize, BadRecord> {
+        usize::try_from(self.varint()?).map_err(|_| BadRecord)
+    }
+
     fn i64(&mut self) -> Result<i64, BadRecord> {
         self.array().map(i64::from_le_bytes)
     }
@@ -232,7 +286,16 @@ impl<'a> Fields<'a> {
     fn version(&mut self) -> Result<VersionTag<'static>, BadRecord> {
         match self.u8()? {
             0 => Ok(VersionTag::MtimeSize { mtime_ns: self.i64()?, size: self.u64()? }),
-            1 => Ok(VersionTag::ETag(Cow::Owned(self.text()?.to_owned()))),
+            1 => {
+                let version = VersionTag::ETag(Cow::Owned(self.text()?.to_owned()));
+                if version.md5().is_some() { Err(BadRecord) } else { Ok(version) }
+            }
+            2 => {
+                let md5 = self.array()?;
+                let parts = u32::try_from(self.varint()?).map_err(|_| BadRecord)?;
+                let version = VersionTag::from_md5(&md5, parts);
+                if version.md5() == Some((md5, parts)) { Ok(version) } else { Err(BadRecord) }
+            }
             _ => Err(BadRecord),
         }
     }

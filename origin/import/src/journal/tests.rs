@@ -140,6 +140,7 @@ fn a_record_that_is_refused_is_cut_off() {
 /// The journals whose bytes are checked in: one of each kind, with every field in use.
 fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
     let etag = VersionTag::ETag("\"0123456789abcdef0123456789abcdef\"".into());
+    let odd = VersionTag::ETag("W/\"odd\"".into());
     let local = VersionTag::MtimeSize { mtime_ns: -1, size: 2 };
     let file = |key: &[u8], version: &VersionTag<'static>| PageFile {
         key: key.to_vec(),
@@ -150,6 +151,7 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
     let root = PageRecord {
         prefix: Vec::new(),
         recursive: false,
+        after: None,
         files: vec![file(b"a", &etag), file(b"\xff", &local)],
         prefixes: vec![b"train/".to_vec(), b"val/".to_vec()],
         skipped: vec![(b"pipe".to_vec(), Cow::Borrowed("not a regular file"))],
@@ -158,7 +160,8 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
     let train = PageRecord {
         prefix: b"train/".to_vec(),
         recursive: true,
-        files: vec![file(b"train/1", &etag)],
+        after: Some(b"train/0".to_vec()),
+        files: vec![file(b"train/1", &etag), file(b"train/10", &odd)],
         prefixes: Vec::new(),
         skipped: Vec::new(),
         next: Some(b"train/1".to_vec()),
@@ -179,13 +182,13 @@ fn golden() -> [(&'static str, &'static [u8], Vec<u8>); 2] {
     };
     [
         (
-            "v1-import.journal",
-            include_bytes!("../../golden/v1-import.journal"),
+            "v2-import.journal",
+            include_bytes!("../../golden/v2-import.journal"),
             journal(JournalKind::Import, &[root.encode(), train.encode()]),
         ),
         (
-            "v1-pack.journal",
-            include_bytes!("../../golden/v1-pack.journal"),
+            "v2-pack.journal",
+            include_bytes!("../../golden/v2-pack.journal"),
             journal(JournalKind::Pack, &[pack.encode()]),
         ),
     ]
@@ -199,7 +202,7 @@ fn golden_files_are_still_written_and_read() {
         }
         assert_eq!(checked_in, made, "{name}: the format changed: raise the version and add a golden file beside it");
         let (header, mut frames) = checked_in.split_first_chunk().unwrap();
-        assert_eq!(decode_header(header, JournalIdentity::new(kind, &[b"s3://bucket/data"])), Some(42));
+        assert_eq!(decode_header(header, JournalIdentity::new(kind, &[b"s3://bucket/data"])), Ok(42));
         let mut read = 0;
         let mut frames = Frames::new(&mut frames);
         while let Some(payload) = frames.next_frame().unwrap() {
@@ -219,6 +222,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 fn version() -> impl Strategy<Value = VersionTag<'static>> {
     prop_oneof![
+        (any::<[u8; 16]>(), 0..1_u32 << 24).prop_map(|(md5, parts)| VersionTag::from_md5(&md5, parts)),
         ".{0,40}".prop_map(|etag| VersionTag::ETag(Cow::Owned(etag))),
         (any::<i64>(), any::<u64>()).prop_map(|(mtime_ns, size)| VersionTag::MtimeSize { mtime_ns, size }),
     ]
@@ -239,10 +243,12 @@ fn page() -> impl Strategy<Value = PageRecord> {
         prop::collection::vec(bytes(), 0..5),
         prop::collection::vec(skipped, 0..3),
         prop::option::of(bytes()),
+        prop::option::of(bytes()),
     )
-        .prop_map(|(prefix, recursive, files, prefixes, skipped, next)| PageRecord {
+        .prop_map(|(prefix, recursive, files, prefixes, skipped, after, next)| PageRecord {
             prefix,
             recursive,
+            after,
             files,
             prefixes,
             skipped,

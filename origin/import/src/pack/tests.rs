@@ -30,7 +30,7 @@ async fn snapshot(origin: &Arc<MemoryOrigin>) -> Arc<Manifest<Vec<u8>>> {
     let dir = tempfile::tempdir().unwrap();
     let options = ImportOptions::new("data", dir.path());
     let imported = import(Arc::clone(origin) as Arc<dyn Origin>, options, &Silent).await.unwrap();
-    Arc::new(Manifest::open(imported.built.to_bytes()).unwrap())
+    Arc::new(Manifest::open(imported.manifest.read().unwrap()).unwrap())
 }
 
 fn options(dir: &tempfile::TempDir, pack_bytes: u64) -> PackOptions {

@@ -1,10 +1,15 @@
 use std::sync::atomic::Ordering;
 
 use larder_dataset::manifest::PlainFile;
-use larder_dataset::{ManifestBuilder, NameRules, VersionTag};
+use larder_dataset::{Manifest, ManifestBuilder, NameRules, VersionTag};
 
 use super::*;
 use crate::memory::MemoryOrigin;
+
+fn check(path: &Path) -> io::Result<Result<SnapshotId, ManifestError>> {
+    let bytes = std::fs::read(path)?;
+    Ok(Manifest::open(bytes).and_then(|manifest| manifest.verify().map(|()| manifest.snapshot())))
+}
 
 fn built(files: u32) -> Built {
     let mut builder = ManifestBuilder::new();
@@ -45,7 +50,7 @@ async fn a_manifest_comes_back_as_it_was_put() {
         let version = put_manifest(&origin, MANIFEST_KEY, &built).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("m");
-        let fetched = fetch_manifest(&origin, MANIFEST_KEY, &to).await.unwrap();
+        let fetched = fetch_manifest(&origin, MANIFEST_KEY, &to, check).await.unwrap();
         assert_eq!(fetched, FetchedManifest { snapshot: built.snapshot, version, size: built.len_bytes() });
         assert_eq!(std::fs::read(&to).unwrap(), built.to_bytes());
         let reads = origin.reads.load(Ordering::SeqCst);
@@ -60,12 +65,12 @@ async fn a_damaged_or_missing_manifest_leaves_the_old_file_alone() {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("m");
     std::fs::write(&to, b"old").unwrap();
-    let missing = fetch_manifest(&origin, MANIFEST_KEY, &to).await.unwrap_err();
+    let missing = fetch_manifest(&origin, MANIFEST_KEY, &to, check).await.unwrap_err();
     assert!(matches!(missing, PublishError::Origin { source: OriginError::NotFound { .. }, .. }), "{missing:?}");
     let mut bytes = built(10).to_bytes();
     bytes[300] ^= 1;
     origin.set(MANIFEST_KEY, bytes);
-    let damaged = fetch_manifest(&origin, MANIFEST_KEY, &to).await.unwrap_err();
+    let damaged = fetch_manifest(&origin, MANIFEST_KEY, &to, check).await.unwrap_err();
     assert!(matches!(damaged, PublishError::Manifest { .. }), "{damaged:?}");
     assert_eq!(std::fs::read(&to).unwrap(), b"old");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);

@@ -55,8 +55,8 @@ impl<B: ManifestBytes + Send + Sync> PageOwner for Comparison<'_, B> {
         &mut self.walk
     }
 
-    async fn take(&mut self, page: PageRecord) -> Result<(), VerifyError> {
-        self.walk.accept(&page)?;
+    async fn take(&mut self, mut page: PageRecord) -> Result<(), VerifyError> {
+        self.walk.accept(&mut page)?;
         for found in &page.files {
             // `resolve` accepts doubled slashes, which are keys of other objects.
             let Some(Entry::File(index)) = self.manifest.resolve(&found.key)? else { continue };

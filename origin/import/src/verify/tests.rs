@@ -16,7 +16,7 @@ async fn plain(keys: &[(&str, usize)]) -> (Arc<MemoryOrigin>, Arc<Manifest<Vec<u
     let dir = tempfile::tempdir().unwrap();
     let options = ImportOptions::new("data", dir.path());
     let imported = import(Arc::clone(&origin) as Arc<dyn Origin>, options, &Silent).await.unwrap();
-    (origin, Arc::new(Manifest::open(imported.built.to_bytes()).unwrap()))
+    (origin, Arc::new(Manifest::open(imported.manifest.read().unwrap()).unwrap()))
 }
 
 async fn packed(keys: &[(&str, usize)]) -> (Arc<MemoryOrigin>, Arc<Manifest<Vec<u8>>>) {

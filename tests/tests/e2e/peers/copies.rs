@@ -38,6 +38,28 @@ fn with_two_copies_each_object_is_fetched_once_and_a_dead_node_costs_nothing() {
 }
 
 #[test]
+fn a_stopped_owner_is_answered_for_by_the_other_one() {
+    let nodes = Nodes::new(3);
+    let files = Files::new([20_000; 150]);
+    files.put(&nodes.lab);
+    let running = start_in_the_clear(&nodes, 3);
+    let mounts: Vec<Mount> = running.iter().map(|node| node.mount(&nodes.lab.url(), &REPLICATED)).collect();
+    files.read_epoch(&mounts.iter().collect::<Vec<_>>(), 1);
+    assert_eq!(mounts.iter().map(blocks).sum::<u64>(), 2 * files.count() as u64);
+
+    nodes.lab.server.reset_counters();
+    running[0].stop();
+    let others: Vec<&Mount> = mounts[1..].iter().collect();
+    files.read_epoch(&others, 2);
+    let won = others.iter().map(|mount| mount.metric("fs_peer_hedges_won_total")).sum::<u64>();
+    let hedges = others.iter().map(|mount| mount.metric("fs_peer_hedges_total")).sum::<u64>();
+    running[0].go_on();
+    assert!(won > 0 && won <= hedges, "{won} of {hedges}");
+    assert_eq!(nodes.lab.server.counters().gets, 0, "the other two have all of it");
+    others.iter().for_each(|mount| assert_eq!(mount.metric("fs_errors_total"), 0));
+}
+
+#[test]
 fn each_zone_has_a_copy_and_reads_its_own() {
     let nodes = Nodes::new(4);
     let files = Files::new([20_000; 150]);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use larder_e2e::certificates::{Identity, replace};
 use larder_e2e::nodes::{Node, Nodes};
 
-pub(super) const PARTITIONED: [&str; 2] = ["--placement", "partitioned"];
+pub(crate) const PARTITIONED: [&str; 2] = ["--placement", "partitioned"];
 
 /// `--peers` as a list of these nodes.
 pub(super) fn listed(numbers: RangeInclusive<usize>) -> String {
@@ -35,7 +35,7 @@ pub(super) fn plaintext() -> Vec<String> {
 }
 
 /// Starts nodes 1 to `count`, which know each other and use no TLS.
-pub(super) fn start_in_the_clear(nodes: &Nodes, count: usize) -> Vec<Node> {
+pub(crate) fn start_in_the_clear(nodes: &Nodes, count: usize) -> Vec<Node> {
     (1..=count).map(|n| nodes.start(n, &peering(n, &listed(1..=count), &plaintext()))).collect()
 }
 

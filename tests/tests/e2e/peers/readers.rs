@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 
 use larder_e2e::Mount;
 use larder_e2e::nodes::Node;
+pub(super) use larder_e2e::wait_until;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::dataset::Files;
-
-/// The limit of all waiting.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Readers of random files. They continue after failures, and record each failure and the longest read.
 pub(super) struct Readers {
@@ -84,14 +82,6 @@ impl Readers {
         wait_until("no reader is stuck", || self.threads.iter().all(|thread| thread.is_finished()));
         self.assert_well("at the end");
         self.threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
-    }
-}
-
-pub(super) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < TIMEOUT, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -9,6 +9,7 @@ use larder_cachenode_api::frame::WireRange;
 use tokio::sync::{Notify, oneshot};
 
 use crate::client::error::{Failure, RequestError};
+use crate::client::progress::ReadProgress;
 use crate::counters::Cause;
 
 /// A read that waits for its answer.
@@ -17,6 +18,8 @@ pub(super) struct PendingRead {
     pub(super) range: WireRange,
     /// The bytes of the range received so far, and their CRC32C.
     pub(super) received: Option<(Vec<u8>, u32)>,
+    /// Where it is noted that bytes arrive, if another read may overtake this one.
+    pub(super) progress: Option<Arc<ReadProgress>>,
     /// Closed when the reader no longer waits.
     pub(super) answer: oneshot::Sender<Result<Bytes, RequestError>>,
 }

@@ -45,6 +45,9 @@ impl Receiver {
         match Answer::decode(&head)? {
             Answer::Bytes { tag, len } => {
                 let mut read = self.pending.take(tag)?;
+                if let Some(progress) = &read.progress {
+                    progress.arrives();
+                }
                 let Some(outcome) = self.receive_piece(&mut read, len as usize).await.transpose() else {
                     self.pending.put_back(tag, read);
                     return Ok(());

@@ -66,7 +66,8 @@ fn append(out: &mut Vec<u8>, request: &Request, token: Option<&Token>) {
 /// Waits until a read is pending and nothing has arrived for `duration`. Returns the arrivals until then.
 async fn silence(pending: &PendingReads, duration: Duration) -> u64 {
     loop {
-        if pending.is_empty() {
+        // A read that was added and answered meanwhile leaves a notification behind.
+        while pending.is_empty() {
             pending.added().await;
         }
         let before = pending.arrivals();

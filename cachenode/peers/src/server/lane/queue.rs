@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_cachenode_api::frame::{ANSWER_BYTES, Answer, RefusalCode, SUM_BYTES};
@@ -112,10 +112,11 @@ pub(super) async fn send(answers: &mpsc::Sender<QueuedAnswer>, answer: QueuedAns
     let _ = answers.send(answer).await;
 }
 
-/// Writes answers until the queue is closed.
+/// Writes answers until the queue is closed. Error: `TimedOut`, if the peer takes nothing for as long as `patience`.
 pub(super) async fn write_answers(
     mut queue: mpsc::Receiver<QueuedAnswer>,
     mut writer: impl AsyncWrite + Unpin,
+    patience: Duration,
     counters: &PeerCounters,
 ) -> io::Result<()> {
     let mut ready = Vec::with_capacity(QUEUE);
@@ -133,8 +134,8 @@ pub(super) async fn write_answers(
         let mut slices: Vec<_> = (heads.iter().zip(&ready))
             .flat_map(|(head, answer)| [&head[..], answer.body(), answer.sum()].map(IoSlice::new))
             .collect();
-        write_all(&mut writer, &mut slices).await?;
-        writer.flush().await?;
+        write_all(&mut writer, &mut slices, patience).await?;
+        in_time(patience, writer.flush()).await?;
         for answer in ready.drain(..) {
             if let QueuedAnswer::Bytes { bytes, end, .. } = answer {
                 counters.served_reads.fetch_add(end.is_some().into(), Ordering::Relaxed);
@@ -145,15 +146,24 @@ pub(super) async fn write_answers(
     Ok(())
 }
 
-async fn write_all(writer: &mut (impl AsyncWrite + Unpin), mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+async fn write_all(
+    writer: &mut (impl AsyncWrite + Unpin),
+    mut slices: &mut [IoSlice<'_>],
+    patience: Duration,
+) -> io::Result<()> {
     // Skips empty slices, so that empty slices at the end do not count as left to write.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
-        let written = writer.write_vectored(slices).await?;
+        let written = in_time(patience, writer.write_vectored(slices)).await?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
         IoSlice::advance_slices(&mut slices, written);
     }
     Ok(())
+}
+
+async fn in_time<T>(patience: Duration, write: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the peer does not read its answers");
+    tokio::time::timeout(patience, write).await.map_err(late)?
 }

@@ -44,7 +44,7 @@ impl Ownership for List {
 fn full(policy: PolicyKind, list: &Arc<List>) -> Bed {
     let mut bed = Bed::new(policy, bytes_in(0..100));
     bed.drop_all();
-    bed.config.ownership = Some(Arc::clone(list) as Arc<dyn Ownership>);
+    bed.ownership = Some(Arc::clone(list) as Arc<dyn Ownership>);
     bed.open();
     bed.put_all(0..100);
     bed
@@ -185,11 +185,11 @@ fn a_search_in_steps_finds_each_disowned_block_once() {
     let list = List::of(1);
     let mut bed = Bed::new(PolicyKind::Nr, u64::from(BLOCKS));
     bed.drop_all();
+    bed.ownership = Some(Arc::clone(&list) as Arc<dyn Ownership>);
     bed.config = CacheConfig {
         snapshot: SnapshotId([4; 32]),
         blocks: 2 * BLOCKS,
         block_lens: Arc::new(|_: BlockIndex| 1),
-        ownership: Some(Arc::clone(&list) as Arc<dyn Ownership>),
         ..bed.config
     };
     bed.open();
@@ -220,4 +220,46 @@ fn a_block_larger_than_the_cache_takes_nobodys_room() {
     let left = bed.counters.disowned.get();
     assert!(bed.cache().admit(BlockIndex(102), BLOCK_BYTES as u32).is_none());
     assert_eq!(bed.counters.disowned.get(), left);
+}
+
+#[test]
+fn while_a_user_of_the_cache_owns_all_blocks_none_is_disowned() {
+    let list = List::of(1);
+    let bed = full(PolicyKind::Nr, &list);
+    list.change(2);
+    assert!(put_and_search(&bed, 100), "it takes a few of the disowned blocks, and many more are known");
+    let all = bed.cache().join(None);
+    let (before, usage) = (cached(&bed), bed.cache().usage());
+    assert_eq!(usage.room_bytes, usage.capacity_bytes.saturating_sub(usage.used_bytes));
+    // Large ones, for which the room that is left over does not suffice.
+    for block in [112, 128] {
+        assert!(!put_and_search(&bed, block), "{block}");
+    }
+    list.change(3);
+    assert!(!put_and_search(&bed, 144), "nor by another list");
+    assert_eq!((cached(&bed), bed.cache().wants_search()), (before, false));
+    drop(all);
+    assert!(put_and_search(&bed, 144), "its blocks make room when it is gone");
+}
+
+#[test]
+fn a_block_that_one_of_two_users_owns_stays() {
+    let (one, other) = (List::of(1), List::of(1));
+    let bed = full(PolicyKind::Nr, &one);
+    let user = bed.cache().join(Some(Arc::clone(&other) as _));
+    one.change(2);
+    other.change(3);
+    let put_all = || {
+        for block in (102..1000).step_by(6) {
+            put_and_search(&bed, block);
+        }
+    };
+    put_all();
+    let owned: Vec<u32> = (0..100).filter(|block| block % 2 == 0 || block % 3 == 0).collect();
+    assert_eq!(bed.hits(0..100), owned.len());
+    assert_eq!(bed.hits(owned.iter().copied()), owned.len());
+    drop(user);
+    put_all();
+    assert_eq!(bed.hits((0..100).filter(|block| block % 2 == 1)), 0, "what it alone owned makes room now");
+    assert_eq!(bed.hits((0..100).step_by(2)), 50);
 }

@@ -47,7 +47,7 @@ fn run(policy: PolicyKind, ops: &[Op]) {
     bed.drop_all();
     bed.segment_bytes = 96 << 10;
     let list = List::of(1);
-    bed.config.ownership = Some(Arc::clone(&list) as _);
+    bed.ownership = Some(Arc::clone(&list) as _);
     bed.open();
     // The blocks on the disk, and those of them that are spoilt and not yet found out.
     let (mut kept, mut spoilt) = (BTreeSet::new(), BTreeSet::new());

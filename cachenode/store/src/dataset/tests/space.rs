@@ -10,7 +10,7 @@ const EXTENT: u64 = 8192;
 
 fn open(folder: &Path, reservation_bytes: u64, evicts: bool) -> (Space, Allocator) {
     let abilities = Abilities { direct: false, free: true };
-    Space::open(Some(folder.to_owned()), abilities, 1 << 30, reservation_bytes, evicts).unwrap()
+    Space::open(Some(folder.to_owned()), None, abilities, 1 << 30, reservation_bytes, evicts).unwrap()
 }
 
 fn allocate(space: &Space, allocator: &mut Allocator, records: usize) -> Vec<Place> {
@@ -157,4 +157,51 @@ fn measure_writes_that_evict() {
             );
         }
     }
+}
+
+#[test]
+fn what_is_evicted_gives_its_room_on_the_disk_back() {
+    for policy in [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Random] {
+        let bed = Bed::new(policy, 2 << 20);
+        bed.put_all(0..600);
+        let cached: Vec<_> = (0..600).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
+        assert_eq!(bed.hits(0..600), cached.len());
+        assert_eq!(bed.cache().usage().used_bytes, bytes_in(cached.iter().copied()));
+        assert!(bed.cache().usage().used_bytes <= 2 << 20);
+        // The 600 blocks needed more than four times that.
+        assert!(bytes_in(0..600) > 8 << 20);
+        let overhead = cached.len() as u64 * (4096 + 320);
+        // A segment's room is taken ahead, the last victims are freed by a later write, and ext4 counts its own blocks.
+        let most = (2 << 20) + overhead + (1 << 20) + (512 << 10);
+        assert!(bed.disk_bytes() <= most, "{policy}: {} on disk", bed.disk_bytes());
+        assert_eq!(bed.counters.corrupt(), 0);
+        assert_eq!(bed.counters.evicted.get() + cached.len() as u64, 600);
+    }
+}
+
+#[test]
+fn room_taken_ahead_is_given_back_at_the_end_and_after_a_kill() {
+    let mut bed = Bed::new(PolicyKind::Nr, 32 << 20);
+    bed.drop_all();
+    bed.segment_bytes = 1 << 30;
+    bed.open();
+    bed.put_all([4, 5]);
+    assert_eq!(fs::metadata(&bed.segment_files()[0]).unwrap().len(), 2 << 20, "a 16th of the capacity");
+    bed.drop_all();
+    let used: usize = [4, 5].map(|block| crate::record::extent_bytes(len_of(BlockIndex(block)))).iter().sum();
+    assert_eq!(fs::metadata(&bed.segment_files()[0]).unwrap().len(), used as u64);
+    // As a killed process leaves it.
+    let file = fs::OpenOptions::new().write(true).open(&bed.segment_files()[0]).unwrap();
+    file.set_len(2 << 20).unwrap();
+    bed.open();
+    assert_eq!(fs::metadata(&bed.segment_files()[0]).unwrap().len(), used as u64);
+    assert_eq!(bed.hits([4, 5]), 2);
+}
+
+#[test]
+fn a_segment_without_a_block_is_deleted() {
+    let bed = Bed::new(PolicyKind::Fifo, 1 << 20);
+    bed.put_all(0..600);
+    let files = bed.segment_files();
+    assert!(files.len() <= 4 && !files[0].ends_with("00000001.seg"), "{files:?}");
 }

@@ -1,0 +1,311 @@
+//! The controller at size: how soon many Datasets are ready, what that writes to the API, what it costs at rest, how soon
+//! labels follow the bytes, and how long a restart takes.
+//!
+//! The cast: [`run`] has the steps; `cluster` makes and removes the objects of the bench; `running` is the controller's
+//! process; `observer` notes when Datasets become ready and labels come and go; `outcome` has the figures, their goals and
+//! the table. The pods of jobs and the larderds are stood in for (`larder-stand-in`), nodes are kwok's.
+//!
+//! Invariants: a cluster that somebody else uses Datasets in is refused before anything is made. What was made is removed in
+//! the end, after an error and after Ctrl-C too; what a killed run left, the next one removes first.
+
+mod cluster;
+mod observer;
+mod outcome;
+mod running;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use larder_stand_in::{Config as Play, StandIn, handover};
+
+use crate::side_by_side::Progress;
+use crate::systems::Stop;
+use crate::systems::process::Usage;
+use cluster::{NAMESPACE, Objects};
+use observer::Observer;
+pub use outcome::{ControllerConfig, ControllerOutcome, Latencies, Rest, Restart, WriteRow};
+pub use running::Places;
+use running::Running;
+
+/// Bytes of a dataset, and room of a node for three times as many as it will get.
+const BYTES: u64 = 100_000_000_000;
+const ROOM: u64 = 3;
+
+/// How long a job warms a node, and how often a larderd may report, as the real one.
+const WARMING: Duration = Duration::from_secs(2);
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// The longest that a step may take.
+const NODES: Duration = Duration::from_secs(300);
+const READY: Duration = Duration::from_secs(3600);
+const OTHERS: Duration = Duration::from_secs(600);
+
+/// Without a write for so long, the controller counts as at rest.
+const QUIET: Duration = Duration::from_secs(20);
+
+/// How long a restarted controller is watched for writes that it should not make.
+const AFTER_RESTART: Duration = Duration::from_secs(15);
+
+/// One of so many Datasets is deleted in the end.
+const DELETED_ONE_OF: u32 = 10;
+
+/// Measures everything. Must be called on the main thread. Errors stop the run.
+pub fn run(config: &ControllerConfig, places: &Places, progress: &dyn Progress) -> anyhow::Result<ControllerOutcome> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.context("start the runtime")?;
+    let stop = Stop::on_signals(runtime.handle())?;
+    runtime.block_on(async {
+        let client = connect(places).await?;
+        let objects = Objects::new(&client, config);
+        objects.refuse_a_cluster_in_use().await?;
+        progress.steps(5 + u64::from(config.restarts));
+        progress.doing("removing what an earlier run left");
+        objects.remove().await?;
+        let bench = Bench { client: &client, config, places, objects: &objects, progress, stop: &stop };
+        let measured = bench.measure().await;
+        progress.doing("removing everything");
+        let removed = objects.remove().await;
+        match (measured, removed) {
+            (Ok(outcome), Ok(())) => Ok(outcome),
+            (Err(error), Ok(())) | (Ok(_), Err(error)) => Err(error),
+            (Err(error), Err(left)) => {
+                Err(error
+                    .context(format!("not everything could be removed; run this again to remove the rest: {left:#}")))
+            }
+        }
+    })
+}
+
+async fn connect(places: &Places) -> anyhow::Result<Client> {
+    let Some(path) = &places.kubeconfig else {
+        return Client::try_default().await.context("connect to the cluster: set KUBECONFIG, or give --kubeconfig");
+    };
+    let named = || format!("--kubeconfig {}", path.display());
+    let kubeconfig = Kubeconfig::read_from(path).with_context(named)?;
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(named)?;
+    Client::try_from(config).with_context(named)
+}
+
+struct Bench<'a> {
+    client: &'a Client,
+    config: &'a ControllerConfig,
+    places: &'a Places,
+    objects: &'a Objects,
+    progress: &'a dyn Progress,
+    stop: &'a Stop,
+}
+
+impl Bench<'_> {
+    async fn measure(&self) -> anyhow::Result<ControllerOutcome> {
+        let load = outcome::load();
+        self.progress.doing("making the nodes");
+        self.objects.make_namespace().await?;
+        let observer = Observer::start(self.client);
+        self.objects.make_nodes().await?;
+        let nodes = u64::from(self.config.nodes);
+        let all_ready = || observer.times().ready_nodes.len() as u64 == nodes;
+        self.wait("the nodes are ready: does kwok run (tests/cluster/kwok.sh)", NODES, None, all_ready).await?;
+        handover::hand_over(self.client, NAMESPACE).await?;
+        let held = u64::from(self.config.datasets) * u64::from(self.config.count) * BYTES;
+        let play = Play {
+            namespace: NAMESPACE.to_owned(),
+            nodes: self.objects.nodes().collect(),
+            capacity_bytes: (held.div_ceil(nodes).max(BYTES)) * ROOM,
+            files: 1_000_000,
+            bytes: BYTES,
+            warming: WARMING,
+            report_every: REPORT_EVERY,
+        };
+        let stand_in = StandIn::start(self.client, play);
+        let logs = tempfile::tempdir().context("make a folder for logs")?;
+        let mut controller = Running::start(self.places, logs.path())?;
+        let reporting = || stand_in.seen().reporting() == nodes;
+        self.wait("every node reports its cache", NODES, Some(&mut controller), reporting).await?;
+        self.progress.measured(&format!("{nodes} nodes report"));
+
+        let mut outcome = ControllerOutcome { config: self.config.clone(), load, ..ControllerOutcome::default() };
+        self.ramp(&mut outcome, &observer, &stand_in, &mut controller).await?;
+        self.rest(&mut outcome, &mut controller).await?;
+        for _ in 0..self.config.restarts {
+            self.progress.doing("restarting the controller");
+            let restart = self.restart(&mut controller).await?;
+            self.progress.measured(&restart.to_string());
+            outcome.restarts.push(restart);
+        }
+        self.delete(&mut outcome, &observer, &mut controller).await?;
+        controller.stop();
+        outcome.load_after = outcome::load();
+        Ok(outcome)
+    }
+
+    /// From nothing to all ready.
+    async fn ramp(
+        &self,
+        outcome: &mut ControllerOutcome,
+        observer: &Observer,
+        stand_in: &StandIn,
+        controller: &mut Running,
+    ) -> anyhow::Result<()> {
+        self.progress.doing("making the datasets ready");
+        let datasets = u64::from(self.config.datasets);
+        let (figures, usage) = (controller.figures().await?, Usage::of(&[controller.id()]));
+        let stood_in = stand_in.seen().writes();
+        let started = Instant::now();
+        let created = self.objects.make_datasets().await?;
+        outcome.created_seconds = started.elapsed().as_secs_f64();
+        let all_ready = || observer.times().ready.len() as u64 == datasets;
+        self.wait("all datasets are ready", READY, Some(&mut *controller), all_ready).await?;
+        let times = observer.times().clone();
+        let last = times.ready.values().max().copied().unwrap_or(started);
+        outcome.ready_seconds = last.duration_since(started).as_secs_f64();
+        outcome.ready = Latencies::of(times.ready.iter().filter_map(|(name, at)| Some(*at - *created.get(name)?)));
+        self.progress.measured(&format!("{datasets} Datasets ready in {:.1} s", outcome.ready_seconds));
+
+        self.progress.doing("waiting until the controller rests");
+        self.quiet(controller).await?;
+        let after = Usage::of(&[controller.id()]);
+        outcome.cpu_seconds = after.cpu_seconds - usage.cpu_seconds;
+        outcome.peak_rss_bytes = after.peak_rss_bytes;
+        outcome.stand_in_writes = stand_in.seen().writes() - stood_in;
+        let before = figures.writes();
+        let figures = controller.figures().await?;
+        let grown = figures.writes().into_iter().map(|((resource, verb), count)| {
+            let before = before.get(&(resource.clone(), verb.clone())).copied().unwrap_or_default();
+            WriteRow { resource, verb, count: count - before }
+        });
+        outcome.writes = grown.filter(|row| row.count > 0).collect();
+        outcome.decisions = figures.get("decisions_total");
+        outcome.write_errors = figures.get("write_errors_total");
+        let labelled = observer.times().labelled.clone();
+        let filled = stand_in.seen().filled().into_iter();
+        outcome.fill_to_label = Latencies::of(filled.filter_map(|filled| {
+            let at = labelled.get(&(filled.node, filled.dataset))?;
+            Some(at.saturating_duration_since(filled.at))
+        }));
+        let all = datasets * u64::from(self.config.count);
+        if outcome.fill_to_label.count as u64 != all {
+            bail!("{} labels came for {all} fills of nodes", outcome.fill_to_label.count);
+        }
+        self.progress.measured(&format!("fill to label: {}", outcome.fill_to_label));
+        Ok(())
+    }
+
+    /// What the controller costs while nothing happens.
+    async fn rest(&self, outcome: &mut ControllerOutcome, controller: &mut Running) -> anyhow::Result<()> {
+        self.progress.doing("watching the controller rest");
+        let (writes, usage) = (controller.figures().await?.all_writes(), Usage::of(&[controller.id()]));
+        let started = Instant::now();
+        self.pass(Duration::from_secs(self.config.rest_seconds), controller).await?;
+        let (seconds, after) = (started.elapsed().as_secs_f64(), Usage::of(&[controller.id()]));
+        let writes = controller.figures().await?.all_writes() - writes;
+        let cpu = (after.cpu_seconds - usage.cpu_seconds) / seconds;
+        outcome.rest = Rest { seconds, writes, cpu, rss_bytes: after.rss_bytes };
+        self.progress.measured(&format!("at rest: {writes} writes, {:.2} % of a core", cpu * 100.0));
+        Ok(())
+    }
+
+    async fn restart(&self, controller: &mut Running) -> anyhow::Result<Restart> {
+        let datasets = u64::from(self.config.datasets);
+        let started = controller.restart(self.places)?;
+        let mut first = None;
+        let all = loop {
+            self.stop.check()?;
+            controller.check()?;
+            let decisions = controller.try_figures().await.map_or(0, |figures| figures.get("decisions_total"));
+            if decisions > 0 {
+                first.get_or_insert(started.elapsed());
+            }
+            if decisions >= datasets {
+                break started.elapsed();
+            }
+            if started.elapsed() > OTHERS {
+                bail!("a restarted controller has decided {decisions} times in {} s", OTHERS.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        self.pass(AFTER_RESTART, controller).await?;
+        let first = first.unwrap_or(all);
+        Ok(Restart {
+            first_seconds: first.as_secs_f64(),
+            all_seconds: all.as_secs_f64(),
+            writes: controller.figures().await?.all_writes(),
+            peak_rss_bytes: Usage::of(&[controller.id()]).peak_rss_bytes,
+        })
+    }
+
+    async fn delete(
+        &self,
+        outcome: &mut ControllerOutcome,
+        observer: &Observer,
+        controller: &mut Running,
+    ) -> anyhow::Result<()> {
+        self.progress.doing("deleting datasets");
+        let count = self.config.datasets.div_ceil(DELETED_ONE_OF);
+        let labels: Vec<(String, String)> = observer.times().labelled.keys().cloned().collect();
+        let deleted: BTreeMap<String, Instant> = self.objects.delete_datasets(count).await?;
+        let labels: Vec<_> = labels.into_iter().filter(|(_, dataset)| deleted.contains_key(dataset)).collect();
+        let all_gone = || {
+            let times = observer.times();
+            labels.iter().all(|label| times.unlabelled.contains_key(label))
+                && deleted.keys().all(|name| times.gone.contains_key(name))
+        };
+        self.wait("the deleted datasets and their labels are gone", OTHERS, Some(controller), all_gone).await?;
+        let times = observer.times().clone();
+        outcome.delete_to_unlabelled =
+            Latencies::of(labels.iter().filter_map(|label| {
+                Some(times.unlabelled.get(label)?.saturating_duration_since(*deleted.get(&label.1)?))
+            }));
+        outcome.delete_to_gone = Latencies::of(
+            deleted.iter().filter_map(|(name, at)| Some(times.gone.get(name)?.saturating_duration_since(*at))),
+        );
+        self.progress.measured(&format!("delete to label gone: {}", outcome.delete_to_unlabelled));
+        Ok(())
+    }
+
+    /// Waits until the controller has made no write for a while.
+    async fn quiet(&self, controller: &mut Running) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let (mut writes, mut since) = (controller.figures().await?.all_writes(), Instant::now());
+        while since.elapsed() < QUIET {
+            self.pass(Duration::from_secs(1), controller).await?;
+            let now = controller.figures().await?.all_writes();
+            if now != writes {
+                (writes, since) = (now, Instant::now());
+            }
+            if started.elapsed() > OTHERS {
+                bail!("the controller still writes after {} s", OTHERS.as_secs());
+            }
+        }
+        Ok(())
+    }
+
+    async fn pass(&self, time: Duration, controller: &mut Running) -> anyhow::Result<()> {
+        let started = Instant::now();
+        self.wait("time passes", Duration::MAX, Some(controller), || started.elapsed() >= time).await
+    }
+
+    async fn wait(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut controller: Option<&mut Running>,
+        done: impl Fn() -> bool,
+    ) -> anyhow::Result<()> {
+        let started = Instant::now();
+        while !done() {
+            self.stop.check()?;
+            if let Some(controller) = &mut controller {
+                controller.check()?;
+            }
+            if started.elapsed() > limit {
+                bail!("waited {} s in vain until {what}", limit.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+}

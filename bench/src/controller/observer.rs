@@ -1,0 +1,104 @@
+//! Notes when Datasets become ready and go, and when labels of nodes come and go.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use larder_controller_api::names::DatasetKey;
+use larder_controller_api::{ConditionKind, Dataset};
+use tokio::task::JoinSet;
+
+use super::cluster::{BENCH_LABEL, NAMESPACE};
+
+/// The value of the label of a node that has all.
+const ALL: &str = "100";
+
+/// When something was seen first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Times {
+    pub(super) ready_nodes: BTreeSet<String>,
+    pub(super) ready: BTreeMap<String, Instant>,
+    pub(super) gone: BTreeMap<String, Instant>,
+    /// By node and dataset.
+    pub(super) labelled: HashMap<(String, String), Instant>,
+    pub(super) unlabelled: HashMap<(String, String), Instant>,
+}
+
+pub(super) struct Observer {
+    times: Arc<Mutex<Times>>,
+    /// Its watches end with it.
+    _tasks: JoinSet<()>,
+}
+
+impl Observer {
+    pub(super) fn start(client: &Client) -> Self {
+        let times = Arc::new(Mutex::new(Times::default()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(nodes(Api::all(client.clone()), Arc::clone(&times)));
+        tasks.spawn(datasets(Api::namespaced(client.clone(), NAMESPACE), Arc::clone(&times)));
+        Self { times, _tasks: tasks }
+    }
+
+    /// What was seen so far. Held briefly: the watches wait.
+    pub(super) fn times(&self) -> MutexGuard<'_, Times> {
+        lock(&self.times)
+    }
+}
+
+fn lock(times: &Mutex<Times>) -> MutexGuard<'_, Times> {
+    times.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn nodes(api: Api<Node>, times: Arc<Mutex<Times>>) {
+    let config = watcher::Config::default().labels(BENCH_LABEL).page_size(100);
+    let mut nodes = watcher::watcher(api, config).default_backoff().applied_objects().boxed();
+    let mut before: HashMap<String, BTreeMap<String, String>> = HashMap::new();
+    while let Some(node) = nodes.next().await {
+        let Ok(node) = node else { continue };
+        let now = Instant::now();
+        let name = node.metadata.name.unwrap_or_default();
+        let labels: BTreeMap<String, String> = node.metadata.labels.unwrap_or_default().into_iter().collect();
+        let labels: BTreeMap<String, String> = labels
+            .into_iter()
+            .filter_map(|(key, value)| Some((DatasetKey::of_node_label(&key)?.name, value)))
+            .collect();
+        let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+        let mut times = lock(&times);
+        if conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True") {
+            times.ready_nodes.insert(name.clone());
+        }
+        for dataset in labels.iter().filter(|(_, value)| *value == ALL).map(|(dataset, _)| dataset) {
+            times.labelled.entry((name.clone(), dataset.clone())).or_insert(now);
+        }
+        let before = before.entry(name.clone()).or_default();
+        for dataset in before.keys().filter(|dataset| !labels.contains_key(*dataset)) {
+            times.unlabelled.insert((name.clone(), dataset.clone()), now);
+        }
+        *before = labels;
+    }
+}
+
+async fn datasets(api: Api<Dataset>, times: Arc<Mutex<Times>>) {
+    let config = watcher::Config::default().page_size(100);
+    let mut events = watcher::watcher(api, config).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        let now = Instant::now();
+        match event {
+            Ok(Event::Apply(dataset) | Event::InitApply(dataset)) => {
+                let conditions = dataset.status.map(|status| status.conditions).unwrap_or_default();
+                if ConditionKind::Ready.find(&conditions).is_some_and(|ready| ready.status == "True") {
+                    lock(&times).ready.entry(dataset.metadata.name.unwrap_or_default()).or_insert(now);
+                }
+            }
+            Ok(Event::Delete(dataset)) => {
+                lock(&times).gone.insert(dataset.metadata.name.unwrap_or_default(), now);
+            }
+            Ok(Event::Init | Event::InitDone) | Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The settings of a run, everything that it measured, its goals, and the table.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::figures::{Spread, columns, percentile};
+
+/// The settings of a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ControllerConfig {
+    /// Fake nodes.
+    pub nodes: u32,
+    /// Datasets.
+    pub datasets: u32,
+    /// Nodes that hold each of them.
+    pub count: u32,
+    /// How often the controller is restarted.
+    pub restarts: u32,
+    /// How long it is watched at rest.
+    pub rest_seconds: u64,
+}
+
+/// Times of many events.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Latencies {
+    /// How many.
+    pub count: usize,
+    /// The median, in seconds.
+    pub p50: f64,
+    /// What 99 of 100 do not exceed.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Latencies {
+    pub(super) fn of(times: impl Iterator<Item = Duration>) -> Self {
+        let mut times: Vec<Duration> = times.collect();
+        times.sort();
+        let at = |share| percentile(&times, share).unwrap_or_default().as_secs_f64();
+        Self { count: times.len(), p50: at(0.5), p99: at(0.99), max: at(1.0) }
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p50 {:.1} s, p99 {:.1} s, longest {:.1} s of {}", self.p50, self.p99, self.max, self.count)
+    }
+}
+
+/// Writes of the controller to one resource by one verb.
+#[derive(Clone, Debug, Serialize)]
+pub struct WriteRow {
+    /// As the API calls it, `/status` included.
+    pub resource: String,
+    /// create, patch or delete.
+    pub verb: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// The controller while nothing happens.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Rest {
+    /// How long it was watched.
+    pub seconds: f64,
+    /// Writes, without those of the Lease.
+    pub writes: u64,
+    /// Share of a core.
+    pub cpu: f64,
+    /// Resident bytes.
+    pub rss_bytes: u64,
+}
+
+/// One restart.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Restart {
+    /// Seconds from the start of the process to its first decision about a Dataset.
+    pub first_seconds: f64,
+    /// And until it had decided as often as there are Datasets.
+    pub all_seconds: f64,
+    /// Writes, of which none was needed.
+    pub writes: u64,
+    /// Peak of the resident memory.
+    pub peak_rss_bytes: u64,
+}
+
+impl fmt::Display for Restart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first_seconds, all_seconds, writes, .. } = self;
+        write!(f, "restart: first decision after {first_seconds:.2} s, all after {all_seconds:.2} s, {writes} writes")
+    }
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ControllerOutcome {
+    /// The settings.
+    pub config: ControllerConfig,
+    /// The machine's load before, of one, five and fifteen minutes.
+    pub load: [f64; 3],
+    /// And after.
+    pub load_after: [f64; 3],
+    /// Seconds in which the Datasets were created.
+    pub created_seconds: f64,
+    /// From the first creation until all were ready.
+    pub ready_seconds: f64,
+    /// From the creation of each until it was.
+    pub ready: Latencies,
+    /// The controller's CPU until it rested.
+    pub cpu_seconds: f64,
+    /// Its decisions until then.
+    pub decisions: u64,
+    /// Its writes that failed.
+    pub write_errors: u64,
+    /// The peak of its resident memory until then.
+    pub peak_rss_bytes: u64,
+    /// Its writes until then.
+    pub writes: Vec<WriteRow>,
+    /// What was stood in for has written so often.
+    pub stand_in_writes: u64,
+    /// From all bytes on a node to the label that says so.
+    pub fill_to_label: Latencies,
+    /// From the deletion of a Dataset to the end of its label on each node.
+    pub delete_to_unlabelled: Latencies,
+    /// And to that of the Dataset.
+    pub delete_to_gone: Latencies,
+    /// At rest.
+    pub rest: Rest,
+    /// The restarts.
+    pub restarts: Vec<Restart>,
+}
+
+/// A figure, what it is to be, and whether it is.
+struct Goal {
+    figure: &'static str,
+    measured: String,
+    goal: String,
+    is_met: bool,
+}
+
+impl ControllerOutcome {
+    fn all_writes(&self) -> u64 {
+        self.writes.iter().map(|row| row.count).sum()
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let ControllerConfig { datasets, count, .. } = self.config;
+        let of = |figure, measured: String, goal: String, is_met| Goal { figure, measured, goal, is_met };
+        let most = |value: f64, most: f64| (format!("<= {most}"), value <= most);
+        let mut goals = Vec::new();
+        let mut add = |figure, measured: String, (goal, is_met)| goals.push(of(figure, measured, goal, is_met));
+        add("all Ready, s", format!("{:.1}", self.ready_seconds), most(self.ready_seconds, 300.0));
+        let a_dataset = self.all_writes() as f64 / f64::from(datasets.max(1));
+        add("writes a dataset", format!("{a_dataset:.1}"), most(a_dataset, 10.0 + 3.0 * f64::from(count)));
+        add("writes at rest", self.rest.writes.to_string(), most(self.rest.writes as f64, 0.0));
+        let peak = self.restarts.iter().map(|restart| restart.peak_rss_bytes).max().unwrap_or_default();
+        let peak = peak.max(self.peak_rss_bytes) as f64 / f64::from(1 << 20);
+        add("memory at its peak, MiB", format!("{peak:.0}"), most(peak, 150.0));
+        let cpu = self.rest.cpu * 100.0;
+        add("CPU at rest, % of a core", format!("{cpu:.2}"), most(cpu, 2.0));
+        for (figure, times) in [
+            ("fill to label, s, p99", &self.fill_to_label),
+            ("delete to label gone, s, p99", &self.delete_to_unlabelled),
+        ] {
+            let Latencies { p50, p99, max, .. } = times;
+            add(figure, format!("{p99:.1} (p50 {p50:.1}, longest {max:.1})"), most(*p99, 15.0));
+        }
+        if let Some(first) = Spread::of(self.restarts.iter().map(|restart| restart.first_seconds)) {
+            let Spread { median, min, max } = first;
+            add("restart to first reconcile, s", format!("{median:.2} ({min:.2}..{max:.2})"), most(max, 5.0));
+        }
+        goals
+    }
+
+    /// The figures beside their goals, and the writes.
+    pub fn table(&self) -> String {
+        let ControllerConfig { nodes, datasets, count, rest_seconds, .. } = self.config;
+        let mut text = format!(
+            "{datasets} Datasets on {count} of {nodes} fake nodes each; imports, warming pods and larderds stood in for\n\n"
+        );
+        let head = ["figure", "measured", "goal", ""].map(str::to_owned).to_vec();
+        let rows = self.goals().into_iter().map(|Goal { figure, measured, goal, is_met }| {
+            vec![figure.to_owned(), measured, goal, if is_met { "met" } else { "MISSED" }.to_owned()]
+        });
+        text += &columns(&[vec![head], rows.collect()].concat());
+
+        text += "\nWrites to the API until all rested, those of the Lease left out\n";
+        let holders = f64::from(datasets) * f64::from(count);
+        let mut table =
+            vec![["resource", "verb", "all", "a dataset", "a node that holds it"].map(str::to_owned).to_vec()];
+        let mut add = |resource: &str, verb: &str, all: u64| {
+            let each = |of: f64| format!("{:.2}", all as f64 / of.max(1.0));
+            let row = [resource.to_owned(), verb.to_owned(), all.to_string(), each(datasets.into()), each(holders)];
+            table.push(row.to_vec());
+        };
+        for row in &self.writes {
+            add(&row.resource, &row.verb, row.count);
+        }
+        add("all", "", self.all_writes());
+        text += &columns(&table);
+
+        let seconds = |restart: fn(&Restart) -> f64| Spread::of(self.restarts.iter().map(restart));
+        let all = seconds(|restart| restart.all_seconds).map_or_else(String::new, |all| {
+            format!("; all looked at after {:.2} ({:.2}..{:.2}) s", all.median, all.min, all.max)
+        });
+        let writes: u64 = self.restarts.iter().map(|restart| restart.writes).sum();
+        text += &format!(
+            "\nCreated in {:.1} s; each Ready after {}. Until rest: {:.1} s of CPU, {} decisions, {} failed writes; {} writes \
+             by what was stood in for.\nAt rest for {rest_seconds} s: {:.0} MiB resident. {} restarts: {writes} writes{all}. \
+             Deleted to gone: {}.\nLoad of the machine: {:.1} before, {:.1} after.\n",
+            self.created_seconds,
+            self.ready,
+            self.cpu_seconds,
+            self.decisions,
+            self.write_errors,
+            self.stand_in_writes,
+            self.rest.rss_bytes as f64 / f64::from(1 << 20),
+            self.restarts.len(),
+            self.delete_to_gone,
+            self.load[0],
+            self.load_after[0],
+        );
+        text
+    }
+}
+
+/// The machine's load.
+pub(super) fn load() -> [f64; 3] {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or_default());
+    std::array::from_fn(|_| numbers.next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome() -> ControllerOutcome {
+        let seconds = |count: u64| Latencies::of((1..=count).map(Duration::from_secs));
+        let row = |resource: &str, verb: &str, count| WriteRow { resource: resource.into(), verb: verb.into(), count };
+        let restart = |first_seconds| Restart { first_seconds, all_seconds: 2.0, writes: 0, peak_rss_bytes: 90 << 20 };
+        ControllerOutcome {
+            config: ControllerConfig { nodes: 20, datasets: 10, count: 2, restarts: 2, rest_seconds: 60 },
+            ready_seconds: 301.0,
+            writes: vec![row("jobs", "create", 30), row("datasets/status", "patch", 50)],
+            fill_to_label: seconds(10),
+            delete_to_unlabelled: seconds(100),
+            rest: Rest { seconds: 60.0, writes: 0, cpu: 0.0125, rss_bytes: 50 << 20 },
+            peak_rss_bytes: 80 << 20,
+            restarts: vec![restart(0.5), restart(1.5)],
+            ..ControllerOutcome::default()
+        }
+    }
+
+    #[test]
+    fn each_figure_stands_beside_its_goal() {
+        let table = outcome().table();
+        let line = |start: &str| {
+            let line = table.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {table}"));
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("all Ready"), "all Ready, s 301.0 <= 300 MISSED");
+        assert_eq!(line("writes a dataset"), "writes a dataset 8.0 <= 16 met");
+        assert_eq!(line("writes at rest"), "writes at rest 0 <= 0 met");
+        assert_eq!(line("memory"), "memory at its peak, MiB 90 <= 150 met");
+        assert_eq!(line("CPU at rest"), "CPU at rest, % of a core 1.25 <= 2 met");
+        assert_eq!(line("fill to label"), "fill to label, s, p99 10.0 (p50 6.0, longest 10.0) <= 15 met");
+        assert_eq!(
+            line("delete to label"),
+            "delete to label gone, s, p99 100.0 (p50 51.0, longest 100.0) <= 15 MISSED"
+        );
+        assert_eq!(line("restart to first"), "restart to first reconcile, s 1.00 (0.50..1.50) <= 5 met");
+        assert_eq!(line("jobs"), "jobs create 30 3.00 1.50");
+        assert_eq!(line("all  "), "all 80 8.00 4.00");
+    }
+
+    #[test]
+    fn the_load_is_told() {
+        assert!(load().iter().all(|load| *load >= 0.0));
+    }
+}

@@ -1,0 +1,28 @@
+//! Blocks of another snapshot of the dataset's origin, which the store takes over.
+
+use std::sync::Arc;
+
+use larder_store::Earlier;
+
+use super::Dataset;
+use crate::earlier::EarlierSnapshot;
+use crate::manifest_file::MappedManifest;
+
+impl Dataset {
+    /// Takes over what the store has of earlier snapshots of the same origin, and calls `done` when that has ended. `done` must not
+    /// block.
+    pub(crate) fn adopt(&self, earlier: Vec<Arc<MappedManifest>>, done: impl FnOnce() + Send + 'static) {
+        let snapshot = |old| Arc::new(EarlierSnapshot { old, new: Arc::clone(&self.manifest) }) as Arc<dyn Earlier>;
+        self.cache.adopt(earlier.into_iter().map(snapshot).collect(), done);
+    }
+
+    /// True while blocks of another snapshot are taken over.
+    pub(crate) fn is_adopting(&self) -> bool {
+        self.cache.is_adopting()
+    }
+
+    /// Frees the room of taken over blocks that no dataset uses any more. Blocks on the disk.
+    pub(crate) fn free_unused(&self) {
+        self.cache.free_unused();
+    }
+}

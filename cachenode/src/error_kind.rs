@@ -1,0 +1,24 @@
+//! What a caller can do about an error of a node.
+
+use serde::{Deserialize, Serialize};
+
+/// What a caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ErrorKind {
+    /// The request is wrong: correct it.
+    Invalid,
+    /// The request names something that does not exist.
+    NotFound,
+    /// The credentials do not allow it.
+    Denied,
+    /// The request conflicts with the present state: change one of the two.
+    Precondition,
+    /// The cache is promised to other datasets.
+    NoRoom,
+    /// Stored data is damaged.
+    DataLoss,
+    /// It may succeed later.
+    Unavailable,
+    /// The log tells more.
+    Internal,
+}

@@ -1,0 +1,218 @@
+//! GETs, counted, for files of which the store keeps none.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use larder_dataset::manifest::PlainFile;
+use larder_dataset::{ManifestBuilder, NameRules, PolicyKind, VersionTag};
+use larder_origin::{Depth, ObjectInfo, OriginError, OriginUrl, Page, Version};
+use larder_store::{CacheConfig, Reservation, Store, StoreConfig};
+
+use super::*;
+use crate::manifest_file::open_manifest;
+
+mod checksums;
+mod owners;
+
+/// An origin whose objects have any bytes that are asked for, and which notes the ranges.
+#[derive(Debug)]
+pub(crate) struct Noted {
+    url: OriginUrl,
+    pub(crate) ranges: Mutex<Vec<Range<u64>>>,
+    /// So many of the next reads get a wrong byte.
+    wrong: AtomicU32,
+}
+
+impl Noted {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { url: "s3://bucket/data".parse().unwrap(), ranges: Mutex::default(), wrong: AtomicU32::new(0) })
+    }
+
+    /// The ranges that were asked for since the last call.
+    pub(crate) fn take(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.ranges.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Origin for Noted {
+    fn url(&self) -> &OriginUrl {
+        &self.url
+    }
+
+    async fn list(&self, _: &[u8], _: Option<&[u8]>, _: Depth) -> Result<Page, OriginError> {
+        Err(only_read("list"))
+    }
+
+    async fn read(&self, _: &[u8], range: Range<u64>, _: Option<&Version>) -> Result<Bytes, OriginError> {
+        self.ranges.lock().unwrap().push(range.clone());
+        tokio::task::yield_now().await;
+        let is_wrong = self.wrong.fetch_update(SeqCst, SeqCst, |wrong| wrong.checked_sub(1)).is_ok();
+        Ok(range.map(|at| at as u8 ^ u8::from(is_wrong)).collect())
+    }
+
+    async fn head(&self, _: &[u8]) -> Result<ObjectInfo, OriginError> {
+        Err(only_read("head"))
+    }
+
+    async fn read_all(&self, _: &[u8], _: u64) -> Result<(Bytes, Version), OriginError> {
+        Err(only_read("read_all"))
+    }
+
+    async fn put(&self, _: &[u8], _: Bytes) -> Result<Version, OriginError> {
+        Err(only_read("put"))
+    }
+
+    async fn put_stream(&self, _: &[u8], _: BoxStream<'_, Result<Bytes, OriginError>>) -> Result<Version, OriginError> {
+        Err(only_read("put_stream"))
+    }
+}
+
+/// The error of a call that no fetch makes.
+fn only_read(call: &str) -> OriginError {
+    OriginError::Invalid { what: format!("this origin is only read: it has no answer to {call}") }
+}
+
+/// A snapshot of files of these sizes, in a file of `folder`.
+pub(crate) fn manifest(folder: &std::path::Path, sizes: &[u64]) -> Arc<MappedManifest> {
+    let mut builder = ManifestBuilder::new();
+    for (n, &size) in sizes.iter().enumerate() {
+        let version = VersionTag::ETag("\"0123456789abcdef0123456789abcdef\"".into());
+        let path = format!("{n:06}");
+        builder
+            .push(&PlainFile { path: path.as_bytes(), size, mtime_ns: 0, version }, NameRules::OBJECT_STORE)
+            .unwrap();
+    }
+    let path = folder.join("manifest");
+    std::fs::write(&path, builder.finish("data", "s3://bucket/data", 0).unwrap().to_bytes()).unwrap();
+    Arc::new(open_manifest(&path).unwrap())
+}
+
+struct World {
+    origin: Arc<Noted>,
+    fetcher: Arc<Fetcher>,
+    manifest: Arc<MappedManifest>,
+    _store: Store,
+    _folder: tempfile::TempDir,
+}
+
+fn world(sizes: &[u64], window_bytes: u64) -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = manifest(folder.path(), sizes);
+    world_of(folder, manifest, None, FetchConfig { window_bytes, ..FetchConfig::DEFAULT })
+}
+
+fn world_of(
+    folder: tempfile::TempDir,
+    manifest: Arc<MappedManifest>,
+    sharing: Option<Arc<Sharing>>,
+    config: FetchConfig,
+) -> World {
+    let store = Store::open(StoreConfig::new(folder.path().join("store")), Arc::default()).unwrap();
+    let cache = store
+        .dataset(CacheConfig {
+            snapshot: manifest.snapshot(),
+            name: "data".into(),
+            blocks: manifest.totals().blocks,
+            reservation_bytes: 0,
+            promised: Reservation::exactly(0),
+            policy: PolicyKind::Nr,
+            seed: 1,
+            block_lens: Arc::new(|_: BlockIndex| 0),
+        })
+        .unwrap();
+    let origin = Noted::new();
+    let (by_manifest, counters) = (Arc::clone(&manifest), Arc::default());
+    let own: Arc<dyn Origin> = Arc::<Noted>::clone(&origin);
+    let fetcher = Arc::new(Fetcher::new(by_manifest, cache, own, sharing, counters, Handle::current(), config));
+    World { origin, fetcher, manifest, _store: store, _folder: folder }
+}
+
+impl World {
+    fn part(&self, file: u32, offset: u64, len: u64) -> BlockPart {
+        let row = self.manifest.file(FileIndex(file)).unwrap();
+        let mut parts = row.parts(offset, len);
+        let part = parts.next().unwrap();
+        assert!(parts.next().is_none(), "one block");
+        part
+    }
+
+    async fn read(&self, file: u32, offset: u64, len: u64) {
+        let part = self.part(file, offset, len);
+        let bytes = self.fetcher.fetch(FileIndex(file), part).await.unwrap().bytes;
+        self.fetcher.mark_read(&part);
+        assert!(bytes.iter().zip(offset..).all(|(&byte, at)| byte == at as u8) && bytes.len() as u64 == len);
+    }
+}
+
+/// One piece is read; the other found neither window nor fetch, and comes when the fetch has ended.
+#[tokio::test]
+async fn a_piece_that_comes_when_the_fetch_of_its_block_has_ended_starts_no_get() {
+    let world = world(&[1_000], 64 << 20);
+    let late = world.part(0, 500, 500);
+    assert!(world.fetcher.in_window(&late).is_none(), "the look that comes too early");
+    world.read(0, 0, 500).await;
+    world.fetcher.wait_idle().await;
+    let (in_flight, _) = world.fetcher.join_or_start(FileIndex(0), late, Purpose::Read);
+    assert!(matches!(in_flight.outcome().await, Outcome::Fetched(_, Tier::Window)));
+    assert_eq!(world.origin.take().len(), 1);
+    world.fetcher.mark_read(&late);
+    assert!(!world.fetcher.context.window.contains(BlockIndex(0)), "nothing of it stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn pieces_that_are_read_at_the_same_time_make_one_get_however_they_meet() {
+    const FILES: u32 = 2_000;
+    let world = Arc::new(world(&[4_000; FILES as usize], 64 << 20));
+    for file in 0..FILES {
+        let pieces: Vec<_> = (0..4)
+            .map(|piece| {
+                let world = Arc::clone(&world);
+                tokio::spawn(async move { world.read(file, piece * 1_000, 1_000).await })
+            })
+            .collect();
+        for piece in pieces {
+            piece.await.unwrap();
+        }
+    }
+    assert_eq!(world.origin.take().len() as u32, FILES);
+}
+
+#[tokio::test]
+async fn a_page_that_the_kernel_has_lost_is_not_fetched_again() {
+    let world = world(&[165_000], 64 << 20);
+    world.read(0, 0, 165_000).await;
+    world.read(0, 45_056, 4_096).await;
+    assert_eq!(world.origin.take().len(), 1);
+}
+
+/// Many readers are in the middle of a block each, more than the window holds.
+#[tokio::test]
+async fn more_readers_than_the_window_holds_blocks_fetch_each_byte_once_and_hold_no_more() {
+    const MIB: u64 = 1 << 20;
+    let world = world(&[9 * MIB; 64], 16 * MIB);
+    for piece in 0..9 {
+        for file in 0..64 {
+            world.read(file, piece * MIB, MIB).await;
+            assert!(world.fetcher.window_bytes() <= 16 * MIB);
+        }
+    }
+    world.fetcher.wait_idle().await;
+    let bytes: u64 = world.origin.take().iter().map(|range| range.end - range.start).sum();
+    assert_eq!(bytes, 64 * 9 * MIB);
+}
+
+#[tokio::test]
+async fn a_stream_in_a_large_file_ends_with_the_file() {
+    let world = world(&[5 << 20; 40], 64 << 20);
+    for file in [30, 3, 17, 9, 22] {
+        world.read(file, 0, 4 << 20).await;
+        world.read(file, 4 << 20, 1 << 20).await;
+    }
+    world.fetcher.wait_idle().await;
+    assert_eq!(world.origin.take().len(), 10, "two blocks of each, and nothing of the next files");
+}

@@ -1,0 +1,70 @@
+//! Fetches blocks to fill the store, and tells what became of each.
+
+use std::sync::Arc;
+
+use larder_dataset::{BlockPart, FileIndex};
+
+use super::Fetcher;
+use super::outcome::{Outcome, Warmed};
+use super::purpose::Purpose;
+use crate::sharing::Asker;
+
+/// A fetch that was joined may have been a reader's, whose block the store did not admit. The next one is for the store.
+const FETCHES_MOST: u32 = 2;
+
+impl Fetcher {
+    /// True if the store has room for the whole dataset.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.context.cache.usage().capacity_bytes >= self.context.manifest.totals().bytes
+    }
+
+    /// True while the store admits nothing, because its disk failed.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.context.cache.usage().degraded.is_some()
+    }
+
+    /// Lets the next block try a disk that failed, although the pause after its failure has not ended.
+    pub(crate) fn try_disk_again(&self) {
+        self.context.cache.try_disk_again();
+    }
+
+    /// Fetches a block into the store, unless the store does not admit it. `alone`: without neighbours in its pack. Returns when
+    /// the block was written.
+    pub(crate) async fn warm(self: &Arc<Self>, file: FileIndex, whole: BlockPart, alone: bool) -> Warmed {
+        let purpose = if alone { Purpose::WarmAlone } else { Purpose::Warm };
+        // Before there is a fetch that a reader could join.
+        self.keeper.store_is_counted().await;
+        self.keeper.blocks_are_adopted().await;
+        let mut fetches = 0;
+        loop {
+            let state = self.warmed(file, &whole);
+            if matches!(state, Warmed::Kept | Warmed::NotOurs) || fetches == FETCHES_MOST {
+                return state;
+            }
+            let (in_flight, _) = self.join_or_start(file, whole, purpose);
+            let written = in_flight.written();
+            match in_flight.outcome().await {
+                Outcome::Fetched(..) => {
+                    written.await;
+                    fetches += 1;
+                }
+                Outcome::NotAdmitted => return self.warmed(file, &whole),
+                Outcome::Failed(_) => return Warmed::Failed,
+                // The fetch that was joined was for a reader.
+                Outcome::InPieces | Outcome::Skipped => {}
+            }
+        }
+    }
+
+    /// What is to be said of a block for which nothing more is done.
+    pub(crate) fn warmed(&self, file: FileIndex, whole: &BlockPart) -> Warmed {
+        let cache = &self.context.cache;
+        if cache.contains(whole.block) {
+            return Warmed::Kept;
+        }
+        if !self.peers.route(file, whole.block, Asker::Here).keep {
+            return Warmed::NotOurs;
+        }
+        cache.usage().degraded.map_or(Warmed::NoRoom, Warmed::Unkept)
+    }
+}

@@ -1,0 +1,59 @@
+//! A new snapshot of an origin takes over the blocks that the cache has of an earlier one.
+//!
+//! Invariant: two snapshots are of one origin only if their URLs and the servers and accounts that they are read from are the
+//! same. The name under which a manifest was kept for its mount is a hash of these, so a manifest under that name is the proof.
+
+use std::sync::Arc;
+
+use tracing::warn;
+
+use super::Node;
+use super::find::Found;
+use crate::dataset::Dataset;
+use crate::manifest_file::MappedManifest;
+use crate::request::DatasetRequest;
+
+/// Snapshots whose blocks a dataset takes over: the last one may have been mounted for too short a time to fill the cache.
+const EARLIER_MOST: usize = 4;
+
+impl Node {
+    /// The newest snapshots of the same origin of which the store has anything, newest first. Blocks on the disk.
+    pub(super) fn earlier(&self, found: &Found, request: &DatasetRequest) -> Vec<Arc<MappedManifest>> {
+        let mut datasets = self.store.datasets();
+        datasets
+            .retain(|info| info.snapshot != found.manifest.snapshot() && (info.disk_bytes > 0 || info.open.is_some()));
+        let snapshots = datasets.iter().map(|info| info.snapshot);
+        let mut earlier = self.finder.earlier(&found.manifest, request, snapshots);
+        earlier.sort_by_key(|manifest| std::cmp::Reverse(manifest.created_ns()));
+        earlier.truncate(EARLIER_MOST);
+        earlier
+    }
+
+    /// Makes a dataset that was just opened take over the blocks of earlier snapshots, in the background. Without any, its opening
+    /// has released what was in its way.
+    pub(super) fn adopt(self: &Arc<Self>, dataset: &Dataset, earlier: Vec<Arc<MappedManifest>>) {
+        if earlier.is_empty() {
+            return;
+        }
+        let (node, runtime) = (Arc::downgrade(self), self.runtime.clone());
+        dataset.adopt(earlier, move || {
+            runtime.spawn(async move {
+                let Some(node) = node.upgrade() else { return };
+                let _opening = node.opening.lock().await;
+                let tidying = Arc::clone(&node);
+                if let Err(error) = tokio::task::spawn_blocking(move || tidying.tidy()).await {
+                    warn!(%error, "the room that earlier snapshots no longer need is not freed");
+                }
+            });
+        });
+    }
+
+    /// Releases closed datasets for which there is no room, now that it is known what datasets share, and frees what nobody uses.
+    fn tidy(&self) {
+        match self.budget().tidy() {
+            Ok(0) => {}
+            Ok(_) => self.open.all().iter().for_each(|dataset| dataset.free_unused()),
+            Err(error) => warn!(%error, "closed datasets are not released for the promises of open ones"),
+        }
+    }
+}

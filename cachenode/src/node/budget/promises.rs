@@ -1,0 +1,53 @@
+//! Promises: room for datasets that nobody may have open yet.
+
+use std::collections::HashSet;
+use std::io;
+
+use larder_dataset::SnapshotId;
+use larder_store::{DatasetInfo, Promise};
+
+use super::{Budget, Promises};
+
+impl Budget<'_> {
+    /// Replaces the promises. Each keeps the room that it has, and in their order they get what is promised to nobody. What is cached of
+    /// closed datasets makes room when the promised bytes come. Blocks on the disk. Errors: the disk does not tell its free room, or
+    /// they cannot be written down; those before stand.
+    pub(in super::super) fn promise(&self, mut promises: Vec<Promise>) -> io::Result<()> {
+        let standing = self.store.promises();
+        for promise in &mut promises {
+            let same = |other: &&Promise| other.snapshot == promise.snapshot && other.holder == promise.holder;
+            let has = standing.iter().find(same).map_or(0, |standing| standing.disk_bytes);
+            promise.disk_bytes = has.min(promise.wanted_disk_bytes);
+        }
+        let mut datasets = self.store.datasets_under(&promises);
+        let (budget, _) = self.bytes(&datasets)?;
+        for promise in &mut promises {
+            if promise.disk_bytes < promise.wanted_disk_bytes {
+                let room = self.room_beside(promise.snapshot, budget, &datasets);
+                promise.disk_bytes = room.clamp(promise.disk_bytes, promise.wanted_disk_bytes);
+                // The disk was read once, for all of them: nothing on it has changed.
+                if let Some(info) = datasets.iter_mut().find(|info| info.snapshot == promise.snapshot) {
+                    info.promised_disk_bytes = info.promised_disk_bytes.max(promise.disk_bytes);
+                }
+            }
+        }
+        self.store.promise(promises)
+    }
+
+    /// Bytes on the disk that are promised to no other dataset.
+    fn room_beside(&self, snapshot: SnapshotId, budget: u64, datasets: &[DatasetInfo]) -> u64 {
+        let own = datasets.iter().find(|info| info.snapshot == snapshot);
+        budget.saturating_sub(Promises::beside(own, datasets.iter().filter(|info| info.snapshot != snapshot)))
+    }
+
+    /// Bytes on the disk for all datasets, and those that are promised. Blocks on the disk.
+    pub(in super::super) fn totals(&self, datasets: &[DatasetInfo]) -> io::Result<(u64, u64)> {
+        let (budget, _) = self.bytes(datasets)?;
+        Ok((budget, Promises::of(datasets.iter()).bytes))
+    }
+
+    /// The snapshots that are promised room.
+    pub(in super::super) fn promised(&self) -> HashSet<SnapshotId> {
+        self.store.promises().iter().map(|promise| promise.snapshot).collect()
+    }
+}

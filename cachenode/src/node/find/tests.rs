@@ -1,0 +1,242 @@
+use larder_import::Silent;
+use larder_s3_server::{S3Server, S3ServerConfig};
+use larder_testkit::{Fault, FaultProxy, RequestHead};
+
+use super::*;
+use crate::node::ErrorKind;
+use crate::source::Here;
+
+const WAIT: Duration = Duration::from_secs(60);
+
+fn finder_in(folder: &std::path::Path, config: OriginConfig) -> Finder {
+    Finder::new(Home::new(folder.join("home")), folder.join("cache"), config, Importer::Here, Handle::current())
+}
+
+/// A folder as an origin, and a finder.
+struct World {
+    folder: tempfile::TempDir,
+    finder: Arc<Finder>,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let finder = finder_in(folder.path(), OriginConfig::default());
+        let world = Self { folder, finder: Arc::new(finder) };
+        std::fs::create_dir(world.folder.path().join("data")).unwrap();
+        world.add("first");
+        world
+    }
+
+    fn add(&self, name: &str) {
+        std::fs::write(self.folder.path().join("data").join(name), name).unwrap();
+    }
+
+    fn request(&self, refresh: Refresh) -> DatasetRequest {
+        let source = format!("file://{}", self.folder.path().join("data").display());
+        DatasetSpec { refresh: Some(refresh), ..DatasetSpec::new(source) }.into()
+    }
+
+    async fn files(&self, refresh: Refresh) -> u32 {
+        match self.finder.prepare(&self.request(refresh), WAIT).await.unwrap() {
+            Prepared::Ready(found) => found.manifest.totals().files,
+            importing => panic!("{importing:?}"),
+        }
+    }
+
+    async fn look_and_leave(&self, refresh: Refresh) {
+        look_and_leave(&self.finder, &self.request(refresh)).await;
+    }
+
+    /// The finder of the next process.
+    fn next(&self) -> Finder {
+        finder_in(self.folder.path(), OriginConfig::default())
+    }
+
+    /// What the mounts of this request are served from now, and the name of the dataset.
+    async fn resolved(&self, request: &DatasetRequest) -> (String, ResolvedSource) {
+        let (spec, config) = (&request.spec, OriginConfig::default());
+        let source = resolve(&spec.source, &config, &self.finder.home, Refresh::Never, &Here, &Silent).await.unwrap();
+        (dataset_id(&source.manifest, spec, config).unwrap(), source)
+    }
+}
+
+/// Begins a look-up, whose caller hears nothing of it; returns when it has ended.
+async fn look_and_leave(finder: &Arc<Finder>, request: &DatasetRequest) {
+    drop(finder.look_up(request));
+    let key = LookUpKey::of(request);
+    let runs = || finder.look_ups.lock().in_flight.contains_key(&key);
+    while runs() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A bucket with 20 objects behind a proxy, and a finder.
+struct Bucket {
+    _folder: tempfile::TempDir,
+    server: S3Server,
+    proxy: FaultProxy,
+    finder: Arc<Finder>,
+}
+
+impl Bucket {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = S3ServerConfig { buckets: vec!["bucket".into()], ..S3ServerConfig::default() };
+        let server = S3Server::start(config).await.unwrap();
+        for n in 0..20 {
+            server.put("bucket", &format!("data/{n:02}"), vec![n; 100]);
+        }
+        let proxy = FaultProxy::start(server.address(), |_| Fault::None).await.unwrap();
+        let config = OriginConfig {
+            endpoint: Some(proxy.endpoint()),
+            env: server.env().into_iter().collect(),
+            ..OriginConfig::default()
+        };
+        let finder = finder_in(folder.path(), config);
+        Self { _folder: folder, server, proxy, finder: Arc::new(finder) }
+    }
+
+    fn request(refresh: Refresh) -> DatasetRequest {
+        DatasetSpec { refresh: Some(refresh), ..DatasetSpec::new("s3://bucket/data") }.into()
+    }
+
+    /// Answers the question for object `n` with this status, where there is one.
+    fn answer(&self, status: impl Fn(u32) -> Option<u16> + Send + Sync + 'static) {
+        self.proxy.set_hook(move |request: &RequestHead| {
+            let n = request.path.strip_prefix("/bucket/data/").and_then(|n| n.parse().ok());
+            let status = n.filter(|_| request.method == "HEAD").and_then(&status);
+            status.map_or(Fault::None, |status| Fault::Status { status, code: "Refused" })
+        });
+    }
+
+    async fn prepare(&self, refresh: Refresh) -> Result<Found, ErrorKind> {
+        match self.finder.prepare(&Self::request(refresh), WAIT).await {
+            Ok(Prepared::Ready(found)) => Ok(found),
+            Ok(importing) => panic!("{importing:?}"),
+            Err(error) => Err(error.kind()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_for_which_nobody_could_wait_is_for_the_next_caller_and_for_no_other() {
+    let world = World::new();
+    world.look_and_leave(Refresh::Always).await;
+    world.add("second");
+    assert_eq!(world.files(Refresh::Always).await, 1, "a caller that always lists again would never be done");
+    assert_eq!(world.files(Refresh::Always).await, 2);
+    world.add("third");
+    assert_eq!(world.files(Refresh::Never).await, 2);
+    assert_eq!(world.files(Refresh::After(WAIT)).await, 2);
+    assert_eq!(world.files(Refresh::Always).await, 3);
+    world.look_and_leave(Refresh::Always).await;
+    assert_eq!(world.finder.look_ups.lock().unheard.len(), 1);
+    world.finder.look_ups.lock().unheard.values_mut().for_each(|it| *it = it.checked_sub(UNHEARD_MOST).unwrap());
+    world.add("fourth");
+    assert_eq!(world.files(Refresh::Always).await, 4, "after a while it is for nobody");
+    assert!(world.finder.look_ups.lock().unheard.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_that_fails_leaves_the_old_one_and_its_reason_survives_a_restart() {
+    let world = World::new();
+    assert_eq!(world.files(Refresh::Always).await, 1);
+    let (data, away) = (world.folder.path().join("data"), world.folder.path().join("away"));
+    std::fs::rename(&data, &away).unwrap();
+    let request = world.request(Refresh::Always);
+    let Prepared::Ready(found) = world.finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is listed") };
+    let why = found.refresh_failed.unwrap();
+    assert!(why.contains("could not be renewed"), "{why}");
+    let next = world.next();
+    let again = next.find_again(&found.id, &request).await.unwrap();
+    assert_eq!(again.refresh_failed, Some(why));
+    std::fs::rename(&away, &data).unwrap();
+    let Prepared::Ready(found) = world.finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is listed") };
+    assert_eq!(found.refresh_failed, None);
+    let again = next.find_again(&found.id, &request).await.unwrap();
+    assert_eq!(again.refresh_failed, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_up_that_listed_nothing_saves_the_next_caller_no_listing() {
+    let world = World::new();
+    assert_eq!(world.files(Refresh::Always).await, 1);
+    world.look_and_leave(Refresh::After(WAIT)).await;
+    let (data, away) = (world.folder.path().join("data"), world.folder.path().join("away"));
+    std::fs::rename(&data, &away).unwrap();
+    world.look_and_leave(Refresh::Always).await;
+    std::fs::rename(&away, &data).unwrap();
+    world.add("second");
+    assert_eq!(world.files(Refresh::Always).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_for_which_nobody_could_wait_opens_nothing_to_credentials_that_were_revoked_meanwhile() {
+    let bucket = Bucket::new().await;
+    look_and_leave(&bucket.finder, &Bucket::request(Refresh::Always)).await;
+    bucket.answer(|_| Some(403));
+    let refused = bucket.prepare(Refresh::Always).await;
+    assert!(matches!(refused, Err(ErrorKind::Denied)), "{refused:?}");
+    bucket.answer(|_| None);
+    bucket.server.reset_counters();
+    bucket.prepare(Refresh::Always).await.unwrap();
+    assert_eq!(bucket.server.counters().lists, 0, "a refusal does not use the listing up");
+    bucket.prepare(Refresh::Always).await.unwrap();
+    assert_eq!(bucket.server.counters().lists, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_is_gone_proves_no_right_to_read_the_others() {
+    let bucket = Bucket::new().await;
+    bucket.prepare(Refresh::Never).await.unwrap();
+    for (status, expected) in [
+        ((|n| Some(if n < 5 { 404 } else { 403 })) as fn(u32) -> Option<u16>, Some(ErrorKind::Denied)),
+        (|n| Some(if n == 1 { 403 } else { 404 }), Some(ErrorKind::Denied)),
+        (|_| Some(404), Some(ErrorKind::NotFound)),
+        (|n| (n < 10).then_some(404), None),
+        (|n| (n == 0).then_some(403), None),
+    ] {
+        bucket.answer(status);
+        assert_eq!(bucket.prepare(Refresh::Never).await.err(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_manifest_that_is_kept_for_a_mount_is_its_own_whoever_lists_meanwhile() {
+    let world = World::new();
+    let request = world.request(Refresh::Always);
+    assert_eq!(world.files(Refresh::Never).await, 1);
+    let (id, first) = world.resolved(&request).await;
+    // Once before anything was kept under its name, and once when its file has no other name any more.
+    for _ in 0..2 {
+        world.add("second");
+        assert_eq!(world.files(Refresh::Always).await, 2);
+        world.finder.kept.keep(&id, &first).unwrap();
+        assert_eq!(
+            world.next().find_again(&id, &request).await.unwrap().manifest.snapshot(),
+            first.manifest.snapshot()
+        );
+        std::fs::remove_file(world.finder.kept.path(&id).unwrap()).unwrap();
+    }
+    for entry in std::fs::read_dir(world.finder.home.sub_folder("mounts").unwrap()).unwrap() {
+        let name = entry.unwrap().file_name();
+        assert!(name == ".lock" || name.to_str().unwrap().ends_with(".manifest"), "{name:?} was left");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_whose_kept_manifest_is_anothers_is_found_again_at_its_source() {
+    let world = World::new();
+    let request = world.request(Refresh::Never);
+    assert_eq!(world.files(Refresh::Never).await, 1);
+    let (id, source) = world.resolved(&request).await;
+    let kept = world.finder.kept.path(&id).unwrap();
+    std::fs::remove_file(&kept).unwrap();
+    let elsewhere = World::new();
+    let (_, other) = elsewhere.resolved(&elsewhere.request(Refresh::Never)).await;
+    std::fs::copy(other.path, &kept).unwrap();
+    let again = world.next().find_again(&id, &request).await.unwrap();
+    assert_eq!(again.manifest.snapshot(), source.manifest.snapshot());
+    assert_eq!(open_manifest(&kept).unwrap().snapshot(), source.manifest.snapshot(), "the next start finds it here");
+}

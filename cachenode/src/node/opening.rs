@@ -1,0 +1,152 @@
+//! Opens a node's datasets.
+//!
+//! Invariant: what a node owns of a dataset is counted, which may take seconds, before the lock is taken that all openings share.
+
+use std::sync::Arc;
+
+use larder_dataset::SnapshotId;
+use larder_store::Ownership;
+use tracing::info;
+
+use super::Node;
+use super::budget::{Claim, Share};
+use super::error::NodeError;
+use super::find::Found;
+use super::open::{OpenDataset, User, check_settings, renew};
+use crate::dataset::{CacheSpec, Dataset};
+use crate::fetch::FetchConfig;
+use crate::ownership::OwnedBlocks;
+use crate::request::DatasetRequest;
+use crate::sharing::Sharing;
+
+/// How often an opening counts what this node owns. A list of nodes that changes again and again must not keep it waiting.
+const COUNTS_MOST: u32 = 2;
+
+/// How a dataset that is about to be opened is shared, and what this node owns of it.
+struct Counted {
+    sharing: Option<Arc<Sharing>>,
+    owned: Option<Owned>,
+}
+
+/// What this node owns, by one list of nodes.
+struct Owned {
+    blocks: OwnedBlocks,
+    version: Option<u64>,
+    bytes: Option<u64>,
+}
+
+impl Owned {
+    /// Reads the manifest.
+    fn count(blocks: OwnedBlocks) -> Self {
+        // First: a list that changes during the count makes it out of date.
+        let version = blocks.version();
+        let bytes = blocks.bytes();
+        Self { blocks, version, bytes }
+    }
+
+    fn is_current(&self) -> bool {
+        self.blocks.version() == self.version
+    }
+}
+
+impl Counted {
+    fn is_current(&self) -> bool {
+        self.owned.as_ref().is_none_or(Owned::is_current)
+    }
+}
+
+impl Node {
+    /// Opens a dataset that was found, or joins its other users. Errors: `Stopping`; for a [`User::Mount`] also `InUse` if it is
+    /// open with other settings, and `NoRoom`.
+    pub async fn open_dataset(
+        self: &Arc<Self>,
+        found: Found,
+        request: &DatasetRequest,
+        user: User,
+    ) -> Result<OpenDataset, NodeError> {
+        let (mut counted, mut counts) = (None::<Counted>, 0);
+        let (_opening, counted) = loop {
+            let opening = self.opening.lock().await;
+            if self.stopping.is_cancelled() {
+                return Err(NodeError::Stopping);
+            }
+            if let Some(open) = self.open.join(&found.id, user) {
+                check_settings(&open, request, user)?;
+                renew(&open, found.origin, self.token(request)?);
+                open.refreshed(found.refresh_failed, found.order, found.renewal);
+                if user == User::Connection {
+                    let node = Arc::clone(self);
+                    return Ok(tokio::task::spawn_blocking(move || node.hold(open)).await?);
+                }
+                return Ok(open);
+            }
+            match counted.take_if(|counted| counted.is_current() || counts == COUNTS_MOST) {
+                Some(counted) => break (opening, counted),
+                None => drop(opening),
+            }
+            counted = Some(self.count(&found, request).await?);
+            counts += 1;
+        };
+        let deadline = self.finder.origin_config(request).deadline;
+        let (node, request) = (Arc::clone(self), request.clone());
+        let open = move || {
+            let Counted { sharing, owned } = counted;
+            let owned_bytes = owned.as_ref().and_then(|owned| owned.bytes);
+            let (spec, exactly) = (&request.spec, user == User::Mount);
+            let earlier = node.earlier(&found, &request);
+            let adopts: Vec<SnapshotId> = earlier.iter().map(|earlier| earlier.snapshot()).collect();
+            let claim = Claim { manifest: &found.manifest, spec, owned_bytes, exactly, adopts: &adopts };
+            let Share { promised, bytes: reservation_bytes, policy, shortage } = node.budget().reserve(claim)?;
+            info!(mount = found.id, reservation_bytes, wanted_bytes = promised.wanted_bytes, %policy, "dataset open");
+            let cache = CacheSpec { reservation_bytes, promised, policy, seed: u64::from(std::process::id()) };
+            let dataset = Dataset::open(
+                found.manifest,
+                &node.store,
+                cache,
+                found.origin,
+                sharing,
+                &node.runtime,
+                FetchConfig { read_deadline: deadline, ..FetchConfig::DEFAULT },
+            )?;
+            dataset.refreshed(found.refresh_failed, found.order, found.renewal);
+            dataset.set_shortage(shortage);
+            if spec.cache_bytes.is_none() {
+                dataset.follow_owned();
+            }
+            node.adopt(&dataset, earlier);
+            if let Some(socket) = &node.config.socket {
+                dataset.served_at(socket.clone());
+            }
+            let open = node.open.add(found.id, dataset, user);
+            let open = if user == User::Connection { node.hold(open) } else { open };
+            // A list that changed meanwhile was followed without it, or another user of the cache has a smaller reservation.
+            let capacity_bytes = open.cache_usage().capacity_bytes;
+            if owned.is_some_and(|owned| !owned.is_current() || owned.bytes > Some(capacity_bytes)) {
+                node.open.follow_again();
+            }
+            Ok(open)
+        };
+        tokio::task::spawn_blocking(open).await?
+    }
+
+    /// Writes down that a connection shows the dataset. Blocks on the disk.
+    fn hold(&self, open: OpenDataset) -> OpenDataset {
+        let awaited = open.awaits_connections();
+        open.hold(open.id());
+        if awaited && !open.awaits_connections() {
+            self.open.follow_again();
+        }
+        open
+    }
+
+    /// Counts what this node owns of a dataset, if its reservation is to be that.
+    async fn count(&self, found: &Found, request: &DatasetRequest) -> Result<Counted, NodeError> {
+        let sharing = self.sharing(found, request)?;
+        let follows = sharing.clone().filter(|_| request.spec.cache_bytes.is_none());
+        let owned = match follows.map(|sharing| OwnedBlocks::new(Arc::clone(&found.manifest), sharing)) {
+            Some(blocks) => Some(tokio::task::spawn_blocking(move || Owned::count(blocks)).await?),
+            None => None,
+        };
+        Ok(Counted { sharing, owned })
+    }
+}

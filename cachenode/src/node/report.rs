@@ -1,0 +1,34 @@
+//! What a node tells a controller of many nodes about its cache.
+
+use larder_dataset::SnapshotId;
+use larder_store::Promise;
+
+/// What the cache of a node has and has promised. Sizes of the whole cache and reservations are bytes on the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheReport {
+    /// Room for all datasets together.
+    pub capacity_bytes: u64,
+    /// Room that is promised: by promises, and to datasets that are open.
+    pub promised_bytes: u64,
+    /// What it has, sorted by snapshot.
+    pub snapshots: Vec<CachedSnapshot>,
+    /// The promises, and how far they are kept.
+    pub promises: Vec<Promise>,
+}
+
+/// What the cache has of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedSnapshot {
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// Bytes of its blocks.
+    pub bytes: u64,
+    /// Bytes that it is to have here; 0 if that is not known.
+    pub wanted_bytes: u64,
+    /// The room on the disk that it has, promised or because it is open.
+    pub reserved_disk_bytes: u64,
+    /// Connections that show it.
+    pub mounts: u32,
+    /// When it was last opened or closed, seconds since 1970; `None` while it is open and if it never was.
+    pub last_use_unix_s: Option<u64>,
+}

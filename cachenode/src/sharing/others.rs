@@ -1,0 +1,83 @@
+//! The peers that share another snapshot of a dataset's origin: they and this node have no block in common, and each fetches all
+//! of the dataset.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+
+use larder_peers::OtherSnapshot;
+use tracing::warn;
+
+use crate::kept_listing::age_of;
+
+/// The hexadecimal digits that name a snapshot to people.
+const SHOWN_DIGITS: usize = 12;
+
+/// What peers share instead of a snapshot, by their names.
+#[derive(Debug, Default)]
+pub(crate) struct OtherSnapshots(Mutex<BTreeMap<String, OtherSnapshot>>);
+
+impl OtherSnapshots {
+    /// Notes what was heard of the peers that refuse the snapshot. What is new is logged. `name` is the dataset's.
+    pub(crate) fn heard(&self, name: &str, others: BTreeMap<String, OtherSnapshot>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (peer, other) in &others {
+            if known.get(peer).is_none_or(|known| known.snapshot != other.snapshot) {
+                let listed_seconds_ago = age_of(other.listed_ns).as_secs();
+                warn!(
+                    dataset = name,
+                    peer,
+                    own = %other.asked,
+                    theirs = %other.snapshot,
+                    listed_seconds_ago,
+                    "a node shares another snapshot of the origin and no block with this one: publish one manifest for all nodes \
+                     (larder import SRC --to SRC/.larder/manifest) and mount the dataset again"
+                );
+            }
+        }
+        *known = others;
+    }
+
+    /// Which peers share other snapshots of the origin `source`, and what to do about it; none if none is known to.
+    pub(crate) fn advice(&self, source: &str) -> Option<String> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_empty() {
+            return None;
+        }
+        let mut text = "nodes share other snapshots of this origin, and no block with this one: ".to_owned();
+        for (at, (peer, other)) in known.iter().enumerate() {
+            let snapshot = other.snapshot.to_string();
+            let shown = snapshot.get(..SHOWN_DIGITS).unwrap_or_default();
+            let minutes = age_of(other.listed_ns).as_secs() / 60;
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{}{peer} has {shown} (listed {minutes} min ago)", if at > 0 { ", " } else { "" });
+        }
+        let source = source.trim_end_matches('/');
+        let _ = write!(
+            text,
+            "; publish one manifest with larder import {source} --to {source}/.larder/manifest, and mount the dataset again on all \
+             nodes"
+        );
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_dataset::SnapshotId;
+
+    use super::*;
+
+    #[test]
+    fn peers_that_share_another_snapshot_are_named_with_what_to_do() {
+        let others = OtherSnapshots::default();
+        assert_eq!(others.advice("s3://bucket"), None);
+        let other = OtherSnapshot { asked: SnapshotId([1; 32]), snapshot: SnapshotId([0xab; 32]), listed_ns: 0 };
+        others.heard("data", [("b".to_owned(), other), ("c".to_owned(), other)].into());
+        let advice = others.advice("s3://bucket/").unwrap();
+        assert!(advice.contains("b has abababababab (listed") && advice.contains(", c has"), "{advice}");
+        assert!(advice.contains("larder import s3://bucket --to s3://bucket/.larder/manifest"), "{advice}");
+        others.heard("data", BTreeMap::new());
+        assert_eq!(others.advice("s3://bucket"), None);
+    }
+}

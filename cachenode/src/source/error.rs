@@ -1,0 +1,80 @@
+//! Why a dataset cannot be resolved.
+
+use std::io;
+use std::path::PathBuf;
+
+use larder_dataset::ManifestError;
+use larder_import::{ImportError, PublishError};
+use larder_origin::OriginError;
+use serde::{Deserialize, Serialize};
+
+use crate::error_kind::ErrorKind;
+use crate::manifest_file::ManifestFileError;
+
+/// The reason that a dataset cannot be resolved.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The URL or path is wrong; the text says what to write instead.
+    #[error("{what}")]
+    Invalid {
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// The origin has nothing under that name.
+    #[error("{what}")]
+    Missing {
+        /// What is missing.
+        what: String,
+    },
+    /// The origin refuses or fails.
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    /// The manifest beside the data cannot be fetched.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// The origin cannot be listed.
+    #[error("import {url}")]
+    Import {
+        /// The origin.
+        url: String,
+        /// The cause.
+        source: ImportError,
+    },
+    /// The process that imported it failed, in these words.
+    #[error("{source}")]
+    Told {
+        /// What a caller can do about it.
+        kind: ErrorKind,
+        /// The words.
+        source: Told,
+    },
+    /// A manifest file cannot be used.
+    #[error(transparent)]
+    ManifestFile(#[from] ManifestFileError),
+    /// A manifest is not consistent.
+    #[error("manifest {path}: {source}")]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// The flaw.
+        source: ManifestError,
+    },
+    /// A folder of Larder's cannot be used.
+    #[error(transparent)]
+    Home(#[from] io::Error),
+}
+
+/// An error of another process: the words of it and of its causes.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+#[error("{text}")]
+pub struct Told {
+    text: String,
+    source: Option<Box<Told>>,
+}
+
+impl Told {
+    /// The first words, and those of the cause.
+    pub fn new(text: impl Into<String>, cause: Option<Told>) -> Self {
+        Self { text: text.into(), source: cause.map(Box::new) }
+    }
+}

@@ -1,0 +1,109 @@
+use super::*;
+
+const LEN: u32 = 30;
+
+fn zeros(len: usize) -> Bytes {
+    Bytes::from(vec![0; len])
+}
+
+fn part(block: u32, range: Range<u32>) -> BlockPart {
+    let (start, len) = (range.start, range.end - range.start);
+    BlockPart { block: BlockIndex(block), block_len: LEN, start, len, file_offset: 0 }
+}
+
+fn window(capacity_bytes: u64, stale: Duration) -> Arc<Window> {
+    Arc::new(Window { stale, ..Window::new(capacity_bytes, true) })
+}
+
+#[test]
+fn the_oldest_block_makes_room_for_one_without_a_reservation_and_nothing_is_counted_twice() {
+    let window = window(100, STALE);
+    for block in 0..3 {
+        window.insert(BlockIndex(block), zeros(40));
+    }
+    assert_eq!(window.bytes(), 80);
+    assert!(!window.contains(BlockIndex(0)) && window.contains(BlockIndex(2)));
+    assert!(window.is_in_pieces(BlockIndex(0)), "what is left of it is read in pieces");
+    window.insert(BlockIndex(2), zeros(60));
+    assert_eq!(window.bytes(), 100);
+    window.insert(BlockIndex(9), zeros(500));
+    assert_eq!(window.bytes(), 500, "a single block may exceed the capacity");
+}
+
+#[test]
+fn a_block_goes_once_each_of_its_bytes_was_read_in_whatever_order_and_however_often() {
+    let window = window(100, STALE);
+    window.insert(BlockIndex(1), zeros(30));
+    window.mark_read(&part(1, 20..30));
+    for _ in 0..3 {
+        window.mark_read(&part(1, 5..15));
+        assert!(window.get(&part(1, 5..15)).is_some(), "a range that is read again leaves the block here");
+    }
+    window.mark_read(&part(1, 10..25));
+    assert!(window.contains(BlockIndex(1)));
+    window.mark_read(&part(1, 0..5));
+    assert!(!window.contains(BlockIndex(1)) && window.unread(BlockIndex(1)).is_none());
+}
+
+#[test]
+fn a_block_that_was_read_answers_for_a_lost_page_but_not_a_new_reading_and_not_for_long() {
+    let large = window(1000, STALE);
+    let window = window(100, STALE);
+    for window in [&large, &window] {
+        window.insert(BlockIndex(1), zeros(30));
+        window.mark_read(&part(1, 0..30));
+        assert!(window.get(&part(1, 0..30)).is_none(), "a new reading");
+        assert!(window.is_piece(&part(1, 10..11)) && !window.is_piece(&part(1, 0..11)));
+    }
+    assert_eq!(window.bytes(), 0, "30 of 100 bytes are more than an eighth");
+    let window = large;
+    assert!(window.get(&part(1, 10..11)).is_some() && window.get(&part(1, 0..29)).is_some());
+    let begun = Instant::now();
+    while window.bytes() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it stays");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(window.get(&part(1, 10..11)).is_none());
+}
+
+#[test]
+fn a_block_without_room_is_read_in_pieces_and_whole_again_once_all_of_it_was_read() {
+    let window = window(100, STALE);
+    let rooms: Vec<_> = (0..3).map(|block| window.reserve(&part(block, 0..10)).unwrap()).collect();
+    assert!(window.reserve(&part(3, 0..10)).is_none() && window.is_in_pieces(BlockIndex(3)));
+    window.mark_read(&part(3, 0..10));
+    window.mark_read(&part(3, 20..30));
+    assert!(window.is_in_pieces(BlockIndex(3)));
+    window.mark_read(&part(3, 10..20));
+    assert!(!window.is_in_pieces(BlockIndex(3)));
+
+    drop(rooms);
+    window.reserve(&part(3, 0..10)).unwrap().fill(zeros(30));
+    assert_eq!((window.bytes(), window.lock().reserved_bytes), (30, 0));
+}
+
+#[test]
+fn a_block_that_nobody_reads_any_more_makes_room_and_one_in_use_does_not() {
+    let busy = window(100, STALE);
+    let stale = window(100, Duration::ZERO);
+    for window in [&busy, &stale] {
+        for block in 0..3 {
+            window.insert(BlockIndex(block), zeros(30));
+            window.mark_read(&part(block, 0..10));
+        }
+    }
+    assert!(busy.reserve(&part(7, 0..10)).is_none());
+    assert!(stale.reserve(&part(7, 0..10)).is_some());
+    assert!(stale.is_in_pieces(BlockIndex(0)));
+    // Of the block that left, only the rest is missing.
+    stale.mark_read(&part(0, 10..30));
+    assert!(!stale.is_in_pieces(BlockIndex(0)));
+}
+
+#[test]
+fn half_of_the_window_is_for_blocks_that_readers_wait_for() {
+    let window = window(100, STALE);
+    assert!(!window.is_full_of_ahead(50));
+    let _room = window.reserve(&part(0, 0..1)).unwrap();
+    assert!(!window.is_full_of_ahead(20) && window.is_full_of_ahead(21));
+}

@@ -1,0 +1,233 @@
+//! Adoption: blocks that have the same bytes in another snapshot of the origin are taken over from its cache. No byte is copied:
+//! the segments of the other dataset are linked into this one's folder, and slots point to the records in them. It runs in the
+//! background, after the rebuild; a block that is missed meanwhile is read from the other cache.
+//!
+//! Adopted blocks take no more room on the disk than they did, so they raise what may be cached, up to what the dataset wanted.
+//! The room in them that is not used is freed once the other datasets have left it.
+//!
+//! Invariant: when a slot is set, the link to its segment and the block's alias are there. So a killed process leaves an adoption
+//! that is correct as far as it went, and the next one continues it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use larder_dataset::BlockIndex;
+use tracing::{info, warn};
+
+use super::ancestor::{Ancestor, Located};
+use super::shared::Shared;
+use crate::aliases::Aliases;
+use crate::record::{self, KEY_BYTES};
+use crate::reservations::Reservation;
+use crate::segment::Segment;
+use crate::slots::Place;
+
+/// Blocks that are adopted under one hold of the lock.
+const ADOPTED_AT_ONCE: usize = 512;
+
+/// Segments whose unused room is found in one walk over the slot table.
+const SEGMENTS_AT_ONCE: usize = 64;
+
+/// An adoption under way.
+struct Adoption<'a> {
+    shared: &'a Shared,
+    aliases: &'a Aliases,
+    /// The segments of this dataset by inode. None: it could not be linked.
+    links: HashMap<u64, Option<Arc<Segment>>>,
+    /// What may be cached without the adopted blocks, and with all of them.
+    capacity_bytes: u64,
+    limit_bytes: u64,
+    blocks: u64,
+    bytes: u64,
+    disk_bytes: u64,
+    /// There is no room for more, or the disk fails.
+    ended: bool,
+}
+
+/// A block to adopt.
+struct Candidate {
+    block: BlockIndex,
+    len: u32,
+    segment: Arc<Segment>,
+    place: Place,
+}
+
+impl Shared {
+    /// Adopts all blocks that are in the cache of another snapshot and not in this one. Must not run beside a rebuild.
+    pub(super) fn adopt(&self, ancestor: &Ancestor) {
+        let (started, snapshot) = (Instant::now(), self.config.snapshot);
+        let path = self.base.folder.as_ref().map(|folder| folder.dataset(&snapshot).join("aliases"));
+        let Some(path) = path.filter(|_| self.lock().policy.is_some()) else { return };
+        // A restart finds what was adopted before.
+        if self.blocks_cached.load(Ordering::Relaxed) >= u64::from(self.slots.blocks()) {
+            return;
+        }
+        let aliases = match self.space.aliases(|| Aliases::open(&path, &snapshot, self.slots.blocks())) {
+            Ok(aliases) => aliases,
+            Err(error) => {
+                warn!(dataset = self.config.name, %error, "the blocks of another snapshot cannot be adopted and are fetched");
+                return;
+            }
+        };
+        let own = Arc::clone(&self.space.segments());
+        let links = own.iter().filter_map(|segment| Some((segment.inode().ok()?, Some(Arc::clone(segment)))));
+        let promised = self.granted.promised();
+        let capacity_bytes = self.granted.capacity_bytes();
+        let mut adoption = Adoption {
+            shared: self,
+            aliases,
+            links: links.collect(),
+            capacity_bytes,
+            limit_bytes: promised.wanted_bytes.max(capacity_bytes),
+            blocks: 0,
+            bytes: 0,
+            disk_bytes: 0,
+            ended: false,
+        };
+        adoption.run(ancestor);
+        let Adoption { blocks, bytes, disk_bytes, .. } = adoption;
+        self.base.counters.adopted.add(blocks);
+        self.base.counters.adopted_bytes.add(bytes);
+        if bytes > 0 && promised.wanted_bytes > capacity_bytes {
+            let disk_bytes = promised.disk_bytes.saturating_add(disk_bytes);
+            let capacity_bytes = self.granted.capacity_bytes();
+            self.granted.change(capacity_bytes, Reservation { bytes: capacity_bytes, disk_bytes, ..promised });
+        }
+        let (from, took_ms) = (ancestor.earlier.snapshot(), started.elapsed().as_millis() as u64);
+        info!(dataset = self.config.name, %from, blocks, bytes, took_ms, "blocks of another snapshot adopted");
+    }
+
+    /// Frees the room in adopted segments that no block of this dataset uses and that no other dataset shares. Must not run beside
+    /// an adoption.
+    pub(super) fn free_unused(&self) {
+        let all = Arc::clone(&self.space.segments());
+        let is_ours = |segment: &&Arc<Segment>| segment.key.is_some() && !segment.is_shared().unwrap_or(true);
+        let ours: Vec<&Arc<Segment>> = all.iter().filter(is_ours).collect();
+        for group in ours.chunks(SEGMENTS_AT_ONCE) {
+            let mut found: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
+            found.extend(group.iter().map(|segment| (segment.number, Vec::new())));
+            let mut len_of = self.config.block_lens.in_order();
+            for (block, place) in self.slots.pages(0).flat_map(|page| self.slots.present(page)) {
+                let Some(records) = found.get_mut(&place.segment) else { continue };
+                // If the manifest cannot be read, it is not known what is unused.
+                let Some(len) = len_of(block) else { return };
+                records.push((place.offset(), place.offset() + record::extent_bytes(len) as u64));
+            }
+            for segment in group {
+                let mut records = found.remove(&segment.number).unwrap_or_default();
+                records.sort_unstable();
+                let end = segment.bytes().unwrap_or_default();
+                let mut used = 0;
+                for (from, to) in records.into_iter().chain([(end, end)]) {
+                    if self.is_stopped() {
+                        return;
+                    }
+                    if from > used && self.space.can_free() {
+                        let _ = segment.free(used, from - used);
+                    }
+                    used = used.max(to);
+                }
+            }
+        }
+    }
+}
+
+impl Adoption<'_> {
+    fn run(&mut self, ancestor: &Ancestor) {
+        let shared = self.shared;
+        let mut len_of = shared.config.block_lens.in_order();
+        let mut batch = Vec::new();
+        ancestor.earlier.each_run(&mut |run| {
+            for nth in 0..run.count {
+                let block = BlockIndex(run.first.0.saturating_add(nth));
+                if block.0 >= shared.slots.blocks() || shared.slots.get(block).is_some() {
+                    continue;
+                }
+                let located = ancestor.locate(BlockIndex(run.earlier.0.saturating_add(nth)));
+                let Some((located, len)) = located.zip(len_of(block)) else { continue };
+                batch.extend(self.prepare(block, len, &located));
+            }
+            if batch.len() >= ADOPTED_AT_ONCE {
+                self.show(&mut batch);
+            }
+            !self.ended && !shared.is_stopped()
+        });
+        self.show(&mut batch);
+        let mut state = shared.lock();
+        for link in self.links.values().flatten().filter(|link| link.key.is_some() && link.live() == 0) {
+            if shared.space.segments().get(link.number).is_some() {
+                state.allocator.delete(&shared.space, Arc::clone(link));
+            }
+        }
+        drop(state);
+        shared.free_room(false);
+    }
+
+    /// Makes sure that the link and the alias of a block are there. None if they cannot be made: the block will be fetched.
+    fn prepare(&mut self, block: BlockIndex, len: u32, found: &Located<'_>) -> Option<Candidate> {
+        let segment = self.link(found.segment, found.key)?;
+        match &segment.key {
+            Some(key) if *key == found.key => self.aliases.set(block, key, found.block).ok()?,
+            // The other dataset has adopted it from this one.
+            None if (found.key, found.block) == (self.shared.key, block) => {}
+            _ => return None,
+        }
+        let place = Place { segment: segment.number, ..found.place };
+        Some(Candidate { block, len, segment, place })
+    }
+
+    fn link(&mut self, other: &Arc<Segment>, key: [u8; KEY_BYTES]) -> Option<Arc<Segment>> {
+        let shared = self.shared;
+        let link = self.links.entry(other.inode().ok()?).or_insert_with(|| {
+            let linked = shared.lock().allocator.link(&shared.space, other, key);
+            linked
+                .inspect_err(|error| {
+                    warn!(dataset = shared.config.name, %error, "a segment of another snapshot cannot be linked: its blocks are fetched");
+                })
+                .ok()
+        });
+        link.clone()
+    }
+
+    /// Sets the slots of blocks whose links and aliases are there.
+    fn show(&mut self, batch: &mut Vec<Candidate>) {
+        let shared = self.shared;
+        let mut shown = Vec::with_capacity(batch.len());
+        let mut guard = shared.lock();
+        let state = &mut *guard;
+        let Some(policy) = &mut state.policy else { return };
+        for Candidate { block, len, segment, place } in batch.drain(..) {
+            if self.ended || shared.slots.get(block).is_some() || state.pending.contains_key(&block) {
+                continue;
+            }
+            if policy.used_bytes().saturating_add(len.into()) > self.limit_bytes {
+                self.ended = true;
+                continue;
+            }
+            if let Err(error) = shared.slots.set(block, Some(place)) {
+                shared.disk_failed("set a slot", &error, Instant::now());
+                self.ended = true;
+                continue;
+            }
+            segment.add_live(1);
+            policy.restore(block, len);
+            self.bytes += u64::from(len);
+            let disk_bytes = record::extent_bytes(len) as u64;
+            self.disk_bytes += disk_bytes;
+            shared.adopted_disk_bytes.fetch_add(disk_bytes, Ordering::Relaxed);
+            shown.push((block, place));
+        }
+        let capacity_bytes = self.capacity_bytes.saturating_add(self.bytes).min(self.limit_bytes);
+        policy.set_capacity(capacity_bytes);
+        shared.granted.set_capacity(capacity_bytes);
+        shared.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
+        shared.blocks_cached.fetch_add(shown.len() as u64, Ordering::Relaxed);
+        drop(guard);
+        self.blocks += shown.len() as u64;
+        for (block, place) in shown {
+            shared.base.index.put_waiting(shared.number, block, place);
+        }
+    }
+}

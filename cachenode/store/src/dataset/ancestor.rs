@@ -1,0 +1,72 @@
+//! The files of another snapshot's cache, as a dataset reads them that adopts its blocks. The other dataset may be open and
+//! change meanwhile: slots and records are read as they are, and prove themselves or are of no use.
+
+use std::io;
+use std::sync::Arc;
+
+use larder_dataset::BlockIndex;
+
+use crate::aliases::Aliases;
+use crate::base::Base;
+use crate::buffer;
+use crate::earlier::Earlier;
+use crate::record::{Header, KEY_BYTES, Part};
+use crate::segment::{Segment, SegmentTable};
+use crate::slots::{Place, Slots};
+
+/// Another snapshot's cache.
+#[derive(Debug)]
+pub(super) struct Ancestor {
+    pub(super) earlier: Arc<dyn Earlier>,
+    key: [u8; KEY_BYTES],
+    slots: Slots,
+    segments: SegmentTable,
+    aliases: Option<Aliases>,
+}
+
+/// Where a record is, and what it says of itself.
+pub(super) struct Located<'a> {
+    pub(super) segment: &'a Arc<Segment>,
+    pub(super) place: Place,
+    pub(super) key: [u8; KEY_BYTES],
+    pub(super) block: BlockIndex,
+}
+
+impl Ancestor {
+    /// Opens the cache of `earlier`. None if the store has none.
+    pub(super) fn open(base: &Base, earlier: Arc<dyn Earlier>) -> io::Result<Option<Self>> {
+        let snapshot = earlier.snapshot();
+        let Some(folder) = base.folder.as_ref().map(|folder| folder.dataset(&snapshot)) else { return Ok(None) };
+        let slots = match Slots::open_existing(&folder.join("slots"), &snapshot, earlier.blocks()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let Some(slots) = slots else { return Ok(None) };
+        let (segments, _) = SegmentTable::open(&folder.join("segments"), base.abilities.direct)?;
+        let aliases = Aliases::open_existing(&folder.join("aliases"), &snapshot, earlier.blocks())?;
+        let key = Header::new(&snapshot, BlockIndex(0), 1).key;
+        Ok(Some(Self { earlier, key, slots, segments, aliases }))
+    }
+
+    /// The record of a block of the other snapshot.
+    pub(super) fn locate(&self, block: BlockIndex) -> Option<Located<'_>> {
+        let place = self.slots.get(block)?;
+        let segment = self.segments.get(place.segment)?;
+        let (key, block) = match segment.key {
+            None => (self.key, block),
+            Some(key) => (key, self.aliases.as_ref()?.get(block, &key)?),
+        };
+        Some(Located { segment, place, key, block })
+    }
+
+    /// The bytes of a block of the adopting dataset, if they are here.
+    pub(super) fn read<R>(&self, block: BlockIndex, block_len: u32, use_bytes: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let Located { segment, place, key, block } = self.locate(self.earlier.find(block)?)?;
+        let part = Part::new(block_len, 0, block_len)?;
+        buffer::with(part.buffer_bytes(), |buffer| {
+            let is_read = segment.read(place, &part, buffer).unwrap_or(false);
+            let range = is_read.then(|| part.check(&key, block, buffer).ok())??;
+            Some(use_bytes(&buffer[range]))
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Opens the files of a dataset's cache: its slot table and its segments.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use tracing::warn;
+
+use super::space::{Allocator, Space};
+use crate::aliases::Aliases;
+use crate::base::Base;
+use crate::config::CacheConfig;
+use crate::error::StoreError;
+use crate::slots::{Found, Slots};
+
+/// The files of a dataset's cache, open.
+pub(super) struct Files {
+    pub(super) slots: Slots,
+    pub(super) found: Found,
+    pub(super) space: (Space, Allocator),
+}
+
+impl Files {
+    pub(super) fn open(base: &Base, folder: &Path, config: &CacheConfig) -> Result<Self, StoreError> {
+        let snapshot = config.snapshot;
+        let failed = |step| move |source| StoreError::Dataset { snapshot, step, source };
+        let segments = folder.join("segments");
+        fs::create_dir_all(&segments).map_err(failed("create the folder"))?;
+        let (slots, found) =
+            Slots::open(&folder.join("slots"), &snapshot, config.blocks).map_err(failed("open the slot table"))?;
+        let aliases = Aliases::open_existing(&folder.join("aliases"), &snapshot, config.blocks).unwrap_or_else(|error| {
+            warn!(dataset = config.name, %error, "the blocks adopted from another snapshot are fetched again: their aliases cannot be read");
+            None
+        });
+        let space = Self::space(base, Some(segments), aliases, config).map_err(failed("open the segments"))?;
+        let lost = space.0.lost();
+        if let Some(first) = lost.first() {
+            let (dataset, segments, error) = (&config.name, lost.len(), &first.error);
+            warn!(dataset, segments, path = ?first.path, %error, "segments that cannot be opened are skipped: their blocks are fetched again");
+        }
+        Ok(Self { slots, found, space })
+    }
+
+    /// No files: every look-up is a miss, and nothing is admitted.
+    pub(super) fn none(base: &Base, config: &CacheConfig) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Dataset { snapshot: config.snapshot, step: "make an empty cache", source };
+        let (slots, space) =
+            Slots::none().and_then(|slots| Ok((slots, Self::space(base, None, None, config)?))).map_err(failed)?;
+        Ok(Self { slots, found: Found::Made { replaced: false }, space })
+    }
+
+    fn space(
+        base: &Base,
+        segments: Option<PathBuf>,
+        aliases: Option<Aliases>,
+        config: &CacheConfig,
+    ) -> io::Result<(Space, Allocator)> {
+        let evicts = config.policy.evicts();
+        Space::open(segments, aliases, base.abilities, base.segment_bytes, config.reservation_bytes, evicts)
+    }
+}

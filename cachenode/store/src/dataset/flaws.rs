@@ -1,0 +1,66 @@
+//! Reads that failed: a disk that does not give a record, and records that are not what they should be.
+//!
+//! Invariant: a block whose record is flawed is dropped once, and only while its slot still points to that record.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use larder_dataset::BlockIndex;
+use tracing::warn;
+
+use super::shared::{Shared, State};
+use super::space::Trouble;
+use crate::record::Flaw;
+use crate::slots::Place;
+
+impl Shared {
+    /// A read of the block failed.
+    pub(super) fn found_trouble(&self, block: BlockIndex, place: Place, trouble: Trouble) {
+        if self.slots.get(block) != Some(place) {
+            // Evicted while it was read: a plain miss.
+            return;
+        }
+        match trouble {
+            Trouble::Unreadable(error) => {
+                self.base.counters.read_errors.add(1);
+                if !self.base.logged.unreadable.swap(true, Ordering::Relaxed) {
+                    warn!(dataset = self.config.name, %block, %error, "the disk failed to read a cached block");
+                }
+            }
+            Trouble::Flaw(flaw) => {
+                let mut state = self.lock();
+                if state.policy.is_some() {
+                    self.discard(&mut state, block, place, flaw);
+                } else {
+                    state.flawed.insert(block, (place, flaw));
+                }
+            }
+        }
+    }
+
+    /// Drops a block whose record is flawed, unless another thread did before.
+    pub(super) fn discard(&self, state: &mut State, block: BlockIndex, place: Place, flaw: Flaw) {
+        if self.slots.get(block) != Some(place) {
+            return;
+        }
+        self.count_flaw(block, flaw);
+        let len = self.config.block_lens.len_of(block);
+        // A slot that rotted points into another block's record; only what is certainly this block's is freed.
+        if self.take_out(state, block, place, len.filter(|_| flaw == Flaw::RottenData), Instant::now()) {
+            self.forget(state, block, len.unwrap_or_default());
+        }
+    }
+
+    fn count_flaw(&self, block: BlockIndex, flaw: Flaw) {
+        let (counters, logged) = (&self.base.counters, &self.base.logged);
+        let (counter, logged, reason) = match flaw {
+            Flaw::Torn => (&counters.corrupt_torn, &logged.torn, "torn"),
+            Flaw::Foreign => (&counters.corrupt_foreign, &logged.foreign, "foreign"),
+            Flaw::RottenHeader | Flaw::RottenData => (&counters.corrupt_rotten, &logged.rotten, "rotten"),
+        };
+        counter.add(1);
+        if !logged.swap(true, Ordering::Relaxed) {
+            warn!(dataset = self.config.name, %block, reason, "drop a corrupt block: it is fetched again");
+        }
+    }
+}

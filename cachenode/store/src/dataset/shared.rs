@@ -1,0 +1,212 @@
+//! The state of a dataset's cache that its readers, writers and permits share, most of it behind one lock, and the changes that
+//! have several callers.
+//!
+//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a permit once (except for slots
+//! that a failing disk would not let go of).
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
+
+use arc_swap::ArcSwapOption;
+use larder_dataset::BlockIndex;
+use tracing::warn;
+
+use super::ancestor::Ancestor;
+use super::disowned::{Disowned, Shown};
+use super::granted::Granted;
+use super::owners::Owners;
+use super::space::{Allocator, Space};
+use super::touches::Touches;
+use super::waiting::Waiting;
+use crate::base::Base;
+use crate::config::CacheConfig;
+use crate::policy::{Policy, build_policy};
+use crate::record::{self, Flaw, Header, KEY_BYTES};
+use crate::slots::{Place, Slots};
+
+/// What a dataset's readers, writers and permits share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(super) base: Arc<Base>,
+    pub(super) config: CacheConfig,
+    pub(super) key: [u8; KEY_BYTES],
+    /// The dataset's number in the index.
+    pub(super) number: u32,
+    pub(super) slots: Slots,
+    pub(super) space: Space,
+    pub(super) used_bytes: AtomicU64,
+    pub(super) blocks_cached: AtomicU64,
+    /// What adopted blocks take on the disk, which other datasets may share.
+    pub(super) adopted_disk_bytes: AtomicU64,
+    /// The caches of other snapshots, while their blocks are adopted.
+    pub(super) ancestors: ArcSwapOption<Vec<Ancestor>>,
+    pub(super) disowned: Shown,
+    pub(super) granted: Granted,
+    touches: Touches,
+    state: Mutex<State>,
+    pub(super) rebuilding: AtomicBool,
+    pub(super) rebuilt: Condvar,
+    stop: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// None until the blocks of an earlier run are counted.
+    pub(super) policy: Option<Box<dyn Policy>>,
+    /// Blocks that have a permit and are not written yet, with the permit's number.
+    pub(super) pending: HashMap<BlockIndex, u64>,
+    pub(super) last_permit: u64,
+    pub(super) allocator: Allocator,
+    pub(super) owners: Owners,
+    pub(super) disowned: Disowned,
+    /// Flaws that reads found while there was no policy.
+    pub(super) flawed: HashMap<BlockIndex, (Place, Flaw)>,
+    /// Called when the rebuild has ended.
+    pub(super) waiting: Waiting,
+    touches_seen: u64,
+}
+
+impl State {
+    /// True if a block of `len` bytes fits without evicting any.
+    pub(super) fn has_room(&self, len: u32) -> bool {
+        let fits = |policy: &dyn Policy| policy.used_bytes() + u64::from(len) <= policy.capacity_bytes();
+        self.policy.as_deref().is_some_and(fits)
+    }
+}
+
+impl Shared {
+    /// A dataset that `is_new` has nothing to count; it admits from the start.
+    pub(super) fn new(
+        base: Arc<Base>,
+        config: CacheConfig,
+        number: u32,
+        slots: Slots,
+        (space, allocator): (Space, Allocator),
+        is_new: bool,
+    ) -> Self {
+        let policy = build_policy(config.policy, config.reservation_bytes, config.blocks, config.seed);
+        let state = State {
+            pending: HashMap::new(),
+            last_permit: 0,
+            allocator,
+            owners: Owners::default(),
+            disowned: Disowned::default(),
+            flawed: HashMap::new(),
+            waiting: Waiting::default(),
+            touches_seen: 0,
+            policy: None,
+        };
+        Self {
+            key: Header::new(&config.snapshot, BlockIndex(0), 1).key,
+            number,
+            slots,
+            space,
+            used_bytes: AtomicU64::new(0),
+            blocks_cached: AtomicU64::new(0),
+            adopted_disk_bytes: AtomicU64::new(0),
+            ancestors: ArcSwapOption::empty(),
+            disowned: Shown::default(),
+            granted: Granted::new(config.reservation_bytes, config.promised),
+            touches: Touches::new(policy.wants_touch()),
+            state: Mutex::new(State { policy: is_new.then_some(policy), ..state }),
+            rebuilding: AtomicBool::new(!is_new),
+            rebuilt: Condvar::new(),
+            stop: AtomicBool::new(false),
+            base,
+            config,
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Asks the rebuild to end early.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Changes the users of the cache.
+    pub(super) fn change_owners<T>(&self, change: impl FnOnce(&mut Owners) -> T) -> T {
+        let mut state = self.lock();
+        let changed = change(&mut state.owners);
+        // What was disowned before may have an owner now.
+        let version = state.owners.version();
+        state.disowned.follow(version);
+        self.disowned.show(&state.disowned, self.is_stopped());
+        changed
+    }
+
+    /// Notes a hit for a policy that wants to know.
+    pub(super) fn touch(&self, block: BlockIndex) {
+        if self.touches.push(block) {
+            // If another thread holds the lock, a later holder drains the ring.
+            let mut state = match self.state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.drain_touches(&mut state);
+        }
+    }
+
+    pub(super) fn drain_touches(&self, state: &mut State) {
+        if let Some(policy) = &mut state.policy {
+            self.touches.drain(&mut state.touches_seen, &mut **policy);
+        }
+    }
+
+    /// Takes a block out of the slot table and the index, and frees its record if its length is certain. False if the disk does
+    /// not let the block go: it stays a hit.
+    pub(super) fn take_out(
+        &self,
+        state: &mut State,
+        block: BlockIndex,
+        place: Place,
+        len: Option<u32>,
+        now: Instant,
+    ) -> bool {
+        if let Err(error) = self.slots.set(block, None) {
+            self.disk_failed("clear a slot", &error, now);
+            return false;
+        }
+        self.base.index.delete(self.number, block);
+        self.blocks_cached.fetch_sub(1, Ordering::Relaxed);
+        if let Some(len) = len.filter(|_| self.space.is_adopted(place)) {
+            let less = |bytes: u64| Some(bytes.saturating_sub(record::extent_bytes(len) as u64));
+            let _ = self.adopted_disk_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+        state.allocator.retire(&self.space, place, len);
+        true
+    }
+
+    /// Writes down what is shared with other datasets, so that it is known while this one is closed. Blocks on the disk.
+    pub(super) fn remember_adopted(&self) {
+        let (adopted, promised) = (self.adopted_disk_bytes.load(Ordering::Relaxed), self.granted.promised());
+        self.base.change(&self.config.snapshot, |known| {
+            known.adopted_disk_bytes = adopted;
+            known.reservation = Some(promised);
+        });
+    }
+
+    pub(super) fn forget(&self, state: &mut State, block: BlockIndex, len: u32) {
+        if let Some(policy) = &mut state.policy {
+            policy.forget(block, len);
+            self.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn disk_failed(&self, step: &'static str, error: &io::Error, now: Instant) {
+        self.base.counters.write_errors.add(1);
+        if self.base.health.failed("disk error", now) {
+            warn!(dataset = self.config.name, step, %error, "admissions to the cache pause");
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! Blocks that another snapshot's cache has, taken over without copying them.
+
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+
+use super::*;
+use crate::earlier::{Earlier, SameBlocks};
+use crate::record::extent_bytes;
+use crate::store::DatasetInfo;
+
+const BLOCKS: u32 = 1000;
+const CHILD_DIR: &str = "LARDER_TEST_ADOPTING_DIR";
+
+/// Snapshot `version` of the dataset. In each, a tenth of the blocks differ from those of the one before, and all numbers are one
+/// higher.
+#[derive(Clone, Copy, Debug)]
+struct Version(u8);
+
+impl Version {
+    fn snapshot(self) -> SnapshotId {
+        SnapshotId([self.0; 32])
+    }
+
+    /// The version and the number under which a block's bytes came into the dataset.
+    fn made(self, block: u32) -> (u8, u32) {
+        match self.before(block) {
+            Some(before) => Self(self.0 - 1).made(before),
+            None => (self.0, block),
+        }
+    }
+
+    /// The block of the version before that has the same bytes.
+    fn before(self, block: u32) -> Option<u32> {
+        (self.0 > 1 && block > 0 && !mix(u64::from(block) << 8 | u64::from(self.0)).is_multiple_of(10))
+            .then(|| block - 1)
+    }
+
+    fn len(self, block: u32) -> u32 {
+        let (version, number) = self.made(block);
+        len_of(BlockIndex(number + u32::from(version)))
+    }
+
+    fn bytes(self, block: u32) -> Vec<u8> {
+        let (version, number) = self.made(block);
+        bytes_of(BlockIndex(number + 1_000_000 * u32::from(version)), self.len(block))
+    }
+
+    fn total(self) -> u64 {
+        (0..BLOCKS).map(|block| u64::from(self.len(block))).sum()
+    }
+
+    fn config(self, policy: PolicyKind, reservation_bytes: u64) -> CacheConfig {
+        CacheConfig {
+            snapshot: self.snapshot(),
+            name: format!("version {}", self.0),
+            blocks: BLOCKS,
+            reservation_bytes,
+            promised: Reservation::exactly(reservation_bytes),
+            policy,
+            seed: 5,
+            block_lens: Arc::new(move |block: BlockIndex| self.len(block.0)),
+        }
+    }
+}
+
+/// What the second version has in common with the first.
+#[derive(Debug)]
+struct Same {
+    old: Version,
+    new: Version,
+    /// The walk waits for it before each block.
+    gate: Option<Mutex<mpsc::Receiver<()>>>,
+}
+
+impl Same {
+    fn of(old: Version, new: Version) -> Arc<Self> {
+        Arc::new(Self { old, new, gate: None })
+    }
+}
+
+impl Earlier for Same {
+    fn snapshot(&self) -> SnapshotId {
+        self.old.snapshot()
+    }
+
+    fn blocks(&self) -> u32 {
+        BLOCKS
+    }
+
+    fn find(&self, block: BlockIndex) -> Option<BlockIndex> {
+        let (older, newer) = if self.old.0 < self.new.0 { (self.old, self.new) } else { (self.new, self.old) };
+        let steps = newer.0 - older.0;
+        let found = if self.old.0 < self.new.0 {
+            (0..steps).try_fold(block.0, |block, step| Version(newer.0 - step).before(block))?
+        } else {
+            block.0 + u32::from(steps)
+        };
+        let same = found < BLOCKS && self.old.made(found) == self.new.made(block.0);
+        same.then_some(BlockIndex(found))
+    }
+
+    fn each_run(&self, f: &mut dyn FnMut(SameBlocks) -> bool) {
+        for first in (0..BLOCKS).map(BlockIndex) {
+            if let Some(gate) = &self.gate {
+                let _ = gate.lock().unwrap().recv();
+            }
+            if let Some(earlier) = self.find(first)
+                && !f(SameBlocks { first, earlier, count: 1 })
+            {
+                break;
+            }
+        }
+    }
+}
+
+/// A store of versions.
+struct Versions {
+    bed: Bed,
+}
+
+impl Versions {
+    fn new() -> Self {
+        let bed = Bed::new(PolicyKind::Nr, 0);
+        Self { bed }
+    }
+
+    fn open(&self, version: Version, policy: PolicyKind, bytes: u64) -> Arc<DatasetCache> {
+        let cache = self.bed.store().dataset(version.config(policy, bytes)).unwrap();
+        assert!(cache.wait_rebuilt(TIMEOUT));
+        cache
+    }
+
+    fn all(&self, version: Version) -> Arc<DatasetCache> {
+        self.open(version, PolicyKind::Nr, version.total())
+    }
+
+    fn filled(&self, version: Version) -> Arc<DatasetCache> {
+        let cache = self.all(version);
+        put_each(&cache, version, 0..BLOCKS);
+        cache
+    }
+
+    fn info(&self, version: Version) -> DatasetInfo {
+        let all = self.bed.store().datasets();
+        all.into_iter().find(|info| info.snapshot == version.snapshot()).unwrap()
+    }
+
+    /// What all versions take on the disk.
+    fn disk_bytes(&self) -> u64 {
+        let mut seen = std::collections::HashSet::new();
+        let mut bytes = 0;
+        for info in self.bed.store().datasets() {
+            bytes += info.disk_bytes;
+            bytes -= info.shared.iter().filter(|file| !seen.insert(file.inode)).map(|file| file.bytes).sum::<u64>();
+        }
+        bytes
+    }
+}
+
+fn put(cache: &DatasetCache, version: Version, block: u32) -> bool {
+    let Some(permit) = cache.admit(BlockIndex(block), version.len(block)) else { return false };
+    cache.write(permit, &cache.record(BlockIndex(block), &version.bytes(block))).unwrap();
+    true
+}
+
+fn put_each(cache: &DatasetCache, version: Version, blocks: impl IntoIterator<Item = u32>) {
+    for block in blocks {
+        put(cache, version, block);
+    }
+}
+
+/// The blocks that are hits, with the right bytes.
+fn hits(cache: &DatasetCache, version: Version) -> Vec<u32> {
+    let hit = |block: &u32| {
+        let len = version.len(*block);
+        let right = |bytes: &[u8]| assert!(bytes == version.bytes(*block), "{version:?} {block}");
+        cache.read(BlockIndex(*block), len, 0, len, right).hit().is_some()
+    };
+    (0..BLOCKS).filter(hit).collect()
+}
+
+fn same(old: Version, new: Version) -> Vec<u32> {
+    (0..BLOCKS).filter(|block| Same::of(old, new).find(BlockIndex(*block)).is_some()).collect()
+}
+
+fn adopt(cache: &DatasetCache, old: Version, new: Version) {
+    let (sender, ended) = mpsc::channel();
+    cache.adopt(vec![Same::of(old, new)], move || sender.send(()).unwrap());
+    ended.recv_timeout(TIMEOUT).unwrap();
+    assert!(!cache.is_adopting());
+}
+
+const ONE: Version = Version(1);
+const TWO: Version = Version(2);
+const THREE: Version = Version(3);
+
+#[test]
+fn blocks_that_another_snapshot_has_are_taken_over_and_take_no_room() {
+    for close_first in [false, true] {
+        let versions = Versions::new();
+        let mut one = Some(versions.filled(ONE));
+        if close_first {
+            one = None;
+        }
+        let before = versions.disk_bytes();
+        let two = versions.all(TWO);
+        adopt(&two, ONE, TWO);
+        assert_eq!(hits(&two, TWO), same(ONE, TWO));
+        // A slot table, aliases and folders.
+        assert!(versions.disk_bytes() - before < 64 << 10, "{before} {}", versions.disk_bytes());
+        let usage = two.usage();
+        assert_eq!(usage.blocks_cached, same(ONE, TWO).len() as u64);
+        assert_eq!(usage.used_bytes, same(ONE, TWO).iter().map(|block| u64::from(TWO.len(*block))).sum::<u64>());
+        put_each(&two, TWO, 0..BLOCKS);
+        assert_eq!(hits(&two, TWO).len(), BLOCKS as usize, "there is room for all that has changed");
+        assert_eq!(one.as_ref().map_or(BLOCKS as usize, |one| hits(one, ONE).len()), BLOCKS as usize);
+        // Whatever becomes of the first.
+        assert!(versions.bed.store().release(&ONE.snapshot()).is_ok() == close_first);
+        assert_eq!(hits(&two, TWO).len(), BLOCKS as usize);
+        assert_eq!(versions.bed.counters.corrupt(), 0);
+        assert_eq!(versions.bed.counters.adopted.get(), usage.blocks_cached);
+    }
+}
+
+#[test]
+fn adopted_blocks_are_hits_after_a_restart_and_a_second_adoption_finds_nothing_to_do() {
+    let mut versions = Versions::new();
+    drop(versions.filled(ONE));
+    adopt(&versions.all(TWO), ONE, TWO);
+    for end in [Bed::drop_all, Bed::close] {
+        end(&mut versions.bed);
+        versions.bed.open();
+        let two = versions.all(TWO);
+        assert_eq!((hits(&two, TWO), two.usage().blocks_cached), (same(ONE, TWO), same(ONE, TWO).len() as u64));
+        let adopted = versions.info(TWO).adopted_disk_bytes;
+        assert_eq!(adopted, hits(&two, TWO).iter().map(|block| extent_bytes(TWO.len(*block)) as u64).sum::<u64>());
+        adopt(&two, ONE, TWO);
+        assert_eq!((versions.info(TWO).adopted_disk_bytes, hits(&two, TWO)), (adopted, same(ONE, TWO)));
+        drop(two);
+        assert_eq!(versions.info(TWO).adopted_disk_bytes, adopted.next_multiple_of(4096));
+    }
+    assert_eq!(versions.bed.counters.corrupt(), 0);
+}
+
+#[test]
+fn a_chain_of_snapshots_needs_none_of_those_before_and_frees_what_nobody_uses() {
+    let versions = Versions::new();
+    drop(versions.filled(ONE));
+    let two = versions.all(TWO);
+    adopt(&two, ONE, TWO);
+    put_each(&two, TWO, 0..BLOCKS);
+    drop(two);
+    let three = versions.all(THREE);
+    adopt(&three, TWO, THREE);
+    assert_eq!(hits(&three, THREE), same(TWO, THREE));
+    for old in [ONE, TWO] {
+        let before = versions.disk_bytes();
+        versions.bed.store().release(&old.snapshot()).unwrap();
+        three.free_unused();
+        assert!(versions.disk_bytes() < before);
+        assert_eq!(hits(&three, THREE), same(TWO, THREE));
+    }
+    let used: u64 = same(TWO, THREE).iter().map(|block| extent_bytes(THREE.len(*block)) as u64).sum();
+    let left = versions.disk_bytes();
+    // The file system's own blocks for files with many holes, slot tables and aliases; what changed is 4 MB.
+    assert!(left < used + (512 << 10), "{left} for {used}");
+    // Back to the first: what it shares with the third.
+    let one = versions.all(ONE);
+    adopt(&one, THREE, ONE);
+    assert_eq!(hits(&one, ONE), same(THREE, ONE));
+    assert!(hits(&one, ONE).len() > 700);
+    assert_eq!(versions.bed.counters.corrupt(), 0);
+}
+
+#[test]
+fn what_the_other_dataset_evicts_stays_where_it_was_adopted() {
+    let versions = Versions::new();
+    for (policy, other) in [(PolicyKind::Lru, PolicyKind::Nr), (PolicyKind::Nr, PolicyKind::Lru)] {
+        let half = ONE.total() / 2;
+        let one = versions.open(ONE, policy, half);
+        put_each(&one, ONE, 0..BLOCKS);
+        let kept = hits(&one, ONE);
+        let two = versions.open(TWO, other, TWO.total());
+        adopt(&two, ONE, TWO);
+        let adopted = hits(&two, TWO);
+        assert_eq!(adopted, same(ONE, TWO).into_iter().filter(|b| kept.contains(&(b - 1))).collect::<Vec<_>>());
+        for round in 0..2 {
+            put_each(&one, ONE, (0..BLOCKS).map(|block| (block * 7 + round) % BLOCKS));
+        }
+        assert_eq!(hits(&two, TWO), adopted, "{policy}");
+        if other == PolicyKind::Lru {
+            two.resize(half / 4, Reservation::exactly(half / 4));
+            put_each(&two, TWO, 0..BLOCKS);
+            assert_eq!(hits(&one, ONE), kept);
+        }
+        drop((one, two));
+        for version in [ONE, TWO] {
+            versions.bed.store().release(&version.snapshot()).unwrap();
+        }
+    }
+    assert_eq!(versions.bed.counters.corrupt(), 0);
+}
+
+#[test]
+fn a_block_is_read_from_the_other_cache_until_it_is_adopted() {
+    let versions = Versions::new();
+    drop(versions.filled(ONE));
+    let two = versions.all(TWO);
+    let (gate, waiting) = mpsc::channel();
+    let same = Arc::new(Same { old: ONE, new: TWO, gate: Some(Mutex::new(waiting)) });
+    let (sender, ended) = mpsc::channel();
+    let find = {
+        let same = Arc::clone(&same);
+        move |block| same.find(BlockIndex(block)).is_some()
+    };
+    two.adopt(vec![same], move || sender.send(()).unwrap());
+    for block in 0..BLOCKS {
+        let read = two.read_earlier(BlockIndex(block), TWO.len(block), |bytes| assert!(bytes == TWO.bytes(block)));
+        assert_eq!(read.is_some(), find(block));
+        assert!(two.is_adopting() && !two.contains(BlockIndex(block)));
+    }
+    // What is fetched meanwhile is kept.
+    let changed = (0..BLOCKS).find(|block| !find(*block)).unwrap();
+    assert!(put(&two, TWO, changed));
+    drop(gate);
+    ended.recv_timeout(TIMEOUT).unwrap();
+    let expected: Vec<u32> = (0..BLOCKS).filter(|block| find(*block) || *block == changed).collect();
+    assert_eq!(hits(&two, TWO), expected);
+    assert!(two.read_earlier(BlockIndex(1), TWO.len(1), |_| ()).is_none());
+}
+
+#[test]
+fn no_more_is_adopted_than_was_wanted_and_adopted_blocks_leave_the_room_of_others() {
+    let versions = Versions::new();
+    let _one = versions.filled(ONE);
+    // It wanted half of the dataset and there was room for a tenth.
+    let (tenth, half) = (TWO.total() / 10, TWO.total() / 2);
+    let promised = Reservation { bytes: tenth, disk_bytes: tenth, wanted_bytes: half };
+    let config = CacheConfig { promised, ..TWO.config(PolicyKind::Nr, tenth) };
+    let two = versions.bed.store().dataset(config).unwrap();
+    adopt(&two, ONE, TWO);
+    let usage = two.usage();
+    assert!(usage.used_bytes <= half && usage.used_bytes + (256 << 10) > half, "{usage:?}");
+    assert_eq!(usage.capacity_bytes, half);
+    assert_eq!(versions.info(TWO).reservation.unwrap().bytes, half);
+    // One that wants all of it, and of which less than all is there to adopt: the rest has its own room.
+    drop(two);
+    versions.bed.store().release(&TWO.snapshot()).unwrap();
+    let promised = Reservation { bytes: tenth, disk_bytes: tenth, wanted_bytes: TWO.total() };
+    let config = CacheConfig { promised, ..TWO.config(PolicyKind::Nr, tenth) };
+    let two = versions.bed.store().dataset(config).unwrap();
+    adopt(&two, ONE, TWO);
+    assert_eq!(hits(&two, TWO), same(ONE, TWO));
+    let usage = two.usage();
+    assert_eq!(usage.capacity_bytes, (usage.used_bytes + tenth).min(TWO.total()));
+}
+
+#[test]
+fn lost_and_damaged_aliases_cost_hits_and_a_number_that_was_used_twice_costs_the_adopted_segment() {
+    let mut versions = Versions::new();
+    drop(versions.filled(ONE));
+    adopt(&versions.all(TWO), ONE, TWO);
+    versions.bed.drop_all();
+    let folder = versions.bed.dir.join("datasets").join(TWO.snapshot().to_string());
+    let aliases = folder.join("aliases");
+    let sound = fs::read(&aliases).unwrap();
+    let spoiled = |spoil: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = sound.clone();
+        spoil(&mut bytes);
+        bytes
+    };
+    for bytes in [
+        spoiled(&|bytes| bytes[4096..].iter_mut().step_by(8).for_each(|byte| *byte ^= 1)),
+        spoiled(&|bytes| bytes[4096..].fill(0)),
+        spoiled(&|bytes| bytes[4096 + 8 * 500..].rotate_left(8)),
+        Vec::new(),
+    ] {
+        let backup = versions.bed.dir.join("datasets").with_extension("backup");
+        Command::new("cp").arg("-a").arg(versions.bed.dir.join("datasets")).arg(&backup).status().unwrap();
+        fs::write(&aliases, bytes).unwrap();
+        versions.bed.open();
+        assert!(hits(&versions.all(TWO), TWO).len() < same(ONE, TWO).len(), "and none is wrong");
+        versions.bed.drop_all();
+        fs::remove_dir_all(versions.bed.dir.join("datasets")).unwrap();
+        fs::rename(&backup, versions.bed.dir.join("datasets")).unwrap();
+    }
+    // A version that does not know adopted segments makes one of the same number.
+    let adopted = fs::read_dir(folder.join("segments")).unwrap().flatten().next().unwrap().file_name();
+    let number = adopted.to_str().unwrap().split_once('-').unwrap().0.to_owned();
+    fs::write(folder.join("segments").join(format!("{number}.seg")), vec![0; 1 << 20]).unwrap();
+    versions.bed.open();
+    assert!(hits(&versions.all(TWO), TWO).len() < same(ONE, TWO).len());
+    let two = versions.all(TWO);
+    put_each(&two, TWO, 0..BLOCKS);
+    assert_eq!(hits(&two, TWO).len(), BLOCKS as usize);
+}
+
+#[test]
+#[ignore = "the process that an_adoption_that_is_killed_anywhere_is_right_and_goes_on starts and kills"]
+fn child() {
+    let dir = std::env::var_os(CHILD_DIR).expect("started by its parent");
+    let versions = Versions { bed: Bed::at(Path::new(&dir), PolicyKind::Nr, 0) };
+    fs::write(Path::new(&dir).join("ready"), b"").unwrap();
+    loop {
+        let two = versions.all(TWO);
+        adopt(&two, ONE, TWO);
+        assert_eq!(hits(&two, TWO), same(ONE, TWO));
+        drop(two);
+        versions.bed.store().release(&TWO.snapshot()).unwrap();
+    }
+}
+
+#[test]
+fn an_adoption_that_is_killed_anywhere_is_right_and_goes_on() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut versions = Versions { bed: Bed::at(temp.path(), PolicyKind::Nr, 0) };
+    drop(versions.filled(ONE));
+    for kill in 0..12 {
+        versions.bed.drop_all();
+        let ready = temp.path().join("ready");
+        let _ = fs::remove_file(&ready);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "dataset::tests::adoption::child", "--ignored"])
+            .env(CHILD_DIR, temp.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        while !ready.exists() {
+            assert!(begun.elapsed() < TIMEOUT && child.try_wait().unwrap().is_none(), "the child does not start");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(mix(kill) % 30_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        versions.bed.open();
+        let two = versions.all(TWO);
+        let found = hits(&two, TWO);
+        assert_eq!(two.usage().blocks_cached, found.len() as u64);
+        assert!(found.iter().all(|block| same(ONE, TWO).contains(block)));
+        adopt(&two, ONE, TWO);
+        assert_eq!(hits(&two, TWO), same(ONE, TWO));
+        assert_eq!(hits(&versions.all(ONE), ONE).len(), BLOCKS as usize);
+    }
+    assert_eq!(versions.bed.counters.corrupt(), 0);
+}

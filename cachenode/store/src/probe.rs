@@ -1,0 +1,80 @@
+//! The one test whether files can be made and written in a folder: it makes one. And the one measure of what a cache may take there.
+//!
+//! Invariant: what a kill leaves behind has a name that only this module gives, so a folder with it is still an empty one, or a
+//! cache.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::buffer;
+use crate::record::ALIGN_BYTES;
+
+/// How the name of a probe begins.
+pub(crate) const PREFIX: &str = ".larder-probe-";
+
+/// Creates the folder if it is missing, and writes a file in it, which is removed. Errors: what the disk or the rights in the folder
+/// do not allow.
+pub fn try_to_write(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    with_file(dir, 0, |file| {
+        write_page(file)?;
+        file.sync_all()
+    })
+}
+
+/// Writes and reads a file in an existing folder past the page cache, and removes it. Errors: `InvalidInput` or `Unsupported`
+/// if the file system cannot do that.
+pub fn try_direct(dir: &Path) -> io::Result<()> {
+    with_file(dir, libc::O_DIRECT, |file| {
+        write_page(file)?;
+        buffer::with(ALIGN_BYTES, |page| file.read_exact_at(page, 0))
+    })
+}
+
+/// Calls `f` with a new file in the folder, and removes the file.
+pub(crate) fn with_file<T>(dir: &Path, flags: i32, f: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
+    let path = dir.join(format!("{PREFIX}{}", std::process::id()));
+    // An earlier process with this id may have been killed here.
+    let _ = std::fs::remove_file(&path);
+    let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(flags).open(&path)?;
+    let outcome = f(&file);
+    // Nothing depends on its removal.
+    let _ = std::fs::remove_file(&path);
+    outcome
+}
+
+fn write_page(file: &File) -> io::Result<()> {
+    buffer::with(ALIGN_BYTES, |page| {
+        page.fill(0);
+        file.write_all_at(page, 0)
+    })
+}
+
+/// Bytes of the disk of a folder that are free beyond this part of the whole disk, in percent.
+pub fn spare_bytes(dir: &Path, keep_free_percent: u8) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(dir)?;
+    let stays = u128::from(disk.f_blocks) * u128::from(keep_free_percent) / 100;
+    let spare = disk.f_bavail.saturating_sub(u64::try_from(stays).unwrap_or(u64::MAX));
+    Ok(spare.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_tried_by_writing_a_file_that_is_gone_afterwards() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("a/b");
+        try_to_write(&dir).unwrap();
+        std::fs::write(dir.join(format!("{PREFIX}{}", std::process::id())), b"of a killed process").unwrap();
+        try_to_write(&dir).unwrap();
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        // A folder that cannot be made, and one in which nothing can.
+        std::fs::write(dir.join("file"), b"").unwrap();
+        assert_eq!(try_to_write(&dir.join("file/c")).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        assert!(try_to_write(Path::new("/proc")).is_err());
+    }
+}

@@ -1,0 +1,244 @@
+//! A mapped file with a number for each block of a snapshot: slot tables and aliases. A look-up is one load from the mapped
+//! file; a restart maps the file again.
+//!
+//! ```text
+//!  0       8         16             48       52      60       64     72        4096          4096 + 8 b
+//!  | magic | 1 | 0s  | snapshot[32]  | blocks | zeros | crc32c | lost | zeros ... | word of block 0 | 1 | ... | zeros |
+//!            version                   u32             of 0..60 u64                u64
+//! ```
+//! Little-endian; the file is a multiple of 4 KiB long, at most 4 KiB + 8 bytes for each of 2^32 blocks.
+//!
+//! The table is read through a read-only mapping and changed by `pwrite`: both use the page cache, so that a change is
+//! visible at once and outlives the process. On a disk that has become read-only or full, a store through the mapping
+//! would be a SIGBUS; a `pwrite` is an error.
+//!
+//! A page that the disk cannot read is zeros (see `mapping`). The first word that is set in it writes it whole, which
+//! mends it if the disk takes the write; the other words of the page are lost. `lost` is not 0 from before that write until somebody
+//! has looked for them elsewhere.
+//!
+//! Invariant: the mapping has the length that the file was created with, and the file is never shortened while it is open.
+#![expect(unsafe_code, reason = "reads the mapped file as atomics")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use larder_dataset::SnapshotId;
+use rustix::fs::{FallocateFlags, SeekFrom};
+
+use crate::folder::{self, PRIVATE_FILE, is_read_only};
+use crate::mapping::Mapping;
+
+const VERSION: u8 = 1;
+const HEADER_BYTES: usize = 64;
+/// Where the file says that words were lost.
+const LOST_AT: u64 = HEADER_BYTES as u64;
+const TABLE_AT: u64 = 4096;
+
+/// Words in a page of the file.
+pub(crate) const PAGE_WORDS: u32 = 4096 / 8;
+
+/// What a table holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// The first bytes of its file.
+    pub(crate) magic: [u8; 8],
+    /// Take the room for the whole file when it is made, so that a full disk is an error then and no later change is.
+    pub(crate) allocate: bool,
+}
+
+/// Whether a table was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It was there.
+    Kept,
+    /// It was created; `replaced` if there was one that did not fit.
+    Made { replaced: bool },
+}
+
+/// A number for each block of a snapshot, 0 at first. Look-ups from any number of threads; changes from one at a time.
+#[derive(Debug)]
+pub(crate) struct Table {
+    map: Mapping,
+    blocks: u32,
+}
+
+impl Table {
+    /// Opens the table at `path`, or creates it if it is missing, unreadable or not this snapshot's. A table on a disk that is
+    /// read-only can be read, and no word of it can be set.
+    pub(crate) fn open(path: &Path, kind: Kind, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
+        let (file, found) = match Self::open_existing(path, kind, snapshot, blocks) {
+            Ok(Some(table)) => return Ok((table, Found::Kept)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (make(path, kind, snapshot, blocks)?, Found::Made { replaced: false })
+            }
+            Ok(None) | Err(_) => (make(path, kind, snapshot, blocks)?, Found::Made { replaced: true }),
+        };
+        Ok((Self::map(file, blocks)?, found))
+    }
+
+    /// Opens the table at `path`. None if it is not this snapshot's.
+    pub(crate) fn open_existing(
+        path: &Path,
+        kind: Kind,
+        snapshot: &SnapshotId,
+        blocks: u32,
+    ) -> io::Result<Option<Self>> {
+        let file = open_file(path)?;
+        let is_whole = is_whole(&file, &encode_header(kind, snapshot, blocks), blocks)?;
+        is_whole.then(|| Self::map(file, blocks)).transpose()
+    }
+
+    /// A table of no block, in memory.
+    pub(crate) fn none() -> io::Result<Self> {
+        let file = File::from(rustix::fs::memfd_create("larder-table", rustix::fs::MemfdFlags::CLOEXEC)?);
+        file.set_len(file_bytes(0))?;
+        Self::map(file, 0)
+    }
+
+    fn map(file: File, blocks: u32) -> io::Result<Self> {
+        let len = usize::try_from(file_bytes(blocks)).map_err(io::Error::other)?;
+        Ok(Self { map: Mapping::new(file, len)?, blocks })
+    }
+
+    pub(crate) const fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The word of a block; 0 if there is no such block.
+    pub(crate) fn get(&self, block: u32) -> u64 {
+        let Some(word) = self.words().get(block as usize) else { return 0 };
+        let word = word.load(Ordering::Relaxed);
+        // A load with Acquire is not defined on read-only memory; a relaxed load and a fence are, and cost the same.
+        fence(Ordering::Acquire);
+        u64::from_le(word)
+    }
+
+    pub(crate) fn set(&self, block: u32, word: u64) -> io::Result<()> {
+        if block >= self.blocks {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let word = word.to_le_bytes();
+        let at = TABLE_AT + 8 * u64::from(block);
+        let page = at / 4096 * 4096;
+        match self.map.file().write_all_at(&word, at) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                self.write_page(page, (at - page) as usize, word)?
+            }
+            written => written?,
+        }
+        if self.is_damaged() {
+            // The page can be read now, and the mapping may still show zeros in its place. If so, and it stays that way, its words
+            // are missing until the next start.
+            let _ = self.map.map_again(page as usize..page as usize + 4096);
+        }
+        Ok(())
+    }
+
+    /// Writes a word with all of its page: a part of it cannot be written if the page cannot be read.
+    pub(crate) fn write_page(&self, page: u64, word_at: usize, word: [u8; 8]) -> io::Result<()> {
+        self.map.file().write_all_at(&1_u64.to_le_bytes(), LOST_AT)?;
+        let mut bytes = self.map.bytes()[page as usize..][..4096].to_vec();
+        bytes[word_at..word_at + 8].copy_from_slice(&word);
+        self.map.file().write_all_at(&bytes, page)
+    }
+
+    /// True if the disk failed to read a part of the table: words in it are missing.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.map.losses() > 0
+    }
+
+    /// True if words were lost that nobody has looked for elsewhere since.
+    pub(crate) fn has_lost_words(&self) -> bool {
+        self.map.bytes()[LOST_AT as usize..][..8] != [0; 8]
+    }
+
+    /// Notes that what was lost has been looked for.
+    pub(crate) fn found_lost_words(&self) -> io::Result<()> {
+        self.map.file().write_all_at(&0_u64.to_le_bytes(), LOST_AT)
+    }
+
+    /// The next block from `from` on whose word might not be 0: skips the parts of the file that were never written.
+    pub(crate) fn next_written(&self, from: u32) -> Option<u32> {
+        let at = TABLE_AT + 8 * u64::from(from);
+        match rustix::fs::seek(self.map.file(), SeekFrom::Data(at)) {
+            Ok(data) => u32::try_from((data.max(at) - TABLE_AT) / 8).ok().filter(|&block| block < self.blocks),
+            Err(rustix::io::Errno::NXIO) => None,
+            // The file system does not know.
+            Err(_) => (from < self.blocks).then_some(from),
+        }
+    }
+
+    /// Announces that so many words from `from` on will be read soon.
+    pub(crate) fn will_read(&self, from: u32, words: u32) {
+        let at = TABLE_AT as usize + 8 * from as usize;
+        self.map.will_read(at..at + 8 * words as usize);
+    }
+
+    /// Makes all words set so far outlive a power loss.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.map.file().sync_data()
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let bytes = &self.map.bytes()[TABLE_AT as usize..];
+        // SAFETY: the mapping starts at a page and the table 4096 bytes on, so it is aligned for u64; it is
+        // `8 * blocks` bytes at least, as `file_bytes` says; AtomicU64 has the layout of u64, any bits are valid, and
+        // the memory is only read, with relaxed loads, which are defined on read-only memory.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.blocks as usize) }
+    }
+}
+
+/// The existing table; for reading only if the disk does not allow more.
+fn open_file(path: &Path) -> io::Result<File> {
+    let writable = OpenOptions::new().read(true).write(true).open(path);
+    match &writable {
+        Err(error) if is_read_only(error) => File::open(path),
+        _ => writable,
+    }
+}
+
+fn file_bytes(blocks: u32) -> u64 {
+    (TABLE_AT + 8 * u64::from(blocks)).next_multiple_of(4096)
+}
+
+fn encode_header(kind: Kind, snapshot: &SnapshotId, blocks: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&kind.magic);
+    header[8] = VERSION;
+    header[16..48].copy_from_slice(&snapshot.0);
+    header[48..52].copy_from_slice(&blocks.to_le_bytes());
+    let crc = larder_dataset::crc32c(&header[..60]);
+    header[60..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// A table fits if and only if its header is the one that would be written now: nothing in it varies.
+fn is_whole(file: &File, header: &[u8; HEADER_BYTES], blocks: u32) -> io::Result<bool> {
+    if file.metadata()?.len() < file_bytes(blocks) {
+        return Ok(false);
+    }
+    let mut found = [0; HEADER_BYTES];
+    file.read_exact_at(&mut found, 0)?;
+    Ok(found == *header)
+}
+
+fn make(path: &Path, kind: Kind, snapshot: &SnapshotId, blocks: u32) -> io::Result<File> {
+    let fresh = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true).mode(PRIVATE_FILE).open(&fresh)?;
+    file.set_len(file_bytes(blocks))?;
+    if kind.allocate {
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, file_bytes(blocks)) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    file.write_all_at(&encode_header(kind, snapshot, blocks), 0)?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    folder::sync_parent(path)?;
+    Ok(file)
+}

@@ -1,0 +1,40 @@
+//! `larder bench controller`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use larder_bench::controller::{ControllerConfig, Places, run as run_controller};
+
+use super::files::{check_folder, write_json};
+use super::steps::Steps;
+use crate::args::bench::ControllerArgs;
+use crate::output;
+
+pub(crate) fn run(args: &ControllerArgs) -> anyhow::Result<ExitCode> {
+    check_folder("--json", args.json.as_deref())?;
+    if args.count > args.nodes {
+        bail!("--count {} is more than --nodes {}", args.count, args.nodes);
+    }
+    let program = match &args.controller {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().context("find this program")?.with_file_name("larder-controller"),
+    };
+    if !program.is_file() {
+        bail!("there is no {}: name larder-controller by --controller", program.display());
+    }
+    let config = ControllerConfig {
+        nodes: args.nodes,
+        datasets: args.datasets,
+        count: args.count,
+        restarts: args.restarts,
+        rest_seconds: args.rest,
+    };
+    let places = Places { program, kubeconfig: args.kubeconfig.clone() };
+    let view = Steps::new("{msg:36} {bar:30} {pos}/{len} steps [{elapsed}]");
+    let outcome = run_controller(&config, &places, &view);
+    view.finish();
+    let outcome = outcome?;
+    output::text(&outcome.table())?;
+    write_json(args.json.as_deref(), &outcome)?;
+    Ok(ExitCode::SUCCESS)
+}

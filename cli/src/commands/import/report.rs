@@ -1,0 +1,89 @@
+//! The report of an import for whoever started it in a pod: one short line of JSON.
+
+use std::path::Path;
+
+use anyhow::Context;
+use larder_dataset::{Chain, SnapshotId, Totals};
+use larder_origin::OriginError;
+use serde::Serialize;
+
+/// The longest message: the kubelet keeps 4 KiB of what a pod leaves.
+const MESSAGE_BYTES: usize = 1500;
+
+/// The report.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    pub(super) snapshot: String,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    /// The manifest was there already, and nothing was listed.
+    pub(super) found: bool,
+    /// It is at every place where it was to be.
+    pub(super) published: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Failure>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failure {
+    /// `not-found`, `denied`, `unavailable`, `invalid` or `other`.
+    kind: &'static str,
+    message: String,
+}
+
+impl Report {
+    /// What the report is about. Until a place turns out to be closed, it is published.
+    pub(super) fn of(&mut self, snapshot: SnapshotId, totals: Totals) {
+        self.snapshot = snapshot.to_string();
+        (self.files, self.bytes) = (u64::from(totals.files), totals.bytes);
+        self.published = true;
+    }
+
+    /// Adds the error.
+    pub(super) fn fail(&mut self, error: &anyhow::Error) {
+        let kind = match origin_error(error) {
+            Some(OriginError::NotFound { .. }) => "not-found",
+            Some(OriginError::Denied { .. }) => "denied",
+            Some(OriginError::Invalid { .. }) => "invalid",
+            Some(OriginError::Busy { .. } | OriginError::TimedOut { .. } | OriginError::Unavailable { .. }) => {
+                "unavailable"
+            }
+            Some(_) | None => "other",
+        };
+        let message = Chain(&**error).to_string().chars().take(MESSAGE_BYTES).collect();
+        self.error = Some(Failure { kind, message });
+    }
+
+    /// Writes the report. The file may be one that cannot be replaced.
+    pub(super) fn write(&self, file: &Path) -> anyhow::Result<()> {
+        let line = serde_json::to_string(self)? + "\n";
+        std::fs::write(file, line).with_context(|| format!("write the report {} (--report)", file.display()))
+    }
+}
+
+/// The error of the origin among the causes.
+fn origin_error(error: &anyhow::Error) -> Option<&OriginError> {
+    error.chain().find_map(|cause| cause.downcast_ref())
+}
+
+/// True if the credentials did not allow it.
+pub(super) fn is_denied(error: &anyhow::Error) -> bool {
+    matches!(origin_error(error), Some(OriginError::Denied { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_origin_is_found_among_its_causes() {
+        let denied = OriginError::Denied { key: b"k"[..].into(), source: "403".into() };
+        let error = anyhow::Error::from(denied).context("store the manifest");
+        assert!(is_denied(&error));
+        let mut report = Report::default();
+        report.fail(&error);
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(text.contains("\"kind\":\"denied\"") && text.contains("store the manifest"), "{text}");
+        assert!(!is_denied(&anyhow::anyhow!("another")));
+    }
+}

@@ -1,0 +1,72 @@
+//! Hands a list of files to warm over to a mount, part by part: neither side ever holds a long one.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use larder_cachenode::WarmListPart;
+use larder_cachenode::warm::list_part::LINES_MOST;
+use rustix::io::Errno;
+
+use crate::ioctl;
+
+/// Interval between two attempts to hand over what the mount cannot take yet.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// The longest line that is handed over whole. No path is longer.
+const LINE_MOST: usize = 8_000;
+
+/// Hands over the list in the file `from`, or `-` for standard input, to the mount at `dir`, whose stats are open as `stats`.
+/// Returns once the mount has all of it, or once its cache is full.
+pub(super) fn send(from: &Path, dir: &Path, stats: &File) -> anyhow::Result<()> {
+    let mut lines: Box<dyn BufRead> = match from.to_str() {
+        Some("-") => Box::new(io::stdin().lock()),
+        _ => Box::new(BufReader::new(File::open(from).with_context(|| format!("open {} (--from)", from.display()))?)),
+    };
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let number = since.as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+    let root = [std::path::absolute(dir)?.as_os_str().as_bytes(), b"/"].concat();
+    let mut part = WarmListPart { list: number, first: true, last: false, lines: Vec::new() };
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = lines.read_until(b'\n', &mut line).with_context(|| format!("read {} (--from)", from.display()))?;
+        part.last = read == 0;
+        let path = line.strip_suffix(b"\n").unwrap_or(&line);
+        // Paths of the mounted files are accepted, too.
+        let path = path.strip_prefix(root.as_slice()).unwrap_or(path);
+        let path = &path[..path.len().min(LINE_MOST)];
+        if part.last || part.lines.len() + path.len() + 1 > LINES_MOST {
+            if !hand_over(stats, &part, dir)? || part.last {
+                return Ok(());
+            }
+            part.first = false;
+            part.lines.clear();
+        }
+        part.lines.extend_from_slice(path);
+        part.lines.push(b'\n');
+    }
+}
+
+/// False if the cache is full, and the rest of the list is of no use.
+fn hand_over(stats: &File, part: &WarmListPart, dir: &Path) -> anyhow::Result<bool> {
+    loop {
+        let error = match ioctl::warm_list(stats, part) {
+            Ok(()) => return Ok(true),
+            Err(error) => error,
+        };
+        match Errno::from_io_error(&error) {
+            Some(Errno::AGAIN) => std::thread::sleep(RETRY),
+            Some(Errno::NOSPC) => return Ok(false),
+            Some(Errno::BUSY) => bail!("another warming of {0} is running: see `larder stats {0}`", dir.display()),
+            Some(Errno::NOENT) => bail!("the mount at {} was restarted: run this command again", dir.display()),
+            Some(Errno::NOTTY) => {
+                bail!("the process that serves {} is of an earlier version: mount it again", dir.display())
+            }
+            _ => return Err(error).with_context(|| format!("warm the mount at {}", dir.display())),
+        }
+    }
+}

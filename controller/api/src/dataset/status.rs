@@ -1,0 +1,152 @@
+//! The status of a Dataset: what the controller says of it.
+
+#![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the controller says of a Dataset.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DatasetStatus {
+    /// The generation of the spec that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The snapshot that new pods read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// The snapshot that is warmed beside it, to be read next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<u64>,
+    /// Its bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The last [`SNAPSHOTS_MAX`] snapshots, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub snapshots: Vec<SnapshotStatus>,
+    /// How many nodes have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodesStatus>,
+    /// The part of its bytes that is cached where it is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u32>,
+    /// When all of it will be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta: Option<Time>,
+    /// The pods that use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<Users>,
+    /// When a pod was last seen to use it; absent while one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<Time>,
+    /// At most [`LAGGING_MAX`] of the nodes that are behind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub lagging: Vec<LaggingNode>,
+    /// The value of the annotation `larder.dev/clean` that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleaned: Option<String>,
+    /// Texts for the columns of `kubectl get`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<Shown>,
+    /// `Imported`, `Placed`, `Warm`, `Degraded` and `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Most entries of [`DatasetStatus::snapshots`].
+pub const SNAPSHOTS_MAX: usize = 5;
+
+/// Most entries of [`DatasetStatus::lagging`] and of [`Users::pods`].
+pub const LAGGING_MAX: usize = 20;
+
+/// A snapshot that a dataset had.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotStatus {
+    /// Its id.
+    pub id: String,
+    /// Its files.
+    pub files: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// When its origin was listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed: Option<Time>,
+}
+
+/// How many nodes have a dataset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodesStatus {
+    /// Nodes that are to have it.
+    pub wanted: u32,
+    /// Nodes that promised it room.
+    pub holding: u32,
+    /// Nodes that have all that they promised.
+    pub warm: u32,
+}
+
+/// The pods that use a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Users {
+    /// How many.
+    pub count: u32,
+    /// At most 20 of them, as NAMESPACE/NAME.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub pods: Vec<String>,
+}
+
+/// A node that is behind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LaggingNode {
+    /// Its name.
+    pub node: String,
+    /// Why.
+    pub reason: LagReason,
+    /// Why, in words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// Why a node is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LagReason {
+    /// Its pod that warms waits to be started: there is a limit for all of them together.
+    Queued,
+    /// It fetches.
+    Warming,
+    /// Its pod that warms does not start.
+    PodPending,
+    /// Its last attempt failed.
+    WarmingFailed,
+    /// It is not ready, or its larderd does not report.
+    NotReporting,
+    /// Its cache has become smaller than what it promised.
+    PromiseUnkept,
+}
+
+/// Texts for the columns of `kubectl get`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    /// SIZE, such as `1.2 TB`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub size: String,
+    /// NODES: holding of wanted, such as `2/4`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nodes: String,
+    /// WARM, such as `62%`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub warm: String,
+}

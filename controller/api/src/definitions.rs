@@ -1,0 +1,37 @@
+//! The CustomResourceDefinitions, as `deploy/crds` has them.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::Value;
+
+use crate::dataset::Dataset;
+use crate::node_cache::NodeCache;
+
+/// All of them.
+pub fn all() -> [CustomResourceDefinition; 2] {
+    [Dataset::crd(), NodeCache::crd()].map(known_formats)
+}
+
+/// Kubernetes knows no formats of unsigned integers and warns of them at each apply. Their `minimum` stays.
+fn known_formats(definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut value = serde_json::to_value(&definition).expect("a definition is JSON");
+    rewrite(&mut value);
+    serde_json::from_value(value).expect("only formats changed")
+}
+
+fn rewrite(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(Value::String(format)) = fields.get_mut("format") {
+                match format.as_str() {
+                    "uint64" => *format = "int64".to_owned(),
+                    "uint32" => *format = "int32".to_owned(),
+                    _ => {}
+                }
+            }
+            fields.values_mut().for_each(rewrite);
+        }
+        Value::Array(items) => items.iter_mut().for_each(rewrite),
+        _ => {}
+    }
+}

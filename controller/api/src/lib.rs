@@ -1,0 +1,35 @@
+//! Larder's objects in Kubernetes, in the group `larder.dev`. No client code: the controller, `larderd`, the command
+//! line and tests share these types.
+//!
+//! - [`dataset`]: the [`Dataset`] that a user applies, and its status.
+//! - [`node_cache`]: the [`NodeCache`] of each node: what the controller promised there, and what the node says.
+//! - [`conditions`]: the conditions of a Dataset and the closed list of their reasons.
+//! - [`names`]: labels, annotations and other names that programs and users meet each other by.
+//! - [`checked`]: the spec of a Dataset as values instead of texts, by the checks that the attributes of volumes pass.
+//! - [`rights`]: what only the administrator's Datasets may have.
+//! - [`mod@explain`]: why a Dataset is ready or not, in words, and what to do.
+//! - [`definitions`]: the CustomResourceDefinitions, as `deploy/crds` has them.
+//!
+//! Invariant: the schema refuses at apply what [`checked`] refuses later, except for rights, which an admission policy
+//! holds.
+
+pub mod checked;
+pub mod conditions;
+pub mod dataset;
+pub mod definitions;
+pub mod explain;
+pub mod names;
+pub mod node_cache;
+pub mod rights;
+mod schemas;
+
+pub use checked::{CheckedSpec, InvalidField, Keeping};
+pub use conditions::{ConditionKind, Reason};
+pub use dataset::{
+    Cache, Dataset, DatasetSpec, DatasetStatus, Keep, LagReason, LaggingNode, NodeCount, Nodes, NodesStatus, Origin,
+    SecretRef, Shown, SnapshotStatus, Users,
+};
+pub use explain::{Explanation, explain};
+pub use node_cache::{
+    CleanedSnapshot, NodeCache, NodeCacheSpec, NodeCacheStatus, PromisedDataset, SnapshotCache, UnkeptPromise,
+};

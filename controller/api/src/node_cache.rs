@@ -1,0 +1,150 @@
+//! The `NodeCache`: one for each node, of the node's name and owned by its Node.
+//!
+//! The controller writes the spec, and that node's larderd the status. The admission policy `larder-nodecaches` confines
+//! each larderd to the status of its own node; RBAC confines everyone else. Node labels are derived from the status; it is
+//! the truth about which node has what.
+
+#![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
+#![expect(clippy::duplicated_attributes, reason = "columns of one type are several columns")]
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::schemas;
+
+/// The cache of a node: the room that it promises to datasets, and what it has.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "larder.dev",
+    version = "v1alpha1",
+    kind = "NodeCache",
+    plural = "nodecaches",
+    status = "NodeCacheStatus",
+    derive = "PartialEq",
+    doc = "The cache of the node of the same name: the room that it promises to datasets, and what it has.",
+    printcolumn(name = "Capacity", type_ = "integer", json_path = ".status.capacityBytes"),
+    printcolumn(name = "Promised", type_ = "integer", json_path = ".status.promisedBytes"),
+    printcolumn(name = "Free", type_ = "integer", json_path = ".status.freeBytes"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeCacheSpec {
+    /// The promises: room that no other dataset gets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["uid".to_owned(), "snapshot".to_owned()]))]
+    pub datasets: Vec<PromisedDataset>,
+    /// Snapshots whose bytes go, where no pod of the node has them mounted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
+    pub clean: Vec<CleanedSnapshot>,
+}
+
+impl NodeCacheSpec {
+    /// The room of all promises together.
+    pub fn promised_bytes(&self) -> u64 {
+        self.datasets.iter().fold(0, |sum, promise| sum.saturating_add(promise.bytes))
+    }
+}
+
+/// Room on a node that no other dataset gets. While a new snapshot is warmed beside the old one, a dataset has two.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromisedDataset {
+    /// The uid of the Dataset.
+    #[schemars(length(min = 1, max = 64))]
+    pub uid: String,
+    /// The Dataset as NAMESPACE/NAME, for people and messages.
+    #[schemars(length(max = 320))]
+    pub name: String,
+    /// The snapshot: 64 hex digits.
+    #[schemars(schema_with = "schemas::snapshot")]
+    pub snapshot: String,
+    /// How many bytes of the node's disk.
+    #[schemars(schema_with = "schemas::count")]
+    pub bytes: u64,
+}
+
+/// A snapshot whose bytes go. Those that were read later than `before` stay, so that it acts once.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CleanedSnapshot {
+    /// The snapshot: 64 hex digits.
+    #[schemars(schema_with = "schemas::snapshot")]
+    pub snapshot: String,
+    /// Bytes that were in use later than this stay.
+    pub before: Time,
+}
+
+/// What a node says of its cache.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeCacheStatus {
+    /// The generation of the spec whose promises are in the node's store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Room on the disk for all datasets together.
+    #[serde(default)]
+    #[schemars(schema_with = "schemas::count")]
+    pub capacity_bytes: u64,
+    /// Room that is promised: by the spec, and to datasets that pods have open.
+    #[serde(default)]
+    #[schemars(schema_with = "schemas::count")]
+    pub promised_bytes: u64,
+    /// Room that another promise may have: capacity less what is promised.
+    #[serde(default)]
+    #[schemars(schema_with = "schemas::count")]
+    pub free_bytes: u64,
+    /// What it has, by snapshot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
+    pub snapshots: Vec<SnapshotCache>,
+    /// Promises of the spec that it cannot keep.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub unkept: Vec<UnkeptPromise>,
+}
+
+/// What a node has of a snapshot.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotCache {
+    /// The snapshot: 64 hex digits.
+    #[schemars(schema_with = "schemas::snapshot")]
+    pub snapshot: String,
+    /// Bytes of it in the cache.
+    #[schemars(schema_with = "schemas::count")]
+    pub bytes: u64,
+    /// Bytes that this node is to have of it: all, or with a placement other than `local` its share. 0: not known.
+    #[serde(default)]
+    #[schemars(schema_with = "schemas::count")]
+    pub wanted_bytes: u64,
+    /// Its reservation: room on the disk that it has, promised or because a pod has it open.
+    #[serde(default)]
+    #[schemars(schema_with = "schemas::count")]
+    pub reserved_bytes: u64,
+    /// Mounts of it on the node. Pods with the same credentials share one.
+    #[serde(default)]
+    pub mounts: u32,
+    /// When the last mount ended; absent while there is one, and if there never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<Time>,
+}
+
+/// A promise that a node cannot keep.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnkeptPromise {
+    /// The uid of the Dataset.
+    #[schemars(length(max = 64))]
+    pub uid: String,
+    /// The snapshot.
+    #[schemars(schema_with = "schemas::snapshot")]
+    pub snapshot: String,
+    /// The part of the promise that there is no room for.
+    #[schemars(schema_with = "schemas::count")]
+    pub missing_bytes: u64,
+}

@@ -1,0 +1,115 @@
+//! What only the administrator's Datasets may have: larderd's own identity, folders, and endpoints that are not listed.
+//!
+//! An admission policy refuses these at apply; the controller asks [`check`] too, since policies can be removed and
+//! lists change. Otherwise anyone who can create a Dataset could read what larderd can, or make it send requests
+//! anywhere.
+
+use crate::checked::InvalidField;
+use crate::dataset::DatasetSpec;
+use crate::names::{DatasetKey, SYSTEM_NAMESPACE};
+
+/// The S3 servers that any Dataset may name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoints(Vec<String>);
+
+impl Endpoints {
+    /// Reads the text of the ConfigMap: URLs, one a line.
+    pub fn parse(text: &str) -> Self {
+        Self(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    }
+
+    fn allow(&self, endpoint: &str) -> bool {
+        self.0.iter().any(|listed| listed == endpoint)
+    }
+}
+
+/// Checks that a Dataset has nothing that only the administrator's may have, and that its name fits into a label.
+/// Errors: the first field that it may not have.
+pub fn check(key: &DatasetKey, spec: &DatasetSpec, endpoints: &Endpoints) -> Result<(), InvalidField> {
+    if let Err(error) = key.node_label() {
+        let what = error.to_string();
+        return Err(InvalidField::new("metadata.name", what.trim_start_matches("metadata.name ").to_owned()));
+    }
+    if key.namespace == SYSTEM_NAMESPACE {
+        return Ok(());
+    }
+    let origin = &spec.origin;
+    let folder = |url: &str| url.starts_with("file://");
+    let only_ours = format!("is for Datasets of the namespace {SYSTEM_NAMESPACE} only");
+    if folder(&origin.source) {
+        return Err(InvalidField::new("spec.origin.source", format!("names a folder (file://), which {only_ours}")));
+    }
+    if spec.manifest.as_deref().is_some_and(folder) {
+        return Err(InvalidField::new("spec.manifest", format!("names a folder (file://), which {only_ours}")));
+    }
+    if origin.secret_ref.is_none() && !origin.anonymous {
+        let what = format!(
+            "is missing: name a Secret, or set spec.origin.anonymous; reading with larderd's own identity {only_ours}"
+        );
+        return Err(InvalidField::new("spec.origin.secretRef", what));
+    }
+    match &origin.endpoint {
+        Some(endpoint) if !endpoints.allow(endpoint) => Err(InvalidField::new(
+            "spec.origin.endpoint",
+            "is not listed; ask the administrator to add it to the ConfigMap larder-endpoints",
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::{Origin, SecretRef};
+
+    fn check_of(namespace: &str, origin: Origin) -> Result<(), InvalidField> {
+        let spec = DatasetSpec { origin, ..DatasetSpec::default() };
+        check(&DatasetKey::new(namespace, "d"), &spec, &Endpoints::parse("http://listed:9000\n\n https://other \n"))
+    }
+
+    #[test]
+    fn only_the_administrators_datasets_have_larderds_rights() {
+        let secret = Some(SecretRef { name: "s".into() });
+        let of = |source: &str| Origin { source: source.into(), ..Origin::default() };
+        let with =
+            |endpoint: &str| Origin { endpoint: Some(endpoint.into()), secret_ref: secret.clone(), ..of("s3://b") };
+        for (field, origin) in [
+            ("spec.origin.secretRef", of("s3://b")),
+            ("spec.origin.source", of("file:///data")),
+            ("spec.origin.endpoint", with("http://elsewhere")),
+            ("spec.origin.endpoint", with("http://listed:9000/")),
+        ] {
+            assert_eq!(check_of("team-a", origin.clone()).unwrap_err().field, field);
+            assert_eq!(check_of(SYSTEM_NAMESPACE, origin), Ok(()));
+        }
+        for origin in [
+            with("http://listed:9000"),
+            with("https://other"),
+            Origin { secret_ref: secret.clone(), ..of("s3://b") },
+            Origin { anonymous: true, ..of("s3://b") },
+        ] {
+            assert_eq!(check_of("team-a", origin), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_manifest_in_a_folder_is_the_administrators_too() {
+        let spec = DatasetSpec {
+            origin: Origin { source: "s3://b".into(), anonymous: true, ..Origin::default() },
+            manifest: Some("file:///etc/shadow".into()),
+            ..DatasetSpec::default()
+        };
+        let check_in = |namespace| check(&DatasetKey::new(namespace, "d"), &spec, &Endpoints::default());
+        assert_eq!(check_in("team-a").unwrap_err().field, "spec.manifest");
+        assert_eq!(check_in(SYSTEM_NAMESPACE), Ok(()));
+    }
+
+    #[test]
+    fn a_name_that_fits_into_no_label_is_refused() {
+        let key = DatasetKey::new("team-a", "n".repeat(57));
+        let spec = DatasetSpec::default();
+        let error = check(&key, &spec, &Endpoints::default()).unwrap_err();
+        assert_eq!(error.field, "metadata.name");
+        assert!(error.to_string().contains("63 characters together"), "{error}");
+    }
+}

@@ -1,0 +1,46 @@
+//! What the spec of a NodeCache asks of its node.
+
+use larder_cachenode::node::Promise;
+use larder_controller_api::NodeCacheSpec;
+use larder_dataset::SnapshotId;
+use tracing::warn;
+
+/// What a spec asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The room to keep.
+    pub promises: Vec<Promise>,
+    /// The snapshots whose bytes are to go, and the time in seconds since 1970 after which they must not have been in use.
+    pub clean: Vec<(SnapshotId, u64)>,
+}
+
+impl Asked {
+    /// Skips entries that cannot be read: the API server checks them, so they are of another version.
+    pub fn of(spec: &NodeCacheSpec) -> Self {
+        let snapshot = |text: &str| {
+            let parsed = text.parse().ok();
+            if parsed.is_none() {
+                warn!(snapshot = text, "skip an entry of the NodeCache: it names no snapshot");
+            }
+            parsed
+        };
+        let promise = |promised: &larder_controller_api::PromisedDataset| {
+            Some(Promise {
+                snapshot: snapshot(&promised.snapshot)?,
+                holder: promised.uid.clone(),
+                name: promised.name.clone(),
+                wanted_disk_bytes: promised.bytes,
+                disk_bytes: 0,
+            })
+        };
+        let clean = |cleaned: &larder_controller_api::CleanedSnapshot| {
+            // What was in use before 1970 was never in use.
+            let before = u64::try_from(cleaned.before.0.as_second()).unwrap_or(0);
+            Some((snapshot(&cleaned.snapshot)?, before))
+        };
+        Self {
+            promises: spec.datasets.iter().filter_map(promise).collect(),
+            clean: spec.clean.iter().filter_map(clean).collect(),
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The loop of the acting controller. It alone has the state: news change it, due work becomes writes by pure decisions, and
+//! writes run beside it, as many at a time as the API is to bear. What a write returns is news, so that no decision is made
+//! again from what it has changed already.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use kube::Client;
+use kube::api::DynamicObject;
+use larder_controller_api::names::{LEASE, REGISTRY_CONFIG_MAP, ROLE_LABEL, ROLE_WARM};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::admin::{Counters, Status};
+use crate::decide::decide;
+use crate::kinds::Kind;
+use crate::kueue::check;
+use crate::kueue::discovery::follow_kueue;
+use crate::lease::Election;
+use crate::objects::Key;
+use crate::queue::{Queue, Work};
+use crate::read::Object;
+use crate::state::State;
+use crate::watch::{News, follow};
+use crate::write::{Change, Write, execute};
+use crate::{nodes, registry};
+
+/// Things whose writes are under way at the same time.
+const WRITERS: usize = 32;
+
+/// News that wait to be taken in; more make their watches wait.
+const NEWS: usize = 1024;
+
+/// The longest that one write may take.
+const WRITE: Duration = Duration::from_secs(30);
+
+/// How a controller is run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The image of the pods that import and warm.
+    pub image: String,
+    /// The namespace of Larder itself.
+    pub namespace: String,
+    /// The name of this process in the lease.
+    pub identity: String,
+    /// The most pods that warm at the same time.
+    pub max_warming: u32,
+    /// Where metrics are served.
+    pub admin_address: Option<SocketAddr>,
+}
+
+/// Runs until `stop`, or until the lease is lost, which is an error: the process must end then.
+pub async fn run(client: Client, config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let counters = Arc::new(Counters::default());
+    let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    if let Some(address) = config.admin_address {
+        let (status, stopping) = (Arc::new(Status(Arc::clone(&counters))), stop.clone());
+        tasks.spawn(async move {
+            let served =
+                larder_telemetry::admin::serve(address, status, async move { stopping.cancelled().await }).await;
+            served.with_context(|| format!("--admin-address {address}"))
+        });
+    }
+    let election = Election::new(client.clone(), &config.namespace, LEASE, &config.identity);
+    tokio::select! {
+        () = election.win() => {}
+        () = stop.cancelled() => return Ok(()),
+        Some(ended) = tasks.join_next() => return ended?,
+    }
+    counters.leading.store(true, Ordering::Relaxed);
+    let (holding, acting) = (stop.clone(), stop.clone());
+    tasks.spawn(async move { election.hold(holding).await });
+    tasks.spawn(act(client, config, counters, acting));
+    // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop lead.
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+        if !stop.is_cancelled() {
+            bail!("a part of the controller ended");
+        }
+    }
+    Ok(())
+}
+
+/// What became of the writes of a piece of work.
+struct Written {
+    work: Work,
+    /// As they are now, and whether the write may have made them.
+    objects: Vec<(Kind, DynamicObject, bool)>,
+    /// The names of the events among them.
+    told: Vec<String>,
+    wrote_status: bool,
+    succeeded: bool,
+    warming: u32,
+}
+
+/// Follows the cluster and acts on it until `stop`. No other controller may.
+pub async fn act(
+    client: Client,
+    config: Config,
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let (sender, mut news) = mpsc::channel(NEWS);
+    let mut watches = JoinSet::new();
+    for kind in Kind::WATCHED {
+        watches.spawn(follow(client.clone(), kind, config.namespace.clone(), sender.clone()));
+    }
+    let mut kueue = JoinSet::new();
+    kueue.spawn(follow_kueue(client.clone(), sender));
+    let mut control = Control {
+        state: State::default(),
+        queue: Queue::default(),
+        config,
+        counters,
+        started: Instant::now(),
+        started_at: unix_seconds(),
+        warming_begun: 0,
+    };
+    control.state.settings.image.clone_from(&control.config.image);
+    let mut writers: JoinSet<Written> = JoinSet::new();
+    loop {
+        let due = control.queue.next().filter(|_| control.state.is_complete() && writers.len() < WRITERS);
+        let wait = due.map_or(Duration::MAX, |due| Duration::from_millis(due.saturating_sub(control.millis())));
+        tokio::select! {
+            next = news.recv() => {
+                let Some(next) = next else { bail!("the watches ended") };
+                control.take_in(next);
+                // What came together is decided about together.
+                while let Ok(next) = news.try_recv() {
+                    control.take_in(next);
+                }
+            }
+            Some(written) = writers.join_next() => control.written(written?),
+            () = tokio::time::sleep(wait.min(Duration::from_secs(3600))) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        if !control.state.is_complete() {
+            continue;
+        }
+        control.counters.synced.store(true, Ordering::Relaxed);
+        while writers.len() < WRITERS {
+            let Some((work, writes)) = control.next() else { break };
+            writers.spawn(execute_all(client.clone(), Arc::clone(&control.counters), work, writes));
+        }
+    }
+}
+
+struct Control {
+    state: State,
+    queue: Queue,
+    config: Config,
+    counters: Arc<Counters>,
+    started: Instant,
+    /// The same in seconds since 1970.
+    started_at: i64,
+    /// Warming jobs that are being created.
+    warming_begun: u32,
+}
+
+impl Control {
+    fn millis(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Seconds since 1970, by a clock that only goes on.
+    fn seconds(&self) -> i64 {
+        self.started_at + i64::try_from(self.started.elapsed().as_secs()).unwrap_or(0)
+    }
+
+    fn take_in(&mut self, news: News) {
+        if let News::Unreadable(unreadable) = &news {
+            self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
+            let (kind, key) = (unreadable.kind.name(), &unreadable.key);
+            warn!(kind, %key, error = unreadable.why, "skip an object that cannot be read");
+        }
+        let now = self.millis();
+        for work in self.state.apply(news) {
+            self.queue.add(work, now);
+        }
+    }
+
+    /// The next due work that makes writes.
+    fn next(&mut self) -> Option<(Work, Vec<Write>)> {
+        loop {
+            let now = self.millis();
+            let work = self.queue.take(now)?;
+            let writes = self.plan(&work, now);
+            if !writes.is_empty() {
+                self.queue.begin(&work);
+                self.warming_begun += warming(&writes);
+                return Some((work, writes));
+            }
+        }
+    }
+
+    fn plan(&mut self, work: &Work, now: u64) -> Vec<Write> {
+        match work {
+            Work::Dataset(key) => self.plan_dataset(key, now),
+            Work::Workload(key) => self.plan_workload(key, now),
+            Work::AdmissionCheck(name) => {
+                let version = self.state.kueue.version;
+                let check = self.state.kueue.checks.get(&Key::cluster(name));
+                check.and_then(|check| check::activate(check, version, self.seconds())).into_iter().collect()
+            }
+            Work::Promises(node) => {
+                let key = Key::cluster(node);
+                let Some(found) = self.state.nodes.get(&key) else {
+                    self.queue.forget_node(node);
+                    return Vec::new();
+                };
+                let (cache, clean) = (self.state.caches.get(&key), self.state.clean(node));
+                nodes::promises(found, cache, self.state.promised(node), &clean).into_iter().collect()
+            }
+            Work::Labels(node) => {
+                let key = Key::cluster(node);
+                let Some(found) = self.state.nodes.get(&key) else { return Vec::new() };
+                let current = |snapshot: &str| self.state.labelled(snapshot);
+                nodes::labels(found, self.state.caches.get(&key), current).into_iter().collect()
+            }
+            Work::Orphans(uid) => {
+                let orphans = self.state.orphans(uid).into_iter();
+                orphans
+                    .map(|(kind, key, uid)| Write::new(kind, &key.namespace, &key.name, Change::Delete(uid)))
+                    .collect()
+            }
+            Work::Registry => {
+                let there = self.state.config_maps.get(&Key::new(&self.config.namespace, REGISTRY_CONFIG_MAP));
+                let there = there.map(|map| map.text.as_str());
+                let (datasets, endpoints) = (self.state.datasets.iter(), &self.state.settings.endpoints);
+                registry::write(&self.config.namespace, there, datasets, endpoints).into_iter().collect()
+            }
+        }
+    }
+
+    fn plan_dataset(&mut self, key: &Key, now: u64) -> Vec<Write> {
+        self.counters.decisions.fetch_add(1, Ordering::Relaxed);
+        let (all, ready) = self.state.counts();
+        self.counters.datasets.store(all, Ordering::Relaxed);
+        self.counters.datasets_ready.store(ready, Ordering::Relaxed);
+        let taken = self.state.warming() + self.warming_begun;
+        let slots = self.config.max_warming.saturating_sub(taken);
+        let time = self.seconds();
+        let world = self.state.world(key, time, slots);
+        let uid = world.dataset.map(|dataset| dataset.meta.uid.clone());
+        let decision = decide(&world);
+        let mark = |set: &mut std::collections::BTreeSet<Key>, on: bool| {
+            if on {
+                set.insert(key.clone())
+            } else {
+                set.remove(key)
+            };
+        };
+        mark(&mut self.state.starved, decision.is_starved);
+        mark(&mut self.state.queued, decision.is_queued);
+        mark(&mut self.state.cleaning, decision.is_cleaning);
+        if let Some(uid) = uid {
+            let mut work = Vec::new();
+            self.state.decide(&uid, decision.promises, decision.clean, &mut work);
+            work.into_iter().for_each(|work| self.queue.add(work, now));
+        }
+        let mut work = Vec::new();
+        self.state.progressed(key, decision.progress, &mut work);
+        work.into_iter().for_each(|work| self.queue.add(work, now));
+        self.again(Work::Dataset(key.clone()), decision.again_at, time, now);
+        decision.writes
+    }
+
+    fn plan_workload(&mut self, key: &Key, now: u64) -> Vec<Write> {
+        let time = self.seconds();
+        let Some(situation) = self.state.situation(key, time) else { return Vec::new() };
+        let check::Outcome { write, again_at } = check::decide(&situation);
+        self.again(Work::Workload(key.clone()), again_at, time, now);
+        write.into_iter().collect()
+    }
+
+    /// Looks at it again at `at`, seconds since 1970, of which `time` is the current one.
+    fn again(&mut self, work: Work, at: Option<i64>, time: i64, now: u64) {
+        if let Some(at) = at {
+            let seconds = u64::try_from(at - time).unwrap_or(0).max(1);
+            self.queue.add(work, now.saturating_add(seconds.saturating_mul(1000)));
+        }
+    }
+
+    fn written(&mut self, written: Written) {
+        let now = self.millis();
+        self.warming_begun -= written.warming.min(self.warming_begun);
+        self.state.told.extend(written.told);
+        if let Work::Dataset(key) = &written.work {
+            if written.wrote_status {
+                let now = self.seconds();
+                self.state.status_written.insert(key.clone(), now);
+            }
+            // The decision after these writes finds what they changed.
+            self.queue.add(written.work.clone(), now);
+        }
+        if let Work::Workload(key) = &written.work
+            && written.wrote_status
+        {
+            let now = self.seconds();
+            self.state.kueue.written.insert(key.clone(), now);
+        }
+        for (kind, object, is_new) in written.objects {
+            match Object::read(kind, object) {
+                // An object that was changed and is not known any more is gone: the watch was faster than the answer.
+                Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
+                Ok(Some(object)) => self.take_in(News::Changed(Box::new(object))),
+                Ok(None) => {}
+                Err(unreadable) => self.take_in(News::Unreadable(unreadable)),
+            }
+        }
+        if !written.succeeded {
+            self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        self.queue.end(written.work, written.succeeded, now);
+    }
+}
+
+fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// How many of the writes begin to warm a node.
+fn warming(writes: &[Write]) -> u32 {
+    let begins = |write: &&Write| match (&write.kind, &write.change) {
+        (Kind::Job, Change::Create(job)) => job["metadata"]["labels"][ROLE_LABEL] == ROLE_WARM,
+        _ => false,
+    };
+    writes.iter().filter(begins).count() as u32
+}
+
+/// Executes writes in their order, up to the first that fails.
+async fn execute_all(client: Client, counters: Arc<Counters>, work: Work, writes: Vec<Write>) -> Written {
+    let mut written = Written {
+        work,
+        objects: Vec::new(),
+        told: Vec::new(),
+        wrote_status: false,
+        succeeded: true,
+        warming: warming(&writes),
+    };
+    for write in writes {
+        counters.count(&write);
+        let done = match tokio::time::timeout(WRITE, execute(&client, &write)).await {
+            Ok(Ok(object)) => object,
+            // Kueue changes its objects at any time; the watch tells, and then it is decided anew.
+            Ok(Err(kube::Error::Api(status)))
+                if [404, 409].contains(&status.code) && matches!(write.kind, Kind::Kueue(..)) =>
+            {
+                debug!(name = write.name, reason = status.reason, "a Workload has changed");
+                written.succeeded = false;
+                return written;
+            }
+            Ok(Err(error)) => {
+                let (kind, namespace, name) = (write.kind.name(), &write.namespace, &write.name);
+                warn!(kind, namespace, name, %error, "a write failed; it is tried again");
+                written.succeeded = false;
+                return written;
+            }
+            Err(_) => {
+                warn!(kind = write.kind.name(), name = write.name, "the API server did not answer in time");
+                written.succeeded = false;
+                return written;
+            }
+        };
+        debug!(kind = write.kind.name(), namespace = write.namespace, name = write.name, "wrote");
+        written.wrote_status |= matches!(write.change, Change::ApplyStatus(_));
+        if write.kind == Kind::Event {
+            written.told.push(write.name);
+            continue;
+        }
+        // What becomes of a deleted object the watch tells, and may have told already.
+        let done = done.filter(|_| !matches!(write.change, Change::Delete(_)));
+        let is_new = matches!(write.change, Change::Create(_) | Change::Apply(_));
+        written.objects.extend(done.map(|object| (write.kind, object, is_new)));
+    }
+    written
+}

@@ -1,0 +1,104 @@
+//! The decision about one dataset: from what there is to what is to be written. Pure, so that the same cluster gives the
+//! same decision in any controller, whatever the one before it had begun.
+//!
+//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `warm`, `claims`, `follow`, `clean`, `report`. Each step
+//! reads what the steps before it found, and adds writes; nothing is written that is there already.
+
+mod claims;
+mod clean;
+mod draft;
+mod follow;
+mod import;
+mod leave;
+mod names;
+mod origin;
+mod place;
+mod pods;
+mod report;
+mod standing;
+mod task;
+#[cfg(test)]
+mod tests;
+mod warm;
+mod wishes;
+
+use std::collections::BTreeSet;
+
+use larder_controller_api::names::{DatasetKey, FINALIZER};
+use larder_controller_api::{CheckedSpec, ConditionKind, DatasetStatus, Reason, rights};
+use serde_json::json;
+
+use crate::kinds::Kind;
+use crate::objects::DatasetObject;
+use crate::world::{Decision, World};
+use crate::write::{Change, Write};
+use draft::Draft;
+
+/// Decides what to do about a dataset.
+pub fn decide(world: &World<'_>) -> Decision {
+    let Some(dataset) = world.dataset else {
+        let mut decision = Decision::default();
+        claims::refuse_all(world, &mut decision);
+        wishes::refuse_all(world, &mut decision);
+        return decision;
+    };
+    if dataset.meta.deleting {
+        let mut decision = leave::decide(world, dataset);
+        wishes::refuse_all(world, &mut decision);
+        return decision;
+    }
+    let mut decision = Decision::default();
+    let finalizers = dataset.dataset.metadata.finalizers.as_deref().unwrap_or_default();
+    let key = &dataset.meta.key;
+    if !finalizers.iter().any(|name| name == FINALIZER) {
+        let fields = json!({"metadata": {"finalizers": [FINALIZER], "uid": dataset.meta.uid}});
+        decision.writes.push(Write::new(Kind::Dataset, &key.namespace, &key.name, Change::Apply(fields)));
+    }
+    let status = dataset.dataset.status.clone().unwrap_or_default();
+    let checked = check(world, dataset);
+    let spec = match checked {
+        Ok(spec) => spec,
+        Err((reason, message)) => {
+            wishes::hold(world, dataset, reason, &mut decision);
+            return report::refused(world, dataset, status, decision, reason, message);
+        }
+    };
+    let mut draft =
+        Draft { world, dataset, spec, status, verdicts: Vec::new(), decision, only_wished: BTreeSet::new() };
+    import::step(&mut draft);
+    place::step(&mut draft);
+    wishes::step(&mut draft);
+    warm::step(&mut draft);
+    claims::step(&mut draft);
+    follow::step(&mut draft);
+    clean::step(&mut draft);
+    report::step(&mut draft);
+    draft.decision
+}
+
+/// The spec as values, if the dataset may have it.
+fn check(world: &World<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Reason, String)> {
+    let (key, spec) = (&dataset.meta.key, &dataset.dataset.spec);
+    let checked = spec.check().map_err(|error| (Reason::InvalidSpec, error.to_string()))?;
+    let key = DatasetKey::new(&key.namespace, &key.name);
+    match rights::check(&key, spec, &world.settings.endpoints) {
+        Ok(()) => Ok(checked),
+        Err(error) => Err((Reason::NotAllowed, error.to_string())),
+    }
+}
+
+/// What the entry of a dataset says in the file that inline volumes are resolved by. It names the snapshot by its own manifest,
+/// since the file reaches nodes later than the current manifest does.
+pub fn inline_attributes(
+    spec: &CheckedSpec,
+    status: Option<&DatasetStatus>,
+) -> std::collections::BTreeMap<&'static str, String> {
+    let snapshot = status.and_then(|status| status.snapshot.as_deref());
+    let imported = status.and_then(|status| ConditionKind::Imported.find(&status.conditions));
+    let by_nodes = imported.is_none_or(|imported| imported.reason == Reason::ListedByNodes.as_str());
+    let source = match snapshot {
+        Some(snapshot) if !by_nodes => origin::kept_manifest(spec, snapshot),
+        _ => origin::current_source(spec),
+    };
+    origin::attributes(spec, &source)
+}

@@ -1,0 +1,42 @@
+//! Where the manifests of a dataset are, and what a volume says of its origin.
+
+use std::collections::BTreeMap;
+
+use larder_controller_api::CheckedSpec;
+use larder_dataset::size::exact_bytes;
+
+/// URL of the copy of a snapshot's manifest that stays, beside the one that is current.
+pub(super) fn kept_manifest(spec: &CheckedSpec, snapshot: &str) -> String {
+    let folder = spec.manifest.rsplit_once('/').map_or(spec.manifest.as_str(), |(folder, _)| folder);
+    format!("{folder}/{snapshot}.manifest")
+}
+
+/// True for a folder, which only nodes can list.
+pub(super) fn is_folder(spec: &CheckedSpec) -> bool {
+    spec.dataset.source.starts_with("file://")
+}
+
+/// The attributes of a volume that reads the manifest at `source`.
+pub(super) fn attributes(spec: &CheckedSpec, source: &str) -> BTreeMap<&'static str, String> {
+    let dataset = &spec.dataset;
+    let mut attributes = BTreeMap::from([("source", source.to_owned())]);
+    let mut put = |name, value: Option<String>| {
+        if let Some(value) = value {
+            attributes.insert(name, value);
+        }
+    };
+    put("endpoint", dataset.endpoint.clone());
+    put("region", dataset.region.clone());
+    put("anonymous", dataset.anonymous.then(|| "true".to_owned()));
+    put("cacheSize", dataset.cache_bytes.map(exact_bytes));
+    put("policy", dataset.policy.map(|policy| policy.to_string()));
+    put("placement", dataset.placement.map(|placement| placement.to_string()));
+    attributes
+}
+
+/// What pods read: the manifest that is current.
+pub(super) fn current_source(spec: &CheckedSpec) -> String {
+    let source = &spec.dataset.source;
+    let beside = format!("{}/.larder/manifest", source.trim_end_matches('/'));
+    if spec.manifest == beside { source.clone() } else { spec.manifest.clone() }
+}

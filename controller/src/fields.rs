@@ -1,0 +1,52 @@
+//! The fields that objects of several kinds have.
+
+use k8s_openapi::jiff::Timestamp;
+use kube::api::DynamicObject;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::key::{Key, Meta};
+
+pub(crate) fn whole<T: serde::de::DeserializeOwned>(object: DynamicObject) -> Result<T, serde_json::Error> {
+    serde_json::from_value(serde_json::to_value(object)?)
+}
+
+/// Reads the fields beside the metadata.
+pub(crate) fn fields<T: serde::de::DeserializeOwned>(data: Value) -> Result<T, serde_json::Error> {
+    serde_json::from_value(data)
+}
+
+pub(crate) fn meta(object: &DynamicObject) -> Meta {
+    let metadata = &object.metadata;
+    Meta {
+        key: Key::of(object),
+        uid: metadata.uid.clone().unwrap_or_default(),
+        // Versions are numbers that grow, in all versions of Kubernetes that there are.
+        version: metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default(),
+        deleting: metadata.deletion_timestamp.is_some(),
+        created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+    }
+}
+
+pub(crate) fn label(object: &DynamicObject, key: &str) -> Option<String> {
+    object.metadata.labels.as_ref()?.get(key).cloned()
+}
+
+pub(crate) fn annotation(object: &DynamicObject, key: &str) -> Option<String> {
+    object.metadata.annotations.as_ref()?.get(key).cloned()
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct ConditionFields {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) status: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) last_transition_time: String,
+}
+
+pub(crate) fn seconds(time: &str) -> i64 {
+    time.parse::<Timestamp>().map_or(0, Timestamp::as_second)
+}

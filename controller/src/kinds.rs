@@ -1,0 +1,152 @@
+//! The kinds of Kubernetes objects that the controller reads and writes.
+
+use kube::api::ApiResource;
+use kube::core::GroupVersionKind;
+
+/// A kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A dataset.
+    Dataset,
+    /// A node's cache.
+    NodeCache,
+    /// A node.
+    Node,
+    /// A pod.
+    Pod,
+    /// A job.
+    Job,
+    /// A PersistentVolume.
+    Volume,
+    /// A PersistentVolumeClaim.
+    Claim,
+    /// A Deployment.
+    Deployment,
+    /// A ConfigMap in Larder's namespace.
+    ConfigMap,
+    /// An event.
+    Event,
+    /// A kind of Kueue's, in the version that this cluster serves.
+    Kueue(KueueKind, KueueVersion),
+}
+
+/// A kind of Kueue's that the controller reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KueueKind {
+    /// A job in a queue.
+    Workload,
+    /// What workloads of a ClusterQueue wait for.
+    AdmissionCheck,
+    /// A kind of nodes.
+    ResourceFlavor,
+}
+
+impl KueueKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Workload, Self::AdmissionCheck, Self::ResourceFlavor];
+}
+
+/// A version of Kueue's API that the controller knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KueueVersion {
+    /// Served by Kueue 0.14, which the tests run.
+    #[default]
+    V1beta1,
+    /// Its successor. What the controller reads and writes is the same, but for topology assignments, which it ignores there.
+    V1beta2,
+}
+
+impl KueueVersion {
+    /// All, the preferred one first.
+    pub const ALL: [Self; 2] = [Self::V1beta1, Self::V1beta2];
+
+    /// As the API names it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::V1beta1 => "v1beta1",
+            Self::V1beta2 => "v1beta2",
+        }
+    }
+}
+
+/// The API group of Kueue.
+pub const KUEUE_GROUP: &str = "kueue.x-k8s.io";
+
+impl Kind {
+    /// The kinds that are watched.
+    pub const WATCHED: [Self; 9] = [
+        Self::Dataset,
+        Self::NodeCache,
+        Self::Node,
+        Self::Pod,
+        Self::Job,
+        Self::Volume,
+        Self::Claim,
+        Self::Deployment,
+        Self::ConfigMap,
+    ];
+
+    /// Group, version, kind and plural.
+    const fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
+            Self::Dataset => ("larder.dev", "v1alpha1", "Dataset", "datasets"),
+            Self::NodeCache => ("larder.dev", "v1alpha1", "NodeCache", "nodecaches"),
+            Self::Node => ("", "v1", "Node", "nodes"),
+            Self::Pod => ("", "v1", "Pod", "pods"),
+            Self::Job => ("batch", "v1", "Job", "jobs"),
+            Self::Volume => ("", "v1", "PersistentVolume", "persistentvolumes"),
+            Self::Claim => ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+            Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
+            Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
+            Self::Event => ("", "v1", "Event", "events"),
+            Self::Kueue(KueueKind::Workload, version) => (KUEUE_GROUP, version.as_str(), "Workload", "workloads"),
+            Self::Kueue(KueueKind::AdmissionCheck, version) => {
+                (KUEUE_GROUP, version.as_str(), "AdmissionCheck", "admissionchecks")
+            }
+            Self::Kueue(KueueKind::ResourceFlavor, version) => {
+                (KUEUE_GROUP, version.as_str(), "ResourceFlavor", "resourceflavors")
+            }
+        }
+    }
+
+    /// True if its objects are in no namespace.
+    pub const fn is_cluster_wide(self) -> bool {
+        matches!(
+            self,
+            Self::NodeCache
+                | Self::Node
+                | Self::Volume
+                | Self::Kueue(KueueKind::AdmissionCheck | KueueKind::ResourceFlavor, _)
+        )
+    }
+
+    /// How the API serves it.
+    pub fn resource(self) -> ApiResource {
+        let (group, version, kind, plural) = self.names();
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+    }
+
+    /// The value of `apiVersion`.
+    pub fn api_version(self) -> String {
+        let (group, version, ..) = self.names();
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+    }
+
+    /// The resource's name in paths.
+    pub const fn plural(self) -> &'static str {
+        self.names().3
+    }
+
+    /// The same of its status, of the kinds whose status the controller writes.
+    pub const fn status(self) -> &'static str {
+        match self {
+            Self::Dataset => "datasets/status",
+            _ => self.plural(),
+        }
+    }
+
+    /// The value of `kind`.
+    pub const fn name(self) -> &'static str {
+        self.names().2
+    }
+}

@@ -1,0 +1,144 @@
+//! Kueue's objects, cut to the fields that decisions need.
+
+use std::collections::BTreeMap;
+
+use larder_controller_api::names::DatasetKey;
+
+use crate::key::{Key, Meta};
+use crate::kueue::places::{Places, Toleration};
+use crate::store::Stored;
+
+/// An object of Kueue's.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KueueObject {
+    /// A job in a queue.
+    Workload(Box<Workload>),
+    /// An AdmissionCheck of Larder's.
+    Check(Check),
+    /// A flavor.
+    Flavor(Flavor),
+}
+
+impl KueueObject {
+    /// Its name.
+    pub fn key(&self) -> Key {
+        let meta = match self {
+            Self::Workload(object) => &object.meta,
+            Self::Check(object) => &object.meta,
+            Self::Flavor(object) => &object.meta,
+        };
+        meta.key.clone()
+    }
+}
+
+/// A job in a queue that waits, or has waited, for AdmissionChecks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Workload {
+    /// Its name and version.
+    pub meta: Meta,
+    /// When its quota was reserved, in seconds since 1970; `None` without a reservation, and for one that was evicted.
+    pub reserved: Option<i64>,
+    /// The states of all its checks.
+    pub checks: Vec<CheckState>,
+    /// Its pods, by kind.
+    pub pod_sets: Vec<PodSet>,
+}
+
+/// The state of a check.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CheckState {
+    /// The AdmissionCheck.
+    pub name: String,
+    /// `Pending`, `Ready`, `Retry` or `Rejected`.
+    pub state: String,
+    /// Since when, as the API writes times.
+    pub since: String,
+    /// What it waits for.
+    pub message: String,
+}
+
+/// Pods of one kind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodSet {
+    /// How many.
+    pub count: usize,
+    /// The claims that they mount.
+    pub claims: Vec<String>,
+    /// The datasets that their inline volumes and their annotation name, as `NAMESPACE/NAME`.
+    pub datasets: Vec<DatasetKey>,
+    /// Texts that name none.
+    pub wrong: Vec<String>,
+    /// The annotations that say how long they wait for data.
+    pub patience: Patience,
+    /// Where they may run, but for their flavors' part.
+    pub places: Places,
+    /// The flavors of their quota.
+    pub flavors: Vec<String>,
+}
+
+/// Annotations that say how long a job waits for data, as they are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patience {
+    /// The percentage from which on it starts.
+    pub min_warm: Option<String>,
+    /// The longest that it waits.
+    pub deadline: Option<String>,
+}
+
+/// An AdmissionCheck whose states the controller decides.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Check {
+    /// Its name and version.
+    pub meta: Meta,
+    /// Its generation.
+    pub generation: i64,
+    /// Somebody said that there is a controller for it.
+    pub active: bool,
+    /// Its annotations.
+    pub patience: Patience,
+}
+
+/// A flavor: nodes of one kind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Flavor {
+    /// Its name and version.
+    pub meta: Meta,
+    /// Labels that its nodes have.
+    pub labels: BTreeMap<String, String>,
+    /// Tolerations that its pods get.
+    pub tolerations: Vec<Toleration>,
+}
+
+impl Stored for Workload {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Claims and datasets, as for pods.
+    fn belongs_to(&self) -> Vec<Key> {
+        let namespace = &self.meta.key.namespace;
+        let claims = self.pod_sets.iter().flat_map(|set| &set.claims).map(|claim| Key::new(namespace, claim));
+        let datasets = self.pod_sets.iter().flat_map(|set| &set.datasets);
+        claims.chain(datasets.map(|dataset| Key::new(&dataset.namespace, &dataset.name))).collect()
+    }
+}
+
+impl Stored for Check {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn belongs_to(&self) -> Vec<Key> {
+        Vec::new()
+    }
+}
+
+impl Stored for Flavor {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn belongs_to(&self) -> Vec<Key> {
+        Vec::new()
+    }
+}

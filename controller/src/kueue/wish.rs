@@ -1,0 +1,63 @@
+//! What a job asks of a dataset, and how far its nodes are.
+
+use crate::key::Key;
+use crate::kueue::places::Places;
+
+/// Pods of one kind of a Workload are to find a dataset on their nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    /// The Workload.
+    pub workload: Key,
+    /// When its quota was reserved, in seconds since 1970.
+    pub since: i64,
+    /// How many pods there will be.
+    pub pods: usize,
+    /// Where they may run.
+    pub places: Places,
+}
+
+/// How far a dataset is on the nodes of a Workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// There is no such dataset, or the Workload's namespace may not use it.
+    Refused,
+    /// It is warmed, as far as `holding` of `wanted` nodes have room for it.
+    Warms(Warmth),
+}
+
+/// What the nodes of a Workload have of a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Warmth {
+    /// Nodes that its pods can use.
+    pub wanted: u64,
+    /// Those that have promised room.
+    pub holding: u64,
+    /// Bytes that are there.
+    pub cached_bytes: u64,
+    /// Bytes that are to be there.
+    pub wanted_bytes: u64,
+    /// Why there may never be more; empty if nothing is in the way.
+    pub why: String,
+}
+
+impl Warmth {
+    /// The percentage that is there. A hundredth may be missing: blocks take a little more room than their bytes.
+    pub fn percent(&self) -> u64 {
+        if self.wanted == 0 {
+            return 0;
+        }
+        let percent = (u128::from(self.cached_bytes) * 100).checked_div(u128::from(self.wanted_bytes)).unwrap_or(100);
+        if percent >= 99 { 100 } else { percent as u64 }
+    }
+
+    /// This and what other pods of the same Workload have.
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            wanted: self.wanted + other.wanted,
+            holding: self.holding + other.holding,
+            cached_bytes: self.cached_bytes.saturating_add(other.cached_bytes),
+            wanted_bytes: self.wanted_bytes.saturating_add(other.wanted_bytes),
+            why: if self.why.is_empty() { other.why.clone() } else { self.why.clone() },
+        }
+    }
+}

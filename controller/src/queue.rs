@@ -1,0 +1,153 @@
+//! What is to be looked at, and when.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::objects::Key;
+
+/// Something to look at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// A dataset.
+    Dataset(Key),
+    /// The promises of a node.
+    Promises(String),
+    /// The labels of a node.
+    Labels(String),
+    /// What is left of the Dataset with this uid.
+    Orphans(String),
+    /// The ConfigMap for inline volumes.
+    Registry,
+    /// The checks of a Workload of Kueue's.
+    Workload(Key),
+    /// An AdmissionCheck.
+    AdmissionCheck(String),
+}
+
+/// Work by the time that it is due, in milliseconds of a clock that only goes on.
+#[derive(Debug, Default)]
+pub struct Queue {
+    due: BTreeSet<(u64, Work)>,
+    at: BTreeMap<Work, u64>,
+    /// Under way; if it becomes due meanwhile, it waits.
+    busy: BTreeSet<Work>,
+    /// Failures in a row.
+    failures: BTreeMap<Work, u32>,
+    /// When a kind of work that must not be done often was done last.
+    last: BTreeMap<Work, u64>,
+}
+
+/// The least time between two writes of a node's promises, a node's labels, or the registry.
+const REST_MILLIS: u64 = 10_000;
+
+impl Queue {
+    /// Looks at it at `at`, or before if it is due before.
+    pub fn add(&mut self, work: Work, at: u64) {
+        let rest = self.last.get(&work).map_or(0, |last| last + REST_MILLIS);
+        let at = at.max(rest);
+        match self.at.get(&work) {
+            Some(before) if *before <= at => return,
+            Some(before) => {
+                self.due.remove(&(*before, work.clone()));
+            }
+            None => {}
+        }
+        self.due.insert((at, work.clone()));
+        self.at.insert(work, at);
+    }
+
+    /// Takes what is due.
+    pub fn take(&mut self, now: u64) -> Option<Work> {
+        let next =
+            self.due.iter().take_while(|(at, _)| *at <= now).find(|(_, work)| !self.busy.contains(work)).cloned()?;
+        self.due.remove(&next);
+        self.at.remove(&next.1);
+        Some(next.1)
+    }
+
+    /// When something becomes due.
+    pub fn next(&self) -> Option<u64> {
+        self.due.iter().find(|(_, work)| !self.busy.contains(work)).map(|(at, _)| *at)
+    }
+
+    /// Its writes are under way.
+    pub fn begin(&mut self, work: &Work) {
+        self.busy.insert(work.clone());
+    }
+
+    /// Its writes ended.
+    pub fn end(&mut self, work: Work, succeeded: bool, now: u64) {
+        self.busy.remove(&work);
+        if succeeded {
+            self.failures.remove(&work);
+            if !matches!(work, Work::Dataset(_) | Work::Orphans(_) | Work::Workload(_)) {
+                self.last.insert(work.clone(), now);
+                // What was due meanwhile waits, too.
+                if let Some(at) = self.at.remove(&work) {
+                    self.due.remove(&(at, work.clone()));
+                    self.add(work, at);
+                }
+            }
+            return;
+        }
+        let failures = self.failures.entry(work.clone()).or_default();
+        *failures = failures.saturating_add(1);
+        let pause = 1000u64.saturating_mul(1 << (*failures - 1).min(6)).min(60_000);
+        if let Some(at) = self.at.remove(&work) {
+            self.due.remove(&(at, work.clone()));
+        }
+        self.add(work, now + pause);
+    }
+
+    /// Forgets about things that are gone.
+    pub fn forget_node(&mut self, node: &str) {
+        for work in [Work::Promises(node.to_owned()), Work::Labels(node.to_owned())] {
+            self.last.remove(&work);
+            self.failures.remove(&work);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Work {
+        Work::Promises("n".into())
+    }
+
+    #[test]
+    fn a_nodes_writes_rest_and_a_datasets_do_not() {
+        let mut queue = Queue::default();
+        let dataset = Work::Dataset(Key::new("a", "b"));
+        for work in [node(), dataset.clone()] {
+            queue.add(work.clone(), 5);
+            assert_eq!(queue.take(4), None);
+            assert_eq!(queue.take(5), Some(work.clone()));
+            queue.begin(&work);
+            queue.add(work.clone(), 6);
+            assert_eq!(queue.take(100), None, "it is under way");
+            queue.end(work, true, 7);
+        }
+        assert_eq!(queue.take(8), Some(dataset));
+        assert_eq!(queue.take(7 + REST_MILLIS - 1), None);
+        assert_eq!(queue.take(7 + REST_MILLIS), Some(node()));
+    }
+
+    #[test]
+    fn the_earliest_time_counts_and_failures_wait_longer_each_time() {
+        let mut queue = Queue::default();
+        queue.add(node(), 500);
+        queue.add(node(), 100);
+        queue.add(node(), 900);
+        assert_eq!(queue.take(100), Some(node()));
+        assert_eq!(queue.take(u64::MAX), None);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            queue.begin(&node());
+            queue.end(node(), false, 0);
+            pauses.extend(queue.next());
+            queue.take(u64::MAX);
+        }
+        assert_eq!(pauses, [1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000, 60000]);
+    }
+}

@@ -1,0 +1,154 @@
+//! Which news are about the Workloads of Kueue, and what decisions about them look at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::key::Key;
+use crate::kinds::KueueKind;
+use crate::kueue::check::Situation;
+use crate::kueue::objects::{KueueObject, PodSet, Workload};
+use crate::kueue::wish::{Progress, Wish};
+use crate::objects::Claim;
+use crate::queue::Work;
+use crate::state::State;
+use crate::state::touched::{put_into, take_from};
+use crate::store::{Put, Stored};
+
+impl State {
+    /// This cluster has no Kueue: what was known of one is over.
+    pub(super) fn forget_kueue(&mut self, work: &mut Vec<Work>) {
+        for kind in KueueKind::ALL {
+            for key in self.kueue.keys(kind) {
+                self.remove_kueue(kind, &key, work);
+            }
+        }
+        self.kueue.becomes_absent();
+    }
+
+    pub(super) fn put_kueue(&mut self, object: KueueObject, work: &mut Vec<Work>) {
+        match object {
+            KueueObject::Workload(workload) => {
+                work.push(Work::Workload(workload.meta.key.clone()));
+                put_into(&mut self.kueue.workloads, *workload, &self.datasets, &self.claims, work);
+            }
+            KueueObject::Check(check) => {
+                let key = check.meta.key.clone();
+                if let Put::Changed(_) = self.kueue.checks.put(check) {
+                    work.push(Work::AdmissionCheck(key.name));
+                    self.wake_all_workloads(work);
+                }
+            }
+            KueueObject::Flavor(flavor) => {
+                if let Put::Changed(_) = self.kueue.flavors.put(flavor) {
+                    self.wake_all_workloads(work);
+                }
+            }
+        }
+    }
+
+    pub(super) fn remove_kueue(&mut self, kind: KueueKind, key: &Key, work: &mut Vec<Work>) {
+        match kind {
+            KueueKind::Workload => {
+                self.kueue.written.remove(key);
+                take_from(&mut self.kueue.workloads, key, &self.datasets, &self.claims, work);
+            }
+            KueueKind::AdmissionCheck => {
+                if self.kueue.checks.take(key).is_some() {
+                    self.wake_all_workloads(work);
+                }
+            }
+            KueueKind::ResourceFlavor => {
+                self.kueue.flavors.take(key);
+                self.wake_all_workloads(work);
+            }
+        }
+    }
+
+    /// Checks and flavors change rarely.
+    pub(super) fn wake_all_workloads(&self, work: &mut Vec<Work>) {
+        for workload in self.kueue.workloads.iter() {
+            work.push(Work::Workload(workload.meta.key.clone()));
+            let sets = workload.pod_sets.iter();
+            work.extend(sets.flat_map(|set| self.datasets_of(workload, set)).map(Work::Dataset));
+        }
+    }
+
+    /// The datasets that pods of a Workload read.
+    fn datasets_of(&self, workload: &Workload, set: &PodSet) -> BTreeSet<Key> {
+        if set.count == 0 {
+            return BTreeSet::new();
+        }
+        let mut found: BTreeSet<Key> =
+            set.datasets.iter().map(|dataset| Key::new(&dataset.namespace, &dataset.name)).collect();
+        for name in &set.claims {
+            let claim = Key::new(&workload.meta.key.namespace, name);
+            match self.claims.get(&claim) {
+                // Without the annotation it is for the dataset of its name.
+                Some(Claim { wants: None, .. }) => found.extend([claim]),
+                Some(known) => found.extend(known.wanted()),
+                // The claim of a dataset may be made only once its nodes are warm.
+                None => found.extend(self.datasets.get(&claim).map(|_| claim)),
+            }
+        }
+        found
+    }
+
+    /// What the Workloads of a dataset ask of it.
+    pub(super) fn wishes(&self, key: &Key) -> Vec<Wish> {
+        let claims = self.claims.of(key).map(|claim| &claim.meta.key);
+        let workloads: BTreeMap<&Key, &Workload> = claims
+            .chain([key])
+            .flat_map(|owner| self.kueue.workloads.of(owner))
+            .map(|workload| (&workload.meta.key, workload))
+            .collect();
+        let mut wishes = Vec::new();
+        for workload in workloads.into_values().filter(|workload| self.kueue.wants_data(workload)) {
+            for set in workload.pod_sets.iter().filter(|set| self.datasets_of(workload, set).contains(key)) {
+                let mut places = set.places.clone();
+                for flavor in set.flavors.iter().filter_map(|name| self.kueue.flavors.get(&Key::cluster(name))) {
+                    places.labels.extend(flavor.labels.clone());
+                    places.tolerations.extend(flavor.tolerations.iter().cloned());
+                }
+                wishes.push(Wish {
+                    workload: workload.meta.key.clone(),
+                    since: workload.reserved.unwrap_or_default(),
+                    pods: set.count,
+                    places,
+                });
+            }
+        }
+        wishes
+    }
+
+    /// Remembers how far the data of a dataset's Workloads is, and wakes those for which that is news.
+    pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Key, Progress>, work: &mut Vec<Work>) {
+        let before = self.kueue.progress.remove(dataset).unwrap_or_default();
+        let either: BTreeSet<&Key> = before.keys().chain(now.keys()).collect();
+        work.extend(either.into_iter().filter(|key| before.get(*key) != now.get(*key)).cloned().map(Work::Workload));
+        if !now.is_empty() {
+            self.kueue.progress.insert(dataset.clone(), now);
+        }
+    }
+
+    /// Everything that the states of a Workload's checks depend on; `None` if it waits for none of Larder's.
+    pub fn situation(&self, key: &Key, now: i64) -> Option<Situation<'_>> {
+        let kueue = &self.kueue;
+        let workload = kueue.workloads.get(key).filter(|workload| kueue.wants_data(workload))?;
+        let datasets: BTreeSet<Key> =
+            workload.pod_sets.iter().flat_map(|set| self.datasets_of(workload, set)).collect();
+        let progress = |dataset: &Key| kueue.progress.get(dataset)?.get(key).cloned();
+        Some(Situation {
+            now,
+            version: kueue.version,
+            workload,
+            checks: workload.checks.iter().filter_map(|check| kueue.checks.get(&Key::cluster(&check.name))).collect(),
+            datasets: datasets.into_iter().map(|dataset| (dataset.clone(), progress(&dataset))).collect(),
+            status_age: kueue.written.get(key).map_or(i64::MAX, |written| now - written),
+        })
+    }
+
+    /// The datasets that are looked at when everything is: those of Workloads need not exist.
+    pub(super) fn everything_of_kueue(&self, work: &mut Vec<Work>) {
+        self.wake_all_workloads(work);
+        work.extend(self.kueue.checks.iter().map(|check| Work::AdmissionCheck(check.meta().key.name.clone())));
+    }
+}

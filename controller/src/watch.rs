@@ -1,0 +1,110 @@
+//! Follows the objects of one kind, each cut to the fields that the controller needs before it is kept.
+
+use futures::{StreamExt, TryStreamExt};
+use kube::api::DynamicObject;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, Client, Error};
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use crate::kinds::Kind;
+use crate::objects::Key;
+use crate::read::{Object, Unreadable};
+
+/// Objects of a page of a list. Pages are parsed whole.
+const PAGE: u32 = 100;
+
+/// News of one kind.
+#[derive(Debug)]
+pub enum News {
+    /// These are all objects of the kind.
+    All(Kind, Vec<Object>),
+    /// An object was made or changed.
+    Changed(Box<Object>),
+    /// An object is gone, or is not of interest any more.
+    Gone(Kind, Key),
+    /// An object that cannot be read.
+    Unreadable(Unreadable),
+    /// This cluster has no Kueue, or has it no more.
+    NoKueue,
+}
+
+/// Why a watch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nobody wants its news.
+    Closed,
+    /// The API does not serve the kind.
+    NotServed,
+    /// The controller may not read the kind.
+    Forbidden,
+}
+
+/// Why objects of Kueue, which may not be there, cannot be followed.
+fn end(kind: Kind, error: &watcher::Error) -> Option<End> {
+    let status = match error {
+        watcher::Error::InitialListFailed(Error::Api(status))
+        | watcher::Error::WatchStartFailed(Error::Api(status)) => status,
+        watcher::Error::WatchError(status) => status,
+        _ => return None,
+    };
+    match (kind, status.code) {
+        (Kind::Kueue(..), 404) => Some(End::NotServed),
+        (Kind::Kueue(..), 403) => Some(End::Forbidden),
+        _ => None,
+    }
+}
+
+/// Sends what happens to the objects of `kind` until the receiver is gone, or Kueue is. A watch that breaks is begun again,
+/// with pauses that grow.
+pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::Sender<News>) -> End {
+    let api: Api<DynamicObject> = match kind {
+        // The controller may read no other ConfigMaps than those of Larder's namespace.
+        Kind::ConfigMap => Api::namespaced_with(client, &namespace, &kind.resource()),
+        _ => Api::all_with(client, &kind.resource()),
+    };
+    let config = watcher::Config::default().page_size(PAGE);
+    let mut events = watch(api, config).default_backoff().boxed();
+    let mut listed = Vec::new();
+    loop {
+        let event = match events.try_next().await {
+            Ok(Some(event)) => event,
+            Ok(None) => return End::Closed,
+            Err(error) => {
+                if let Some(end) = end(kind, &error) {
+                    return end;
+                }
+                warn!(kind = kind.name(), error = %error, "a watch broke; it is begun again");
+                continue;
+            }
+        };
+        let next = match event {
+            Event::Init => {
+                listed.clear();
+                continue;
+            }
+            Event::InitApply(object) => match Object::read(kind, object) {
+                Ok(object) => {
+                    listed.extend(object);
+                    continue;
+                }
+                Err(unreadable) => News::Unreadable(unreadable),
+            },
+            Event::InitDone => News::All(kind, std::mem::take(&mut listed)),
+            Event::Apply(object) => {
+                let key = Key::of(&object);
+                match Object::read(kind, object) {
+                    Ok(Some(object)) => News::Changed(Box::new(object)),
+                    Ok(None) => News::Gone(kind, key),
+                    Err(unreadable) => News::Unreadable(unreadable),
+                }
+            }
+            Event::Delete(object) => News::Gone(kind, Key::of(&object)),
+        };
+        // A full channel makes the watch wait; the API server then keeps its events.
+        if news.send(next).await.is_err() {
+            return End::Closed;
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! One write to the API, and its execution.
+//!
+//! No write does harm when it is repeated: an object's name follows from what it is for, so a second create fails and makes
+//! no second object, and a deletion names the uid that it means. So a controller that dies between two writes leaves nothing
+//! that the next one does not finish.
+
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::{Client, Error};
+use larder_controller_api::names::FIELD_MANAGER;
+use serde_json::Value;
+
+use crate::kinds::Kind;
+
+/// One write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// The kind of the object.
+    pub kind: Kind,
+    /// Its namespace; empty for a cluster-wide kind.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The change.
+    pub change: Change,
+}
+
+/// How an object is changed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// These fields are the controller's (server-side apply).
+    Apply(Value),
+    /// The same for the status.
+    ApplyStatus(Value),
+    /// A merge patch.
+    Merge(Value),
+    /// A new object. It is an error if there is one of that name, unless it is an event.
+    Create(Value),
+    /// The object with this uid goes.
+    Delete(String),
+}
+
+impl Write {
+    /// A write to an object.
+    pub fn new(kind: Kind, namespace: &str, name: &str, change: Change) -> Self {
+        Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change }
+    }
+
+    /// What it writes, as the API calls it.
+    pub fn resource(&self) -> &'static str {
+        match self.change {
+            Change::ApplyStatus(_) => self.kind.status(),
+            _ => self.kind.plural(),
+        }
+    }
+
+    /// How, as the API calls it.
+    pub fn verb(&self) -> &'static str {
+        match self.change {
+            Change::Apply(_) | Change::ApplyStatus(_) | Change::Merge(_) => "patch",
+            Change::Create(_) => "create",
+            Change::Delete(_) => "delete",
+        }
+    }
+}
+
+/// Executes a write. Returns the object as it is then, `None` if it is gone. Errors that mean that there is nothing to do
+/// are none.
+pub async fn execute(client: &Client, write: &Write) -> Result<Option<DynamicObject>, Error> {
+    let resource = write.kind.resource();
+    let api: Api<DynamicObject> = if write.kind.is_cluster_wide() {
+        Api::all_with(client.clone(), &resource)
+    } else {
+        Api::namespaced_with(client.clone(), &write.namespace, &resource)
+    };
+    let name = &write.name;
+    let apply = PatchParams { force: true, ..PatchParams::apply(FIELD_MANAGER) };
+    let done = match &write.change {
+        Change::Apply(fields) => api.patch(name, &apply, &Patch::Apply(typed(write, fields))).await,
+        Change::ApplyStatus(fields) => api.patch_status(name, &apply, &Patch::Apply(typed(write, fields))).await,
+        Change::Merge(fields) => {
+            let merge = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            api.patch(name, &merge, &Patch::Merge(fields)).await
+        }
+        Change::Create(fields) => {
+            let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
+            let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+            match api.create(&params, &object).await {
+                // An event is told once. Anything else is seen soon, or is somebody else's and stands in the way.
+                Err(Error::Api(status)) if status.reason == "AlreadyExists" && write.kind == Kind::Event => {
+                    return Ok(None);
+                }
+                created => created,
+            }
+        }
+        Change::Delete(uid) => {
+            let params = DeleteParams {
+                propagation_policy: Some(PropagationPolicy::Background),
+                preconditions: Some(Preconditions { uid: Some(uid.clone()), ..Preconditions::default() }),
+                ..DeleteParams::default()
+            };
+            return match api.delete(name, &params).await {
+                Ok(deleted) => Ok(deleted.left()),
+                // It is gone, or another object has its name now.
+                Err(Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
+    };
+    done.map(Some)
+}
+
+/// The fields with the object's type and name.
+fn typed(write: &Write, fields: &Value) -> Value {
+    let mut object = fields.clone();
+    object["apiVersion"] = write.kind.api_version().into();
+    object["kind"] = write.kind.name().into();
+    object["metadata"]["name"] = write.name.clone().into();
+    if !write.kind.is_cluster_wide() {
+        object["metadata"]["namespace"] = write.namespace.clone().into();
+    }
+    object
+}

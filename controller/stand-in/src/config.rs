@@ -1,0 +1,93 @@
+//! What is played, and what was seen of it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is stood in for.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The namespace whose jobs are ended.
+    pub namespace: String,
+    /// The nodes that have a larderd.
+    pub nodes: BTreeSet<String>,
+    /// Room of each node's cache.
+    pub capacity_bytes: u64,
+    /// Files of each dataset.
+    pub files: u64,
+    /// Bytes of each dataset.
+    pub bytes: u64,
+    /// How long a job warms a node.
+    pub warming: Duration,
+    /// The least time between two reports of a node.
+    pub report_every: Duration,
+}
+
+/// All bytes of a dataset are on a node.
+#[derive(Clone, Debug)]
+pub struct Filled {
+    /// The node.
+    pub node: String,
+    /// The name of the Dataset.
+    pub dataset: String,
+    /// Since when. The node's report comes later.
+    pub at: Instant,
+}
+
+/// What has happened so far.
+#[derive(Debug, Default)]
+pub struct Seen {
+    filled: Mutex<Vec<Filled>>,
+    reporting: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Seen {
+    /// The nodes that were filled.
+    pub fn filled(&self) -> Vec<Filled> {
+        self.filled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many nodes have reported their cache.
+    pub fn reporting(&self) -> u64 {
+        self.reporting.load(Ordering::Relaxed)
+    }
+
+    /// Writes to the API.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_filled(&self, filled: Filled) {
+        self.filled.lock().unwrap_or_else(PoisonError::into_inner).push(filled);
+    }
+
+    pub(crate) fn add_reporting(&self) {
+        self.reporting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_write(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The snapshot that an import finds, 64 hex digits that follow from the name of the Dataset.
+pub fn snapshot_of(dataset: &str) -> String {
+    let digits: String = dataset.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let digits: String = digits.chars().rev().take(64).collect();
+    format!("{digits:0>64}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_64_hex_digits_of_its_own() {
+        let names = ["a", "b", "bench-0001", "bench-0010", &"x".repeat(40)];
+        let snapshots: BTreeSet<String> = names.iter().map(|name| snapshot_of(name)).collect();
+        assert_eq!(snapshots.len(), names.len());
+        assert!(snapshots.iter().all(|id| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())));
+    }
+}

@@ -1,0 +1,481 @@
+//! An API server in memory, as far as the controller uses one: lists, watches, creates, applies, merges, deletes. It can die
+//! for its client at a chosen write, before or after the write counts.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// Plural, namespace and name.
+pub(crate) type Id = (String, String, String);
+
+#[derive(Default)]
+struct Inner {
+    objects: BTreeMap<Id, Value>,
+    version: u64,
+    uids: u64,
+    /// All changes: version, plural, type, object.
+    log: Vec<(u64, String, &'static str, Value)>,
+    /// The client's writes, leases not counted, as "VERB PLURAL/NAME".
+    writes: Vec<String>,
+    /// Answers nothing from this write on.
+    dies_at: Option<(usize, Dies)>,
+    dead: bool,
+    /// Refuses every nth of the first 40 writes with this code.
+    refuses: Option<(usize, u16)>,
+    /// It serves Kueue's API.
+    has_kueue: bool,
+}
+
+/// When the client loses its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dies {
+    BeforeTheWrite,
+    AfterTheWrite,
+}
+
+/// The server.
+#[derive(Clone)]
+pub(crate) struct Api {
+    inner: Arc<Mutex<Inner>>,
+    changed: Arc<watch::Sender<u64>>,
+    /// When it began, by both clocks.
+    began: (SystemTime, tokio::time::Instant),
+}
+
+impl Api {
+    pub(crate) fn new() -> Self {
+        let began = (SystemTime::now(), tokio::time::Instant::now());
+        Self { inner: Arc::default(), changed: Arc::new(watch::Sender::new(0)), began }
+    }
+
+    pub(crate) fn client(&self) -> kube::Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move { Ok::<_, Infallible>(api.answer(request).await) }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// The time, as the API writes it.
+    pub(crate) fn now(&self) -> String {
+        let seconds = self.began.0.duration_since(SystemTime::UNIX_EPOCH).unwrap() + self.began.1.elapsed();
+        k8s_openapi::jiff::Timestamp::from_second(seconds.as_secs() as i64).unwrap().to_string()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap()
+    }
+
+    /// Until something changes.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub(crate) fn die_at(&self, write: usize, dies: Dies) {
+        self.lock().dies_at = Some((write, dies));
+    }
+
+    pub(crate) fn refuse_every(&self, nth: usize, code: u16) {
+        self.lock().refuses = Some((nth, code));
+    }
+
+    pub(crate) fn serve_kueue(&self, serves: bool) {
+        self.lock().has_kueue = serves;
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.lock().dead
+    }
+
+    pub(crate) fn revive(&self) {
+        let mut inner = self.lock();
+        (inner.dead, inner.dies_at) = (false, None);
+    }
+
+    pub(crate) fn writes(&self) -> Vec<String> {
+        self.lock().writes.clone()
+    }
+
+    pub(crate) fn list(&self, plural: &str) -> Vec<Value> {
+        self.lock().objects.iter().filter(|((of, ..), _)| of == plural).map(|(_, object)| object.clone()).collect()
+    }
+
+    pub(crate) fn all(&self) -> BTreeMap<Id, Value> {
+        self.lock().objects.clone()
+    }
+
+    pub(crate) fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.lock().objects.get(&id(plural, namespace, name)).cloned()
+    }
+
+    /// Puts an object as somebody else would.
+    pub(crate) fn put(&self, plural: &str, object: Value) {
+        let (namespace, name) = name_of(&object);
+        self.lock().store(id(plural, &namespace, &name), object);
+        self.tell();
+    }
+
+    /// Changes an object as somebody else would.
+    pub(crate) fn change(&self, plural: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut inner = self.lock();
+        let id = id(plural, namespace, name);
+        let Some(mut object) = inner.objects.get(&id).cloned() else { return };
+        let before = object.clone();
+        change(&mut object);
+        if object != before {
+            inner.store(id, object);
+            drop(inner);
+            self.tell();
+        }
+    }
+
+    pub(crate) fn delete(&self, plural: &str, namespace: &str, name: &str) {
+        self.lock().delete(&id(plural, namespace, name));
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let version = self.lock().version;
+        self.changed.send_replace(version);
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let query: BTreeMap<String, String> = parts
+            .uri
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        let path: Vec<&str> = parts.uri.path().trim_matches('/').split('/').collect();
+        if path == ["apis"] && !self.is_dead() {
+            return self.groups();
+        }
+        let path = if path[0] == "api" { &path[2..] } else { &path[3..] };
+        let (namespace, path) = match path {
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+            path => ("", path),
+        };
+        let (plural, name, sub) = match path {
+            [plural] => (*plural, "", ""),
+            [plural, name] => (*plural, *name, ""),
+            [plural, name, sub] => (*plural, *name, *sub),
+            _ => panic!("{:?}", parts.uri),
+        };
+        if self.is_dead() {
+            return std::future::pending().await;
+        }
+        if parts.method == Method::GET {
+            if query.get("watch").is_some_and(|watch| watch == "true") {
+                return self.watch(plural, namespace, query["resourceVersion"].parse().unwrap());
+            }
+            return self.read(plural, namespace, name);
+        }
+        if plural != "leases" {
+            let refused = {
+                let mut inner = self.lock();
+                let nth = inner.writes.len();
+                let method = &parts.method;
+                inner.writes.push(format!("{method} {plural}/{name}"));
+                match inner.dies_at {
+                    Some((at, Dies::BeforeTheWrite)) if at == nth => inner.dead = true,
+                    _ => {}
+                }
+                // For a while: a rhythm of refusals and one of tries could be the same for ever.
+                inner.refuses.filter(|(every, _)| nth < 40 && nth % every == every - 1).map(|(_, code)| code)
+            };
+            if self.is_dead() {
+                self.tell();
+                return std::future::pending().await;
+            }
+            if let Some(code) = refused {
+                return status(code, "Injected");
+            }
+        }
+        let body: Value = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
+        let written = self.write(&parts.method, plural, namespace, name, sub, body, &parts.headers);
+        self.tell();
+        {
+            let mut inner = self.lock();
+            let count = inner.writes.len();
+            if plural != "leases"
+                && inner.dies_at.is_some_and(|(at, dies)| dies == Dies::AfterTheWrite && at + 1 == count)
+            {
+                inner.dead = true;
+            }
+        }
+        if self.is_dead() {
+            self.tell();
+            return std::future::pending().await;
+        }
+        written
+    }
+
+    fn groups(&self) -> Answer {
+        let version = json!({"groupVersion": "kueue.x-k8s.io/v1beta1", "version": "v1beta1"});
+        let group = json!({"name": "kueue.x-k8s.io", "versions": [version], "preferredVersion": version});
+        let groups = if self.lock().has_kueue { json!([group]) } else { json!([]) };
+        ok(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+    }
+
+    fn read(&self, plural: &str, namespace: &str, name: &str) -> Answer {
+        if !name.is_empty() {
+            return self.get(plural, namespace, name).map_or_else(|| status(404, "NotFound"), |object| ok(&object));
+        }
+        let inner = self.lock();
+        if ["workloads", "admissionchecks", "resourceflavors"].contains(&plural) && !inner.has_kueue {
+            return status(404, "NotFound");
+        }
+        let items: Vec<&Value> = inner
+            .objects
+            .iter()
+            .filter(|((of, space, _), _)| of == plural && (namespace.is_empty() || space == namespace))
+            .map(|(_, object)| object)
+            .collect();
+        ok(&json!({
+            "apiVersion": "v1",
+            "kind": "List",
+            "metadata": {"resourceVersion": inner.version.to_string()},
+            "items": items,
+        }))
+    }
+
+    fn watch(&self, plural: &str, namespace: &str, from: u64) -> Answer {
+        let (api, plural, namespace) = (self.clone(), plural.to_owned(), namespace.to_owned());
+        let stream = futures::stream::unfold((from, self.changes()), move |(from, mut changes)| {
+            let (api, plural, namespace) = (api.clone(), plural.clone(), namespace.clone());
+            async move {
+                loop {
+                    let next = api
+                        .lock()
+                        .log
+                        .iter()
+                        .find(|(version, of, _, object)| {
+                            let here = namespace.is_empty() || object["metadata"]["namespace"] == namespace.as_str();
+                            *version > from && *of == plural && here
+                        })
+                        .cloned();
+                    if let Some((version, _, kind, object)) = next.filter(|_| !api.is_dead()) {
+                        let line = json!({"type": kind, "object": object}).to_string() + "\n";
+                        let frame = hyper::body::Frame::data(Bytes::from(line));
+                        return Some((Ok::<_, Infallible>(frame), (version, changes)));
+                    }
+                    changes.changed().await.ok()?;
+                }
+            }
+        });
+        Response::new(StreamBody::new(stream).boxed_unsync())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a request")]
+    fn write(
+        &self,
+        method: &Method,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+        sub: &str,
+        body: Value,
+        headers: &http::HeaderMap,
+    ) -> Answer {
+        let mut inner = self.lock();
+        let name = if name.is_empty() { name_of(&body).1 } else { name.to_owned() };
+        let id = id(plural, namespace, &name);
+        let there = inner.objects.get(&id).cloned();
+        match *method {
+            Method::POST if there.is_some() => status(409, "AlreadyExists"),
+            Method::POST => ok(&inner.store(id, body)),
+            Method::PUT => match there {
+                Some(there) if there["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"] => {
+                    ok(&inner.store(id, body))
+                }
+                Some(_) => status(409, "Conflict"),
+                None => status(404, "NotFound"),
+            },
+            Method::PATCH => {
+                let apply = headers["content-type"] == "application/apply-patch+yaml";
+                let version = &body["metadata"]["resourceVersion"];
+                let mut object = match there {
+                    Some(there) if !version.is_null() && there["metadata"]["resourceVersion"] != *version => {
+                        return status(409, "Conflict");
+                    }
+                    Some(there) => there,
+                    None if apply && sub.is_empty() => json!({}),
+                    None => return status(404, "NotFound"),
+                };
+                if apply {
+                    if ["workloads", "admissionchecks"].contains(&plural) {
+                        // Others have their parts of these lists.
+                        body["status"].as_object().unwrap().iter().for_each(|(list, items)| {
+                            items
+                                .as_array()
+                                .unwrap()
+                                .iter()
+                                .for_each(|item| put_item(&mut object["status"][list], item));
+                        });
+                    // Of all others one owner applies whole lists and a whole status.
+                    } else if sub == "status" {
+                        object["status"] = body["status"].clone();
+                    } else {
+                        replace_leaves(&mut object, &body);
+                    }
+                } else {
+                    merge(&mut object, &body);
+                }
+                ok(&inner.store(id, object))
+            }
+            Method::DELETE => {
+                let uid = &body["preconditions"]["uid"];
+                match there {
+                    None => status(404, "NotFound"),
+                    Some(there) if !uid.is_null() && there["metadata"]["uid"] != *uid => status(409, "Conflict"),
+                    Some(_) => match inner.delete(&id) {
+                        Some(left) => ok(&left),
+                        None => ok(&json!({"apiVersion": "v1", "kind": "Status", "status": "Success"})),
+                    },
+                }
+            }
+            _ => panic!("{method}"),
+        }
+    }
+}
+
+impl Inner {
+    fn store(&mut self, id: Id, mut object: Value) -> Value {
+        let before = self.objects.get(&id);
+        if let Some(before) = before {
+            let mut same = object.clone();
+            same["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
+            if same == *before {
+                return same;
+            }
+        }
+        self.version += 1;
+        let metadata = &mut object["metadata"];
+        metadata["resourceVersion"] = self.version.to_string().into();
+        metadata["name"] = id.2.clone().into();
+        if !id.1.is_empty() {
+            metadata["namespace"] = id.1.clone().into();
+        }
+        match before {
+            None => {
+                self.uids += 1;
+                metadata["uid"] = format!("uid-{}", self.uids).into();
+                metadata["generation"] = 1.into();
+            }
+            Some(before) => {
+                metadata["uid"] = before["metadata"]["uid"].clone();
+                let generation =
+                    before["metadata"]["generation"].as_u64().unwrap() + u64::from(before["spec"] != object["spec"]);
+                object["metadata"]["generation"] = generation.into();
+            }
+        }
+        let kind = if before.is_none() { "ADDED" } else { "MODIFIED" };
+        let gone = object["metadata"]["deletionTimestamp"].is_string() && finalizers(&object).is_empty();
+        self.log.push((self.version, id.0.clone(), if gone { "DELETED" } else { kind }, object.clone()));
+        if gone {
+            self.objects.remove(&id);
+        } else {
+            self.objects.insert(id, object.clone());
+        }
+        object
+    }
+
+    /// Deletes, or marks as such if there are finalizers.
+    fn delete(&mut self, id: &Id) -> Option<Value> {
+        let mut object = self.objects.get(id)?.clone();
+        if !finalizers(&object).is_empty() {
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            return Some(self.store(id.clone(), object));
+        }
+        self.objects.remove(id);
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.log.push((self.version, id.0.clone(), "DELETED", object));
+        None
+    }
+}
+
+fn finalizers(object: &Value) -> Vec<String> {
+    let list = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn id(plural: &str, namespace: &str, name: &str) -> Id {
+    (plural.to_owned(), namespace.to_owned(), name.to_owned())
+}
+
+fn name_of(object: &Value) -> (String, String) {
+    let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+    (text("namespace"), text("name"))
+}
+
+fn merge(object: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *object = patch.clone();
+        return;
+    };
+    if !object.is_object() {
+        *object = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            object.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut object[key.as_str()], value);
+        }
+    }
+}
+
+fn replace_leaves(object: &mut Value, applied: &Value) {
+    match applied.as_object() {
+        Some(fields) => fields.iter().for_each(|(key, value)| replace_leaves(&mut object[key.as_str()], value)),
+        None => *object = applied.clone(),
+    }
+}
+
+/// Puts an item into a list whose items differ by their names or types.
+fn put_item(list: &mut Value, item: &Value) {
+    if list.is_null() {
+        *list = json!([]);
+    }
+    let same = |there: &&mut Value| there["name"] == item["name"] && there["type"] == item["type"];
+    let items = list.as_array_mut().unwrap();
+    match items.iter_mut().find(same) {
+        Some(there) => *there = item.clone(),
+        None => items.push(item.clone()),
+    }
+}
+
+fn ok(object: &Value) -> Answer {
+    Response::new(Full::new(Bytes::from(object.to_string())).boxed_unsync())
+}
+
+fn status(code: u16, reason: &str) -> Answer {
+    let status = json!({
+        "apiVersion": "v1",
+        "kind": "Status",
+        "status": "Failure",
+        "reason": reason,
+        "message": reason,
+        "code": code,
+    });
+    let mut answer = ok(&status);
+    *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+    answer
+}

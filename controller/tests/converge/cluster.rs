@@ -1,0 +1,235 @@
+//! The rest of a cluster: what Kubernetes, larderd and the pods of jobs do, one reaction at a time.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::api::Api;
+
+pub(crate) const SNAPSHOT: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+pub(crate) const NEWER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+pub(crate) const BYTES: u64 = 1000;
+/// What it takes on the disk of a node: most_on_disk of 10 files.
+pub(crate) const ROOM: u64 = 42_630;
+
+/// Plays the rest of the cluster until the task is dropped.
+pub(crate) async fn play(api: Api) {
+    let mut changes = api.changes();
+    loop {
+        react(&api);
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(std::time::Duration::from_secs(3600)) => {}
+        }
+    }
+}
+
+fn react(api: &Api) {
+    for job in api.list("jobs") {
+        run(api, &job);
+    }
+    for cache in api.list("nodecaches") {
+        report(api, &cache);
+    }
+    for claim in api.list("persistentvolumeclaims") {
+        bind(api, &claim);
+    }
+    collect(api);
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A job's pod does what it is told and ends.
+fn run(api: &Api, job: &Value) {
+    let (namespace, name) = (text(job, "/metadata/namespace"), text(job, "/metadata/name"));
+    if job.pointer("/status/conditions").is_some() || text(job, "/metadata/annotations/test~1hold") == "true" {
+        return;
+    }
+    let pod = format!("{name}-abcde");
+    let arguments: Vec<&str> = job
+        .pointer("/spec/template/spec/containers/0/args")
+        .unwrap()
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let message = match arguments[0] {
+        "import" => {
+            let source = arguments[1];
+            // A manifest's name tells its snapshot; an origin has what the test put there.
+            let snapshot = if source.contains(NEWER) {
+                NEWER.to_owned()
+            } else if source.contains(SNAPSHOT) {
+                SNAPSHOT.to_owned()
+            } else {
+                api.get("configmaps", "test", "origin")
+                    .map_or(SNAPSHOT.to_owned(), |map| text(&map, "/data/snapshot").to_owned())
+            };
+            json!({"snapshot": snapshot, "files": 10, "bytes": BYTES, "published": true}).to_string()
+        }
+        "warm" => {
+            let purpose = text(job, "/metadata/annotations/larder.dev~1purpose").to_owned();
+            let (node, snapshot) = purpose.split_once(' ').unwrap();
+            let claim = text(job, "/spec/template/spec/volumes/0/persistentVolumeClaim/claimName");
+            let bound = api
+                .get("persistentvolumeclaims", namespace, claim)
+                .is_some_and(|claim| text(&claim, "/status/phase") == "Bound");
+            if !bound || api.get("configmaps", "test", "hold").is_some() {
+                return;
+            }
+            api.change("nodecaches", "", node, |cache| {
+                let snapshots = cache["status"]["snapshots"].as_array_mut().unwrap();
+                snapshots.retain(|cached| cached["snapshot"] != snapshot);
+                snapshots.push(json!({
+                    "snapshot": snapshot,
+                    "bytes": BYTES,
+                    "wantedBytes": BYTES,
+                    "reservedBytes": ROOM,
+                    "mounts": 0,
+                    "lastUsed": api.now(),
+                }));
+            });
+            String::new()
+        }
+        other => panic!("{other}"),
+    };
+    let labels = job.pointer("/spec/template/metadata/labels").cloned().unwrap();
+    let mut labels = labels;
+    labels["batch.kubernetes.io/job-name"] = name.into();
+    api.put(
+        "pods",
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": namespace, "name": pod, "labels": labels, "ownerReferences": [
+                {"kind": "Job", "name": name, "uid": text(job, "/metadata/uid"), "apiVersion": "batch/v1"}]},
+            "spec": job.pointer("/spec/template/spec").unwrap(),
+            "status": {"phase": "Succeeded", "containerStatuses": [
+                {"state": {"terminated": {"exitCode": 0, "reason": "Completed", "message": message}}}]},
+        }),
+    );
+    api.change("jobs", namespace, name, |job| {
+        job["status"] =
+            json!({"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": api.now()}]});
+    });
+}
+
+/// larderd takes promises, drops what is to go, and reports.
+fn report(api: &Api, cache: &Value) {
+    let name = text(cache, "/metadata/name").to_owned();
+    api.change("nodecaches", "", &name, |cache| {
+        let promises = cache.pointer("/spec/datasets").and_then(Value::as_array).cloned().unwrap_or_default();
+        let promised: u64 = promises.iter().map(|promise| promise["bytes"].as_u64().unwrap()).sum();
+        let clean = cache.pointer("/spec/clean").and_then(Value::as_array).cloned().unwrap_or_default();
+        // Times are texts of one form.
+        let goes = |cached: &Value| {
+            let asked = clean.iter().find(|entry| entry["snapshot"] == cached["snapshot"]);
+            cached["mounts"] == 0 && asked.is_some_and(|entry| text(cached, "/lastUsed") < text(entry, "/before"))
+        };
+        // What is promised no longer is dropped, too, unless a pod brought it.
+        let kept: BTreeSet<String> =
+            promises.iter().map(|promise| promise["snapshot"].as_str().unwrap().to_owned()).collect();
+        let snapshots: Vec<Value> = cache
+            .pointer("/status/snapshots")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter(|cached| cached["reservedBytes"] == 0 || kept.contains(cached["snapshot"].as_str().unwrap()))
+            .filter(|cached| !goes(cached))
+            .cloned()
+            .collect();
+        cache["status"] = json!({
+            "observedGeneration": cache["metadata"]["generation"],
+            "capacityBytes": 10 * ROOM,
+            "promisedBytes": promised,
+            "freeBytes": (10 * ROOM).saturating_sub(promised),
+            "snapshots": snapshots,
+        });
+    });
+}
+
+/// Kubernetes binds a claim to the volume that is reserved for it.
+fn bind(api: &Api, claim: &Value) {
+    let (namespace, name) = (text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
+    let uid = text(claim, "/metadata/uid");
+    let volumes = api.list("persistentvolumes");
+    let volume = volumes.iter().find(|volume| {
+        text(volume, "/spec/claimRef/namespace") == namespace && text(volume, "/spec/claimRef/name") == name
+    });
+    let Some(volume) = volume else { return };
+    let bound_to = text(volume, "/spec/claimRef/uid");
+    if !bound_to.is_empty() && bound_to != uid {
+        return;
+    }
+    let volume = text(volume, "/metadata/name");
+    api.change("persistentvolumes", "", volume, |volume| volume["spec"]["claimRef"]["uid"] = uid.into());
+    api.change("persistentvolumeclaims", namespace, name, |claim| {
+        claim["spec"]["volumeName"] = volume.into();
+        claim["status"] = json!({"phase": "Bound"});
+    });
+}
+
+/// Kubernetes' garbage collection: what belongs to something that is gone goes.
+fn collect(api: &Api) {
+    let all = api.all();
+    let uids: BTreeSet<&str> = all.values().map(|object| text(object, "/metadata/uid")).collect();
+    for ((plural, namespace, name), object) in &all {
+        let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        if owners.is_some_and(|owners| owners.iter().all(|owner| !uids.contains(owner["uid"].as_str().unwrap()))) {
+            api.delete(plural, namespace, name);
+        }
+    }
+}
+
+pub(crate) fn node(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+pub(crate) fn dataset(namespace: &str, name: &str, count: u32) -> Value {
+    json!({
+        "apiVersion": "larder.dev/v1alpha1",
+        "kind": "Dataset",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {
+            "origin": {"source": format!("s3://bucket/{name}"), "secretRef": {"name": "keys"}},
+            "nodes": {"count": count},
+            "namespaces": ["team-b"],
+        },
+    })
+}
+
+/// Bytes of a snapshot that pods brought to a node.
+pub(crate) fn brought(mounts: u32) -> Value {
+    json!({"snapshot": SNAPSHOT, "bytes": BYTES / 2, "wantedBytes": BYTES, "reservedBytes": 0, "mounts": mounts})
+}
+
+/// A claim of a user.
+pub(crate) fn claim(namespace: &str, name: &str, dataset: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": namespace, "name": name, "annotations": {"larder.dev/dataset": dataset}},
+        "spec": {"storageClassName": "larder", "accessModes": ["ReadOnlyMany"]},
+        "status": {"phase": "Pending"},
+    })
+}
+
+/// A pod that uses a claim.
+pub(crate) fn pod(namespace: &str, name: &str, claim: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"nodeName": "n1", "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": claim}}]},
+        "status": {"phase": "Running"},
+    })
+}

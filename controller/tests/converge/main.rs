@@ -1,0 +1,465 @@
+//! The whole controller against an API server in memory ([`api`]) and the rest of a cluster ([`cluster`]): whatever becomes
+//! of the controller and of its requests, the cluster ends in the same state.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod api;
+mod cluster;
+mod kueue;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_controller::Config;
+use larder_controller::admin::Counters;
+use larder_controller::control::act;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use api::{Api, Dies, Id};
+use cluster::{BYTES, NEWER, SNAPSHOT, brought, claim, dataset, node, pod};
+
+/// Time is made up: as much of it as anything may take.
+const LONG: Duration = Duration::from_secs(3600);
+
+struct World {
+    api: Api,
+    rest: JoinHandle<()>,
+    controller: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.rest.abort();
+        self.kill();
+    }
+}
+
+impl World {
+    fn new(nodes: usize) -> Self {
+        let api = Api::new();
+        for index in 1..=nodes {
+            api.put("nodes", node(&format!("n{index}")));
+        }
+        let rest = tokio::spawn(cluster::play(api.clone()));
+        Self { api, rest, controller: None }
+    }
+
+    fn start(&mut self) {
+        let config = Config {
+            image: "larder:test".into(),
+            namespace: "larder-system".into(),
+            identity: "test".into(),
+            max_warming: 8,
+            admin_address: None,
+        };
+        let (client, counters) = (self.api.client(), Arc::new(Counters::default()));
+        self.controller = Some(tokio::spawn(act(client, config, counters, CancellationToken::new())));
+    }
+
+    fn kill(&mut self) {
+        if let Some(controller) = self.controller.take() {
+            controller.abort();
+        }
+    }
+
+    /// Waits until `done`; time passes when nothing else happens.
+    async fn until(&self, what: &str, done: impl Fn(&Api) -> bool) {
+        let mut changes = self.api.changes();
+        let waiting = async {
+            while !done(&self.api) {
+                changes.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(LONG, waiting).await.is_err() {
+            panic!("waited in vain for {what}: {:#?}\n{:#?}", self.api.list("datasets"), self.api.writes());
+        }
+    }
+
+    /// Lets everything come to rest: what is refused is tried again after a minute at most, and may be refused twice.
+    async fn rest(&self) {
+        let mut changes = self.api.changes();
+        loop {
+            changes.borrow_and_update();
+            let quiet = tokio::time::timeout(Duration::from_secs(200), changes.changed()).await;
+            if quiet.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn condition(api: &Api, name: &str, kind: &str) -> (String, String) {
+    let dataset = api.get("datasets", "team-a", name).unwrap_or_default();
+    let conditions = dataset["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.iter().find(|condition| condition["type"] == kind).cloned().unwrap_or_default();
+    (found["status"].as_str().unwrap_or_default().into(), found["reason"].as_str().unwrap_or_default().into())
+}
+
+fn is_ready(api: &Api, name: &str) -> bool {
+    condition(api, name, "Ready").0 == "True"
+}
+
+/// All objects without what depends on when and how often they were written.
+fn end_state(api: &Api) -> BTreeMap<Id, Value> {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                for key in [
+                    "resourceVersion",
+                    "uid",
+                    "generation",
+                    "observedGeneration",
+                    "lastTransitionTime",
+                    "listed",
+                    "eta",
+                    "lastUsed",
+                    "cleaned",
+                    "larder.dev/clean",
+                ] {
+                    fields.remove(key);
+                }
+                fields.values_mut().for_each(strip);
+            }
+            Value::Array(values) => values.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let mut all = api.all();
+    // Which events were told twice does not matter.
+    all.retain(|(plural, ..), _| plural != "events");
+    all.values_mut().for_each(strip);
+    all
+}
+
+/// Two datasets, one of them wanted on two nodes, a granted claim and a foreign one.
+fn scenario(api: &Api) {
+    api.put("datasets", dataset("team-a", "pets", 2));
+    api.put("datasets", dataset("team-a", "cars", 0));
+    api.put("persistentvolumeclaims", claim("team-b", "granted", "team-a/pets"));
+    api.put("persistentvolumeclaims", claim("team-c", "foreign", "team-a/pets"));
+    api.put("persistentvolumeclaims", claim("team-c", "nowhere", "team-a/none"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dataset_is_imported_placed_warmed_claimed_and_labelled() {
+    let mut world = World::new(3);
+    scenario(&world.api);
+    world.start();
+    world.until("both are ready", |api| is_ready(api, "pets") && is_ready(api, "cars")).await;
+    world.rest().await;
+    let api = &world.api;
+    let pets = api.get("datasets", "team-a", "pets").unwrap();
+    let status = &pets["status"];
+    assert_eq!((&status["snapshot"], &status["files"]), (&SNAPSHOT.into(), &10.into()));
+    assert_eq!(status["nodes"], serde_json::json!({"wanted": 2, "holding": 2, "warm": 2}));
+    assert_eq!((&status["percent"], &status["shown"]["nodes"]), (&100.into(), &"2/2".into()));
+    assert_eq!(condition(api, "cars", "Placed"), ("True".into(), "NotWanted".into()));
+    let bound = |namespace: &str, name: &str| {
+        api.get("persistentvolumeclaims", namespace, name).unwrap()["status"]["phase"] == "Bound"
+    };
+    assert!(bound("team-a", "pets") && bound("team-a", "cars") && bound("team-b", "granted"));
+    assert!(!bound("team-c", "foreign") && !bound("team-c", "nowhere"));
+    // The refusals differ in the name alone.
+    let said: Vec<String> = api
+        .list("events")
+        .iter()
+        .filter(|event| event["reason"] == "DatasetRefused")
+        .map(|event| event["message"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert_eq!(
+        said[0].replace("team-a/pets", "X").replace("team-a/none", "X"),
+        said[1].replace("team-a/pets", "X").replace("team-a/none", "X")
+    );
+    let labelled: Vec<Value> = api
+        .list("nodes")
+        .iter()
+        .map(|node| node["metadata"]["labels"]["dataset.larder.dev/team-a.pets"].clone())
+        .collect();
+    assert_eq!(labelled.iter().filter(|label| **label == "100").count(), 2, "{labelled:?}");
+    // The secret is a name, and nothing reads it.
+    assert!(!api.writes().iter().any(|write| write.contains("secrets")));
+    assert_eq!(BYTES, 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_rest_nothing_is_written_and_writes_are_few() {
+    let mut world = World::new(3);
+    world.api.put("datasets", dataset("team-a", "pets", 2));
+    world.start();
+    world.until("it is ready", |api| is_ready(api, "pets")).await;
+    world.rest().await;
+    let writes = world.api.writes();
+    // The file for inline volumes and the three NodeCaches are made whatever datasets there are; then 10, and 3 for each node.
+    assert!(writes.len() <= 4 + 10 + 2 * 3, "{}: {writes:#?}", writes.len());
+    tokio::time::sleep(Duration::from_secs(3 * 3600)).await;
+    assert_eq!(world.api.writes(), writes);
+    // Nor does a new controller find anything to write.
+    world.kill();
+    world.start();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(world.api.writes(), writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_killed_at_any_write_ends_in_the_same_state() {
+    let mut world = World::new(3);
+    scenario(&world.api);
+    world.start();
+    world.rest().await;
+    let (expected, writes) = (end_state(&world.api), world.api.writes().len());
+    assert!(is_ready(&world.api, "pets") && writes > 10);
+    drop(world);
+    for write in 0..writes {
+        for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
+            let mut world = World::new(3);
+            scenario(&world.api);
+            world.api.die_at(write, dies);
+            world.start();
+            world.until("it is killed", Api::is_dead).await;
+            world.kill();
+            world.api.revive();
+            world.start();
+            world.rest().await;
+            assert_same(&end_state(&world.api), &expected, &format!("killed at {write}, {dies:?}"));
+        }
+    }
+}
+
+fn assert_same(found: &BTreeMap<Id, Value>, expected: &BTreeMap<Id, Value>, when: &str) {
+    for (id, value) in expected {
+        assert_eq!(found.get(id), Some(value), "{when}: {id:?}");
+    }
+    let more: Vec<&Id> = found.keys().filter(|id| !expected.contains_key(*id)).collect();
+    assert!(more.is_empty(), "{when}: {more:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_writes_converge() {
+    // As many nodes as are wanted: of more, those that are there first may be chosen.
+    let mut world = World::new(2);
+    scenario(&world.api);
+    world.start();
+    world.rest().await;
+    let expected = end_state(&world.api);
+    for code in [409, 410, 429, 500] {
+        let mut world = World::new(2);
+        scenario(&world.api);
+        world.api.refuse_every(3, code);
+        world.start();
+        world.rest().await;
+        let when = format!("refused with {code}: {:#?}", world.api.writes());
+        assert_same(&end_state(&world.api), &expected, &when);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_dataset_goes_with_its_last_user_and_leaves_nothing() {
+    let mut world = World::new(3);
+    world.start();
+    world.rest().await;
+    let before = end_state(&world.api);
+    world.api.put("datasets", dataset("team-a", "pets", 2));
+    world.until("it is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("pods", pod("team-a", "reader", "pets"));
+    world.rest().await;
+    world.api.delete("datasets", "team-a", "pets");
+    world.until("it says who uses it", |api| condition(api, "pets", "Ready").1 == "InUse").await;
+    let dataset = world.api.get("datasets", "team-a", "pets").unwrap();
+    assert!(dataset.to_string().contains("team-a/reader"), "{dataset}");
+    let held: usize =
+        world.api.list("nodecaches").iter().map(|cache| cache["spec"]["datasets"].as_array().map_or(0, Vec::len)).sum();
+    assert_eq!(held, 2, "its users keep the room");
+    world.api.delete("pods", "team-a", "reader");
+    world.until("it is gone", |api| api.list("datasets").is_empty()).await;
+    world.rest().await;
+    assert_same(&end_state(&world.api), &before, "deleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_snapshot_is_warmed_beside_the_old_one_then_used_and_rolled_back() {
+    let mut world = World::new(2);
+    let mut object = dataset("team-a", "pets", 2);
+    object["spec"]["refresh"] = "1h".into();
+    world.api.put("datasets", object);
+    world.api.put(
+        "deployments",
+        serde_json::json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "team-a", "name": "server",
+            "annotations": {"larder.dev/follow": "pets"}}, "spec": {"template": {"metadata": {}}}}),
+    );
+    world.start();
+    world.until("it is ready", |api| is_ready(api, "pets")).await;
+    let rolled_to = |api: &Api| {
+        let server = api.get("deployments", "team-a", "server").unwrap();
+        server["spec"]["template"]["metadata"]["annotations"]["larder.dev/snapshot"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    world.until("the Deployment has it", |api| rolled_to(api) == SNAPSHOT).await;
+    world.api.put(
+        "configmaps",
+        serde_json::json!({"metadata": {"namespace": "test", "name": "origin"}, "data": {"snapshot": NEWER}}),
+    );
+    let current = |api: &Api| api.get("datasets", "team-a", "pets").unwrap()["status"]["snapshot"].clone();
+    world.until("it is warmed", |api| api.get("datasets", "team-a", "pets").unwrap()["status"]["next"] == NEWER).await;
+    assert_eq!((current(&world.api), rolled_to(&world.api)), (SNAPSHOT.into(), SNAPSHOT.to_owned()));
+    world.until("new pods get it", |api| current(api) == NEWER).await;
+    let warm = |api: &Api, snapshot: &str| {
+        api.list("nodecaches").iter().all(|cache| cache["status"].to_string().contains(snapshot))
+    };
+    assert!(warm(&world.api, NEWER), "it was warm before");
+    world.until("the Deployment is rolled", |api| rolled_to(api) == NEWER).await;
+    world
+        .until("the old one is dropped", |api| {
+            api.list("nodecaches").iter().all(|cache| !cache["spec"].to_string().contains(SNAPSHOT))
+        })
+        .await;
+    world.api.change("datasets", "team-a", "pets", |dataset| {
+        dataset["spec"]["snapshot"] = SNAPSHOT.into();
+        dataset["spec"].as_object_mut().unwrap().remove("refresh");
+    });
+    world.until("it is rolled back", |api| current(api) == SNAPSHOT && rolled_to(api) == SNAPSHOT).await;
+    world.until("it is ready", |api| is_ready(api, "pets")).await;
+    assert!(warm(&world.api, SNAPSHOT));
+
+    // Forward again, while the job that did it first is still there: pods read what a job has published.
+    let publishing = |api: &Api| {
+        let jobs = api.list("jobs").into_iter();
+        jobs.filter(|job| job["spec"]["template"]["spec"]["containers"][0]["args"][1].to_string().contains(NEWER))
+            .count()
+    };
+    assert_eq!(publishing(&world.api), 1);
+    world.api.change("datasets", "team-a", "pets", |dataset| dataset["spec"]["snapshot"] = NEWER.into());
+    world.until("it is rolled forward", |api| current(api) == NEWER && rolled_to(api) == NEWER).await;
+    assert_eq!(publishing(&world.api), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_not_be_or_does_not_fit_says_why_and_goes_on_by_itself() {
+    let mut world = World::new(1);
+    let api = world.api.clone();
+    let mut own = dataset("team-a", "own", 0);
+    own["spec"]["origin"].as_object_mut().unwrap().remove("secretRef");
+    api.put("datasets", own);
+    let mut broken = dataset("team-a", "broken", 0);
+    broken["spec"]["origin"] = "no object".into();
+    api.put("datasets", broken);
+    let mut large = dataset("team-a", "large", 1);
+    large["spec"]["nodes"]["count"] = 2.into();
+    api.put("datasets", large);
+    for index in 0..10 {
+        api.put("datasets", dataset("team-a", &format!("d{index}"), 1));
+    }
+    world.start();
+    world.rest().await;
+    assert_eq!(condition(&api, "own", "Imported"), ("False".into(), "NotAllowed".into()));
+    // The node has room for ten, and the eleventh says who has it.
+    assert!((0..10).all(|index| is_ready(&api, &format!("d{index}"))));
+    assert_eq!(condition(&api, "large", "Placed"), ("False".into(), "NotEnoughRoom".into()));
+    let why = api.get("datasets", "team-a", "large").unwrap().to_string();
+    assert!(why.contains("0 of 2 nodes have room; n1: wants 41.7 KiB"), "{why}");
+    api.put("nodes", node("n2"));
+    api.put("nodes", node("n3"));
+    world.until("there is room", |api| is_ready(api, "large")).await;
+}
+
+/// A world whose dataset is warm on two nodes, and partly on three others: one has it mounted, one is not ready.
+async fn partly_cached() -> World {
+    let mut world = World::new(2);
+    world.api.put("datasets", dataset("team-a", "pets", 2));
+    world.start();
+    world.rest().await;
+    for (name, mounts) in [("closed", 0), ("open", 1), ("away", 0)] {
+        let mut node = node(name);
+        if name == "away" {
+            node["status"]["conditions"][0]["status"] = "False".into();
+        }
+        world.api.put("nodes", node);
+        world
+            .until("it reports", |api| api.get("nodecaches", "", name).is_some_and(|it| it["status"].is_object()))
+            .await;
+        world.api.change("nodecaches", "", name, |cache| cache["status"]["snapshots"] = vec![brought(mounts)].into());
+    }
+    world.rest().await;
+    world
+}
+
+fn cached_on(api: &Api, node: &str) -> u64 {
+    let cache = api.get("nodecaches", "", node).unwrap();
+    cache["status"]["snapshots"].as_array().into_iter().flatten().map(|cached| cached["bytes"].as_u64().unwrap()).sum()
+}
+
+/// Asks to drop what was in use before now. Returns the value of the annotation.
+fn ask_to_clean(api: &Api) -> String {
+    let now = api.now();
+    api.change("datasets", "team-a", "pets", |dataset| {
+        dataset["metadata"]["annotations"] = serde_json::json!({"larder.dev/clean": now});
+    });
+    now
+}
+
+#[tokio::test(start_paused = true)]
+async fn cached_bytes_that_nothing_mounts_go_on_request_and_promised_ones_are_fetched_again() {
+    let world = partly_cached().await;
+    let api = &world.api;
+    assert_eq!(["n1", "n2", "closed", "open", "away"].map(|node| cached_on(api, node)), [1000, 1000, 500, 500, 500]);
+    let jobs = |api: &Api| api.writes().iter().filter(|write| **write == "POST jobs/").count();
+    let (jobs_before, writes_before) = (jobs(api), api.writes().len());
+    // Everything is at rest, so only what is asked for makes writes.
+    let asked = ask_to_clean(api);
+    world
+        .until("it is done", |api| api.get("datasets", "team-a", "pets").unwrap()["status"]["cleaned"] == *asked)
+        .await;
+    world.until("it is warm again", |api| is_ready(api, "pets") && jobs(api) == jobs_before + 2).await;
+    world.rest().await;
+    assert_eq!(["n1", "n2", "closed", "open"].map(|node| cached_on(api, node)), [1000, 1000, 0, 500]);
+    assert_eq!(cached_on(api, "away"), 500, "nobody waits for a node that is not ready");
+    for cache in api.list("nodecaches") {
+        assert!(cache["spec"]["clean"].is_null(), "no entry is left: {cache}");
+    }
+    // One write to each node that is ready when it begins and one when it ends.
+    let writes = &api.writes()[writes_before..];
+    let to_nodes = writes.iter().filter(|write| write.starts_with("PATCH nodecaches/")).count();
+    assert_eq!(to_nodes, 2 * 4, "{writes:#?}");
+    let count = api.writes().len();
+    tokio::time::sleep(Duration::from_secs(3 * 3600)).await;
+    assert_eq!(api.writes().len(), count, "at rest nothing is written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_killed_while_it_cleans_ends_in_the_same_state() {
+    let world = partly_cached().await;
+    let before = world.api.writes().len();
+    let asked = ask_to_clean(&world.api);
+    world.rest().await;
+    let (expected, writes) = (end_state(&world.api), world.api.writes().len() - before);
+    assert_eq!(world.api.get("datasets", "team-a", "pets").unwrap()["status"]["cleaned"], *asked);
+    assert!(is_ready(&world.api, "pets") && writes > 10, "{writes}");
+    drop(world);
+    let mut kills = 0;
+    for write in 0..writes {
+        for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
+            let mut world = partly_cached().await;
+            let asked = ask_to_clean(&world.api);
+            world.api.die_at(world.api.writes().len() + write, dies);
+            world.rest().await;
+            if !world.api.is_dead() {
+                // What came together this time made fewer writes.
+                continue;
+            }
+            kills += 1;
+            world.kill();
+            world.api.revive();
+            world.start();
+            // A new process begins with the clock of the machine, which the stopped one of the test is ahead of.
+            let is_done = |api: &Api| api.get("datasets", "team-a", "pets").unwrap()["status"]["cleaned"] == *asked;
+            world.until("it is done", is_done).await;
+            world.rest().await;
+            assert_same(&end_state(&world.api), &expected, &format!("killed at {write}, {dies:?}"));
+        }
+    }
+    assert!(kills > writes, "{kills} kills at {writes} writes");
+}

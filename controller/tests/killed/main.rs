@@ -1,0 +1,109 @@
+//! The controller as a process on a real API server: killed at random moments, and two of them at a time. Jobs and larderds
+//! are stood in for.
+
+mod script;
+mod server;
+
+use std::time::Duration;
+
+use larder_testkit::scaled;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use script::Script;
+use server::{Process, Server, State, in_cluster};
+
+/// Kills of an ordinary run.
+const KILLS: u32 = 10;
+
+/// Changes of the cluster between two kills.
+const STEPS_A_KILL: u32 = 2;
+
+/// The longest that a process lives until it is killed.
+const LIFE: Duration = Duration::from_millis(2000);
+
+/// Longer than any pause of the controller between two writes.
+const SETTLED: Duration = Duration::from_secs(25);
+
+/// Of which the datasets, and the lives of the processes, are made up.
+const SEED: u64 = 15;
+
+#[test]
+fn killed_at_random_moments_it_comes_to_the_same_end() {
+    in_cluster(async |server| {
+        let kills = scaled(KILLS);
+        let script = Script::new(SEED, kills * STEPS_A_KILL);
+        let wanted = undisturbed(server, &script).await;
+        assert!(wanted.keys().any(|name| name.starts_with("promise ")), "the script makes promises: {wanted:#?}");
+
+        eprintln!("{kills} kills, seed {SEED}");
+        let mut moments = StdRng::seed_from_u64(SEED);
+        let mut steps = script.steps.chunks(STEPS_A_KILL as usize);
+        for _ in 0..kills {
+            let process = server.start("a");
+            for step in steps.next().into_iter().flatten() {
+                server.take(step).await;
+            }
+            live(&mut moments).await;
+            process.kill();
+        }
+        let process = server.start("a");
+        server.wait_until(&process, &wanted).await;
+        process.kill();
+
+        // And while all of it is deleted.
+        server.delete_all().await;
+        for _ in 0..kills.div_ceil(5) {
+            let process = server.start("a");
+            live(&mut moments).await;
+            process.kill();
+        }
+        let process = server.start("a");
+        server.wait_until(&process, &State::new()).await;
+    });
+}
+
+async fn live(moments: &mut StdRng) {
+    tokio::time::sleep(LIFE.mul_f64(moments.random())).await;
+}
+
+/// The end of the script under a controller that lives, and after which it has removed all of it again.
+async fn undisturbed(server: &Server, script: &Script) -> State {
+    let process = server.start("a");
+    for step in &script.steps {
+        server.take(step).await;
+    }
+    let wanted = server.settled(&process, SETTLED).await;
+    for name in &script.living {
+        let dataset = &wanted[&format!("dataset {name}")];
+        assert!(dataset["status"]["conditions"].to_string().contains("Ready True"), "{name}: {dataset:#}");
+    }
+    server.delete_all().await;
+    server.wait_until(&process, &State::new()).await;
+    wanted
+}
+
+#[test]
+fn of_two_one_acts_and_after_its_kill_the_other() {
+    in_cluster(async |server| {
+        let (first, second) = (server.start("a"), server.start("b"));
+        let leads = async |process: &Process| process.figures().await.get("leading") == 1;
+        server.wait_for("one of them acts", async || leads(&first).await || leads(&second).await).await;
+        let (acting, waiting) = if leads(&first).await { (first, second) } else { (second, first) };
+        server.apply("one", 2).await;
+        server.wait_for("a dataset is ready", async || server.is_ready("one").await).await;
+        assert!(acting.figures().await.all_writes() > 0);
+        assert_eq!((waiting.figures().await.get("leading"), waiting.figures().await.all_writes()), (0, 0));
+        let (holder, transitions) = server.lease().await;
+        assert_eq!(holder, acting.identity());
+
+        acting.kill();
+        server.apply("two", 2).await;
+        server.wait_for("the other one acts", async || leads(&waiting).await).await;
+        // The one that was killed is back, and waits now.
+        let back = server.start(if holder == "a" { "a" } else { "b" });
+        server.wait_for("the next dataset is ready", async || server.is_ready("two").await).await;
+        assert_eq!(server.lease().await, (waiting.identity().to_owned(), transitions + 1));
+        let figures = back.figures().await;
+        assert_eq!((figures.get("leading"), figures.all_writes()), (0, 0));
+    });
+}

@@ -1,0 +1,307 @@
+//! A real API server with two nodes, whose jobs and larderds are stood in for, and the controllers as processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use larder_controller::kinds::Kind;
+use larder_controller_api::names::{LEASE, NODE_LABEL_PREFIX, ROLE_LABEL, ROLE_WARM, UID_LABEL};
+use larder_controller_api::{Dataset, NodeCache};
+use larder_stand_in::program::{Figures, Program, free_address};
+use larder_stand_in::{Config, StandIn, handover};
+use larder_testkit::{Cluster, repository};
+use serde_json::{Value, json};
+
+use crate::script::{Step, spec};
+
+const NAMESPACE: &str = "team";
+
+/// Long enough on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Of a cluster what matters to its users, by names that are the same in every run.
+pub(crate) type State = BTreeMap<String, Value>;
+
+pub(crate) struct Server {
+    client: Client,
+    kubeconfig: PathBuf,
+    logs: tempfile::TempDir,
+    processes: AtomicU32,
+    _stand_in: StandIn,
+}
+
+/// Runs a test in the network of a cluster of its own.
+pub(crate) fn in_cluster(test: impl AsyncFn(&Server) + Sync) {
+    let cluster = Cluster::start(2);
+    let crds = repository().join("deploy/crds").display().to_string();
+    cluster.kubectl_ok(&["apply", "-k", &crds]);
+    let established = ["crd/datasets.larder.dev", "crd/nodecaches.larder.dev"];
+    cluster.kubectl_ok(&[&["wait", "--for=condition=Established"][..], &established].concat());
+    let kubeconfig = cluster.kubeconfig();
+    cluster.in_network(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let server = Server::connect(kubeconfig).await;
+            test(&server).await;
+        });
+    });
+}
+
+impl Server {
+    async fn connect(kubeconfig: PathBuf) -> Self {
+        let read = Kubeconfig::read_from(&kubeconfig).expect("the cluster's kubeconfig");
+        let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+        let client = Client::try_from(config.expect("a configuration")).expect("a client");
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).expect("one");
+        let created = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await;
+        created.expect("a namespace");
+        handover::hand_over(&client, NAMESPACE).await.expect("jobs can be handed over");
+        let config = Config {
+            namespace: NAMESPACE.to_owned(),
+            nodes: BTreeSet::from(["n1".to_owned(), "n2".to_owned()]),
+            capacity_bytes: 1_000_000_000_000,
+            files: 10,
+            bytes: 10_000_000_000,
+            warming: Duration::from_millis(300),
+            report_every: Duration::from_secs(1),
+        };
+        let stand_in = StandIn::start(&client, config);
+        let logs = tempfile::tempdir().expect("a folder");
+        Self { client, kubeconfig, logs, processes: AtomicU32::new(0), _stand_in: stand_in }
+    }
+
+    /// Starts a controller of this name.
+    pub(crate) fn start<'a>(&self, identity: &'a str) -> Process<'a> {
+        let nth = self.processes.fetch_add(1, Ordering::Relaxed);
+        let program = Program {
+            path: Path::new(env!("CARGO_BIN_EXE_larder-controller")),
+            kubeconfig: Some(&self.kubeconfig),
+            namespace: NAMESPACE,
+            identity,
+            admin: free_address().expect("a free port"),
+        };
+        let log = self.logs.path().join(format!("{nth}.log"));
+        let file = File::create(&log).expect("a log");
+        let child = program.command().stdout(file.try_clone().expect("a file")).stderr(file).spawn();
+        Process { child: child.expect("the controller starts"), program_admin: program.admin, identity, log }
+    }
+
+    fn datasets(&self) -> Api<Dataset> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Applies a Dataset that this many nodes are to hold.
+    pub(crate) async fn apply(&self, name: &str, count: u32) {
+        self.take(&Step::Create(name.to_owned(), spec(&format!("s3://{name}"), &json!({"count": count})))).await;
+    }
+
+    /// Takes a step of a script.
+    pub(crate) async fn take(&self, step: &Step) {
+        let (api, merge) = (self.datasets(), PatchParams::default());
+        match step {
+            Step::Create(name, spec) => {
+                let object = json!({
+                    "apiVersion": "larder.dev/v1alpha1", "kind": "Dataset", "metadata": {"name": name}, "spec": spec,
+                });
+                let object = serde_json::from_value(object).expect("a Dataset");
+                api.create(&PostParams::default(), &object).await.map(drop)
+            }
+            Step::Change(name, change) => {
+                api.patch(name, &merge, &Patch::Merge(json!({"spec": change}))).await.map(drop)
+            }
+            Step::Delete(name) => api.delete(name, &DeleteParams::default()).await.map(drop),
+        }
+        .unwrap_or_else(|error| panic!("{step:?}: {error}"));
+    }
+
+    pub(crate) async fn delete_all(&self) {
+        let deleted = self.datasets().delete_collection(&DeleteParams::default(), &ListParams::default()).await;
+        deleted.expect("the Datasets are deleted");
+    }
+
+    pub(crate) async fn is_ready(&self, name: &str) -> bool {
+        let dataset = self.datasets().get(name).await.expect("a Dataset");
+        conditions(&json!(dataset.status)).contains(&"Ready True Available".to_owned())
+    }
+
+    /// The holder of the lease, and how often it has changed.
+    pub(crate) async fn lease(&self) -> (String, i32) {
+        let lease = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE).get(LEASE).await.expect("a Lease");
+        let spec = lease.spec.expect("its spec");
+        (spec.holder_identity.unwrap_or_default(), spec.lease_transitions.unwrap_or_default())
+    }
+
+    async fn list(&self, kind: Kind) -> Vec<Value> {
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource());
+        api.list(&ListParams::default()).await.expect("a list").into_iter().map(|object| json!(object)).collect()
+    }
+
+    /// The cluster as it is. What belongs to no Dataset is an `orphan`.
+    pub(crate) async fn state(&self) -> State {
+        let mut state = State::new();
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        let mut held = BTreeSet::new();
+        for dataset in self.datasets().list(&ListParams::default()).await.expect("a list") {
+            let name = dataset.metadata.name.clone().unwrap_or_default();
+            names.insert(dataset.metadata.uid.clone().unwrap_or_default(), name.clone());
+            if dataset.status.as_ref().and_then(|status| status.nodes).is_some_and(|nodes| nodes.wanted > 0) {
+                held.insert(name.clone());
+            }
+            state.insert(format!("dataset {name}"), told(&dataset));
+        }
+        for cache in Api::<NodeCache>::all(self.client.clone()).list(&ListParams::default()).await.expect("a list") {
+            let node = cache.metadata.name.unwrap_or_default();
+            for promise in cache.spec.datasets {
+                let owner = names.get(&promise.uid).map_or("orphan", String::as_str);
+                state.insert(format!("promise {node} {owner} {}", promise.snapshot), promise.bytes.into());
+            }
+        }
+        for node in self.list(Kind::Node).await {
+            let labels = node["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+            for (key, value) in labels.into_iter().filter(|(key, _)| key.starts_with(NODE_LABEL_PREFIX)) {
+                state.insert(format!("label {} {key}", node["metadata"]["name"]), value);
+            }
+        }
+        for kind in [Kind::Job, Kind::Claim, Kind::Volume] {
+            for object in self.list(kind).await {
+                let labels = &object["metadata"]["labels"];
+                let (Some(uid), Some(role)) = (labels[UID_LABEL].as_str(), labels[ROLE_LABEL].as_str()) else {
+                    continue;
+                };
+                let Some(owner) = names.get(uid) else {
+                    state.insert(
+                        format!("orphan {} {}", kind.name(), object["metadata"]["name"]),
+                        object["status"].clone(),
+                    );
+                    continue;
+                };
+                // Jobs that have ended stay for their logs; the claim to warm through is made with the first of them.
+                if kind != Kind::Job && (role != ROLE_WARM || held.contains(owner)) {
+                    state.insert(format!("{} {owner} {role}", kind.name()), object["status"]["phase"].clone());
+                }
+            }
+        }
+        state
+    }
+
+    /// Waits until the cluster is as it is wanted.
+    pub(crate) async fn wait_until(&self, process: &Process<'_>, wanted: &State) {
+        let started = Instant::now();
+        loop {
+            let state = self.state().await;
+            if state == *wanted {
+                return;
+            }
+            if started.elapsed() > TIMEOUT {
+                process.tell();
+                // For the difference.
+                assert_eq!(state, *wanted);
+            }
+            tokio::time::sleep(PAUSE * 5).await;
+        }
+    }
+
+    /// Waits until the cluster does not change for so long, and returns it.
+    pub(crate) async fn settled(&self, process: &Process<'_>, time: Duration) -> State {
+        let started = Instant::now();
+        let (mut state, mut since) = (self.state().await, Instant::now());
+        while since.elapsed() < time {
+            tokio::time::sleep(PAUSE * 5).await;
+            let now = self.state().await;
+            if now != state {
+                (state, since) = (now, Instant::now());
+            }
+            if started.elapsed() > TIMEOUT {
+                process.tell();
+                panic!("the cluster still changes after {TIMEOUT:?}");
+            }
+        }
+        state
+    }
+
+    pub(crate) async fn wait_for(&self, what: &str, done: impl AsyncFn() -> bool) {
+        let started = Instant::now();
+        while !done().await {
+            assert!(started.elapsed() < TIMEOUT, "waited {TIMEOUT:?} in vain until {what}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Spec and status without times, numbers of changes and texts.
+fn told(dataset: &Dataset) -> Value {
+    let status = json!(dataset.status);
+    let mut snapshots: Vec<&str> =
+        status["snapshots"].as_array().into_iter().flatten().filter_map(|known| known["id"].as_str()).collect();
+    snapshots.sort_unstable();
+    json!({
+        "deleting": dataset.metadata.deletion_timestamp.is_some(),
+        "spec": dataset.spec,
+        "status": {
+            "snapshot": status["snapshot"],
+            "next": status["next"],
+            "snapshots": snapshots,
+            "files": status["files"],
+            "bytes": status["bytes"],
+            "nodes": status["nodes"],
+            "percent": status["percent"],
+            "lagging": status["lagging"],
+            "conditions": conditions(&status),
+        },
+    })
+}
+
+fn conditions(status: &Value) -> Vec<String> {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let text = |condition: &Value| {
+        ["type", "status", "reason"].map(|field| condition[field].as_str().unwrap_or_default().to_owned()).join(" ")
+    };
+    conditions.map(text).collect()
+}
+
+/// A controller that runs until it is killed or dropped.
+pub(crate) struct Process<'a> {
+    child: Child,
+    program_admin: std::net::SocketAddr,
+    identity: &'a str,
+    log: PathBuf,
+}
+
+impl Process<'_> {
+    pub(crate) fn identity(&self) -> &str {
+        self.identity
+    }
+
+    /// What it tells; nothing until it runs.
+    pub(crate) async fn figures(&self) -> Figures {
+        Figures::of(self.program_admin).await.unwrap_or_default()
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+
+    /// Prints its log.
+    pub(crate) fn tell(&self) {
+        eprintln!("{}", std::fs::read_to_string(&self.log).unwrap_or_default());
+    }
+}
+
+impl Drop for Process<'_> {
+    fn drop(&mut self) {
+        // It may have ended by itself, which is no harm here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

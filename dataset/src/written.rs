@@ -1,0 +1,189 @@
+//! The values of a dataset as they were written, in the attributes of a volume, in an entry of the administrator's file
+//! or in a Dataset object, and the checks that make a [`DatasetSpec`] of them. There is one set of checks, so what one
+//! of these accepts the others accept.
+//!
+//! All values come from outside, and each refusal names the value without repeating it: users have put keys into URLs.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::size::parse_bytes;
+use crate::spec::DatasetSpec;
+
+/// The longest value.
+pub const VALUE_BYTES: usize = 1024;
+
+/// The form of a snapshot's id.
+const SNAPSHOT: &str = "must be 64 lower-case hex digits";
+
+/// The values that the administrator allows.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// The folders that `file://` may name.
+    pub file_roots: Vec<PathBuf>,
+}
+
+/// A value that is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` {what}")]
+pub struct InvalidValue {
+    /// Its name, as an attribute of a volume.
+    pub name: &'static str,
+    /// The mistake.
+    pub what: String,
+}
+
+impl InvalidValue {
+    /// An error about the value `name`.
+    pub fn new(name: &'static str, what: impl Into<String>) -> Self {
+        Self { name, what: what.into() }
+    }
+}
+
+/// The values of a dataset as they were written; empty where nothing was.
+///
+/// ```
+/// use larder_dataset::written::{Rules, WrittenSpec};
+///
+/// let written = WrittenSpec { source: "s3://bucket/pets", cache_size: Some("0"), ..WrittenSpec::default() };
+/// assert_eq!(written.check(&Rules::default()).unwrap_err().name, "cacheSize");
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WrittenSpec<'a> {
+    /// URL of the origin.
+    pub source: &'a str,
+    /// URL of the S3 server.
+    pub endpoint: &'a str,
+    /// Region of the bucket.
+    pub region: &'a str,
+    /// True to read without credentials.
+    pub anonymous: bool,
+    /// The only snapshot that is accepted.
+    pub snapshot: &'a str,
+    /// Size of the cache on each node.
+    pub cache_size: Option<&'a str>,
+    /// The policy once the cache is full.
+    pub policy: &'a str,
+    /// Which nodes hold which blocks.
+    pub placement: &'a str,
+    /// When the origin is listed again.
+    pub refresh: &'a str,
+}
+
+impl WrittenSpec<'_> {
+    /// Checks every value. Errors: the first that is not accepted.
+    pub fn check(self, rules: &Rules) -> Result<DatasetSpec, InvalidValue> {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        check_source("source", self.source, rules)?;
+        check_endpoint(self.endpoint)?;
+        check_region(self.region)?;
+        let invalid = InvalidValue::new;
+        if self.snapshot.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return Err(invalid("snapshot", SNAPSHOT));
+        }
+        Ok(DatasetSpec {
+            source: self.source.to_owned(),
+            endpoint: given(self.endpoint),
+            region: given(self.region),
+            anonymous: self.anonymous,
+            snapshot: optional(self.snapshot).map_err(|()| invalid("snapshot", SNAPSHOT))?,
+            cache_bytes: self.cache_size.map(cache_size).transpose()?,
+            policy: optional(self.policy).map_err(|()| invalid("policy", "must be nr, lru, fifo or random"))?,
+            placement: optional(self.placement).map_err(|()| {
+                invalid("placement", "must be local, partitioned or replicated:N (N copies, 1 to 255)")
+            })?,
+            refresh: optional(self.refresh).map_err(|()| {
+                invalid("refresh", "must be always, never, or an age with its unit, such as 24h or 7d")
+            })?,
+        })
+    }
+}
+
+fn optional<T: std::str::FromStr>(text: &str) -> Result<Option<T>, ()> {
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(|_| ()) }
+}
+
+fn check_text(name: &'static str, value: &str) -> Result<(), InvalidValue> {
+    if value.len() > VALUE_BYTES {
+        return Err(InvalidValue::new(name, format!("is longer than {VALUE_BYTES} bytes")));
+    }
+    if value.chars().any(char::is_control) {
+        return Err(InvalidValue::new(name, "contains a control character"));
+    }
+    Ok(())
+}
+
+/// Checks the URL of an origin, or of an object in one. `name` is for the error.
+pub fn check_source(name: &'static str, source: &str, rules: &Rules) -> Result<(), InvalidValue> {
+    let refuse = |what: &str| Err(InvalidValue::new(name, what));
+    check_text(name, source)?;
+    let Some((scheme, rest)) = source.split_once("://") else {
+        return refuse("must be a URL: s3://bucket/prefix, gs://, az:// or file:///folder");
+    };
+    if rest.split('/').any(|part| part == "..") {
+        return refuse("must not contain `..`");
+    }
+    match scheme {
+        "s3" | "gs" | "az" => {
+            let bucket = rest.split('/').next().unwrap_or_default();
+            let bucket_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-._$".contains(&byte);
+            // The value is not repeated: users have put keys before an `@`.
+            if bucket.is_empty() || !bucket.bytes().all(bucket_byte) {
+                return refuse("names no bucket: write s3://bucket/prefix, without keys or a server");
+            }
+            Ok(())
+        }
+        "file" => {
+            let folder = Path::new(rest);
+            let plain = folder.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+            if plain && folder.is_absolute() && rules.file_roots.iter().any(|root| folder.starts_with(root)) {
+                return Ok(());
+            }
+            refuse("names a folder outside those that the administrator allows (--file-root)")
+        }
+        _ => refuse("must begin with s3://, gs://, az:// or file://"),
+    }
+}
+
+fn check_endpoint(endpoint: &str) -> Result<(), InvalidValue> {
+    if endpoint.is_empty() {
+        return Ok(());
+    }
+    let refuse = |what: &str| Err(InvalidValue::new("endpoint", what));
+    check_text("endpoint", endpoint)?;
+    let host = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
+    match host {
+        None | Some("") => refuse("must be a server's URL, such as https://s3.example.org:9000"),
+        // The value is not repeated: it may contain a password.
+        Some(host) if host.contains(['@', '?', '#', ' ', '\\']) || host.split('/').any(|part| part == "..") => {
+            refuse("must consist of a scheme, a host and a port only")
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+fn check_region(region: &str) -> Result<(), InvalidValue> {
+    let region_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if region.len() > 64 || !region.bytes().all(region_byte) {
+        return Err(InvalidValue::new("region", "is not the name of a region"));
+    }
+    Ok(())
+}
+
+/// A size of a cache, with its unit.
+pub fn cache_size(value: &str) -> Result<u64, InvalidValue> {
+    check_text("cacheSize", value)?;
+    match parse_bytes(value) {
+        Ok(0) => Err(InvalidValue::new("cacheSize", "must not be 0; leave it out to cache the whole dataset")),
+        Ok(bytes) => Ok(bytes),
+        Err(what) => Err(InvalidValue::new("cacheSize", format!("is invalid: {what}"))),
+    }
+}
+
+/// The name of a namespace, or `*`.
+pub fn namespace(name: &str) -> Result<String, InvalidValue> {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name != "*" && (name.is_empty() || name.len() > 63 || !name.bytes().all(good)) {
+        return Err(InvalidValue::new("namespaces", "must be a comma-separated list of namespaces, or `*`"));
+    }
+    Ok(name.to_owned())
+}

@@ -1,0 +1,48 @@
+//! Counts an origin's objects: a listing of which nothing is kept. It is what an import takes at least.
+
+use std::sync::Arc;
+
+use larder_origin::Origin;
+
+use crate::journal::PageRecord;
+use crate::listing::{self, ListError, PageOwner, Walk};
+
+/// The outcome of a listing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Objects.
+    pub keys: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// LIST calls.
+    pub list_requests: u64,
+}
+
+/// Lists `origin` with at most `concurrency` calls at once, as an import does, and counts. Cancel-safe. Errors: a call fails for
+/// good, or the listing is inconsistent.
+pub async fn count(origin: Arc<dyn Origin>, concurrency: usize) -> Result<Counted, ListError> {
+    let mut owner = Counting { walk: Walk::new(origin.url().scheme()), counted: Counted::default() };
+    let mut list_requests = 0;
+    listing::drive(&origin, &mut owner, concurrency, &mut list_requests).await?;
+    Ok(Counted { list_requests, ..owner.counted })
+}
+
+struct Counting {
+    walk: Walk,
+    counted: Counted,
+}
+
+impl PageOwner for Counting {
+    type Error = ListError;
+
+    fn walk(&mut self) -> &mut Walk {
+        &mut self.walk
+    }
+
+    async fn take(&mut self, mut page: PageRecord) -> Result<(), ListError> {
+        self.walk.accept(&mut page)?;
+        self.counted.keys += page.files.len() as u64;
+        self.counted.bytes = page.files.iter().fold(self.counted.bytes, |sum, file| sum.saturating_add(file.size));
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! A walk over ranges of keys, for stores that can begin a listing after any key.
+//!
+//! At first there is one range, of all keys. Whenever a call could be made and no range waits for one, the range with the most
+//! keys left, as its pages so far suggest, is split at a guessed key: the call that lists its upper part is under way while
+//! the lower part goes on. A guess beyond the last key costs one empty page and halves the range; a few of these are allowed
+//! at first, and later a part of all calls.
+//!
+//! Invariant: the open ranges and the accepted pages never overlap, and together they are all keys. A page is cut at the end of
+//! its range. What it shows beyond must agree with the next range's first page.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
+
+use larder_origin::Depth;
+
+use super::between::Alphabet;
+use super::call::{ListCall, ListError};
+use crate::journal::{PageFile, PageRecord};
+
+/// The binary logarithm of the number of pages that are worth a split: three.
+const LOG_PAGES_LEAST: f64 = 1.6;
+/// Empty pages that are always allowed: one round of calls finds where the keys end.
+const WASTE_LEAST: u64 = 16;
+/// One of this many calls may return an empty page.
+const WASTE_SHARE: u64 = 2;
+/// Keys of a page from which the alphabet is learned.
+const LEARN_KEYS: usize = 16;
+
+/// The keys after the start of the range, which is its name, up to and including `until`.
+#[derive(Debug)]
+struct Range {
+    until: Option<Vec<u8>>,
+    in_flight: bool,
+    /// It was made by a split, and no page of it was seen.
+    unproven: bool,
+    /// The binary logarithm of the distance that the last page covered.
+    log_page: Option<f64>,
+}
+
+/// Versions by key, both hashed.
+type Shown = HashMap<u64, u64>;
+
+/// The ranges that are not finished.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    /// By their starts; `None` is before all keys.
+    open: BTreeMap<Option<Vec<u8>>, Range>,
+    alphabet: Alphabet,
+    /// What one of two neighbours has shown of the first keys after their border. The other one compares.
+    seams: HashMap<Vec<u8>, Shown>,
+    pages: u64,
+    empty_pages: u64,
+    known: u64,
+    done: u64,
+}
+
+fn hash_of(what: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn version_of(file: &PageFile) -> u64 {
+    match &file.version {
+        larder_dataset::VersionTag::ETag(etag) => hash_of((file.size, etag)),
+        larder_dataset::VersionTag::MtimeSize { mtime_ns, size } => hash_of((file.size, mtime_ns, size)),
+    }
+}
+
+impl Ranges {
+    pub(super) fn new() -> Self {
+        let all = Range { until: None, in_flight: false, unproven: false, log_page: None };
+        Self {
+            open: BTreeMap::from([(None, all)]),
+            alphabet: Alphabet::default(),
+            seams: HashMap::new(),
+            pages: 0,
+            empty_pages: 0,
+            known: 1,
+            done: 0,
+        }
+    }
+
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.done, self.known)
+    }
+
+    pub(super) fn requeue(&mut self) {
+        self.seams.clear();
+        for range in self.open.values_mut() {
+            (range.in_flight, range.unproven) = (false, false);
+        }
+    }
+
+    pub(super) fn next_call(&mut self) -> Option<ListCall> {
+        let waiting = self.open.iter_mut().find(|(_, range)| !range.in_flight);
+        let after = match waiting {
+            Some((after, range)) => {
+                range.in_flight = true;
+                after.clone()
+            }
+            None => Some(self.split()?),
+        };
+        Some(ListCall { prefix: Vec::new(), depth: Depth::All, after })
+    }
+
+    /// Splits the range with the most keys left, and returns the start of its upper part.
+    fn split(&mut self) -> Option<Vec<u8>> {
+        let unproven = self.open.values().filter(|range| range.unproven).count() as u64;
+        if self.empty_pages + unproven >= WASTE_LEAST + self.pages / WASTE_SHARE {
+            return None;
+        }
+        let pages_left = |(after, range): (&Option<Vec<u8>>, &Range)| {
+            let distance = self.alphabet.log_distance(after.as_deref().unwrap_or_default(), range.until.as_deref());
+            Some((distance - range.log_page?, after.clone()))
+        };
+        // What is behind a guess may be empty; the same range is rather split again, closer to its start.
+        let proven = self.open.iter().filter(|(_, range)| !range.unproven);
+        let left = proven.filter_map(pages_left).filter(|(left, _)| *left > LOG_PAGES_LEAST);
+        let (_, after) = left.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+        let range = self.open.get_mut(&after)?;
+        let middle = self.alphabet.between(after.as_deref().unwrap_or_default(), range.until.as_deref())?;
+        let until = range.until.replace(middle.clone());
+        let upper = Range { until, in_flight: true, unproven: true, log_page: None };
+        self.open.insert(Some(middle.clone()), upper);
+        self.known += 1;
+        Some(middle)
+    }
+
+    pub(super) fn accept(&mut self, page: &mut PageRecord) -> Result<(), ListError> {
+        let odd = |what| ListError::Odd { prefix: page.prefix.clone(), what };
+        if !page.prefix.is_empty() || !page.recursive || !page.prefixes.is_empty() {
+            return Err(odd("with prefixes to a listing without them"));
+        }
+        if page.files.first().is_some_and(|first| page.after.as_ref().is_some_and(|after| first.key <= *after)) {
+            return Err(odd("with keys before the one to begin after"));
+        }
+        match page.files.windows(2).find(|pair| pair[0].key >= pair[1].key) {
+            Some(pair) if pair[0].key == pair[1].key => return Err(odd("with a key twice")),
+            Some(_) => return Err(odd("with keys out of order")),
+            None => {}
+        }
+        if page.next.is_some() && page.next <= page.after {
+            return Err(odd("with a page that does not advance"));
+        }
+        // Before the page of a later run there may have been another split.
+        let (start, range) = match self.open.range(..=&page.after).next_back() {
+            Some((start, range)) if range.until.is_none() || page.after < range.until => (start.clone(), range),
+            _ => return Err(odd("for keys that are finished")),
+        };
+        let until = range.until.clone();
+        let beyond = match &until {
+            Some(until) => page.files.split_off(page.files.partition_point(|file| file.key <= *until)),
+            None => Vec::new(),
+        };
+        self.compare(page, &beyond, until.as_deref())?;
+
+        if start == page.after {
+            self.open.remove(&start);
+        } else if let Some(lower) = self.open.get_mut(&start) {
+            lower.until.clone_from(&page.after);
+            self.known += 1;
+        }
+        self.learn(page);
+        let finished = match (&page.next, &until) {
+            (None, _) => true,
+            (Some(next), Some(until)) => next >= until,
+            (Some(_), None) => false,
+        };
+        if finished {
+            page.next.clone_from(&until);
+            self.done += 1;
+        } else {
+            let log_page = self.distance_of(page);
+            let rest = Range { until, in_flight: false, unproven: false, log_page };
+            self.open.insert(page.next.clone(), rest);
+        }
+        Ok(())
+    }
+
+    /// Compares what two neighbours show of the first keys after their border.
+    fn compare(&mut self, page: &PageRecord, beyond: &[PageFile], until: Option<&[u8]>) -> Result<(), ListError> {
+        let upper = page.after.as_deref().map(|after| (after, page.files.as_slice()));
+        let reaches_end =
+            until.is_some() && (!beyond.is_empty() || page.next.as_deref().is_none_or(|next| Some(next) >= until));
+        let lower = until.filter(|_| reaches_end).map(|until| (until, beyond));
+        for (border, files) in upper.into_iter().chain(lower) {
+            if let Some(shown) = self.seams.remove(border) {
+                let other = |file: &&PageFile| {
+                    shown.get(&hash_of(&file.key)).is_some_and(|version| *version != version_of(file))
+                };
+                if let Some(changed) = files.iter().find(other) {
+                    return Err(ListError::Changed { key: changed.key.clone() });
+                }
+            } else if self.is_border(border) {
+                let shown = files.iter().map(|file| (hash_of(&file.key), version_of(file))).collect();
+                self.seams.insert(border.to_vec(), shown);
+            }
+        }
+        Ok(())
+    }
+
+    /// True if open ranges meet there, or met there until one of them went on.
+    fn is_border(&self, key: &[u8]) -> bool {
+        let ends = self.open.values().any(|range| range.until.as_deref() == Some(key));
+        ends && (self.open.contains_key(&Some(key.to_vec())) || self.seams.contains_key(key))
+    }
+
+    fn learn(&mut self, page: &PageRecord) {
+        self.pages += 1;
+        self.empty_pages += u64::from(page.files.is_empty());
+        let step = (page.files.len() / LEARN_KEYS).max(1);
+        for file in page.files.iter().step_by(step).chain(page.files.last()) {
+            self.alphabet.learn(&file.key);
+        }
+    }
+
+    fn distance_of(&self, page: &PageRecord) -> Option<f64> {
+        let (first, last) = (page.files.first()?, page.files.last()?);
+        let log_distance = self.alphabet.log_distance(&first.key, Some(&last.key));
+        log_distance.is_finite().then_some(log_distance)
+    }
+}

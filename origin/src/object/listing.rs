@@ -1,0 +1,172 @@
+//! Listing through object_store, one page of the store at a time.
+//!
+//! A caller continues by the last key, a store by the token it sent with a page. [`Tokens`] remembers the token that
+//! belongs to a key, so that each page of a listing is one request. Without one (the first call of a resumed listing) the
+//! store is told the key; Azure knows that parameter only from service version 2026-02-06 on, which object_store does not
+//! send, and Azurite not at all. Therefore pages are skipped until they are past the key. The invariant: a listing that
+//! makes no progress is an error.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
+use object_store::{ListResult, ObjectMeta};
+
+use crate::error::OriginError;
+use crate::listing::{Depth, ObjectInfo, Page};
+use crate::object::error::attempt_error;
+use crate::object::keys;
+use crate::retry::{AttemptError, Retry, RetryPolicy};
+use crate::url::{OriginUrl, Scheme};
+use crate::version::Version;
+
+/// Keys in a page. Azure would send 5,000, the others send no more.
+const PAGE_KEYS: usize = 1000;
+
+/// More than there are listings at a time. The token of the longest ago is forgotten, which costs requests.
+const MOST_TOKENS: usize = 1024;
+
+/// Where a listing continues: the whole prefix, its depth, and the whole key of `after`.
+type Place = (String, Depth, String);
+
+/// The tokens of listings under way. Each is taken once, so a listing of a later time begins without.
+#[derive(Debug, Default)]
+pub(super) struct Tokens(Mutex<VecDeque<(Place, String)>>);
+
+impl Tokens {
+    fn put(&self, place: Place, token: String) {
+        let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.len() == MOST_TOKENS {
+            tokens.pop_front();
+        }
+        tokens.push_back((place, token));
+    }
+
+    fn take(&self, place: &Place) -> Option<String> {
+        let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = tokens.iter().position(|(known, _)| known == place)?;
+        tokens.remove(at).map(|(_, token)| token)
+    }
+}
+
+/// Lists a store.
+pub(super) struct Lister {
+    pub(super) url: OriginUrl,
+    pub(super) key_prefix: String,
+    pub(super) store: Arc<dyn PaginatedListStore>,
+    pub(super) policy: RetryPolicy,
+    pub(super) tokens: Tokens,
+}
+
+impl Lister {
+    pub(super) async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
+        let full = keys::full(&self.key_prefix, prefix)?;
+        let offset = after.map(|after| keys::full(&self.key_prefix, after)).transpose()?;
+        let mut token = offset.as_ref().and_then(|offset| self.tokens.take(&(full.clone(), depth, offset.clone())));
+        let mut skipped: Option<Vec<u8>> = None;
+        // The deadline is that of a step forward, since there is no telling how much is to be skipped.
+        let mut retry = Retry::new(&self.policy, prefix);
+        loop {
+            let options = PaginatedListOptions {
+                offset: offset.clone().filter(|_| token.is_none()),
+                delimiter: (depth == Depth::One).then_some(Cow::Borrowed("/")),
+                max_keys: Some(PAGE_KEYS),
+                page_token: token.clone(),
+                ..PaginatedListOptions::default()
+            };
+            let listed = match self.request(&retry, prefix, &full, options).await {
+                Ok(listed) => listed,
+                Err(error) => {
+                    retry.pause(error).await?;
+                    continue;
+                }
+            };
+            let mut page = self.page(prefix, &full, listed.result)?;
+            let Some(next) = listed.page_token else {
+                keep_after(&mut page, after);
+                return Ok(page);
+            };
+            let stuck = || OriginError::Unavailable { source: "the listing makes no progress".into() };
+            if token.as_ref() == Some(&next) {
+                return Err(stuck());
+            }
+            let last = last(&page);
+            if last.is_some() {
+                if last <= skipped {
+                    return Err(stuck());
+                }
+                skipped.clone_from(&last);
+                retry = Retry::new(&self.policy, prefix);
+            }
+            if let Some(last) = last.filter(|last| after.is_none_or(|after| last.as_slice() > after)) {
+                keep_after(&mut page, after);
+                self.tokens.put((full, depth, keys::full(&self.key_prefix, &last)?), next);
+                page.next = Some(last);
+                return Ok(page);
+            }
+            token = Some(next);
+        }
+    }
+
+    async fn request(
+        &self,
+        retry: &Retry,
+        prefix: &[u8],
+        full: &str,
+        options: PaginatedListOptions,
+    ) -> Result<PaginatedListResult, AttemptError> {
+        let full = (!full.is_empty()).then_some(full);
+        let listed = retry.answer(self.store.list_paginated(full, options)).await?;
+        listed.map_err(|error| match attempt_error(error, prefix, None, &self.policy) {
+            AttemptError::Final(OriginError::NotFound { .. }) => {
+                let kind = if self.url.scheme() == Scheme::Azure { "container" } else { "bucket" };
+                AttemptError::Final(OriginError::Invalid { what: format!("{}: there is no such {kind}", self.url) })
+            }
+            error => error,
+        })
+    }
+
+    pub(super) fn page(&self, prefix: &[u8], full: &str, listed: ListResult) -> Result<Page, OriginError> {
+        let foreign =
+            || OriginError::Unavailable { source: "the listing contains a key outside the requested prefix".into() };
+        let mut page = Page::default();
+        for meta in listed.objects {
+            let location = meta.location.as_ref();
+            let key = match location.strip_prefix(full) {
+                Some(below) => [prefix, below.as_bytes()].concat(),
+                // The marker of the prefix itself, whose slash object_store removes.
+                None if full.strip_suffix('/') == Some(location) => prefix.to_vec(),
+                None => return Err(foreign()),
+            };
+            page.files.push(info(key, &meta));
+        }
+        for below in listed.common_prefixes {
+            let below = below.as_ref().strip_prefix(full).ok_or_else(foreign)?;
+            page.prefixes.push([prefix, below.as_bytes(), b"/"].concat());
+        }
+        page.files.sort_by(|a, b| a.key.cmp(&b.key));
+        page.prefixes.sort();
+        Ok(page)
+    }
+}
+
+/// An object with this key below the origin's prefix.
+pub(super) fn info(key: Vec<u8>, meta: &ObjectMeta) -> ObjectInfo {
+    let mtime_ns = meta.last_modified.timestamp_nanos_opt().unwrap_or_default();
+    let version = Version::from_etag_or_mtime(meta.e_tag.as_deref(), mtime_ns, meta.size);
+    ObjectInfo { key, size: meta.size, mtime_ns, version }
+}
+
+/// The last key of a page. After a prefix comes what is after everything below it; otherwise the next page would begin
+/// with the same prefix again.
+fn last(page: &Page) -> Option<Vec<u8>> {
+    let file = page.files.last().map(|file| file.key.clone());
+    let prefix = page.prefixes.last().map(|prefix| [prefix.as_slice(), "\u{10FFFF}".as_bytes()].concat());
+    file.max(prefix)
+}
+
+fn keep_after(page: &mut Page, after: Option<&[u8]>) {
+    page.files.retain(|file| after.is_none_or(|after| file.key.as_slice() > after));
+    page.prefixes.retain(|prefix| after.is_none_or(|after| prefix.as_slice() > after));
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# A cluster of fake nodes, for `larder bench controller`: the control plane of cluster.sh without a kubelet, and kwok, which
+# makes every Node with the annotation kwok.x-k8s.io/node=fake ready and keeps it so.
+#
+#   kwok.sh install             builds kwok, unless it is there
+#   kwok.sh start DIR [OWNER]   starts such a cluster, as `cluster.sh start` does
+#
+# cluster.sh stops it, and runs commands in it.
+set -euo pipefail
+
+readonly KWOK=v0.7.0
+readonly BIN=${LARDER_TEST_BIN:-${LARDER_CACHE:-$HOME/.cache/larder}/bin}
+here=$(dirname "$(realpath "$0")")
+
+die() { echo "kwok.sh: $*" >&2; exit 1; }
+
+install() {
+    [[ -x $BIN/kwok-$KWOK && -f $BIN/kwok-$KWOK.yaml ]] && return
+    command -v go >/dev/null || die "needs Go to build kwok: https://go.dev/dl"
+    mkdir -p "$BIN"
+    local build module
+    build=$(mktemp -d "$BIN/build.XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -rf '$build'" EXIT
+    echo "building kwok (some minutes the first time)"
+    GOBIN=$build GOFLAGS=-trimpath go install -ldflags '-s -w' "sigs.k8s.io/kwok/cmd/kwok@$KWOK"
+    # How a node becomes ready. Without a file kwok would also patch every node's status each 20 seconds.
+    module=$(go env GOMODCACHE)/sigs.k8s.io/kwok@$KWOK
+    command install -m 644 "$module/kustomize/stage/node/fast/node-initialize.yaml" "$BIN/kwok-$KWOK.yaml"
+    mv "$build/kwok" "$BIN/kwok-$KWOK"
+}
+
+start() {
+    local dir=$1 owner=$2
+    [[ -x $BIN/kwok-$KWOK ]] || die "kwok is not installed: run $0 install"
+    # Stock, Kubernetes' own controllers write 20 objects a second and take a node for dead after 50 s. kwok's nodes are seen
+    # rarely: the leases of a thousand would keep the API server busy.
+    CONTROLLER_MANAGER_FLAGS="--kube-api-qps=500 --kube-api-burst=1000 --node-monitor-grace-period=20m" \
+        "$here/cluster.sh" start "$dir" 0 "$owner"
+    dir=$(realpath "$dir")
+    # Its home must be writable.
+    HOME=$dir setsid "$here/cluster.sh" exec "$dir" "$BIN/kwok-$KWOK" --kubeconfig="$dir/kubeconfig" \
+        --config="$BIN/kwok-$KWOK.yaml" --node-ip=10.89.0.1 --node-lease-duration-seconds=400 \
+        --manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake -v ERROR >"$dir/log/kwok.log" 2>&1 </dev/null &
+}
+
+case "${1-}:$#" in
+    install:1) install ;;
+    start:2) start "$2" "$PPID" ;;
+    start:3) start "$2" "$3" ;;
+    *) sed -n '/^#  /s/^# *//p' "$0" >&2; exit 2 ;;
+esac
