@@ -174,7 +174,12 @@ impl Control {
     }
 
     fn take_in(&mut self, news: News) {
-        if let News::Unreadable(unreadable) = &news {
+        let unreadable = match &news {
+            News::Unreadable(unreadable) => std::slice::from_ref(unreadable),
+            News::All(_, _, unreadable) => unreadable.as_slice(),
+            _ => &[],
+        };
+        for unreadable in unreadable {
             self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
             let (kind, key) = (unreadable.kind.name(), &unreadable.key);
             warn!(kind, %key, error = unreadable.why, "skip an object that cannot be read");
@@ -221,7 +226,8 @@ impl Control {
                 let key = Key::cluster(node);
                 let Some(found) = self.state.nodes.get(&key) else { return Vec::new() };
                 let current = |snapshot: &str| self.state.labelled(snapshot);
-                nodes::labels(found, self.state.caches.get(&key), current).into_iter().collect()
+                let is_kept = |label: &str| self.state.is_label_of_unreadable(label);
+                nodes::labels(found, self.state.caches.get(&key), current, is_kept).into_iter().collect()
             }
             Work::Orphans(uid) => {
                 let orphans = self.state.orphans(uid).into_iter();
@@ -232,8 +238,10 @@ impl Control {
             Work::Registry => {
                 let there = self.state.config_maps.get(&Key::new(&self.config.namespace, REGISTRY_CONFIG_MAP));
                 let there = there.map(|map| map.text.as_str());
-                let (datasets, endpoints) = (self.state.datasets.iter(), &self.state.settings.endpoints);
-                registry::write(&self.config.namespace, there, datasets, endpoints).into_iter().collect()
+                let (state, endpoints) = (&self.state, &self.state.settings.endpoints);
+                registry::write(&self.config.namespace, there, state.datasets.iter(), &state.unreadable, endpoints)
+                    .into_iter()
+                    .collect()
             }
         }
     }

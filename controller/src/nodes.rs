@@ -84,8 +84,13 @@ pub struct Labelled {
 }
 
 /// The write that makes the labels of a node what its cache has; `None` if they are. `current` names the datasets whose
-/// current snapshot this is.
-pub fn labels(node: &Node, cache: Option<&CacheObject>, current: impl Fn(&str) -> Vec<Labelled>) -> Option<Write> {
+/// current snapshot this is, and labels that `is_kept` stay as they are.
+pub fn labels(
+    node: &Node,
+    cache: Option<&CacheObject>,
+    current: impl Fn(&str) -> Vec<Labelled>,
+    is_kept: impl Fn(&str) -> bool,
+) -> Option<Write> {
     let mut wanted: Vec<(u8, String, &'static str)> = Vec::new();
     for cached in cache.and_then(|cache| cache.status.as_ref()).into_iter().flat_map(|status| &status.snapshots) {
         for dataset in current(&cached.snapshot) {
@@ -102,7 +107,7 @@ pub fn labels(node: &Node, cache: Option<&CacheObject>, current: impl Fn(&str) -
     let there = node.labels.iter().filter(|(key, _)| key.starts_with(NODE_LABEL_PREFIX));
     let mut changes = serde_json::Map::new();
     for (key, value) in there {
-        if wanted.get(key) != Some(&value.as_str()) {
+        if wanted.get(key) != Some(&value.as_str()) && !is_kept(key) {
             changes.insert(key.clone(), Value::Null);
         }
     }

@@ -45,13 +45,15 @@ pub enum Object {
     Kueue(KueueObject),
 }
 
-/// An object that cannot be read: it is as if it were not there, and is counted.
+/// An object that cannot be read. It is counted; of a Dataset, what belongs to it stays.
 #[derive(Debug)]
 pub struct Unreadable {
     /// Its kind.
     pub kind: Kind,
     /// Its name.
     pub key: Key,
+    /// Its uid.
+    pub uid: String,
     /// The error.
     pub why: String,
 }
@@ -61,7 +63,11 @@ impl Object {
     pub fn read(kind: Kind, mut object: DynamicObject) -> Result<Option<Self>, Unreadable> {
         let key = Key::of(&object);
         object.metadata.managed_fields = None;
-        let unreadable = |error: serde_json::Error| Unreadable { kind, key: key.clone(), why: error.to_string() };
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        let unreadable = |error: serde_json::Error| {
+            let (key, uid) = (key.clone(), uid.clone());
+            Unreadable { kind, key, uid, why: error.to_string() }
+        };
         Ok(match kind {
             Kind::Dataset => {
                 let meta = meta(&object);

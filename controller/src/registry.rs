@@ -10,17 +10,26 @@ use serde_json::{Value, json};
 
 use crate::decide::inline_attributes;
 use crate::kinds::Kind;
-use crate::objects::DatasetObject;
+use crate::objects::{DatasetObject, Key};
 use crate::write::{Change, Write};
 
-/// The write that makes the ConfigMap what the datasets say; `None` if it is.
+/// The write that makes the ConfigMap what the datasets say; `None` if it is. Those that cannot be read keep their entries.
 pub fn write<'a>(
     namespace: &str,
     there: Option<&str>,
     datasets: impl Iterator<Item = &'a DatasetObject>,
+    unreadable: &BTreeMap<Key, String>,
     endpoints: &Endpoints,
 ) -> Option<Write> {
-    let text = text(datasets, endpoints);
+    let mut entries: BTreeMap<String, Value> = datasets.filter_map(|object| entry(object, endpoints)).collect();
+    let written = there.and_then(|text| serde_json::from_str::<Value>(text).ok()).unwrap_or_default();
+    for key in unreadable.keys() {
+        let name = DatasetKey::new(&key.namespace, &key.name).inline_name();
+        if let Some(entry) = written["datasets"].get(&name) {
+            entries.entry(name).or_insert_with(|| entry.clone());
+        }
+    }
+    let text = text(&entries);
     if there == Some(text.as_str()) {
         return None;
     }
@@ -51,8 +60,7 @@ pub fn entry(object: &DatasetObject, endpoints: &Endpoints) -> Option<(String, V
 }
 
 /// JSON, which is YAML; one dataset a line, for people who read it.
-fn text<'a>(datasets: impl Iterator<Item = &'a DatasetObject>, endpoints: &Endpoints) -> String {
-    let entries: BTreeMap<String, Value> = datasets.filter_map(|object| entry(object, endpoints)).collect();
+fn text(entries: &BTreeMap<String, Value>) -> String {
     let mut text = String::from("{\"datasets\": {");
     for (index, (name, entry)) in entries.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };

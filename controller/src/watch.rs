@@ -18,13 +18,13 @@ const PAGE: u32 = 100;
 /// News of one kind.
 #[derive(Debug)]
 pub enum News {
-    /// These are all objects of the kind.
-    All(Kind, Vec<Object>),
+    /// These are all objects of the kind, and those of them that cannot be read.
+    All(Kind, Vec<Object>, Vec<Unreadable>),
     /// An object was made or changed.
     Changed(Box<Object>),
     /// An object is gone, or is not of interest any more.
     Gone(Kind, Key),
-    /// An object that cannot be read.
+    /// An object was made or changed, and cannot be read.
     Unreadable(Unreadable),
     /// This cluster has no Kueue, or has it no more.
     NoKueue,
@@ -66,7 +66,7 @@ pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::S
     };
     let config = watcher::Config::default().page_size(PAGE);
     let mut events = watch(api, config).default_backoff().boxed();
-    let mut listed = Vec::new();
+    let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
     loop {
         let event = match events.try_next().await {
             Ok(Some(event)) => event,
@@ -82,16 +82,17 @@ pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::S
         let next = match event {
             Event::Init => {
                 listed.clear();
+                unreadable.clear();
                 continue;
             }
-            Event::InitApply(object) => match Object::read(kind, object) {
-                Ok(object) => {
-                    listed.extend(object);
-                    continue;
+            Event::InitApply(object) => {
+                match Object::read(kind, object) {
+                    Ok(object) => listed.extend(object),
+                    Err(why) => unreadable.push(why),
                 }
-                Err(unreadable) => News::Unreadable(unreadable),
-            },
-            Event::InitDone => News::All(kind, std::mem::take(&mut listed)),
+                continue;
+            }
+            Event::InitDone => News::All(kind, std::mem::take(&mut listed), std::mem::take(&mut unreadable)),
             Event::Apply(object) => {
                 let key = Key::of(&object);
                 match Object::read(kind, object) {

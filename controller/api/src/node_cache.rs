@@ -7,6 +7,8 @@
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 #![expect(clippy::duplicated_attributes, reason = "columns of one type are several columns")]
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -43,9 +45,14 @@ pub struct NodeCacheSpec {
 }
 
 impl NodeCacheSpec {
-    /// The room of all promises together.
+    /// The room of all promises together. Datasets of one snapshot share the largest of theirs.
     pub fn promised_bytes(&self) -> u64 {
-        self.datasets.iter().fold(0, |sum, promise| sum.saturating_add(promise.bytes))
+        let mut largest: BTreeMap<&str, u64> = BTreeMap::new();
+        for promise in &self.datasets {
+            let there = largest.entry(&promise.snapshot).or_default();
+            *there = promise.bytes.max(*there);
+        }
+        largest.into_values().fold(0, u64::saturating_add)
     }
 }
 

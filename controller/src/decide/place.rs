@@ -3,6 +3,8 @@
 //! A promise that stands is kept as long as its node is fit: moving one costs a whole fetch. That of an earlier snapshot
 //! stays until no pod of its node reads it.
 
+use std::collections::BTreeMap;
+
 use larder_controller_api::dataset::NodeCount;
 use larder_controller_api::{ConditionKind, Keeping, PromisedDataset, Reason};
 use larder_dataset::Placement;
@@ -219,14 +221,14 @@ fn holds(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool {
 
 pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: u64) -> Candidate {
     let status = facts.cache.and_then(|cache| cache.status.as_ref());
-    let others = facts.promised.iter().filter(|other| other.uid != draft.uid() || other.snapshot != snapshot);
-    let mut promised: Vec<Promise> =
-        others.map(|other| Promise { to: other.name.clone(), bytes: other.bytes }).collect();
+    let mut promised = promised_to_others(draft, facts, snapshot, bytes);
     // Datasets that pods have open without a promise keep their room, too.
     let written = facts.cache.map_or(0, |cache| cache.spec.promised_bytes());
     let here = facts.snapshot(snapshot);
     let is_written = holds(draft, facts, snapshot);
-    let own = if is_written { 0 } else { here.map_or(0, |here| here.reserved_bytes) };
+    // Room that is promised to any Dataset of this snapshot is among what is written.
+    let is_promised = facts.promised.iter().any(|promise| promise.snapshot == snapshot);
+    let own = if is_promised { 0 } else { here.map_or(0, |here| here.reserved_bytes) };
     let open = status.map_or(0, |status| status.promised_bytes).saturating_sub(written).saturating_sub(own);
     if open > 0 {
         promised.push(Promise { to: "what pods have open".to_owned(), bytes: open });
@@ -240,6 +242,23 @@ pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str
         cached_bytes: here.map_or(0, |here| here.bytes),
         is_chosen: is_written || is_decided(draft, facts, snapshot),
     }
+}
+
+/// The room that `bytes` of a snapshot do not get: of the promises to one snapshot, the largest is the room for all of them.
+fn promised_to_others(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: u64) -> Vec<Promise> {
+    let mut largest: BTreeMap<&str, &PromisedDataset> = BTreeMap::new();
+    let others = facts.promised.iter().filter(|other| other.uid != draft.uid() || other.snapshot != snapshot);
+    for promise in others {
+        let there = largest.entry(&promise.snapshot).or_insert(promise);
+        if promise.bytes > there.bytes {
+            *there = promise;
+        }
+    }
+    let room = |promise: &PromisedDataset| {
+        let shared = if promise.snapshot == snapshot { bytes } else { 0 };
+        Promise { to: promise.name.clone(), bytes: promise.bytes.saturating_sub(shared) }
+    };
+    largest.into_values().map(room).filter(|promise| promise.bytes > 0).collect()
 }
 
 fn is_decided(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool {

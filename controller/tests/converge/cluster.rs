@@ -1,6 +1,6 @@
 //! The rest of a cluster: what Kubernetes, larderd and the pods of jobs do, one reaction at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -41,6 +41,12 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The buckets of most datasets have the same objects, and one of a single character has its own.
+fn snapshot_of(source: &str) -> String {
+    let name = source.trim_start_matches("s3://bucket/");
+    if name.len() == 1 { name.repeat(64) } else { SNAPSHOT.to_owned() }
+}
+
 /// A job's pod does what it is told and ends.
 fn run(api: &Api, job: &Value) {
     let (namespace, name) = (text(job, "/metadata/namespace"), text(job, "/metadata/name"));
@@ -66,7 +72,7 @@ fn run(api: &Api, job: &Value) {
                 SNAPSHOT.to_owned()
             } else {
                 api.get("configmaps", "test", "origin")
-                    .map_or(SNAPSHOT.to_owned(), |map| text(&map, "/data/snapshot").to_owned())
+                    .map_or_else(|| snapshot_of(source), |map| text(&map, "/data/snapshot").to_owned())
             };
             json!({"snapshot": snapshot, "files": 10, "bytes": BYTES, "published": true}).to_string()
         }
@@ -80,12 +86,13 @@ fn run(api: &Api, job: &Value) {
             if !bound || api.get("configmaps", "test", "hold").is_some() {
                 return;
             }
+            let bytes = if is_too_large(api, snapshot) { BYTES / 2 } else { BYTES };
             api.change("nodecaches", "", node, |cache| {
                 let snapshots = cache["status"]["snapshots"].as_array_mut().unwrap();
                 snapshots.retain(|cached| cached["snapshot"] != snapshot);
                 snapshots.push(json!({
                     "snapshot": snapshot,
-                    "bytes": BYTES,
+                    "bytes": bytes,
                     "wantedBytes": BYTES,
                     "reservedBytes": ROOM,
                     "mounts": 0,
@@ -117,12 +124,23 @@ fn run(api: &Api, job: &Value) {
     });
 }
 
+/// True if nodes turn out to have room for half of it only.
+fn is_too_large(api: &Api, snapshot: &str) -> bool {
+    snapshot == NEWER && api.get("configmaps", "test", "newer-is-too-large").is_some()
+}
+
 /// larderd takes promises, drops what is to go, and reports.
 fn report(api: &Api, cache: &Value) {
     let name = text(cache, "/metadata/name").to_owned();
+    let is_too_large = is_too_large(api, NEWER);
     api.change("nodecaches", "", &name, |cache| {
         let promises = cache.pointer("/spec/datasets").and_then(Value::as_array).cloned().unwrap_or_default();
-        let promised: u64 = promises.iter().map(|promise| promise["bytes"].as_u64().unwrap()).sum();
+        let mut largest = BTreeMap::<&str, u64>::new();
+        for promise in &promises {
+            let there = largest.entry(text(promise, "/snapshot")).or_default();
+            *there = promise["bytes"].as_u64().unwrap().max(*there);
+        }
+        let promised: u64 = largest.into_values().sum();
         let clean = cache.pointer("/spec/clean").and_then(Value::as_array).cloned().unwrap_or_default();
         // Times are texts of one form.
         let goes = |cached: &Value| {
@@ -141,12 +159,17 @@ fn report(api: &Api, cache: &Value) {
             .filter(|cached| !goes(cached))
             .cloned()
             .collect();
+        let unkept = promises.iter().filter(|promise| is_too_large && text(promise, "/snapshot") == NEWER);
+        let unkept = unkept
+            .map(|promise| json!({"uid": promise["uid"], "snapshot": promise["snapshot"], "missingBytes": ROOM / 2}));
+        let unkept: Vec<Value> = unkept.collect();
         cache["status"] = json!({
             "observedGeneration": cache["metadata"]["generation"],
             "capacityBytes": 10 * ROOM,
             "promisedBytes": promised,
             "freeBytes": (10 * ROOM).saturating_sub(promised),
             "snapshots": snapshots,
+            "unkept": unkept,
         });
     });
 }

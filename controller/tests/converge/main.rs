@@ -5,6 +5,7 @@
 mod api;
 mod cluster;
 mod kueue;
+mod unreadable;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -338,6 +339,25 @@ async fn a_new_snapshot_is_warmed_beside_the_old_one_then_used_and_rolled_back()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_snapshot_for_which_there_turns_out_to_be_too_little_room_is_used_as_far_as_it_goes() {
+    let mut world = World::new(2);
+    let mut object = dataset("team-a", "pets", 2);
+    object["spec"]["refresh"] = "1h".into();
+    world.api.put("datasets", object);
+    world.start();
+    world.until("it is ready", |api| is_ready(api, "pets")).await;
+    for (name, data) in [("origin", serde_json::json!({"snapshot": NEWER})), ("newer-is-too-large", Value::Null)] {
+        let map = serde_json::json!({"metadata": {"namespace": "test", "name": name}, "data": data});
+        world.api.put("configmaps", map);
+    }
+    let pets = |api: &Api| api.get("datasets", "team-a", "pets").unwrap();
+    world.until("new pods get it", |api| pets(api)["status"]["snapshot"] == NEWER).await;
+    world
+        .until("it is told", |api| condition(api, "pets", "Degraded") == ("True".into(), "PromiseUnkept".into()))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_may_not_be_or_does_not_fit_says_why_and_goes_on_by_itself() {
     let mut world = World::new(1);
     let api = world.api.clone();
@@ -351,19 +371,40 @@ async fn what_may_not_be_or_does_not_fit_says_why_and_goes_on_by_itself() {
     large["spec"]["nodes"]["count"] = 2.into();
     api.put("datasets", large);
     for index in 0..10 {
-        api.put("datasets", dataset("team-a", &format!("d{index}"), 1));
+        api.put("datasets", dataset("team-a", &index.to_string(), 1));
     }
     world.start();
     world.rest().await;
     assert_eq!(condition(&api, "own", "Imported"), ("False".into(), "NotAllowed".into()));
     // The node has room for ten, and the eleventh says who has it.
-    assert!((0..10).all(|index| is_ready(&api, &format!("d{index}"))));
+    assert!((0..10).all(|index| is_ready(&api, &index.to_string())));
     assert_eq!(condition(&api, "large", "Placed"), ("False".into(), "NotEnoughRoom".into()));
     let why = api.get("datasets", "team-a", "large").unwrap().to_string();
     assert!(why.contains("0 of 2 nodes have room; n1: wants 41.7 KiB"), "{why}");
     api.put("nodes", node("n2"));
     api.put("nodes", node("n3"));
     world.until("there is room", |api| is_ready(api, "large")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn datasets_of_one_snapshot_share_its_room() {
+    let mut world = World::new(1);
+    let api = world.api.clone();
+    // The node has room for ten snapshots.
+    for index in 0..15 {
+        api.put("datasets", dataset("team-a", &format!("same{index}"), 1));
+    }
+    for index in 0..9 {
+        api.put("datasets", dataset("team-a", &index.to_string(), 1));
+    }
+    world.start();
+    let names = || (0..15).map(|index| format!("same{index}")).chain((0..9).map(|index| index.to_string()));
+    world.until("all are ready", |api| names().all(|name| is_ready(api, &name))).await;
+    world.rest().await;
+    assert!(names().all(|name| is_ready(&api, &name)));
+    api.put("datasets", dataset("team-a", "9", 1));
+    world.rest().await;
+    assert_eq!(condition(&api, "9", "Placed"), ("False".into(), "NotEnoughRoom".into()));
 }
 
 /// A world whose dataset is warm on two nodes, and partly on three others: one has it mounted, one is not ready.

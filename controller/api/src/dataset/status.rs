@@ -5,7 +5,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What the controller says of a Dataset.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct DatasetStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<Time>,
     /// At most [`LAGGING_MAX`] of the nodes that are behind.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "known_ones", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub lagging: Vec<LaggingNode>,
     /// The value of the annotation `larder.dev/clean` that was last acted on.
@@ -59,6 +59,12 @@ pub struct DatasetStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Leaves out entries that another version of the controller wrote and this one cannot read: they are written anew anyway.
+fn known_ones<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<LaggingNode>, D::Error> {
+    let entries = Vec::<serde_json::Value>::deserialize(from)?;
+    Ok(entries.into_iter().filter_map(|entry| serde_json::from_value(entry).ok()).collect())
 }
 
 /// Most entries of [`DatasetStatus::snapshots`].

@@ -75,6 +75,8 @@ pub(super) enum Event {
     Replace(Pick, Pick),
     /// The object of a file of a dataset is deleted.
     Delete(Pick, Pick),
+    /// Unmounts one dataset, lists its bucket again and mounts the new snapshot. Then the readers read.
+    NewSnapshot(Pick),
 }
 
 /// What is wrong with the origin's answers.
@@ -197,6 +199,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Wipe),
         1 => (pick(), pick()).prop_map(|(dataset, file)| Event::Replace(dataset, file)),
         1 => (pick(), pick()).prop_map(|(dataset, file)| Event::Delete(dataset, file)),
+        2 => pick().prop_map(Event::NewSnapshot),
     ]
 }
 

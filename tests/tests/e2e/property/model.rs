@@ -19,6 +19,8 @@ pub(super) struct FileModel {
     pub(super) etag: String,
     /// The errno of reading bytes that are not cached, because the object was replaced or deleted.
     pub(super) lost: Option<Errno>,
+    /// The object that replaced it, and its ETag: a new snapshot has these.
+    pub(super) replacement: Option<(Vec<u8>, String)>,
 }
 
 impl Allowed {

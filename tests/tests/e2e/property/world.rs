@@ -103,6 +103,11 @@ impl World {
                 self.datasets[which].unmount(&self.lab);
                 self.datasets[which].mount_again(&self.lab, &self.larderd, self.cache.policies[which]);
             }
+            Event::NewSnapshot(which) => {
+                let which = which.of(DATASETS as u64) as usize;
+                self.datasets[which].unmount(&self.lab);
+                self.datasets[which].mount_newest(&self.lab, &self.larderd, self.cache.policies[which]);
+            }
             Event::Kill(_) => allowed.anything = true,
             Event::Faults(trouble) => {
                 allowed.errnos = trouble.errnos();
