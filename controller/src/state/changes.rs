@@ -1,0 +1,146 @@
+//! The work that a changed Dataset, NodeCache, Node or ConfigMap makes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_controller_api::names::{DatasetKey, ENDPOINTS_CONFIG_MAP, NODE_LABEL_PREFIX};
+use larder_controller_api::rights::Endpoints;
+
+use super::State;
+use super::sums::{is_ready, makes_room, mark};
+use crate::objects::{CacheObject, DatasetObject, Key, Node, by_uid};
+use crate::queue::Work;
+use crate::registry;
+
+impl State {
+    pub(super) fn dataset_changed(&mut self, before: Option<DatasetObject>, key: &Key, work: &mut Vec<Work>) {
+        work.push(Work::Dataset(key.clone()));
+        let now = self.datasets.get(key);
+        let entry = |object: Option<&DatasetObject>| registry::entry(object?, &self.settings.endpoints);
+        if entry(before.as_ref()) != entry(now) {
+            work.push(Work::Registry);
+        }
+        mark(&mut self.ready, key, now.is_some_and(is_ready));
+        let snapshot =
+            |object: &DatasetObject| object.dataset.status.as_ref().and_then(|status| status.snapshot.clone());
+        let (old, new) = (before.as_ref().and_then(snapshot), now.and_then(snapshot));
+        let gone = before.filter(|before| now.is_none_or(|now| now.meta.uid != before.meta.uid));
+        let (is_gone, leaves) = (now.is_none(), now.is_none_or(|now| now.meta.deleting));
+        if let Some(gone) = gone {
+            let uid = gone.meta.uid;
+            work.push(Work::Orphans(uid.clone()));
+            self.decide(&uid, BTreeMap::new(), BTreeMap::new(), work);
+            self.decided.remove(&uid);
+            for node in self.caches.of(&by_uid(&uid)).map(|cache| cache.meta.key.name.clone()).collect::<Vec<_>>() {
+                self.sum_up(&node);
+                work.push(Work::Promises(node));
+            }
+        }
+        if is_gone {
+            self.starved.remove(key);
+            self.queued.remove(key);
+            self.cleaning.remove(key);
+            self.status_written.remove(key);
+        }
+        if old != new || leaves {
+            if let Some(old) = &old
+                && let Some(keys) = self.by_snapshot.get_mut(old)
+            {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.by_snapshot.remove(old);
+                }
+            }
+            if let Some(new) = new.as_ref().filter(|_| !leaves) {
+                self.by_snapshot.entry(new.clone()).or_default().insert(key.clone());
+            }
+            let label = DatasetKey::new(&key.namespace, &key.name).node_label().unwrap_or_default();
+            for cache in self.caches.iter() {
+                let has = cache.status.iter().flat_map(|status| &status.snapshots);
+                let has = has
+                    .map(|cached| Some(&cached.snapshot))
+                    .any(|there| there == old.as_ref() || there == new.as_ref());
+                let labelled = self.nodes.get(&cache.meta.key).is_some_and(|node| node.labels.contains_key(&label));
+                if has || labelled {
+                    work.push(Work::Labels(cache.meta.key.name.clone()));
+                }
+            }
+        }
+    }
+
+    pub(super) fn cache_changed(&mut self, before: Option<CacheObject>, key: &Key, work: &mut Vec<Work>) {
+        self.sum_up(&key.name);
+        work.push(Work::Promises(key.name.clone()));
+        work.push(Work::Labels(key.name.clone()));
+        let mut uids: BTreeSet<String> =
+            self.promised.get(&key.name).into_iter().flatten().map(|there| there.uid.clone()).collect();
+        for cache in before.iter().chain(self.caches.get(key)) {
+            uids.extend(cache.spec.datasets.iter().map(|there| there.uid.clone()));
+        }
+        work.extend(uids.iter().filter_map(|uid| self.key_of(uid)).cloned().map(Work::Dataset));
+        // A dataset that keeps what it has may have it anywhere.
+        for cached in
+            self.caches.get(key).and_then(|cache| cache.status.as_ref()).iter().flat_map(|status| &status.snapshots)
+        {
+            let readers = self.by_snapshot.get(&cached.snapshot).into_iter().flatten();
+            let keeps = |key: &&Key| self.datasets.get(key).is_some_and(|object| object.dataset.spec.keep.pinned);
+            work.extend(readers.filter(keeps).cloned().map(Work::Dataset));
+        }
+        work.extend(self.cleaning.iter().cloned().map(Work::Dataset));
+        if makes_room(before.as_ref(), self.caches.get(key)) {
+            work.extend(self.starved.iter().cloned().map(Work::Dataset));
+        }
+        self.wake_for_all(before.is_none_or(|before| before.status.is_none()), work);
+    }
+
+    /// A new node is for the datasets that want all of them, and for jobs that have fewer nodes than pods.
+    fn wake_for_all(&self, is_new: bool, work: &mut Vec<Work>) {
+        use larder_controller_api::dataset::NodeCount;
+        if !is_new {
+            return;
+        }
+        let wants_all = self.datasets.iter().filter(|object| {
+            let spec = &object.dataset.spec;
+            let local = spec.cache.placement.as_deref().is_none_or(|placement| placement == "local");
+            spec.nodes.count == Some(NodeCount::All) || !local
+        });
+        work.extend(wants_all.map(|object| Work::Dataset(object.meta.key.clone())));
+        work.extend(self.kueue.progress.keys().cloned().map(Work::Dataset));
+    }
+
+    pub(super) fn node_changed(&mut self, before: Option<Node>, key: &Key, work: &mut Vec<Work>) {
+        work.push(Work::Promises(key.name.clone()));
+        work.push(Work::Labels(key.name.clone()));
+        let is_own = |label: &String| label.starts_with(NODE_LABEL_PREFIX);
+        let now = self.nodes.get(key);
+        let matters = |node: &Node| {
+            let labels: Vec<(String, String)> =
+                node.labels.iter().filter(|(label, _)| !is_own(label)).map(|(a, b)| (a.clone(), b.clone())).collect();
+            (labels, node.taints.clone(), node.ready, node.unschedulable, node.meta.deleting)
+        };
+        // The end of a dataset waits for its labels to go.
+        let labels = before.iter().flat_map(|node| node.labels.keys()).filter(|label| is_own(label));
+        for dataset in labels.filter_map(|label| DatasetKey::of_node_label(label)) {
+            let key = Key::new(&dataset.namespace, &dataset.name);
+            if self.datasets.get(&key).is_some_and(|dataset| dataset.meta.deleting) {
+                work.push(Work::Dataset(key));
+            }
+        }
+        if before.as_ref().map(matters) == now.map(matters) {
+            return;
+        }
+        let uids = self.promised.get(&key.name).into_iter().flatten().map(|there| &there.uid);
+        work.extend(uids.filter_map(|uid| self.key_of(uid)).cloned().map(Work::Dataset));
+        work.extend(self.starved.iter().chain(&self.cleaning).cloned().map(Work::Dataset));
+        self.wake_for_all(true, work);
+    }
+
+    pub(super) fn config_map_changed(&mut self, work: &mut Vec<Work>) {
+        let text = self.config_maps.iter().find(|map| map.meta.key.name == ENDPOINTS_CONFIG_MAP);
+        let endpoints = Endpoints::parse(text.map(|map| map.text.as_str()).unwrap_or_default());
+        work.push(Work::Registry);
+        if endpoints != self.settings.endpoints {
+            self.settings.endpoints = endpoints;
+            work.extend(self.datasets.keys().into_iter().map(Work::Dataset));
+        }
+    }
+}

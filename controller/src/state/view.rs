@@ -1,0 +1,106 @@
+//! Excerpts of the state: everything that a decision looks at, the datasets of a label, and orphans.
+
+use std::collections::BTreeMap;
+
+use larder_controller_api::names::{DatasetKey, ROLE_IMPORT, ROLE_WARM};
+use larder_dataset::Placement;
+
+use super::State;
+use super::sums::beside;
+use crate::kinds::Kind;
+use crate::nodes::Labelled;
+use crate::objects::{Claim, Job, Key, Meta, Node, Pod, Volume, by_uid};
+use crate::world::{NodeFacts, World};
+
+impl State {
+    /// The datasets whose pods read a snapshot, as far as their bytes are known.
+    pub fn labelled(&self, snapshot: &str) -> Vec<Labelled> {
+        let keys = self.by_snapshot.get(snapshot).into_iter().flatten();
+        keys.filter_map(|key| {
+            let object = self.datasets.get(key)?;
+            let label = DatasetKey::new(&key.namespace, &key.name).node_label().ok()?;
+            let placement = object.dataset.spec.cache.placement.as_deref().and_then(|text| text.parse().ok());
+            let is_shared = !matches!(placement, None | Some(Placement::Local));
+            Some(Labelled { label, bytes: object.dataset.status.as_ref()?.bytes?, is_shared })
+        })
+        .collect()
+    }
+
+    /// True if the label of a node is that of a Dataset that cannot be read.
+    pub fn is_label_of_unreadable(&self, label: &str) -> bool {
+        let dataset = DatasetKey::of_node_label(label);
+        dataset.is_some_and(|dataset| self.unreadable.contains_key(&Key::new(&dataset.namespace, &dataset.name)))
+    }
+
+    /// Everything that a decision about a dataset depends on.
+    pub fn world<'a>(&'a self, key: &'a Key, now: i64, warming_slots: u32) -> World<'a> {
+        let dataset = self.datasets.get(key);
+        let uid = dataset.map(|dataset| by_uid(&dataset.meta.uid));
+        // Labels are anybody's: what counts is in the dataset's namespace.
+        let jobs = uid.iter().flat_map(|uid| self.jobs.of(uid));
+        let jobs: Vec<&Job> = jobs.filter(|job| job.meta.key.namespace == key.namespace).collect();
+        let imports = |pod: &&Pod| {
+            pod.role.as_ref().is_some_and(|role| [ROLE_IMPORT, ROLE_WARM].contains(&role.role.as_str()))
+                && pod.meta.key.namespace == key.namespace
+        };
+        let job_pods = uid.iter().flat_map(|uid| self.pods.of(uid)).filter(imports).collect();
+        let own = uid.iter().flat_map(|uid| self.claims.of(uid));
+        let mut claims: BTreeMap<&Key, &Claim> = own.map(|claim| (&claim.meta.key, claim)).collect();
+        claims.extend(self.claims.of(key).map(|claim| (&claim.meta.key, claim)));
+        claims.extend(self.claims.get(key).filter(|claim| claim.wants.is_none()).map(|claim| (&claim.meta.key, claim)));
+        let volumes: Vec<&Volume> = uid.iter().flat_map(|uid| self.volumes.of(uid)).collect();
+        let bound = volumes.iter().filter(|volume| !volume.claim_uid.is_empty()).map(|volume| &volume.claim);
+        let mut users: BTreeMap<&Key, &Pod> = BTreeMap::new();
+        for owner in bound.chain([key]) {
+            let pods = self.pods.of(owner).filter(|pod| pod.role.is_none() && !pod.ended);
+            users.extend(pods.map(|pod| (&pod.meta.key, pod)));
+        }
+        // All are in the order of their names: a thousand look-ups a decision would take longer than the decision.
+        let mut caches = self.caches.iter().peekable();
+        let mut promised = self.promised.iter().peekable();
+        let facts = |node: &'a Node| {
+            let name = &node.meta.key.name;
+            let promised = beside(&mut promised, |(there, _)| there.cmp(&name));
+            NodeFacts {
+                node,
+                cache: beside(&mut caches, |cache| cache.meta.key.name.cmp(name)),
+                promised: promised.map_or(&[], |(_, promised)| promised.as_slice()),
+            }
+        };
+        World {
+            now,
+            settings: &self.settings,
+            key,
+            dataset,
+            nodes: self.nodes.iter().map(facts).collect(),
+            jobs,
+            job_pods,
+            users: if dataset.is_some() { users.into_values().collect() } else { Vec::new() },
+            claims: claims.into_values().collect(),
+            volumes,
+            deployments: self.deployments.of(key).collect(),
+            wishes: self.wishes(key),
+            warming_slots,
+            status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - written),
+            told: &self.told,
+        }
+    }
+
+    /// What is left of a Dataset that is gone: jobs, claims and volumes.
+    pub fn orphans(&self, uid: &str) -> Vec<(Kind, Key, String)> {
+        if !self.is_complete() || !self.is_gone(uid) {
+            return Vec::new();
+        }
+        let of = by_uid(uid);
+        let mut found = Vec::new();
+        let mut add = |kind, meta: &Meta| {
+            if !meta.deleting {
+                found.push((kind, meta.key.clone(), meta.uid.clone()));
+            }
+        };
+        self.jobs.of(&of).for_each(|job| add(Kind::Job, &job.meta));
+        self.claims.of(&of).for_each(|claim| add(Kind::Claim, &claim.meta));
+        self.volumes.of(&of).for_each(|volume| add(Kind::Volume, &volume.meta));
+        found
+    }
+}
