@@ -5,8 +5,8 @@
 //! process; `observer` notes when Datasets become ready and labels come and go; `outcome` has the figures, their goals and
 //! the table. The pods of jobs and the larderds are stood in for (`larder-stand-in`), nodes are kwok's.
 //!
-//! Invariants: a cluster that somebody else uses Datasets in is refused before anything is made. What was made is removed in
-//! the end, after an error and after Ctrl-C too; what a killed run left, the next one removes first.
+//! Invariants: a cluster that somebody else uses Datasets in is refused before anything is made. Its objects are removed in
+//! the end, after an error and after Ctrl-C too; the next run first removes those that a killed one left.
 
 mod cluster;
 mod observer;
@@ -194,7 +194,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What the controller costs while nothing happens.
+    /// Measures the controller's cost while nothing happens.
     async fn rest(&self, outcome: &mut ControllerOutcome, controller: &mut Running) -> anyhow::Result<()> {
         self.progress.doing("watching the controller rest");
         let (writes, usage) = (controller.figures().await?.all_writes(), Usage::of(&[controller.id()]));

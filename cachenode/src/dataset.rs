@@ -41,9 +41,9 @@ use lens::ManifestLens;
 pub struct CacheSpec {
     /// Bytes of the dataset that the store may keep.
     pub reservation_bytes: u64,
-    /// What the dataset was promised.
+    /// The promise to the dataset.
     pub promised: Reservation,
-    /// What is kept when not all blocks fit.
+    /// Which blocks are kept when not all fit.
     pub policy: PolicyKind,
     /// Seed of the random policy.
     pub seed: u64,

@@ -294,7 +294,7 @@ impl Fetcher {
         }
     }
 
-    /// What to do about objects that were replaced, if one was met.
+    /// Advice about replaced objects, if one was met.
     pub(crate) fn stale_advice(&self) -> Option<String> {
         self.context.stale_advice()
     }

@@ -104,7 +104,7 @@ fn limit_memory(bytes: u64) -> io::Result<()> {
     // A lower limit of the container's stays: raising it would need a right.
     let most = getrlimit(Resource::Data).maximum.map_or(bytes, |most| most.min(bytes));
     setrlimit(Resource::Data, limit(most))?;
-    // What is in its memory includes credentials.
+    // Its memory includes credentials: no core dumps.
     setrlimit(Resource::Core, limit(0))?;
     // If the memory of the node's container runs out, this process is to be ended. A file that is not there ends the other.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");

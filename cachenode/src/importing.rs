@@ -1,7 +1,7 @@
 //! Imports for mounts, in a process of their own.
 //!
-//! The cast: [`Importer`] says where a node imports; `process` starts the other process and hears it; `messages` are what the two
-//! say. What runs there is [`importer_process`](crate::importer_process).
+//! The cast: [`Importer`] says where a node imports; `process` starts the other process and hears it; `messages` are their
+//! protocol. The other process runs [`importer_process`](crate::importer_process).
 //!
 //! Invariants: an import that needs too much memory, or that the kernel ends, costs this process nothing but an error, and its
 //! mounts go on. At most two run at once. The other process ends with this one, and when nobody waits for it any more. It alone

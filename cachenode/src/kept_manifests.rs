@@ -12,8 +12,8 @@
 //! A manifest that nothing needs any more is removed by [`KeptManifests::collect`].
 //!
 //! Invariant: a manifest is removed only if no cache that uses this home had anything of its snapshot shortly before, and if under
-//! the lock no mount of this process needs it and it was kept longer ago than a mount takes to be made. Who needs it again keeps it
-//! anew, which makes it too young to remove. A process that keeps one holds the lock until all of it is there. So what was found for
+//! the lock no mount of this process needs it and it was kept longer ago than a mount takes to be made. A mount that needs it again
+//! keeps it anew, which makes it too young to remove. A process that keeps one holds the lock until all of it is there. So what was found for
 //! a mount stays until the mount is open and then for as long as it is mounted or cached, whichever process is killed meanwhile.
 
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ pub(crate) const MOUNTS: &str = "mounts";
 /// The folder of the paths of caches.
 const CACHES: &str = "caches";
 
-/// How the names of files begin that are being written, and how long that can take. What is older was left by a killed process.
+/// How the names of files begin that are being written, and how long that can take. An older one was left by a killed process.
 pub(crate) const DRAFTS: &str = ".larder-";
 const DRAFT_MOST: Duration = Duration::from_secs(24 * 3600);
 
@@ -142,7 +142,7 @@ impl KeptManifests {
         let mut removed = 0;
         for id in ids {
             let manifest = folder.join(format!("{id}.manifest"));
-            // Without the lock: the disk of a cache may take for ever. What is kept anew meanwhile is not old any more.
+            // Without the lock: the disk of a cache may take for ever. A manifest that is kept anew meanwhile is not old any more.
             if !is_removable(&manifest, kept_least) || self.may_be_cached(&manifest) {
                 continue;
             }

@@ -48,7 +48,7 @@ pub fn order_of(manifest: &Path) -> PathBuf {
     order.into()
 }
 
-/// What the name of an order adds to that of its manifest.
+/// Suffix of an order's name: that of its manifest, and this.
 pub const ORDER_SUFFIX: &str = ".order";
 
 /// How the names of orders begin that are being written.
@@ -137,8 +137,8 @@ pub fn verify_file(path: &Path) -> io::Result<Result<SnapshotId, ManifestError>>
     }
 }
 
-/// Gives the file of an open manifest one more name, `to`, which must be free. What its first name shows by now is of no
-/// account: it may be another manifest. A file on another disk, or without a name by now, is copied; if that fails, `to` may be
+/// Gives the file of an open manifest one more name, `to`, which must be free. Its first name
+/// may show another manifest by now, which does not matter. A file on another disk, or without a name by now, is copied; if that fails, `to` may be
 /// incomplete. Blocks on the disk.
 pub fn link_manifest(manifest: &MappedManifest, to: &Path) -> io::Result<()> {
     let opened = format!("/proc/self/fd/{}", manifest.holder().0.file().as_raw_fd());

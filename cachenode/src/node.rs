@@ -75,7 +75,7 @@ pub struct NodeConfig {
     pub home: Home,
     /// The settings for origins, where a request has none of its own.
     pub origin: OriginConfig,
-    /// What lists the origins that nobody imported.
+    /// Lists origins that nobody has imported.
     pub importer: Importer,
     /// The peers, if the node shares its cache.
     pub peers: Option<PeerConfig>,

@@ -56,7 +56,7 @@ impl OwnedBlocks {
         let mut last: Option<(PlaceKey, bool)> = None;
         for run in (0..files).step_by(stride as usize) {
             for index in (run..files.min(run.saturating_add(RUN_FILES))).map(FileIndex) {
-                // What a damaged row describes cannot be read, so it needs no room.
+                // The block of a damaged row cannot be read, so it needs no room.
                 let Ok(file) = self.manifest.file(index) else { continue };
                 for part in file.parts(0, file.size) {
                     let key = place_key(&self.manifest, index, part.block);

@@ -195,7 +195,7 @@ async fn writable_home(home: Home) -> anyhow::Result<Home> {
     })
 }
 
-/// What is doubtful about a --cache-size, in words: it is 0, or more than the disk of the cache folder holds.
+/// Why a --cache-size is doubtful, in words: it is 0, or more than the disk of the cache folder holds.
 pub fn doubt_cache_size(bytes: u64, cache_dir: &Path) -> Option<String> {
     if bytes == 0 {
         return Some("--cache-size is 0: nothing is cached, and every read asks the origin".to_owned());

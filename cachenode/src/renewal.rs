@@ -1,4 +1,4 @@
-//! What renews the listing of a dataset whose objects were replaced, in words for its readers.
+//! How to renew the listing of a dataset whose objects were replaced, in words for its readers.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::home::Home;
 use crate::manifest_file::MappedManifest;
 use crate::source::{PUBLISHED, local_manifest};
 
-/// What renews the listing that was found at `path`. `mounts`: the folder of the manifests that were kept for mounts, of which it
+/// How to renew the listing that was found at `path`. `mounts`: the folder of the manifests that were kept for mounts, of which it
 /// is not known where they were found.
 pub(crate) fn renewal(
     path: &Path,

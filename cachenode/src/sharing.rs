@@ -77,7 +77,7 @@ struct View {
     version: u64,
 }
 
-/// What this node owns of a dataset, by one list of nodes.
+/// The part of a dataset that this node owns, by one list of nodes.
 #[derive(Debug)]
 pub(crate) struct OwnedKeys {
     placement: Placement,
@@ -165,7 +165,7 @@ impl Sharing {
         view.clone()
     }
 
-    /// What this node owns by the present list of nodes. None if no node is known.
+    /// This node's part by the present list of nodes. None if no node is known.
     pub(crate) fn owned(&self) -> Option<OwnedKeys> {
         let placement = self.placement;
         let View { members, version, .. } = self.view();

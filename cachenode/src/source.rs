@@ -61,7 +61,7 @@ pub(crate) const IMPORTS: &str = "imports";
 /// How the name of a manifest ends that was fetched.
 pub(crate) const PUBLISHED: &str = "published";
 
-/// What is to be imported, and for whom.
+/// The origin to import, and where its listing is kept.
 pub struct Import<'a> {
     /// The origin.
     pub url: &'a OriginUrl,

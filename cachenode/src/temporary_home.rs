@@ -130,10 +130,10 @@ impl Temporary {
             let here = self.home.sub_folder(name)?;
             for path in files_in(&home.dir().join(name)) {
                 let link = here.join(path.file_name().unwrap_or_default());
-                // What is said of a manifest that was replaced here does not hold any more. A lock must be of a file that can be written.
+                // Notes about a manifest that was replaced here are void. A lock must be of a file that can be written.
                 let is_replaced = is_new(&link.with_extension("manifest")) && has_extension(&path, "refresh-failed");
                 if !is_replaced && !has_extension(&path, "lock") {
-                    // What has no link is there already, or is fetched again.
+                    // A failure is harmless: the file is there already, or is fetched again.
                     let _ = std::os::unix::fs::symlink(&path, link);
                 }
             }
@@ -144,7 +144,7 @@ impl Temporary {
     /// Moves what is new here to `to`, and removes the rest.
     fn move_to(&self, to: &Home) -> io::Result<()> {
         self.copy_to(to, &mut HashMap::new())?;
-        // What is left of it is tried again by the next process.
+        // The next process tries again to remove the rest.
         let _ = std::fs::remove_dir_all(self.home.dir());
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Temporary {
                 let from = std::fs::metadata(&path)?;
                 let is_newer = |found: std::fs::Metadata| found.modified().ok() > from.modified().ok();
                 if !std::fs::metadata(&target).is_ok_and(is_newer) {
-                    // What is left of a killed process is collected by its name.
+                    // A leftover of a killed process is collected by its name.
                     let fresh = there.join(format!("{DRAFTS}{}", std::process::id()));
                     let _ = std::fs::remove_file(&fresh);
                     match copied.get(&from.ino()) {
@@ -178,7 +178,7 @@ impl Temporary {
                     // Both names may have been links to one file, which a rename leaves.
                     let _ = std::fs::remove_file(&fresh);
                     if has_extension(&path, "manifest") {
-                        // It is of the manifest that was there. What there is of the new one follows.
+                        // It is of the manifest that was there. The new one's file, if any, follows.
                         let _ = std::fs::remove_file(target.with_extension("refresh-failed"));
                     }
                     copied.insert(from.ino(), target);
@@ -382,7 +382,7 @@ mod tests {
             assert!(bed.choose(Some(kind)).is_none());
         }
         assert_eq!(bed.homes(), 0);
-        // What does not fit there is shown from where it is: a file is in its way.
+        // A file that does not fit there, because another is in its way, is shown from where it is.
         let first = bed.choose(Some(io::ErrorKind::ReadOnlyFilesystem)).unwrap();
         bed.write(first.home(), "mounts/a.manifest", "a");
         drop(first);
@@ -421,7 +421,7 @@ mod tests {
         appears("mounts/a.manifest", "a").await;
         bed.write(&used, "manifests/old.manifest", "new rows");
         appears("manifests/old.manifest", "new rows").await;
-        // What another process has listed since is newer, and stays.
+        // A newer listing of another process stays.
         bed.write(&bed.home, "manifests/old.manifest", "newer rows");
         bed.write(&used, "mounts/b.manifest", "b");
         appears("mounts/b.manifest", "b").await;

@@ -85,7 +85,7 @@ struct List {
     lines: Option<mpsc::Sender<Vec<u8>>>,
 }
 
-/// What to warm.
+/// The files to warm.
 #[derive(Debug)]
 enum What {
     /// All files, those of the order first.
@@ -231,7 +231,7 @@ impl<'a> Filling<'a> {
                 is_new
             };
             self.listed(ordered, &mut is_new, false).await;
-            // What comes first has its room before the rest asks for any.
+            // The files that come first have their room before the rest asks for any.
             self.finish_running().await;
         }
         self.alone = false;

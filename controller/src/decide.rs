@@ -87,7 +87,7 @@ fn check(world: &World<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Rea
     }
 }
 
-/// What the entry of a dataset says in the file that inline volumes are resolved by. It names the snapshot by its own manifest,
+/// The entry of a dataset in the file that inline volumes are resolved by. It names the snapshot by its own manifest,
 /// since the file reaches nodes later than the current manifest does.
 pub fn inline_attributes(
     spec: &CheckedSpec,

@@ -1,4 +1,4 @@
-//! What is written of a node: its promises with what it is to drop, and its labels. Both are made of all datasets
+//! The writes about a node: its promises with what it is to drop, and its labels. Both are made of all datasets
 //! together, and at most once in ten seconds.
 
 use std::collections::BTreeMap;

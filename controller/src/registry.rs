@@ -28,7 +28,7 @@ pub fn write<'a>(
     Some(Write::new(Kind::ConfigMap, namespace, REGISTRY_CONFIG_MAP, Change::Apply(fields)))
 }
 
-/// What the ConfigMap says of a dataset: its name, and the entry. `None` if it is not in it.
+/// A dataset's entry in the ConfigMap, with its name. `None` if it is not in it.
 pub fn entry(object: &DatasetObject, endpoints: &Endpoints) -> Option<(String, Value)> {
     if object.meta.deleting {
         return None;

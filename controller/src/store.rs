@@ -91,7 +91,7 @@ impl<T: Stored> Store<T> {
     }
 }
 
-/// What keeping an object changed.
+/// The effect of keeping an object.
 #[derive(Debug, PartialEq)]
 pub enum Put<T> {
     /// Nothing that the controller looks at.

@@ -45,7 +45,7 @@ impl Write {
         Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change }
     }
 
-    /// What it writes, as the API calls it.
+    /// The written resource, as the API calls it.
     pub fn resource(&self) -> &'static str {
         match self.change {
             Change::ApplyStatus(_) => self.kind.status(),

@@ -17,7 +17,7 @@ use tracing::error;
 #[derive(Debug)]
 pub(crate) struct JsonDir(PathBuf);
 
-/// What was found in the folder.
+/// The contents of the folder.
 #[derive(Debug)]
 pub(crate) struct Loaded<T> {
     pub(crate) values: Vec<T>,
@@ -126,7 +126,7 @@ mod tests {
         assert!(path.join("torn.broken").exists() && !path.join("half.tmp").exists());
     }
 
-    /// What is a folder, or no folder, fails as on a bad sector: with an error of the read.
+    /// A folder in place of a file, or a file in place of the folder, fails as on a bad sector: with an error of the read.
     #[test]
     fn what_cannot_be_read_is_named_and_all_else_is_loaded() {
         let folder = tempfile::tempdir().expect("a folder");

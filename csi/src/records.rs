@@ -43,7 +43,7 @@ pub struct Records {
     known: Mutex<Known>,
 }
 
-/// What is in memory.
+/// The records in memory.
 #[derive(Debug, Default)]
 struct Known {
     by_target: BTreeMap<PathBuf, Record>,

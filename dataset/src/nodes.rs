@@ -59,7 +59,7 @@ impl Candidate {
         self.promised_bytes().saturating_add(self.wanted_bytes) <= self.capacity_bytes
     }
 
-    /// What makes one candidate better than another, without its zone.
+    /// The candidate's rank, without regard to its zone.
     fn rank(&self) -> Reverse<(bool, u128, u128)> {
         Reverse((
             self.is_chosen,

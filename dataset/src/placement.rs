@@ -129,7 +129,7 @@ impl FromStr for Placement {
 pub struct PlaceKey(u64);
 
 impl PlaceKey {
-    /// What all keys of an origin start from.
+    /// The key that all keys of an origin start from.
     pub fn of_origin(url: &str) -> Self {
         Self(0).name(url.as_bytes())
     }

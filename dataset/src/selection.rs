@@ -25,7 +25,7 @@ pub struct Selected<'m, B> {
     file: Option<FileIndex>,
 }
 
-/// What the name of an entry must be.
+/// A condition on the name of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Name(Vec<u8>),
@@ -45,7 +45,7 @@ struct Folder {
 }
 
 impl<'m, B: ManifestBytes> Selected<'m, B> {
-    /// What `path` selects. Errors: the manifest is damaged.
+    /// Selects by `path`. Errors: the manifest is damaged.
     pub fn new(manifest: &'m Manifest<B>, path: &[u8]) -> Result<Self, ManifestError> {
         let mut selected = Self { manifest, parts: Vec::new(), folders: Vec::new(), file: None };
         let names = || path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");

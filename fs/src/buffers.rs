@@ -6,8 +6,8 @@
 //! [`Requests`]. Everything else goes to the system's allocator.
 //!
 //! The kernel copies a request out in the middle of a system call. If it must find a page first and the process is
-//! killed meanwhile, the request ends with EIO. So the pieces are touched before their use. What is behind a piece is
-//! never used by a read-only mount.
+//! killed meanwhile, the request ends with EIO. So the pieces are touched before their use. A read-only mount never
+//! uses the memory behind a piece.
 //!
 //! Invariants: a buffer belongs to the session whose threads start, because all sessions of a process start through
 //! [`spawn`], one at a time, and each until its last thread has its buffer. An allocation of this size is always a

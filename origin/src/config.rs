@@ -69,7 +69,7 @@ pub struct OriginConfig {
 }
 
 impl OriginConfig {
-    /// What decides whose objects `url` names, apart from itself: the server, and for Azure the account. Texts that differ are of
+    /// The settings that decide whose objects `url` names: the server, and for Azure the account. Texts that differ are of
     /// different origins.
     pub fn place(&self, url: &str) -> String {
         let endpoint = self.endpoint.clone().unwrap_or_default();

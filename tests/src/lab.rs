@@ -27,7 +27,7 @@ pub struct Lab {
     runtime: Runtime,
     /// The server, into which tests put objects, and whose requests they count.
     pub server: S3Server,
-    /// What the command talks to. It forwards everything until a test sets a fault.
+    /// The endpoint of the command. It forwards everything until a test sets a fault.
     pub proxy: FaultProxy,
     namespace: Namespace,
     home: tempfile::TempDir,

@@ -17,14 +17,14 @@ use crate::lab::{Lab, SECRET};
 use crate::network::Namespace;
 use crate::process::{connections_of, is_zombie};
 
-/// What a node shows its peers to be served a dataset, unless a mount gets another token.
+/// The token that a node shows its peers, unless a mount gets another one.
 pub const TOKEN: &str = "correct-horse-battery-staple";
 
 /// A `larderd` with folders below a lab's, or a `cachenode`, which mounts nothing.
 pub struct Larderd {
     program: &'static str,
     namespace: Namespace,
-    /// What every larderd needs, and this one's own flags.
+    /// Flags of every larderd, and this one's own.
     flags: [Vec<String>; 2],
     environment: Vec<(String, String)>,
     run_dir: PathBuf,

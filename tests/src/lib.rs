@@ -1,4 +1,4 @@
-//! What the scenarios share: [`Lab`], an S3 server with a fault proxy in front of it and a home folder for the command;
+//! Shared parts of the scenarios: [`Lab`], an S3 server with a fault proxy in front of it and a home folder for the command;
 //! [`Mount`], a dataset mounted by the real binary; [`nodes::Nodes`], a lab of several nodes; [`platform::Platform`], a
 //! Kubernetes with Larder.
 //!

@@ -158,7 +158,7 @@ impl Platform {
         name.split_once('/').unwrap_or((&self.namespace, name))
     }
 
-    /// What a pod has printed.
+    /// The output of a pod.
     pub fn logs(&self, pod: &str) -> String {
         let (namespace, pod) = self.place(pod);
         let output = self.cluster.kubectl(&["logs", "--namespace", namespace, pod]);

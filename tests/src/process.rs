@@ -1,4 +1,4 @@
-//! What scenarios ask about a process.
+//! The state of processes, for scenarios.
 
 use std::collections::BTreeSet;
 

@@ -29,7 +29,7 @@ pub struct Latencies {
     pub count: usize,
     /// The median, in seconds.
     pub p50: f64,
-    /// What 99 of 100 do not exceed.
+    /// The 99th percentile.
     pub p99: f64,
     /// The longest.
     pub max: f64,
@@ -119,7 +119,7 @@ pub struct ControllerOutcome {
     pub peak_rss_bytes: u64,
     /// Its writes until then.
     pub writes: Vec<WriteRow>,
-    /// What was stood in for has written so often.
+    /// Writes by the stand-ins.
     pub stand_in_writes: u64,
     /// From all bytes on a node to the label that says so.
     pub fill_to_label: Latencies,

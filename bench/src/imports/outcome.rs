@@ -26,7 +26,7 @@ pub struct ImportsConfig {
     pub binary: PathBuf,
 }
 
-/// What is measured.
+/// The kinds of work that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
@@ -59,7 +59,7 @@ impl Work {
 /// One import or listing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// The work that was measured.
     pub work: Work,
     /// The round, from 0.
     pub round: u32,

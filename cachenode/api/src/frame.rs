@@ -120,7 +120,7 @@ pub struct WireRange {
 }
 
 impl WireRange {
-    /// What the sum covers besides the bytes: block, start, length, snapshot.
+    /// Encodes the fields that the sum covers besides the bytes: block, start, length, snapshot.
     pub fn encode(&self) -> [u8; 44] {
         let mut bytes = [0; 44];
         for (at, number) in [(0, self.block), (4, self.start), (8, self.len)] {

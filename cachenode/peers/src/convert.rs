@@ -16,7 +16,7 @@ pub(crate) const ASKED_MOST: usize = 1024;
 /// The longest hash of an origin.
 const ORIGIN_BYTES_MOST: usize = 64;
 
-/// What is wrong with a token that is none.
+/// The error for bytes that cannot be a token.
 pub(crate) const NO_TOKEN: &str = "no dataset can have such a token";
 
 /// Why a message is rejected.

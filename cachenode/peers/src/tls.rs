@@ -81,7 +81,7 @@ pub enum TlsError {
     /// A file cannot be read, or is not PEM.
     #[error("read {what} from {}", path.display())]
     File {
-        /// What it should contain.
+        /// The expected contents.
         what: &'static str,
         /// Where.
         path: PathBuf,

@@ -42,7 +42,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// What it starts in the background is among `tasks`.
+    /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
         let waiting = Arc::new(Semaphore::new((context.config.fetch_bytes >> 10) as usize));
         Self { context, runtime, tasks, searching: Arc::default(), waiting, leaving: CancellationToken::new() }

@@ -22,7 +22,7 @@ pub(super) fn neighbours(
     let usage = cache.usage();
     let mut room = usage.room_bytes.saturating_sub(u64::from(part.block_len));
     let mut found = Vec::new();
-    // What is being taken over from an earlier snapshot is not in the store yet, and need not be fetched.
+    // Blocks that are still being adopted from an earlier snapshot are not in the store yet, but need not be fetched.
     if !manifest.is_packed() || usage.rebuilding || cache.is_adopting() || room == 0 {
         return found;
     }

@@ -56,7 +56,7 @@ impl Fetcher {
         }
     }
 
-    /// What is to be said of a block for which nothing more is done.
+    /// The result to report for a block for which nothing more is done.
     pub(crate) fn warmed(&self, file: FileIndex, whole: &BlockPart) -> Warmed {
         let cache = &self.context.cache;
         if cache.contains(whole.block) {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::messages::{Job, ROLE, Report, line_of, next};
 
-/// What becomes of the process.
+/// An event in the life of the process.
 #[derive(Debug)]
 pub(super) enum Event {
     /// It has its job. It ends when this is closed.

@@ -42,7 +42,7 @@ pub(super) struct Budget<'a> {
     pub(super) keep_free_percent: u8,
 }
 
-/// What an opening asks for.
+/// The room that an opening asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim<'a> {
     pub(super) manifest: &'a MappedManifest,
@@ -55,10 +55,10 @@ pub(super) struct Claim<'a> {
     pub(super) adopts: &'a [SnapshotId],
 }
 
-/// What a dataset gets.
+/// The room that a dataset gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// What it is promised.
+    /// The promise to it.
     pub(super) promised: Reservation,
     /// Bytes of it that may be cached: all that is promised, or less while the budget cannot hold all promises.
     pub(super) bytes: u64,
@@ -81,7 +81,7 @@ impl Extent {
         Self { bytes: totals.bytes, disk_bytes: disk_bytes(totals.bytes, totals.blocks.into()) }
     }
 
-    /// What a part of the dataset takes on the disk.
+    /// Bytes on the disk of a part of the dataset.
     fn on_disk(&self, bytes: u64) -> u64 {
         scaled(bytes, self.disk_bytes, self.bytes)
     }
@@ -167,7 +167,7 @@ impl Budget<'_> {
         if measured.is_ok() {
             // The disk may hold less than the budget: other data fill it, too.
             let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
-            // What a closed dataset has in common with this one will be shared, which `tidy` finds out.
+            // Blocks that a closed dataset has in common with this one will be shared, which `tidy` finds out.
             let adopts = |info: &&DatasetInfo| claim.adopts.contains(&info.snapshot);
             let closed = others().filter(|info| !is_promised(info) && !adopts(info));
             self.release_for(needed, room, closed.collect(), &counted);
@@ -250,9 +250,9 @@ fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<u64>) -> u64 {
     datasets.iter().map(unseen).sum()
 }
 
-/// What datasets were promised, and what they have of it in common.
+/// The promises to datasets, and the files that they share.
 struct Promises {
-    /// What they may take on the disk together. Blocks that one has taken over from another count once.
+    /// Bytes that they may take on the disk together. Blocks that one has taken over from another count once.
     bytes: u64,
     /// The files that several datasets have, by inode.
     files: HashSet<u64>,
@@ -264,7 +264,7 @@ impl Promises {
         Self::of_all(datasets.filter(|info| is_promised(info)).collect())
     }
 
-    /// What `others` were promised beyond what a dataset has in common with them, whichever of them took it over: what is left of
+    /// The promises to `others`, less the blocks that a dataset has in common with them, whichever of them took those over:
     /// all promises without the dataset's own.
     fn beside<'a>(own: Option<&'a DatasetInfo>, others: impl Iterator<Item = &'a DatasetInfo>) -> u64 {
         let all = others.filter(|info| is_promised(info)).chain(own).collect();
@@ -283,7 +283,7 @@ impl Promises {
         all
     }
 
-    /// What a dataset has taken over and shares with these.
+    /// Bytes that a dataset has taken over and shares with these.
     fn shared_with(&self, info: &DatasetInfo) -> u64 {
         let shared = info.shared.iter().filter(|file| self.files.contains(&file.inode));
         shared.map(|file| file.bytes).sum::<u64>().min(info.adopted_disk_bytes)
@@ -321,14 +321,14 @@ impl Claim<'_> {
             Some(budget) if self.exactly && self.spec.cache_bytes.is_some() && extent.on_disk(wanted) > free => {
                 Err(NodeError::NoRoom { wanted: extent.on_disk(wanted), free, budget })
             }
-            // Who asks for a size on a disk without a budget has looked at the disk.
+            // An explicit size on a disk without a budget is granted: its user has looked at the disk.
             None if self.exactly && self.spec.cache_bytes.is_some() => Ok(extent.reservation(wanted, wanted)),
             _ => Ok(extent.reservation(wanted.min(extent.in_dataset(free)), wanted)),
         }
     }
 
     /// The promise to a dataset that was promised `kept` and got less than it wanted: more, if there is room by now for all that
-    /// it wanted or for another block at least. What was wanted stays: another user of the cache, which is offered later, may be
+    /// it wanted or for another block at least. The wanted size stays: another user of the cache, which is offered later, may be
     /// the one that wanted it. If there is none, the reservation follows what this node owns once that is known.
     fn grow(&self, kept: Reservation, free: u64) -> Reservation {
         let extent = Extent::of(self.manifest);

@@ -22,7 +22,7 @@ pub enum NodeError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What is wrong, and what is accepted.
+        /// Why it is invalid, and which values are accepted.
         what: String,
     },
     /// The dataset cannot be found or its origin cannot be read.
@@ -92,7 +92,7 @@ impl NodeError {
         Self::Invalid { field, what: what.to_string() }
     }
 
-    /// What a caller can do about the error.
+    /// The class of the error, by what a caller can do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } => ErrorKind::Invalid,

@@ -48,7 +48,7 @@ pub struct Found {
     pub refresh_failed: Option<String>,
     /// The list of what is warmed first, if there is such a file.
     pub order: PathBuf,
-    /// What renews its listing, in words.
+    /// How to renew its listing, in words.
     pub renewal: String,
 }
 
@@ -374,7 +374,7 @@ struct InFlight {
 impl InFlight {
     /// Notes that the origin was listed, for the first caller that hears of it.
     fn listed(&self) {
-        // Who accepts any listing needs no new one.
+        // A request that accepts any listing needs no new one.
         if self.key.spec.refresh.is_some_and(|refresh| refresh != Refresh::Never) {
             self.look_ups.lock().unheard.insert(self.key.clone(), Instant::now());
         }

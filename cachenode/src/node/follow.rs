@@ -32,7 +32,7 @@ impl Node {
         if self.config.cache_bytes.is_some() {
             return self.stopping.cancelled().await;
         }
-        // The least that was free since datasets grew last. What they fill themselves is no reason to look again.
+        // The least that was free since datasets grew last. Room that they fill themselves is no reason to look again.
         let mut least = None::<u64>;
         while self.stopping.run_until_cancelled(tokio::time::sleep(ROOM_EVERY)).await.is_some() {
             if self.short().is_empty() {
@@ -162,7 +162,7 @@ impl Node {
     }
 }
 
-/// What this node owns of a snapshot.
+/// This node's part of a snapshot, counted.
 pub(super) struct Counted {
     /// By these of its users.
     users: Vec<Arc<OwnedBlocks>>,

@@ -53,7 +53,7 @@ struct Entry {
     connections: usize,
 }
 
-/// What a dataset is opened for.
+/// The user that a dataset is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// A mount of this process, or the node itself. It gets the settings that it asks for, or an error.
@@ -170,7 +170,7 @@ impl OpenDatasets {
         sums
     }
 
-    /// What the store has cached of each dataset, sorted by snapshot.
+    /// The store's cached blocks of each dataset, sorted by snapshot.
     pub(super) fn cached(&self) -> Vec<DatasetStats> {
         each_once(self.all().iter().map(|dataset| cached_of(dataset)))
     }
@@ -185,7 +185,7 @@ impl OpenDatasets {
         each_once(self.all().iter().filter(|dataset| may_read(dataset)).map(|dataset| cached_of(dataset)))
     }
 
-    /// What this node shares, instead of the dataset that a peer asks about, of the same origin and under the same token: the newest.
+    /// The snapshot that this node shares instead of the dataset that a peer asks about, of the same origin and under the same token: the newest.
     pub(super) fn other_for_peer(&self, asked: &AskedDataset) -> Option<OtherSnapshot> {
         let is_of_origin = |dataset: &Arc<Dataset>| {
             let Some(sharing) = dataset.sharing() else { return false };

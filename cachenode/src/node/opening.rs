@@ -28,7 +28,7 @@ struct Counted {
     owned: Option<Owned>,
 }
 
-/// What this node owns, by one list of nodes.
+/// The blocks that this node owns, by one list of nodes.
 struct Owned {
     blocks: OwnedBlocks,
     version: Option<u64>,

@@ -37,7 +37,7 @@ impl Node {
         }
     }
 
-    /// What the cache has. Errors: the disk does not tell its free room.
+    /// A report about the cache. Errors: the disk does not tell its free room.
     pub async fn cache_report(self: &Arc<Self>) -> Result<CacheReport, NodeError> {
         let node = Arc::clone(self);
         Ok(tokio::task::spawn_blocking(move || node.report()).await??)

@@ -13,12 +13,12 @@ use crate::kept_listing::age_of;
 /// The hexadecimal digits that name a snapshot to people.
 const SHOWN_DIGITS: usize = 12;
 
-/// What peers share instead of a snapshot, by their names.
+/// The other snapshots that peers share instead of one, by the peers' names.
 #[derive(Debug, Default)]
 pub(crate) struct OtherSnapshots(Mutex<BTreeMap<String, OtherSnapshot>>);
 
 impl OtherSnapshots {
-    /// Notes what was heard of the peers that refuse the snapshot. What is new is logged. `name` is the dataset's.
+    /// Notes the answers of the peers that refuse the snapshot, and logs news. `name` is the dataset's.
     pub(crate) fn heard(&self, name: &str, others: BTreeMap<String, OtherSnapshot>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (peer, other) in &others {

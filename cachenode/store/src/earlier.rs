@@ -1,4 +1,4 @@
-//! What the store asks about another snapshot of a dataset's origin, whose blocks the dataset may adopt.
+//! The store's view of another snapshot of a dataset's origin, whose blocks the dataset may adopt.
 
 use std::fmt;
 

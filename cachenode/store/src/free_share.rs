@@ -30,7 +30,7 @@ pub(crate) struct FreeShare {
     spare: Mutex<Spare>,
 }
 
-/// What may still be written.
+/// The room that may still be written.
 #[derive(Debug, Default)]
 struct Spare {
     bytes: u64,

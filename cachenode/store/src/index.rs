@@ -32,7 +32,7 @@ pub(crate) use rows::{DatasetRow, policy_byte, policy_of};
 
 const BOOT_ID_BYTES: usize = 64;
 
-/// What the index says about the last run.
+/// The index's record of the last run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastRun {
     /// The machine went down before the store was closed: slots may be lost.

@@ -50,7 +50,7 @@ struct Entry {
     losses: AtomicU32,
 }
 
-/// What the handler needs to know.
+/// State that the SIGBUS handler needs.
 struct Handler {
     page_bytes: usize,
     /// The action of SIGBUS before.

@@ -1,4 +1,4 @@
-//! What the store asks where nodes share a dataset: which blocks this node does not have to keep any more.
+//! Ownership where nodes share a dataset: which blocks this node does not have to keep any more.
 
 use std::fmt;
 

@@ -125,7 +125,7 @@ pub const fn extent_bytes(len: u32) -> usize {
     (data_at(len) + len as usize).next_multiple_of(ALIGN_BYTES)
 }
 
-/// What is wrong with a record.
+/// A defect of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// Cut off, never completely written, or freed.

@@ -1,4 +1,4 @@
-//! What each dataset of the store was promised and has: in memory, and in files of the dataset's own folder.
+//! Each dataset's promise and used bytes: in memory, and in files of the dataset's own folder.
 //!
 //! ```text
 //!  datasets/<snapshot>/reservation, little-endian:
@@ -43,7 +43,7 @@ const ADOPTED_UNIT: u64 = 4096;
 /// The largest file that is read.
 const FILE_BYTES: u64 = 128 << 10;
 
-/// What a dataset was promised.
+/// The promise to a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     /// Bytes of the dataset's blocks.
@@ -69,17 +69,17 @@ pub fn disk_bytes(bytes: u64, blocks: u64) -> u64 {
     bytes.saturating_add(checksums).saturating_add(blocks.saturating_mul(overhead))
 }
 
-/// What is known about a dataset whether it is open or not.
+/// The facts about a dataset that are known whether it is open or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) name: String,
     pub(crate) reservation: Option<Reservation>,
-    /// What is kept when not all blocks fit.
+    /// Which blocks are kept when not all fit.
     pub(crate) policy: PolicyKind,
     /// The connections that show the dataset, or did when the process that served them ended; `None` if that was lost.
     pub(crate) connections: Option<BTreeSet<String>>,
     pub(crate) last_use_unix_s: u64,
-    /// What the blocks that it adopted take on the disk.
+    /// Bytes of its adopted blocks on the disk.
     pub(crate) adopted_disk_bytes: u64,
     /// Bytes of its blocks when it was closed, if that is known.
     pub(crate) used_bytes: Option<u64>,

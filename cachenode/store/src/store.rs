@@ -71,7 +71,7 @@ pub struct DatasetInfo {
     pub snapshot: SnapshotId,
     /// Its name when it was last opened; empty if that was lost.
     pub name: String,
-    /// What it was promised when it was last opened; `None` if that was lost.
+    /// Its promise when it was last opened; `None` if that was lost.
     pub reservation: Option<Reservation>,
     /// Its policy when it was last opened.
     pub policy: PolicyKind,
@@ -87,7 +87,7 @@ pub struct DatasetInfo {
     pub disk_bytes: u64,
     /// The files that it shares with other datasets: one of them has adopted blocks of another.
     pub shared: Vec<SharedFile>,
-    /// What the blocks that it adopted take on the disk.
+    /// Bytes of its adopted blocks on the disk.
     pub adopted_disk_bytes: u64,
     /// How full it is, while a [`DatasetCache`] of it exists.
     pub open: Option<Usage>,
@@ -254,7 +254,7 @@ impl Store {
         let folder = self.base.folder.as_ref();
         let info = |snapshot| {
             let (promised_disk_bytes, promised_name) = promised.get(&snapshot).copied().unwrap_or_default();
-            // What is promised and not there was never shown.
+            // A dataset that is promised and not there was never shown.
             let unknown =
                 || Known { name: promised_name.to_owned(), connections: Some(BTreeSet::new()), ..Known::default() };
             let is_there = folder.is_some_and(|folder| folder.dataset(&snapshot).exists());
@@ -274,7 +274,7 @@ impl Store {
                 last_use_unix_s,
                 promised_disk_bytes,
                 used_bytes: match &open {
-                    // What is not counted yet is there.
+                    // Blocks that are not counted yet are in the estimate.
                     Some(cache) if cache.is_rebuilding() => {
                         cache.usage().used_bytes.max(estimate(used.bytes, reservation))
                     }

@@ -40,7 +40,7 @@ const TABLE_AT: u64 = 4096;
 /// Words in a page of the file.
 pub(crate) const PAGE_WORDS: u32 = 4096 / 8;
 
-/// What a table holds.
+/// A kind of table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     /// The first bytes of its file.

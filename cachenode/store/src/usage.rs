@@ -17,7 +17,7 @@ pub struct Usage {
     pub blocks_cached: u64,
     /// Bytes of blocks that can be admitted without evicting a block that this node owns, as far as is known.
     pub room_bytes: u64,
-    /// What is kept when not all blocks fit.
+    /// Which blocks are kept when not all fit.
     pub policy: PolicyKind,
     /// Why nothing is admitted, if the disk fails.
     pub degraded: Option<&'static str>,

@@ -37,7 +37,7 @@ pub(crate) struct MountArgs {
     /// On disk each file takes up to 5 KiB more. Units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB. With 0 nothing is cached, and every read asks the origin.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) cache_size: Option<u64>,
-    /// What to do when the cache is full. The default, nr, replaces nothing, so every epoch hits cache/dataset.
+    /// Replacement policy of a full cache. The default, nr, replaces nothing, so every epoch hits cache/dataset.
     #[arg(long, value_name = "nr|lru|fifo|random")]
     pub(crate) policy: Option<PolicyKind>,
     /// How the nodes that share the dataset divide it: each node caches for itself (local), each file has one owner

@@ -33,7 +33,7 @@ pub(crate) struct ImportArgs {
     /// a place that the credentials may not write to is reported and is no failure.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// What jobs read first: a list of paths, folders and patterns, as `larder warm --from` takes it, in a regular file. It
+    /// The files that jobs read first: a list of paths, folders and patterns, as `larder warm --from` takes it, in a regular file. It
     /// is kept beside the manifest, and a plain `larder warm` begins with it. Later imports keep it until there is another one.
     #[arg(long, value_name = "FILE")]
     pub(crate) order: Option<PathBuf>,

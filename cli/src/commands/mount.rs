@@ -83,7 +83,7 @@ fn hides_files(dir: &Path) -> bool {
 
 /// Says what is mounted: which snapshot, how old its listing is, and what of it cannot be cached.
 fn tell(args: &MountArgs, dataset: &ResolvedSource) -> anyhow::Result<()> {
-    // Who may mount need not be allowed to read it.
+    // A user who may mount is not always allowed to read it.
     let cache = mount_stats::read(&args.dir).ok().map(|stats| stats.cache);
     if let Some(warning) = cache.as_ref().and_then(doubt_cache) {
         output::note(format_args!("warning: {warning}"));
@@ -110,7 +110,7 @@ fn tell(args: &MountArgs, dataset: &ResolvedSource) -> anyhow::Result<()> {
     output::line(format_args!("snapshot {}, {made} {age} ago", &snapshot[..12]))
 }
 
-/// What a user should know about the dataset's part of the cache, if anything.
+/// A warning about the dataset's part of the cache, if a user should know one.
 fn doubt_cache(cache: &CacheStats) -> Option<String> {
     if let Some(why) = &cache.degraded {
         return Some(format!("nothing more is cached at present: {why} (`larder stats` shows the state)"));

@@ -17,7 +17,7 @@ pub use status::{
     DatasetStatus, LAGGING_MAX, LagReason, LaggingNode, NodesStatus, SNAPSHOTS_MAX, Shown, SnapshotStatus, Users,
 };
 
-/// What a user wants of a dataset.
+/// The wanted state of a dataset.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "larder.dev",

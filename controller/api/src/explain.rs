@@ -24,10 +24,10 @@ pub struct Explanation {
     pub reason: Option<String>,
     /// Why.
     pub why: String,
-    /// What happens by itself; empty: nothing.
+    /// The next step, which happens by itself; empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
-    /// What a person can do; empty: nothing.
+    /// The step for a person to take; empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub todo: String,
 }
@@ -89,7 +89,7 @@ fn by_reason(dataset: &Dataset, condition: &Condition) -> Explanation {
     Explanation { ready: false, reason, why, next: next.to_owned(), todo }
 }
 
-/// What a reason means: why, what happens next, what to do.
+/// The meaning of a reason: why, what happens next, what to do.
 fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static str, String) {
     let namespace = dataset.metadata.namespace.as_deref().unwrap_or("default");
     let name = dataset.metadata.name.as_deref().unwrap_or_default();

@@ -132,7 +132,7 @@ impl DatasetKey {
         (!namespace.is_empty() && !name.is_empty()).then(|| Self::new(namespace, name))
     }
 
-    /// What inline volumes call the dataset: its name in [`SYSTEM_NAMESPACE`], `NAMESPACE/NAME` elsewhere.
+    /// The dataset's name in inline volumes: its name in [`SYSTEM_NAMESPACE`], `NAMESPACE/NAME` elsewhere.
     pub fn inline_name(&self) -> String {
         if self.namespace == SYSTEM_NAMESPACE { self.name.clone() } else { self.to_string() }
     }

@@ -78,7 +78,7 @@ pub struct CleanedSnapshot {
     pub before: Time,
 }
 
-/// What a node says of its cache.
+/// The state of a node's cache, as the node reports it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCacheStatus {
@@ -97,7 +97,7 @@ pub struct NodeCacheStatus {
     #[serde(default)]
     #[schemars(schema_with = "schemas::count")]
     pub free_bytes: u64,
-    /// What it has, by snapshot.
+    /// The cached snapshots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
@@ -108,7 +108,7 @@ pub struct NodeCacheStatus {
     pub unkept: Vec<UnkeptPromise>,
 }
 
-/// What a node has of a snapshot.
+/// A snapshot in a node's cache.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotCache {

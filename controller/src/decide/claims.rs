@@ -23,7 +23,7 @@ const FIRST_WAIT_SECONDS: i64 = 600;
 /// A claim binds only to a volume that is at least as large as it asks for. A dataset takes no room of the claim's.
 const CAPACITY: &str = "1Pi";
 
-/// What the controller's own claims ask for: they must not use up a quota.
+/// The storage request of the controller's own claims: they must not use up a quota.
 const REQUEST: &str = "1Mi";
 
 pub(super) fn step(draft: &mut Draft<'_>) {

@@ -65,8 +65,8 @@ fn refuse(draft: &mut Draft<'_>, what: String) {
     }
 }
 
-/// True if the node has bytes of the snapshot, or was told already to drop them. What another dataset was promised
-/// stays.
+/// True if the node has bytes of the snapshot, or was told already to drop them. Bytes that another dataset was
+/// promised stay.
 fn goes(facts: &NodeFacts<'_>, cache: &CacheObject, uid: &str, entry: &CleanedSnapshot) -> bool {
     let has = facts.snapshot(&entry.snapshot).is_some_and(|cached| cached.bytes > 0);
     let is_anothers = facts.promised.iter().any(|there| there.uid != uid && there.snapshot == entry.snapshot);

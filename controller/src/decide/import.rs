@@ -1,7 +1,7 @@
 //! Which snapshot the dataset has: from reports of import jobs, which list the origin or publish a manifest.
 //!
-//! A manifest is kept under its snapshot's id beside the current one, so an earlier snapshot can become current again. What
-//! pods read changes with the current manifest, and only a job changes that, with the dataset's own credentials.
+//! A manifest is kept under its snapshot's id beside the current one, so an earlier snapshot can become current again. Pods
+//! read the current manifest, and only a job changes that, with the dataset's own credentials.
 
 use larder_controller_api::dataset::SNAPSHOTS_MAX;
 use larder_controller_api::names::ROLE_IMPORT;
@@ -270,7 +270,7 @@ fn tell_of_running(draft: &mut Draft<'_>, task: &Task, message: String) {
             draft.decision.again(draft.world.now + 60);
             draft.find(ConditionKind::Imported, false, Reason::Importing, message);
         }
-        // What there is goes on being served.
+        // The present snapshot goes on being served.
         Task::Publish(_) | Task::Again { .. } => tell_of_success(draft),
     }
 }

@@ -60,7 +60,7 @@ fn unused_since(draft: &mut Draft<'_>) -> Option<i64> {
     Some(since)
 }
 
-/// What stands, stands.
+/// Keeps the promises as they are.
 fn keep_promises(draft: &mut Draft<'_>) {
     let world = draft.world;
     for facts in &world.nodes {

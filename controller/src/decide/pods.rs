@@ -13,7 +13,7 @@ use crate::objects::{DatasetObject, PURPOSE_ANNOTATION};
 /// Kubernetes restarts what failed, after pauses that grow to five minutes, and remembers for how long.
 const RESTARTS: u32 = 1_000_000;
 
-/// What is finished stays for its log to be read.
+/// A finished job is kept this long for its log to be read.
 const KEPT_SECONDS: u32 = 600;
 
 /// Where a pod leaves its report.

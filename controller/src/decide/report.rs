@@ -38,7 +38,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     finish(world, dataset, status, verdicts, &mut draft.decision);
 }
 
-/// The status of a dataset whose spec is not accepted. What it has, it keeps.
+/// The status of a dataset whose spec is not accepted. It keeps its promises and its snapshot.
 pub(super) fn refused(
     world: &World<'_>,
     dataset: &DatasetObject,

@@ -171,7 +171,7 @@ fn warmth(draft: &Draft<'_>, room: &Granted, snapshot: &str) -> Warmth {
         let here = facts.snapshot(snapshot);
         let wanted = here.map(|here| here.wanted_bytes).filter(|wanted| *wanted > 0).unwrap_or(bytes).min(bytes);
         warmth.wanted_bytes += wanted;
-        // What is there without the promise may go again.
+        // Bytes that are there without the promise may go again.
         if facts.has_taken(draft.uid(), snapshot) {
             warmth.holding += u64::from(facts.has_promised(draft.uid(), snapshot));
             warmth.cached_bytes += here.map_or(0, |here| here.bytes).min(wanted);

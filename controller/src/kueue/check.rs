@@ -46,7 +46,7 @@ pub struct Situation<'a> {
     pub status_age: i64,
 }
 
-/// What is to be done about a Workload.
+/// The decision about a Workload.
 #[derive(Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The write of its state.
@@ -130,7 +130,7 @@ struct Terms {
     remarks: Vec<String>,
 }
 
-/// What the pods' annotations say, else those of the check.
+/// Each term comes from the first kind of pods whose annotation sets it, else from the check's annotation, else from the defaults. A value that cannot be read counts as the default, and a remark says so.
 fn terms(workload: &Workload, check: &Patience) -> Terms {
     let written: Vec<&Patience> = workload.pod_sets.iter().map(|set| &set.patience).chain([check]).collect();
     let mut remarks = Vec::new();

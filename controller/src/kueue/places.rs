@@ -39,7 +39,7 @@ pub struct Expression {
     pub key: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
     pub operator: String,
-    /// What to compare with.
+    /// The values to compare with.
     pub values: Vec<String>,
 }
 

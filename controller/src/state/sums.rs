@@ -1,4 +1,4 @@
-//! What is kept up to date so that no decision has to count everything.
+//! Sums that are kept up to date, so that no decision has to count everything.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;

@@ -53,7 +53,7 @@ impl StandIn {
         Self { seen, _tasks: tasks }
     }
 
-    /// What has happened.
+    /// The events so far.
     pub fn seen(&self) -> &Seen {
         &self.seen
     }

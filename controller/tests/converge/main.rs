@@ -447,7 +447,7 @@ async fn a_controller_killed_while_it_cleans_ends_in_the_same_state() {
             world.api.die_at(world.api.writes().len() + write, dies);
             world.rest().await;
             if !world.api.is_dead() {
-                // What came together this time made fewer writes.
+                // News that came together this time made fewer writes.
                 continue;
             }
             kills += 1;

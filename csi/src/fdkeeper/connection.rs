@@ -22,7 +22,7 @@ pub struct Connection {
     served: Mutex<Served>,
 }
 
-/// What a connection serves.
+/// The dataset that a connection serves.
 #[derive(Debug)]
 struct Served {
     dataset: v1::Dataset,

@@ -21,7 +21,7 @@ use super::layout::{StringRef, tag, u64_at};
 use super::read::Manifest;
 use super::rows::{Dir, DirIndex, Entry, File, FileIndex, Location};
 
-/// What became of a file from one snapshot to another.
+/// The change of a file from one snapshot to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileChange {
     /// Its bytes are the same in both.
@@ -63,7 +63,7 @@ struct FilesOf {
 }
 
 impl<B: ManifestBytes> Manifest<B> {
-    /// What became of each file from the snapshot `old` to this one, in one pass over both. The two must be of one origin:
+    /// Compares the snapshot `old` with this one, file by file, in one pass over both. The two must be of one origin:
     /// the same URL on the same server and account, which only the caller can know. Takes 8 to 16 bytes of memory for each
     /// folder, and none for a file. Ends after the first error.
     ///

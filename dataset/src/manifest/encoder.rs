@@ -221,7 +221,7 @@ pub struct Seal {
     crcs: Vec<u8>,
 }
 
-/// What makes rows a manifest.
+/// The parts of a manifest that enclose its rows.
 #[derive(Debug)]
 pub struct Sealed {
     /// The first bytes of the file.

@@ -99,7 +99,7 @@ impl<B: ManifestBytes> Manifest<B> {
         self.packed
     }
 
-    /// What holds its bytes. Whoever reads them there reads them unchecked.
+    /// The holder of its bytes. Reads through it are unchecked.
     pub fn holder(&self) -> &B {
         self.sections.holder()
     }

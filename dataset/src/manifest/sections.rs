@@ -1,8 +1,8 @@
 //! Access to a manifest's sections, which checks each chunk's CRC on first touch, and again after bytes were lost.
 //!
 //! Invariant: no byte of the body leaves this module before the CRC of its chunk was found right since the last loss, and no
-//! offset or length, however wrong, reaches outside the section it names. What [`Sections::stable`] returns was read from
-//! such bytes.
+//! offset or length, however wrong, reaches outside the section it names. [`Sections::stable`] returns only values that were
+//! read from such bytes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -25,7 +25,7 @@ pub(super) struct Sections<B> {
 
 const CHUNKS_PER_WORD: usize = 32;
 
-/// What is wrong with bytes that were lost.
+/// The error for bytes that were lost.
 const UNREADABLE: &str = "unreadable on its disk";
 
 impl<B: ManifestBytes> Sections<B> {
@@ -64,7 +64,7 @@ impl<B: ManifestBytes> Sections<B> {
         Ok(Self { table, checked, bytes })
     }
 
-    /// What holds the bytes.
+    /// The holder of the bytes.
     pub(super) fn holder(&self) -> &B {
         &self.bytes
     }

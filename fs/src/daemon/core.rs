@@ -96,8 +96,8 @@ impl Daemon {
 
     /// Ends its own mounts, waiting for their readers to finish with the files that they have open; leaves connections
     /// that were handed over to the keeper, after their reads under way were answered; closes the cache. Mounts that
-    /// are still being made, and reads, are waited for 5 s. What is not answered by then is answered by the next
-    /// daemon.
+    /// are still being made, and reads, are waited for 5 s. The next daemon answers the requests that are not
+    /// answered by then.
     pub async fn stop(&self) -> anyhow::Result<()> {
         self.stopping().cancel();
         let _ = tokio::join!(self.end_mounts(), tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
@@ -283,7 +283,7 @@ impl Daemon {
 
     async fn try_offer(&self, offer: &Arc<Offer>) -> Result<(), DaemonError> {
         let request = offer.request();
-        // May ask the origin. What follows is done by one job at a time, and waits for the disk only.
+        // May ask the origin. The rest is done by one job at a time, and waits for the disk only.
         let found = self.node.find_again(&offer.mount, &request).await?;
         let config = ServeConfig { threads: self.threads, max_background: MAX_BACKGROUND };
         self.mounts.offer(found, request.clone(), Arc::clone(&offer.connection), config).await?;

@@ -34,7 +34,7 @@ pub use crate::skipped::SkippedKey;
 pub struct ImportOptions {
     /// The name of the dataset.
     pub name: String,
-    /// What distinguishes this origin from others of the same URL, such as its server. Neither shown nor stored.
+    /// Distinguishes this origin from others of the same URL, such as its server. Neither shown nor stored.
     pub place: String,
     /// The folder of the journal, which is kept until the manifest is stored.
     pub journal_dir: PathBuf,
@@ -44,7 +44,7 @@ pub struct ImportOptions {
     pub max_age_resume: Duration,
     /// Lists everything again, whatever the journal holds.
     pub restart: bool,
-    /// Memory for sorting; about three times as much is used. What does not fit is sorted on the disk, beside the journal.
+    /// Memory for sorting; about three times as much is used. More is sorted on the disk, beside the journal.
     pub sort_bytes: usize,
 }
 

@@ -75,7 +75,7 @@ pub(crate) struct Journal {
     finished: bool,
 }
 
-/// What an existing journal is good for.
+/// How far an existing journal can be replayed.
 enum Replay {
     /// Its sound records end here; `lost` bytes after that are none.
     Until { end: u64, lost: u64 },
@@ -145,7 +145,7 @@ impl Journal {
         std::fs::remove_file(&self.path).map_err(|source| failed("remove", &self.path, source))
     }
 
-    /// What was wrong with the journal that was found, and what is done about it.
+    /// The defect of the journal that was found, and what is done about it.
     pub(crate) fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }

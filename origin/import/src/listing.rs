@@ -24,7 +24,7 @@ use tree::TreeWalk;
 use crate::journal::{PageFile, PageRecord};
 use crate::version::into_tag;
 
-/// What is still to be listed.
+/// The work that is left of a listing.
 #[derive(Debug)]
 pub(crate) struct Walk(Kind);
 

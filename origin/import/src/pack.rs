@@ -45,7 +45,7 @@ pub struct PackOptions {
     pub concurrency: usize,
     /// Maximum number of bytes read ahead, beside the packs in the making.
     pub read_ahead_bytes: u64,
-    /// What distinguishes these origins from others of the same URLs, such as their servers.
+    /// Distinguishes these origins from others of the same URLs, such as their servers.
     pub endpoint: Option<String>,
     /// The folder of the journal, which is kept until the manifest is stored.
     pub journal_dir: PathBuf,

@@ -154,7 +154,7 @@ impl Sorter {
         Ok(self.spilled_bytes)
     }
 
-    /// The records in order. What fits into memory was never on disk. Errors: the disk's.
+    /// The records in order. Records that fit into memory were never on disk. Errors: the disk's.
     pub(crate) fn finish(mut self) -> io::Result<Merge> {
         self.end_spill()?;
         self.spare = None;

@@ -27,7 +27,7 @@ const PAGE_KEYS: u64 = 1000;
 /// S3 refuses requests that were signed longer ago or later than this.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(15 * 60);
 
-/// What the server does wrong.
+/// The fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListingFault {
     /// Nothing.
@@ -51,7 +51,7 @@ pub struct ListingConfig {
     pub keys: MadeUpKeys,
     /// How long a page takes.
     pub page_time: Duration,
-    /// What it does wrong.
+    /// The fault.
     pub fault: ListingFault,
 }
 

@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use connection::{Connection, Shared};
 pub use fault::{Fault, RequestHead};
 
-/// What went through a proxy.
+/// Counters of a proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProxyCounters {
     /// Connections accepted.
@@ -90,7 +90,7 @@ impl FaultProxy {
         *self.shared.hook.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(hook);
     }
 
-    /// What went through up to now.
+    /// The counters now.
     pub fn counters(&self) -> ProxyCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ProxyCounters {

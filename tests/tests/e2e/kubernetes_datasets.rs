@@ -14,7 +14,7 @@ fn bytes(test: usize) -> impl Fn(usize) -> Vec<u8> {
     move |i| (0..5_000 + (i * 7919) % 90_000).map(|n| ((n * (2 * i + 3)) >> 3) as u8 ^ test as u8).collect()
 }
 
-/// What a Dataset of the test is.
+/// A Dataset of the test.
 fn dataset(platform: &Platform, name: &str, more: &Value) -> String {
     let mut spec = json!({
         "origin": {
@@ -314,7 +314,7 @@ fn another_snapshot_is_warmed_beside_the_old_one_and_followed_and_rolled_back() 
     );
     wait_for_condition(&platform, "set", "Ready", "Available");
     cluster.apply(&platform.pod("reader", 1, &["set"], &reader_script("set", &old_files)));
-    // What the pods of the Deployment have seen, when it is rolled out.
+    // The snapshot that the pods of the Deployment have seen, once it is rolled out.
     let served = || {
         platform.kubectl(&["rollout", "status", "deployment/server", "--timeout=60s"]);
         platform.kubectl(&["logs", "deployment/server"]).trim().to_owned()

@@ -210,7 +210,7 @@ fn nodes_that_share_a_dataset_fetch_what_changed_once_together() {
         tree.read_and_count(lab, &new.iter().collect::<Vec<_>>(), &changed, &format!("round {round}"));
         if round == 0 {
             drop(new);
-            // What was taken over is there after a restart, too.
+            // Adopted blocks are there after a restart, too.
             for node in &mut running {
                 node.kill();
                 node.restart();

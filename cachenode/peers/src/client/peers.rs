@@ -228,7 +228,7 @@ impl Peers {
         outcome
     }
 
-    /// What the peer has cached of these datasets, as far as it shares them, and what it has counted. Cancel-safe.
+    /// The peer's counters, and statistics of those of these datasets that it shares. Cancel-safe.
     pub async fn stats(&self, peer: &str, asked: &[AskedDataset]) -> Result<NodeStats, PeerError> {
         let peer = self.peer(peer)?;
         let within = self.context.config.answer_timeout + self.context.config.slack;

@@ -1,4 +1,4 @@
-//! What the connections of a server share.
+//! State shared by the connections of a server.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -19,7 +19,7 @@ use crate::tls::Security;
 /// Entries that a set of peers already logged remembers.
 const LOGGED_MOST: usize = 1024;
 
-/// What the connections of a server share.
+/// State shared by the connections of a server.
 pub(super) struct ServerState {
     pub(super) config: ServerConfig,
     pub(super) security: Security,

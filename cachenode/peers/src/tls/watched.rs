@@ -17,7 +17,7 @@ pub(super) fn versions<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Version
     paths.into_iter().map(version).collect()
 }
 
-/// What was seen of files.
+/// Versions of files, as last seen.
 #[derive(Debug)]
 pub(super) struct Watched {
     /// Before they were loaded last: a file that changes meanwhile is loaded again.

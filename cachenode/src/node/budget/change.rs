@@ -8,13 +8,13 @@ use super::limit::Limit;
 use super::{Budget, Extent, NodeError, Promises, is_promised, on_disk};
 use crate::dataset::Dataset;
 
-/// What an open dataset is promised from now on.
+/// An open dataset's promise from now on.
 struct Change {
     bytes: u64,
     wanted_bytes: u64,
 }
 
-/// What becomes of the blocks of closed datasets.
+/// The fate of blocks of closed datasets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closed {
     /// They make room.

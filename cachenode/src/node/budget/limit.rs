@@ -1,8 +1,8 @@
-//! What leaves a dataset less room than it wants.
+//! Reasons why a dataset gets less room than it wants.
 
 use std::fmt;
 
-/// What limits the cache.
+/// A limit of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
     /// The size that was configured.

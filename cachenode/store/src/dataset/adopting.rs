@@ -1,4 +1,4 @@
-//! What callers of a dataset's cache see of an adoption: it begins, blocks that it has not reached yet are read, and it ends.
+//! Adoption as the callers of a dataset's cache see it: it begins, blocks that it has not reached yet are read, and it ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -74,7 +74,7 @@ impl DatasetCache {
         }
     }
 
-    /// What adopted blocks take on the disk, which other datasets may share.
+    /// Bytes of adopted blocks on the disk, which other datasets may share.
     pub(crate) fn adopted_disk_bytes(&self) -> u64 {
         self.shared.adopted_disk_bytes.load(Ordering::Relaxed)
     }

@@ -36,7 +36,7 @@ struct Adoption<'a> {
     aliases: &'a Aliases,
     /// The segments of this dataset by inode. None: it could not be linked.
     links: HashMap<u64, Option<Arc<Segment>>>,
-    /// What may be cached without the adopted blocks, and with all of them.
+    /// Bytes that may be cached without the adopted blocks, and with all of them.
     capacity_bytes: u64,
     limit_bytes: u64,
     blocks: u64,

@@ -81,7 +81,7 @@ impl Disowned {
     }
 }
 
-/// What is known of the disowned blocks, for those who do not hold the lock.
+/// Figures about the disowned blocks, readable without the lock.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     bytes: AtomicU64,

@@ -79,14 +79,14 @@ impl Owners {
         (!self.each.is_empty()).then_some(self.version)
     }
 
-    /// What they own by the lists that [`version`](Self::version) saw last.
+    /// The blocks that they own by the lists that [`version`](Self::version) saw last.
     pub(super) fn owned(&self) -> Owned {
         let owned = |owner: &Owner| Some((Arc::clone(owner.ownership.as_ref()?), owner.version?));
         Owned(self.each.iter().filter_map(owned).collect())
     }
 }
 
-/// What the users of a cache own.
+/// The blocks that the users of a cache own.
 #[derive(Debug)]
 pub(super) struct Owned(Vec<(Arc<dyn Ownership>, u64)>);
 

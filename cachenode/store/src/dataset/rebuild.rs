@@ -23,7 +23,7 @@ use crate::slots::Place;
 /// Blocks evicted under one hold of the lock.
 const EVICTED_AT_ONCE: usize = 256;
 
-/// What a rebuild does besides counting.
+/// The work of a rebuild besides counting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     /// Restore the slots that only the index has.
@@ -46,7 +46,7 @@ impl Cached {
     }
 }
 
-/// What the slots say of a segment.
+/// A segment according to its slots.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     live: u32,
@@ -103,7 +103,7 @@ impl Shared {
             self.free_unused();
         }
         for lost in self.space.lost() {
-            // No slot points to it any more. What cannot be removed now is tried again by the next start.
+            // No slot points to it any more. The next start tries again to remove a file that cannot be removed now.
             let _ = std::fs::remove_file(&lost.path);
         }
     }
@@ -215,7 +215,7 @@ impl Shared {
     }
 
     /// Tells the segments what lies in them, and cuts off the room that the last run prepared and the records whose slots it
-    /// did not live to set. What cannot be cut off now is freed with its segment, like the gaps below.
+    /// did not live to set. Room that cannot be cut off now is freed with its segment, like the gaps below.
     fn trust(&self, segments: &SegmentTable, tallies: &[Tally]) {
         for (segment, tally) in segments.iter().zip(tallies) {
             segment.add_live(tally.live);

@@ -27,7 +27,7 @@ use crate::policy::{Policy, build_policy};
 use crate::record::{self, Flaw, Header, KEY_BYTES};
 use crate::slots::{Place, Slots};
 
-/// What a dataset's readers, writers and permits share.
+/// State shared by a dataset's readers, writers and permits.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(super) base: Arc<Base>,
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(super) space: Space,
     pub(super) used_bytes: AtomicU64,
     pub(super) blocks_cached: AtomicU64,
-    /// What adopted blocks take on the disk, which other datasets may share.
+    /// Bytes of adopted blocks on the disk, which other datasets may share.
     pub(super) adopted_disk_bytes: AtomicU64,
     /// The caches of other snapshots, while their blocks are adopted.
     pub(super) ancestors: ArcSwapOption<Vec<Ancestor>>,
@@ -137,7 +137,7 @@ impl Shared {
     pub(super) fn change_owners<T>(&self, change: impl FnOnce(&mut Owners) -> T) -> T {
         let mut state = self.lock();
         let changed = change(&mut state.owners);
-        // What was disowned before may have an owner now.
+        // A block that was disowned before may have an owner now.
         let version = state.owners.version();
         state.disowned.follow(version);
         self.disowned.show(&state.disowned, self.is_stopped());

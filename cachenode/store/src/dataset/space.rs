@@ -36,7 +36,7 @@ const AHEAD_MOST: u64 = 64 << 20;
 const BATCH_LEAST: u64 = 64 << 10;
 const BATCH_MOST: u64 = 4 << 20;
 
-/// What is in the way of a hit.
+/// Why a cached block cannot be read.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// The record is not usable.

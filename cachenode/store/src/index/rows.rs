@@ -21,7 +21,7 @@ pub(super) const STATE_KEY: &[u8] = b"state";
 const VERSION: u8 = 1;
 const NAME_BYTES: usize = 1024;
 
-/// What the index knows about a dataset.
+/// A dataset's row in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatasetRow {
     pub(crate) number: u32,

@@ -1,4 +1,4 @@
-//! What a dataset's cache asks of a policy.
+//! The contract between a dataset's cache and its policy.
 
 use larder_dataset::BlockIndex;
 

@@ -165,7 +165,7 @@ fn folders_that_contain_each_other_end_the_walk_with_an_error() {
     assert!(refused > 3 * dirs as usize);
 }
 
-/// What comparing two snapshots of ten million files takes: `cargo test --release -- --ignored ten_million --nocapture`.
+/// Measures comparing two snapshots of ten million files: `cargo test --release -- --ignored ten_million --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn ten_million_files_are_compared() {

@@ -1,4 +1,4 @@
-//! What the parts of a listing share: a call to make, and why a listing cannot continue.
+//! Types that the parts of a listing share: a call to make, and why a listing cannot continue.
 
 use larder_dataset::name::NameRules;
 use larder_origin::{Depth, Key, OriginError, Scheme};

@@ -121,7 +121,7 @@ impl Origin for MadeUp {
     }
 }
 
-/// What a bucket is like, and its keys by their numbers.
+/// The description of a kind of bucket, and its keys by their numbers.
 type Shape = (&'static str, fn(u64) -> String);
 
 /// Kinds of buckets: in order, and all of one length where digits are counted.
@@ -165,7 +165,7 @@ async fn one_call_at_a_time_makes_no_call_for_nothing() {
     assert_eq!((all.keys.len(), requests), (50_000, 50));
 }
 
-/// What an origin can do wrong, and what is said about it.
+/// Each way for an origin to contradict itself is reported in its own words.
 #[tokio::test(start_paused = true)]
 async fn an_origin_that_contradicts_itself_is_an_error_that_says_so() {
     type Spoil = fn(&mut Page, u64);

@@ -15,7 +15,7 @@ use super::http::{
 
 pub(super) type Hook = Arc<dyn Fn(&RequestHead) -> Fault + Send + Sync>;
 
-/// What all connections of a proxy share.
+/// State shared by all connections of a proxy.
 pub(super) struct Shared {
     pub(super) upstream: SocketAddr,
     pub(super) hook: RwLock<Hook>,

@@ -54,7 +54,7 @@ fn torn_and_rotten_segments_are_fetched_again() {
             let context = format!("{damage}, restart: {restart}: {:#}", mount.stats());
             assert_eq!(mount.metric("store_corrupt_total"), flaws, "{context}");
             assert_eq!(lab.server.counters().gets, flaws, "{context}");
-            // What was fetched again is kept again.
+            // A block that was fetched again is kept again.
             assert_reads_right(&mount, &files);
             assert_eq!(lab.server.counters().gets, flaws, "{context}");
             assert_eq!(mount.metric("store_blocks"), FILES, "{context}");

@@ -1,4 +1,4 @@
-//! What the nodes read.
+//! The dataset that the nodes read.
 
 use std::io::Read;
 use std::path::Path;

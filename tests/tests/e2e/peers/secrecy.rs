@@ -17,7 +17,7 @@ struct Stranger {
     /// The flags of its certificate.
     secrecy: Vec<String>,
     token: Option<&'static str>,
-    /// What the peers may log: one of these.
+    /// The peers log one of these.
     words: &'static [&'static str],
 }
 
@@ -121,7 +121,7 @@ fn certificates_are_rotated_under_load() {
     readers.finish();
 }
 
-/// What a node knows of another, for a mount's dataset: `larder stats --cluster`.
+/// A node's view of another, for a mount's dataset: `larder stats --cluster`.
 fn told(asking: &Node, mount: &Mount, about: &str) -> Value {
     let dir = mount.dir().to_str().unwrap();
     let output = asking.larder(&["stats", dir, "--cluster", "--json"], Some(TOKEN));

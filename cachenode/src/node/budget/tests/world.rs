@@ -160,7 +160,7 @@ pub(super) fn sized(cache_bytes: u64) -> DatasetSpec {
     DatasetSpec { cache_bytes: Some(cache_bytes), ..DatasetSpec::default() }
 }
 
-/// What a restart must not change.
+/// The state that a restart must not change.
 pub(super) fn has(shown: &Shown) -> (String, u64, u64, u64) {
     let Usage { capacity_bytes, wanted_bytes, blocks_cached, .. } = shown.open.cache_usage();
     (shown.open.id().to_owned(), capacity_bytes, wanted_bytes, blocks_cached)
