@@ -20,8 +20,8 @@ const RETRY_MOST: Duration = Duration::from_secs(30);
 
 /// Holds datasets for other nodes: its disk is part of the cluster's cache.
 ///
-/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and have this node among their
-/// peers, read from it.
+/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and have this node among
+/// their peers, read from it.
 #[derive(Debug, Parser)]
 #[command(
     name = "cachenode",

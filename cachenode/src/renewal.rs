@@ -8,8 +8,8 @@ use crate::home::Home;
 use crate::manifest_file::MappedManifest;
 use crate::source::{PUBLISHED, local_manifest};
 
-/// How to renew the listing that was found at `path`. `mounts`: the folder of the manifests that were kept for mounts, of which it
-/// is not known where they were found.
+/// How to renew the listing that was found at `path`. `mounts`: the folder of the manifests that were kept for mounts,
+/// of which it is not known where they were found.
 pub(crate) fn renewal(
     path: &Path,
     mounts: &Path,

@@ -1,15 +1,17 @@
-//! The home of a process whose home folder cannot be written to: a temporary one, which shows the manifests of the other.
+//! The home of a process whose home folder cannot be written to: a temporary one, which shows the manifests of the
+//! other.
 //!
 //! ```text
 //!   larder-home-HASH-RANDOM/   in the temporary folder; HASH is that of the home's path
 //!     manifests/, mounts/      what is new, and links to what is in the home
 //! ```
-//! The cast: [`choose`] decides where the home of a process is; [`Temporary`] is a temporary one, of this process or of a killed one.
-//! [`bring_home`] copies what is new to the home as soon as that can be written to, so that every other process finds it there. The
-//! next process uses what it finds of those that were killed, or takes it to the home: a mount outlives the process, and needs its
-//! manifest again.
+//! The cast: [`choose`] decides where the home of a process is; [`Temporary`] is a temporary one, of this process or of
+//! a killed one. [`bring_home`] copies what is new to the home as soon as that can be written to, so that every other
+//! process finds it there. The next process uses what it finds of those that were killed, or takes it to the home: a
+//! mount outlives the process, and needs its manifest again.
 //!
-//! Invariant: a temporary home is locked by the process that uses it, and removed only when all that is new in it is elsewhere.
+//! Invariant: a temporary home is locked by the process that uses it, and removed only when all that is new in it is
+//! elsewhere.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, DirEntry, File};
@@ -44,8 +46,8 @@ pub(crate) struct Temporary {
     _lock: OwnedFd,
 }
 
-/// The home of this process: `home` if it can be written to, which was `tried`, or could be but for a full disk; otherwise a temporary
-/// one in the folder `temporary`. Errors: there can be none.
+/// The home of this process: `home` if it can be written to, which was `tried`, or could be but for a full disk;
+/// otherwise a temporary one in the folder `temporary`. Errors: there can be none.
 pub(crate) fn choose(home: &Home, tried: anyhow::Result<()>, temporary: &Path) -> anyhow::Result<Option<Temporary>> {
     let mut left = Temporary::left(home.dir(), temporary);
     let mut refusal = tried.err();
@@ -149,7 +151,8 @@ impl Temporary {
         Ok(())
     }
 
-    /// Copies what is new here and not among what was `brought` to `to`, where it replaces what is older. Returns the number of files.
+    /// Copies what is new here and not among what was `brought` to `to`, where it replaces what is older. Returns the
+    /// number of files.
     fn copy_to(&self, to: &Home, brought: &mut HashMap<PathBuf, Stamp>) -> io::Result<usize> {
         // Mounts share the file of a manifest.
         let mut copied: HashMap<u64, PathBuf> = HashMap::new();
@@ -215,8 +218,8 @@ impl Temporary {
     }
 }
 
-/// Keeps `home` supplied with what is new in the temporary home that stands for it, whenever it can be written to. This process
-/// goes on with the temporary one. Does not return.
+/// Keeps `home` supplied with what is new in the temporary home that stands for it, whenever it can be written to. This
+/// process goes on with the temporary one. Does not return.
 pub(crate) async fn bring_home(temporary: Temporary, home: Home, every: Duration) {
     let mut state = (temporary, HashMap::new());
     loop {

@@ -1,6 +1,6 @@
-//! The loop of the acting controller. It alone has the state: news change it, due work becomes writes by pure decisions, and
-//! writes run beside it, as many at a time as the API is to bear. The result of a write is news, so that no decision is made
-//! again from what it has changed already.
+//! The loop of the acting controller. It alone has the state: news change it, due work becomes writes by pure
+//! decisions, and writes run beside it, as many at a time as the API is to bear. The result of a write is news, so that
+//! no decision is made again from what it has changed already.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     let (holding, acting) = (stop.clone(), stop.clone());
     tasks.spawn(async move { election.hold(holding).await });
     tasks.spawn(act(client, config, counters, acting));
-    // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop lead.
+    // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop
+    // lead.
     while let Some(ended) = tasks.join_next().await {
         ended??;
         if !stop.is_cancelled() {

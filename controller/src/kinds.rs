@@ -52,7 +52,8 @@ pub enum KueueVersion {
     /// Served by Kueue 0.14, which the tests run.
     #[default]
     V1beta1,
-    /// Its successor. The fields that the controller reads and writes are the same, but for topology assignments, which it ignores there.
+    /// Its successor. The fields that the controller reads and writes are the same, but for topology assignments, which
+    /// it ignores there.
     V1beta2,
 }
 

@@ -30,8 +30,8 @@ struct Args {
     #[arg(long, env = "LARDER_IMAGE")]
     image: String,
 
-    /// The namespace of the Lease and of the ConfigMaps larder-endpoints and larder-registry. Only Datasets of larder-system
-    /// have the administrator's rights, whatever this is
+    /// The namespace of the Lease and of the ConfigMaps larder-endpoints and larder-registry. Only Datasets of
+    /// larder-system have the administrator's rights, whatever this is
     #[arg(long, env = "NAMESPACE", default_value = "larder-system")]
     namespace: String,
 

@@ -1,4 +1,5 @@
-//! The objects of Kubernetes, cut to the fields that decisions need: what a store keeps of a thousand nodes must be small.
+//! The objects of Kubernetes, cut to the fields that decisions need: what a store keeps of a thousand nodes must be
+//! small.
 
 use std::collections::BTreeMap;
 

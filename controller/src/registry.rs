@@ -1,5 +1,5 @@
-//! The ConfigMap that inline volumes are resolved by: the Datasets that larderd reads without a Secret of their own, in the
-//! form of the administrator's file of datasets. Datasets are its only source.
+//! The ConfigMap that inline volumes are resolved by: the Datasets that larderd reads without a Secret of their own, in
+//! the form of the administrator's file of datasets. Datasets are its only source.
 
 use std::collections::BTreeMap;
 

@@ -99,8 +99,8 @@ impl<'a> NodeFacts<'a> {
         status.snapshots.iter().find(|cached| cached.snapshot == snapshot)
     }
 
-    /// True once the node's larderd knows of its promise to a snapshot of the Dataset `uid`, even if it has no room yet: what a
-    /// new snapshot shares with the old one it knows only when that is mounted.
+    /// True once the node's larderd knows of its promise to a snapshot of the Dataset `uid`, even if it has no room
+    /// yet: what a new snapshot shares with the old one it knows only when that is mounted.
     pub fn has_taken(&self, uid: &str, snapshot: &str) -> bool {
         let Some(cache) = self.cache else { return false };
         let Some(status) = &cache.status else { return false };

@@ -32,8 +32,8 @@ impl JsonDir {
         Ok(Self(path.to_owned()))
     }
 
-    /// Loads all values. A broken file is renamed, and one that cannot be read stays; both are logged, and prevent the use of no
-    /// other.
+    /// Loads all values. A broken file is renamed, and one that cannot be read stays; both are logged, and prevent the
+    /// use of no other.
     pub(crate) fn load<T: DeserializeOwned>(&self) -> Loaded<T> {
         let mut loaded = Loaded { values: Vec::new(), unread: BTreeSet::new() };
         let mut unread = |path: PathBuf, error: io::Error| {
@@ -126,7 +126,8 @@ mod tests {
         assert!(path.join("torn.broken").exists() && !path.join("half.tmp").exists());
     }
 
-    /// A folder in place of a file, or a file in place of the folder, fails as on a bad sector: with an error of the read.
+    /// A folder in place of a file, or a file in place of the folder, fails as on a bad sector: with an error of the
+    /// read.
     #[test]
     fn what_cannot_be_read_is_named_and_all_else_is_loaded() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -55,8 +55,8 @@ struct Args {
     #[arg(long, env = "LARDER_TOPOLOGY")]
     topology: bool,
 
-    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user. May be repeated: the
-    /// first in which larderd answers is used
+    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user. May be
+    /// repeated: the first in which larderd answers is used
     #[arg(long, env = "LARDER_RUN_DIR", default_value = "/run/larder")]
     run_dir: Vec<PathBuf>,
 

@@ -1,8 +1,9 @@
 //! The published targets: one small file for each, written before the bind and removed after the bind is gone. So no
 //! mount is ever without a record, whatever dies.
 //!
-//! A file that cannot be removed from a failing disk keeps no pod: its target counts as gone, and a sweep removes the file later, of
-//! this process or of the next one. A file that cannot be read may name any mount, so none is unused until it is gone.
+//! A file that cannot be removed from a failing disk keeps no pod: its target counts as gone, and a sweep removes the
+//! file later, of this process or of the next one. A file that cannot be read may name any mount, so none is unused
+//! until it is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,8 +1,9 @@
 //! Selects files of a snapshot by the lines of a list: paths, folders and patterns.
 //!
-//! A line is a path below the root of the dataset. A folder stands for all files below it. If no file or folder has that name,
-//! the line is a pattern: `*` is any part of a name, `?` one character, `[a-z]` one of these, `[!a-z]` none of these, and the
-//! name `**` any number of folders. Blank lines and lines that begin with `#` select nothing and count for nothing.
+//! A line is a path below the root of the dataset. A folder stands for all files below it. If no file or folder has
+//! that name, the line is a pattern: `*` is any part of a name, `?` one character, `[a-z]` one of these, `[!a-z]` none
+//! of these, and the name `**` any number of folders. Blank lines and lines that begin with `#` select nothing and
+//! count for nothing.
 //!
 //! [`Selected`] walks the manifest as far as its caller asks, in memory that the depth of the tree bounds.
 

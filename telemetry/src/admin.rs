@@ -1,5 +1,5 @@
-//! The admin server of a daemon: `/metrics` for Prometheus, `/healthz` while the process runs, `/readyz` while it can do
-//! its job. Plain HTTP, read-only, no secrets: anyone who can reach the address can read all of it.
+//! The admin server of a daemon: `/metrics` for Prometheus, `/healthz` while the process runs, `/readyz` while it can
+//! do its job. Plain HTTP, read-only, no secrets: anyone who can reach the address can read all of it.
 
 use std::fmt::Write;
 use std::future::Future;

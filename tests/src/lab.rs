@@ -175,8 +175,8 @@ impl Lab {
         err
     }
 
-    /// Mounts `src` at a new folder. `name` names the mount and its cache: a second mount of the same name has the cache of
-    /// the first.
+    /// Mounts `src` at a new folder. `name` names the mount and its cache: a second mount of the same name has the
+    /// cache of the first.
     pub fn mount(&self, name: &str, src: &str, flags: &[&str]) -> Mount {
         let dir = self.home.path().join(format!("mnt-{name}"));
         std::fs::create_dir_all(&dir).ok();

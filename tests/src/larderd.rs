@@ -123,8 +123,8 @@ impl Larderd {
         self.flags[1] = flags.to_vec();
     }
 
-    /// Waits until it accepts connections, at most 60 s. Before that there is no socket, or that of a killed predecessor.
-    /// A `cachenode` has no socket: its log says when it serves.
+    /// Waits until it accepts connections, at most 60 s. Before that there is no socket, or that of a killed
+    /// predecessor. A `cachenode` has no socket: its log says when it serves.
     pub fn wait_until_it_answers(&self) {
         let started = Instant::now();
         let socket = self.run_dir.join(GRPC_SOCKET);

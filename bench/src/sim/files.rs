@@ -17,8 +17,8 @@ pub enum Sizes {
     Equal(u64),
 }
 
-/// A dataset's files, numbered from 0, and blocks, numbered as in a manifest. Takes 12 bytes for each of the first million
-/// files.
+/// A dataset's files, numbered from 0, and blocks, numbered as in a manifest. Takes 12 bytes for each of the first
+/// million files.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) count: u32,

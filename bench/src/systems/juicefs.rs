@@ -1,5 +1,5 @@
-//! JuiceFS, as shipped and with metadata cached for an hour. It cannot serve existing objects: the data is copied in once,
-//! through its own mount, and both variants mount the same volume. Its metadata is in a Redis started for it.
+//! JuiceFS, as shipped and with metadata cached for an hour. It cannot serve existing objects: the data is copied in
+//! once, through its own mount, and both variants mount the same volume. Its metadata is in a Redis started for it.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

@@ -43,19 +43,20 @@ pub struct DatasetStats {
     pub capacity_bytes: u64,
 }
 
-/// Serves a node's blocks to its peers; implemented by the owner of the store and the origin. Called concurrently, for every peer
-/// and range.
+/// Serves a node's blocks to its peers; implemented by the owner of the store and the origin. Called concurrently, for
+/// every peer and range.
 #[async_trait]
 pub trait Blocks: Send + Sync + 'static {
-    /// Exactly `request.range.len` bytes, from the store or from wherever the node gets them. The implementation decides
-    /// whether the token opens the dataset. The server drops the future when the peer disconnects or the deadline passes, so
-    /// work that others also wait for must continue without it. Must not block.
+    /// Exactly `request.range.len` bytes, from the store or from wherever the node gets them. The implementation
+    /// decides whether the token opens the dataset. The server drops the future when the peer disconnects or the
+    /// deadline passes, so work that others also wait for must continue without it. Must not block.
     async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError>;
 
     /// Statistics of the requested datasets that the node shares and whose token is right; nothing about others.
     fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats>;
 
-    /// Of those of the datasets that the node does not share: what it shares of the same origin, if the token opens that.
+    /// Of those of the datasets that the node does not share: what it shares of the same origin, if the token opens
+    /// that.
     fn others(&self, _asked: &[AskedDataset]) -> Vec<OtherSnapshot> {
         Vec::new()
     }

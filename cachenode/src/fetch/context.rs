@@ -48,7 +48,8 @@ impl FetchContext {
         Self { manifest, cache, window, counters, config, started, last_logged, is_stale, renewal }
     }
 
-    /// Counts a failed fetch. Logs at most one in ten seconds, however many fail, and once what to do about replaced objects.
+    /// Counts a failed fetch. Logs at most one in ten seconds, however many fail, and once what to do about replaced
+    /// objects.
     pub(super) fn fetch_failed(&self, block: BlockIndex, error: &FetchError) {
         add(&self.counters.origin_errors, 1);
         if matches!(error, FetchError::Stale { .. }) && !self.is_stale.swap(true, Ordering::Relaxed) {

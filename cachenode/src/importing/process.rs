@@ -24,8 +24,8 @@ pub(super) enum Event {
     Ended(io::Result<ExitStatus>),
 }
 
-/// Starts `program` for a job. If nobody hears the events any more, the process ends. The permit is held until it has ended.
-/// Errors: there can be no thread.
+/// Starts `program` for a job. If nobody hears the events any more, the process ends. The permit is held until it has
+/// ended. Errors: there can be no thread.
 pub(super) fn start(program: PathBuf, job: Job, events: Sender<Event>, permit: OwnedSemaphorePermit) -> io::Result<()> {
     let watch = move || {
         let ended = watch(&program, &job, &events);

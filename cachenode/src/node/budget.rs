@@ -2,15 +2,16 @@
 //!
 //! Where nodes share a dataset, what it can use on this node is what this node owns of it.
 //!
-//! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets; [`Extent`] converts
-//! between a dataset's bytes, which policies count, and the bytes that they take on the disk, which the budget counts; `change`
-//! changes the promise to an open dataset; `promises` keeps room for datasets that may not be open; `limit` says what leaves no more room.
+//! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets;
+//! [`Extent`] converts between a dataset's bytes, which policies count, and the bytes that they take on the disk, which
+//! the budget counts; `change` changes the promise to an open dataset; `promises` keeps room for datasets that may not
+//! be open; `limit` says what leaves no more room.
 //!
-//! Invariants: what an open dataset was promised stays promised (but that of a shared dataset without a stated size follows the
-//! list of nodes), and so does what was promised to a dataset that a connection
-//! shows or that has a [`Promise`](larder_store::Promise): a restart may have made it forget that it is open, until the keeper has offered the connection again. If a smaller
-//! budget cannot hold all promises, each dataset uses the same part of its own. A closed dataset keeps its blocks until their room
-//! is needed; the one that was unused for longest is released first.
+//! Invariants: what an open dataset was promised stays promised (but that of a shared dataset without a stated size
+//! follows the list of nodes), and so does what was promised to a dataset that a connection shows or that has a
+//! [`Promise`](larder_store::Promise): a restart may have made it forget that it is open, until the keeper has offered
+//! the connection again. If a smaller budget cannot hold all promises, each dataset uses the same part of its own. A
+//! closed dataset keeps its blocks until their room is needed; the one that was unused for longest is released first.
 
 mod change;
 mod limit;
@@ -103,8 +104,8 @@ fn scaled(value: u64, by: u64, over: u64) -> u64 {
 }
 
 impl Budget<'_> {
-    /// The share of a dataset that is about to be opened. Closed datasets that are in its way are released. Blocks on the disk.
-    /// Errors: `NoRoom` and `InUse`, for a claim that must be met exactly.
+    /// The share of a dataset that is about to be opened. Closed datasets that are in its way are released. Blocks on
+    /// the disk. Errors: `NoRoom` and `InUse`, for a claim that must be met exactly.
     pub(super) fn reserve(&self, claim: Claim<'_>) -> Result<Share, NodeError> {
         let snapshot = claim.manifest.snapshot();
         let datasets = self.store.datasets();
@@ -175,8 +176,8 @@ impl Budget<'_> {
         Ok(share)
     }
 
-    /// Releases closed datasets that there is no room for. Returns their number. Blocks on the disk. Called when a dataset has taken
-    /// over blocks: only then it is known what it shares.
+    /// Releases closed datasets that there is no room for. Returns their number. Blocks on the disk. Called when a
+    /// dataset has taken over blocks: only then it is known what it shares.
     pub(super) fn tidy(&self) -> std::io::Result<usize> {
         let datasets = self.store.datasets();
         let counted = Promises::of(datasets.iter());
@@ -191,8 +192,8 @@ impl Budget<'_> {
         Some(limit.to_string())
     }
 
-    /// Releases closed datasets until `needed` and what the remaining ones take beside the promises fit into `room`. Returns the
-    /// number of those released.
+    /// Releases closed datasets until `needed` and what the remaining ones take beside the promises fit into `room`.
+    /// Returns the number of those released.
     fn release_for(&self, needed: u64, room: u64, mut closed: Vec<&DatasetInfo>, promises: &Promises) -> usize {
         closed.sort_by_key(|info| info.last_use_unix_s);
         let mut released = 0;
@@ -241,7 +242,8 @@ fn disk_bytes_of(datasets: &[DatasetInfo]) -> u64 {
     on_disk(&datasets.iter().collect::<Vec<_>>(), &mut HashSet::new())
 }
 
-/// Bytes that datasets take on the disk beside the files that were `seen`. A file that several of them have counts once.
+/// Bytes that datasets take on the disk beside the files that were `seen`. A file that several of them have counts
+/// once.
 fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<u64>) -> u64 {
     let unseen = |info: &&DatasetInfo| {
         let known = info.shared.iter().filter(|file| !seen.insert(file.inode));
@@ -264,8 +266,8 @@ impl Promises {
         Self::of_all(datasets.filter(|info| is_promised(info)).collect())
     }
 
-    /// The promises to `others`, less the blocks that a dataset has in common with them, whichever of them took those over:
-    /// all promises without the dataset's own.
+    /// The promises to `others`, less the blocks that a dataset has in common with them, whichever of them took those
+    /// over: all promises without the dataset's own.
     fn beside<'a>(own: Option<&'a DatasetInfo>, others: impl Iterator<Item = &'a DatasetInfo>) -> u64 {
         let all = others.filter(|info| is_promised(info)).chain(own).collect();
         Self::of_all(all).bytes.saturating_sub(own.map_or(0, promised_bytes))
@@ -300,8 +302,8 @@ fn is_shown(info: &DatasetInfo) -> bool {
     info.open.is_some() || info.connections.as_ref().is_some_and(|connections| !connections.is_empty())
 }
 
-/// Bytes on the disk that it was promised; if that was lost, what it takes. Of a closed dataset a promise counts, and what it has
-/// cached beyond that.
+/// Bytes on the disk that it was promised; if that was lost, what it takes. Of a closed dataset a promise counts, and
+/// what it has cached beyond that.
 fn promised_bytes(info: &DatasetInfo) -> u64 {
     let reserved = info.reservation.map_or(info.disk_bytes, |reservation| reservation.disk_bytes);
     info.promised_disk_bytes.max(if is_shown(info) { reserved } else { reserved.min(info.disk_bytes) })
@@ -327,9 +329,10 @@ impl Claim<'_> {
         }
     }
 
-    /// The promise to a dataset that was promised `kept` and got less than it wanted: more, if there is room by now for all that
-    /// it wanted or for another block at least. The wanted size stays: another user of the cache, which is offered later, may be
-    /// the one that wanted it. If there is none, the reservation follows what this node owns once that is known.
+    /// The promise to a dataset that was promised `kept` and got less than it wanted: more, if there is room by now for
+    /// all that it wanted or for another block at least. The wanted size stays: another user of the cache, which is
+    /// offered later, may be the one that wanted it. If there is none, the reservation follows what this node owns once
+    /// that is known.
     fn grow(&self, kept: Reservation, free: u64) -> Reservation {
         let extent = Extent::of(self.manifest);
         let owned = self.owned_bytes.filter(|_| self.spec.cache_bytes.is_none());
@@ -343,7 +346,8 @@ impl Claim<'_> {
         if is_worth_it { extent.reservation(bytes, wanted) } else { Reservation { wanted_bytes: wanted, ..kept } }
     }
 
-    /// The dataset has a share already, which stays. Errors: `InUse` if another one was requested and must be met exactly.
+    /// The dataset has a share already, which stays. Errors: `InUse` if another one was requested and must be met
+    /// exactly.
     fn check(&self, has: &Share) -> Result<(), NodeError> {
         let wants_size =
             self.spec.cache_bytes.is_some() && ![has.promised.wanted_bytes, has.bytes].contains(&self.wanted());

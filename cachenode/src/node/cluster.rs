@@ -129,7 +129,8 @@ impl Cluster {
         Sharing::new(Arc::clone(&self.peers), snapshot, placement, token)
     }
 
-    /// Learns which peers share other snapshots of the origins of `open` datasets, whenever a peer has refused one, until cancelled.
+    /// Learns which peers share other snapshots of the origins of `open` datasets, whenever a peer has refused one,
+    /// until cancelled.
     pub(super) async fn follow_others(&self, open: &OpenDatasets, stopping: CancellationToken) {
         let follow = async {
             loop {
@@ -157,8 +158,8 @@ impl Cluster {
         others
     }
 
-    /// Asks each member what it has cached of the datasets that this node shares. All are asked at once: several that do not answer cost
-    /// one timeout.
+    /// Asks each member what it has cached of the datasets that this node shares. All are asked at once: several that
+    /// do not answer cost one timeout.
     pub(super) async fn report(&self, own: &OpenDatasets) -> Result<Vec<MemberReport>, NodeError> {
         let members = self.peers.nodes();
         let asked: Arc<[AskedDataset]> = own.shared().into();

@@ -1,9 +1,9 @@
-//! Reservations of open datasets follow the list of nodes, where nobody stated a size, and the free room of the disk, where no size
-//! of the whole cache was configured: a dataset that got less than it wants grows when the disk has room.
+//! Reservations of open datasets follow the list of nodes, where nobody stated a size, and the free room of the disk,
+//! where no size of the whole cache was configured: a dataset that got less than it wants grows when the disk has room.
 //!
-//! A snapshot that is open several times has one cache. Its reservation follows the list only while those of all these datasets
-//! do, and is what the one needs that owns most. A connection that showed it before a restart and has not come back yet counts as a
-//! dataset whose reservation does not follow.
+//! A snapshot that is open several times has one cache. Its reservation follows the list only while those of all these
+//! datasets do, and is what the one needs that owns most. A connection that showed it before a restart and has not come
+//! back yet counts as a dataset whose reservation does not follow.
 //!
 //! Invariant: what this node owns is counted, which may take seconds, before the lock is taken that all openings share.
 
@@ -116,8 +116,8 @@ impl Node {
         }
     }
 
-    /// The snapshots whose reservation follows the list and of whose users not all are `counted`, with what these own. None of their
-    /// datasets is held open.
+    /// The snapshots whose reservation follows the list and of whose users not all are `counted`, with what these own.
+    /// None of their datasets is held open.
     pub(super) fn uncounted(
         &self,
         counted: &HashMap<SnapshotId, Counted>,
@@ -147,8 +147,9 @@ impl Node {
         }
     }
 
-    /// The snapshots whose reservation follows the list, each with its open datasets. Leaves out what is being rebuilt: it was
-    /// opened after the list had changed. And what awaits a connection: its reservation may be that connection's.
+    /// The snapshots whose reservation follows the list, each with its open datasets. Leaves out what is being rebuilt:
+    /// it was opened after the list had changed. And what awaits a connection: its reservation may be that
+    /// connection's.
     fn followed(&self) -> HashMap<SnapshotId, Vec<Arc<Dataset>>> {
         let mut users: HashMap<SnapshotId, Vec<Arc<Dataset>>> = HashMap::new();
         for dataset in self.open.all() {

@@ -1,5 +1,5 @@
-//! The peers that share another snapshot of a dataset's origin: they and this node have no block in common, and each fetches all
-//! of the dataset.
+//! The peers that share another snapshot of a dataset's origin: they and this node have no block in common, and each
+//! fetches all of the dataset.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,7 +1,8 @@
-//! The files of a list, in its order. A thread of its own finds them: a pattern may have to look at every name of a dataset.
+//! The files of a list, in its order. A thread of its own finds them: a pattern may have to look at every name of a
+//! dataset.
 //!
-//! Invariant: lines and files that wait are bounded. The thread ends when nobody takes its files any more, when the list ends,
-//! or when its sender has been silent for a minute.
+//! Invariant: lines and files that wait are bounded. The thread ends when nobody takes its files any more, when the
+//! list ends, or when its sender has been silent for a minute.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

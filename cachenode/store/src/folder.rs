@@ -12,8 +12,8 @@
 //!  datasets/<snapshot>/aliases      see `aliases`; absent if no block was adopted from another snapshot
 //!  datasets/<snapshot>/segments/    00000001.seg and so on, see `segment` and `record`
 //! ```
-//! A cache of another version is emptied: its blocks are fetched again. A marker that is damaged or lost is written anew, since
-//! slot tables, records and rows each prove themselves.
+//! A cache of another version is emptied: its blocks are fetched again. A marker that is damaged or lost is written
+//! anew, since slot tables, records and rows each prove themselves.
 //!
 //! Invariant: a folder that holds anything else and no marker is refused and left unchanged, because the store deletes
 //! files that it has no use for.
@@ -212,14 +212,14 @@ impl Folder {
     }
 }
 
-/// True if the cache folder `dir`, whoever has it open, holds anything of a snapshot. A folder that is not there holds nothing.
-/// Errors: the disk does not tell.
+/// True if the cache folder `dir`, whoever has it open, holds anything of a snapshot. A folder that is not there holds
+/// nothing. Errors: the disk does not tell.
 pub fn has_snapshot(dir: &Path, snapshot: &SnapshotId) -> io::Result<bool> {
     dir.join(DATASETS).join(snapshot.to_string()).try_exists()
 }
 
-/// Removes the links to files that other datasets have, too: at once, so that those know what is theirs alone. It frees no room and
-/// takes no time.
+/// Removes the links to files that other datasets have, too: at once, so that those know what is theirs alone. It frees
+/// no room and takes no time.
 fn unlink_shared(segments: &Path) {
     use std::os::unix::fs::MetadataExt;
     for segment in std::fs::read_dir(segments).into_iter().flatten().flatten() {
@@ -239,9 +239,9 @@ fn remove_content(dropped: &Path, removing: &Mutex<()>) {
     let _ = std::fs::remove_dir(dropped);
 }
 
-/// Creates a folder that only its owner may enter, since a cache holds the data of all who read through it. One that exists, of
-/// an earlier version or made by an administrator, is closed to others if this process may do that: where it belongs to
-/// another user, what is made in it is closed.
+/// Creates a folder that only its owner may enter, since a cache holds the data of all who read through it. One that
+/// exists, of an earlier version or made by an administrator, is closed to others if this process may do that: where it
+/// belongs to another user, what is made in it is closed.
 fn make_private(dir: &Path) -> io::Result<()> {
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent)?;

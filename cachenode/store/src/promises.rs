@@ -1,4 +1,5 @@
-//! The promises of a store: room for a snapshot that no other dataset gets, whether or not it is open or anything of it is cached.
+//! The promises of a store: room for a snapshot that no other dataset gets, whether or not it is open or anything of it
+//! is cached.
 //!
 //! ```text
 //!  promises, little-endian:

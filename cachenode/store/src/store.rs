@@ -50,7 +50,8 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, a disk that may become full, index synced every second.
+    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, a disk that may become full, index synced every
+    /// second.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -93,8 +94,8 @@ pub struct DatasetInfo {
     pub open: Option<Usage>,
 }
 
-/// A cache folder. Methods block on the disk; call them off an async runtime. Dropping it without [`Store::close`] is like
-/// killing the process: nothing is lost, but a later power loss may cost some blocks.
+/// A cache folder. Methods block on the disk; call them off an async runtime. Dropping it without [`Store::close`] is
+/// like killing the process: nothing is lost, but a later power loss may cost some blocks.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) base: Arc<Base>,
@@ -102,12 +103,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot: the time does not depend on how
-    /// much is cached.
+    /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot: the time does not depend on
+    /// how much is cached.
     ///
-    /// A disk that does not let the folder be used is no error: it is logged, and the store caches nothing. On a disk that is
-    /// read-only it serves the blocks that are there. A cache of another format is emptied. Errors: the folder is in use by
-    /// another process, or holds something else.
+    /// A disk that does not let the folder be used is no error: it is logged, and the store caches nothing. On a disk
+    /// that is read-only it serves the blocks that are there. A cache of another format is emptied. Errors: the folder
+    /// is in use by another process, or holds something else.
     pub fn open(config: StoreConfig, counters: Arc<StoreCounters>) -> Result<Self, StoreError> {
         // Without a boot id every unclean end counts as a power loss, which only costs background work.
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -179,14 +180,14 @@ impl Store {
         self.base.folder.is_some()
     }
 
-    /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the dataset
-    /// is already open with the same reservation and policy, returns the same cache.
+    /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the
+    /// dataset is already open with the same reservation and policy, returns the same cache.
     ///
-    /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR keeps
-    /// all blocks and admits nothing.
+    /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR
+    /// keeps all blocks and admits nothing.
     ///
-    /// A dataset whose part of the folder cannot be used has a cache that stays empty; [`Usage::degraded`] says why. Errors:
-    /// the store is closed, or the dataset is open with other settings.
+    /// A dataset whose part of the folder cannot be used has a cache that stays empty; [`Usage::degraded`] says why.
+    /// Errors: the store is closed, or the dataset is open with other settings.
     ///
     /// [`Usage::degraded`]: crate::Usage::degraded
     pub fn dataset(&self, config: CacheConfig) -> Result<Arc<DatasetCache>, StoreError> {
@@ -209,8 +210,8 @@ impl Store {
         Ok(cache)
     }
 
-    /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is free; until
-    /// then [`dropped_bytes`](Self::dropped_bytes) counts it.
+    /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is
+    /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it.
     pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
         let open = self.lock();
         if open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0) {
@@ -231,14 +232,14 @@ impl Store {
         self.base.promises.all()
     }
 
-    /// Replaces the promises; they stand until they are replaced, also in later processes. Blocks on the disk. Errors: they cannot be
-    /// written down; those before stand.
+    /// Replaces the promises; they stand until they are replaced, also in later processes. Blocks on the disk. Errors:
+    /// they cannot be written down; those before stand.
     pub fn promise(&self, promises: Vec<Promise>) -> io::Result<()> {
         self.base.promises.put(promises)
     }
 
-    /// The datasets in the store, and those that room is promised to, sorted by snapshot. If the disk cannot list them, those that were
-    /// there before.
+    /// The datasets in the store, and those that room is promised to, sorted by snapshot. If the disk cannot list them,
+    /// those that were there before.
     pub fn datasets(&self) -> Vec<DatasetInfo> {
         self.datasets_under(&self.promises())
     }
@@ -318,8 +319,9 @@ impl Store {
         self.change(snapshot, |known| known.connections = Some(connections));
     }
 
-    /// Notes that of the connections that showed datasets when the last process ended only these are left. Of a dataset that is open,
-    /// those that it has had since stay. True if an open dataset awaits none any more. Blocks on the disk.
+    /// Notes that of the connections that showed datasets when the last process ended only these are left. Of a dataset
+    /// that is open, those that it has had since stay. True if an open dataset awaits none any more. Blocks on the
+    /// disk.
     pub fn keep_connections(&self, is_left: impl Fn(&str) -> bool) -> bool {
         let open = self.lock();
         let mut complete = false;

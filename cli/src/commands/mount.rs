@@ -1,5 +1,5 @@
-//! `larder mount`: resolves the dataset in the foreground, where the progress is visible, then has the daemon that owns the
-//! cache serve it. If no daemon runs, one is started; it ends with its last mount.
+//! `larder mount`: resolves the dataset in the foreground, where the progress is visible, then has the daemon that owns
+//! the cache serve it. If no daemon runs, one is started; it ends with its last mount.
 
 mod announcement;
 mod foreground;
@@ -75,8 +75,8 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// True if there are files in the folder that a mount hides. A dead mount is replaced. The kernel may still list it, but asks it for
-/// its size.
+/// True if there are files in the folder that a mount hides. A dead mount is replaced. The kernel may still list it,
+/// but asks it for its size.
 fn hides_files(dir: &Path) -> bool {
     rustix::fs::statfs(dir).is_ok() && std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
 }

@@ -222,8 +222,8 @@ pub struct Nodes {
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub selector: std::collections::BTreeMap<String, String>,
-    /// How many nodes, or `all`; 0 by default. With a placement other than `local`, any value but 0 means all nodes that
-    /// match, each with its share.
+    /// How many nodes, or `all`; 0 by default. With a placement other than `local`, any value but 0 means all nodes
+    /// that match, each with its share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 0 && self <= 100000 : self == 'all'")
         .message("spec.nodes.count must be a number of nodes from 0 to 100000, or all"))]

@@ -1,8 +1,8 @@
 //! The `NodeCache`: one for each node, of the node's name and owned by its Node.
 //!
-//! The controller writes the spec, and that node's larderd the status. The admission policy `larder-nodecaches` confines
-//! each larderd to the status of its own node; RBAC confines everyone else. Node labels are derived from the status; it is
-//! the truth about which node has what.
+//! The controller writes the spec, and that node's larderd the status. The admission policy `larder-nodecaches`
+//! confines each larderd to the status of its own node; RBAC confines everyone else. Node labels are derived from the
+//! status; it is the truth about which node has what.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 #![expect(clippy::duplicated_attributes, reason = "columns of one type are several columns")]

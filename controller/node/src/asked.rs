@@ -10,7 +10,8 @@ use tracing::warn;
 pub struct Asked {
     /// The room to keep.
     pub promises: Vec<Promise>,
-    /// The snapshots whose bytes are to go, and the time in seconds since 1970 after which they must not have been in use.
+    /// The snapshots whose bytes are to go, and the time in seconds since 1970 after which they must not have been in
+    /// use.
     pub clean: Vec<(SnapshotId, u64)>,
 }
 

@@ -1,8 +1,8 @@
 //! Claims and volumes: how pods get at the dataset.
 //!
 //! A claim of the dataset's name is made in its namespace; a claim of another namespace is bound if that namespace was
-//! granted the dataset. A volume is made for exactly one claim. Others are refused in words that do not tell whether there is
-//! such a dataset.
+//! granted the dataset. A volume is made for exactly one claim. Others are refused in words that do not tell whether
+//! there is such a dataset.
 
 use larder_controller_api::names::{
     CSI_DRIVER, DATASET_ANNOTATION, ROLE_LABEL, ROLE_VOLUME, ROLE_WARM, STORAGE_CLASS, UID_LABEL,

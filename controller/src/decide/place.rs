@@ -1,7 +1,7 @@
 //! Which nodes promise room to the dataset, and how much.
 //!
-//! A promise that stands is kept as long as its node is fit: moving one costs a whole fetch. That of an earlier snapshot
-//! stays until no pod of its node reads it.
+//! A promise that stands is kept as long as its node is fit: moving one costs a whole fetch. That of an earlier
+//! snapshot stays until no pod of its node reads it.
 
 use larder_controller_api::dataset::NodeCount;
 use larder_controller_api::{ConditionKind, Keeping, PromisedDataset, Reason};

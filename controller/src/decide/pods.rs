@@ -1,5 +1,5 @@
-//! The jobs that import and warm. Their pods pass PodSecurity `restricted`, have no token of the API, and get a Secret by
-//! reference only: the kubelet hands it to the pod, and the controller never reads it.
+//! The jobs that import and warm. Their pods pass PodSecurity `restricted`, have no token of the API, and get a Secret
+//! by reference only: the kubelet hands it to the pod, and the controller never reads it.
 
 use larder_controller_api::names::{NODE_LABEL, ROLE_IMPORT, ROLE_LABEL, ROLE_WARM, SYSTEM_NAMESPACE, UID_LABEL};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The status: conditions, numbers and texts. News of the conditions are written at once; the rest waits, so that a dataset
-//! that is warmed on many nodes does not write for each of them.
+//! The status: conditions, numbers and texts. News of the conditions are written at once; the rest waits, so that a
+//! dataset that is warmed on many nodes does not write for each of them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;

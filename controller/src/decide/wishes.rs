@@ -1,8 +1,9 @@
 //! Room on the nodes of jobs that wait in Kueue's queues, and how far it is filled.
 //!
-//! Each job gets as many nodes as it has pods, of those that they may run on. Jobs run beside each other, so one gets nodes
-//! that no other job has as long as there are any; nodes that `spec.nodes` chose are for all. The job that fewer nodes
-//! suit chooses first, then the one that waits longer. The conditions of the dataset are about `spec.nodes` alone.
+//! Each job gets as many nodes as it has pods, of those that they may run on. Jobs run beside each other, so one gets
+//! nodes that no other job has as long as there are any; nodes that `spec.nodes` chose are for all. The job that fewer
+//! nodes suit chooses first, then the one that waits longer. The conditions of the dataset are about `spec.nodes`
+//! alone.
 
 use std::collections::BTreeSet;
 

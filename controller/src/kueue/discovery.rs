@@ -1,5 +1,5 @@
-//! Finds out whether this cluster has Kueue, and follows its objects while it does. Kueue may be installed and removed at any
-//! time; a cluster without it is asked for its API groups now and then, and nothing is logged.
+//! Finds out whether this cluster has Kueue, and follows its objects while it does. Kueue may be installed and removed
+//! at any time; a cluster without it is asked for its API groups now and then, and nothing is logged.
 
 use std::time::Duration;
 

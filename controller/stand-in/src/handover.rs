@@ -1,4 +1,5 @@
-//! Makes Kubernetes leave jobs alone, by `spec.managedBy`: a mutating admission policy sets it on each job of a namespace.
+//! Makes Kubernetes leave jobs alone, by `spec.managedBy`: a mutating admission policy sets it on each job of a
+//! namespace.
 
 use std::time::Duration;
 

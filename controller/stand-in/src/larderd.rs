@@ -1,5 +1,5 @@
-//! A larderd of each node, as the controller sees it: it reports the promises that it has taken and the bytes that it has,
-//! not more often than it may.
+//! A larderd of each node, as the controller sees it: it reports the promises that it has taken and the bytes that it
+//! has, not more often than it may.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

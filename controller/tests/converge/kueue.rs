@@ -1,4 +1,5 @@
-//! Jobs in Kueue's queues wait for their data. Of Kueue there are only its objects, which the tests change as Kueue would.
+//! Jobs in Kueue's queues wait for their data. Of Kueue there are only its objects, which the tests change as Kueue
+//! would.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The whole controller against an API server in memory ([`api`]) and the rest of a cluster ([`cluster`]): whatever becomes
-//! of the controller and of its requests, the cluster ends in the same state.
+//! The whole controller against an API server in memory ([`api`]) and the rest of a cluster ([`cluster`]): whatever
+//! becomes of the controller and of its requests, the cluster ends in the same state.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod api;
@@ -192,7 +192,8 @@ async fn at_rest_nothing_is_written_and_writes_are_few() {
     world.until("it is ready", |api| is_ready(api, "pets")).await;
     world.rest().await;
     let writes = world.api.writes();
-    // The file for inline volumes and the three NodeCaches are made whatever datasets there are; then 10, and 3 for each node.
+    // The file for inline volumes and the three NodeCaches are made whatever datasets there are; then 10, and 3 for
+    // each node.
     assert!(writes.len() <= 4 + 10 + 2 * 3, "{}: {writes:#?}", writes.len());
     tokio::time::sleep(Duration::from_secs(3 * 3600)).await;
     assert_eq!(world.api.writes(), writes);

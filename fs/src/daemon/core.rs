@@ -34,8 +34,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How often the kept manifests are looked through for those that are needed no more.
 const COLLECT_EVERY: Duration = Duration::from_secs(900);
 
-/// How long ago a manifest was kept at least that may be needed no more. Between a Prepare and the mount made of it there are
-/// seconds, or minutes on a machine that swaps. As long as no keeper has said what it holds, it may hold any mount: this process waits as long for one.
+/// How long ago a manifest was kept at least that may be needed no more. Between a Prepare and the mount made of it
+/// there are seconds, or minutes on a machine that swaps. As long as no keeper has said what it holds, it may hold any
+/// mount: this process waits as long for one.
 const KEPT_LEAST: Duration = Duration::from_secs(3600);
 const KEPT_LEAST_UNHEARD: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -231,7 +232,8 @@ impl Daemon {
         }
     }
 
-    /// Removes the manifests that were kept this long ago or longer and are needed no more. Blocks; not for the runtime's threads.
+    /// Removes the manifests that were kept this long ago or longer and are needed no more. Blocks; not for the
+    /// runtime's threads.
     pub(super) fn collect_kept_since(&self, kept_least: Duration) {
         let is_served = |id: &str| self.mounts.now().mounts.iter().any(|mount| mount.id == id);
         // In this order, since an offer becomes a mount.

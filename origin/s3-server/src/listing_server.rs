@@ -1,11 +1,11 @@
 //! A server that lists any number of made-up objects, and does nothing else.
 //!
-//! - [`ListingServer`] answers ListObjectsV2 over HTTP: pages of 1,000 keys, `start-after` and continuation tokens, each page after
-//!   a set time. It can break the rules of such a listing: see [`ListingFault`].
+//! - [`ListingServer`] answers ListObjectsV2 over HTTP: pages of 1,000 keys, `start-after` and continuation tokens,
+//!   each page after a set time. It can break the rules of such a listing: see [`ListingFault`].
 //! - `keys` makes up the keys.
 //!
-//! Invariant: memory does not grow with the number of objects, since every key is computed from its number; and the same number
-//! always gives the same object.
+//! Invariant: memory does not grow with the number of objects, since every key is computed from its number; and the
+//! same number always gives the same object.
 
 mod http;
 mod keys;

@@ -1,8 +1,9 @@
 //! The ListObjectsV2 request and answer: query, XML and encoding, without any I/O.
 //!
-//! object_store's own listing fails on the first key that is not a valid path to it (`a//b`, `..`, a control character),
-//! so one odd object would hide a whole bucket. Here every key comes out byte for byte. The invariant: a page that makes
-//! no progress, or whose keys are not below the prefix or not in order, is an error and never a listing.
+//! object_store's own listing fails on the first key that is not a valid path to it (`a//b`, `..`, a control
+//! character), so one odd object would hide a whole bucket. Here every key comes out byte for byte. The invariant: a
+//! page that makes no progress, or whose keys are not below the prefix or not in order, is an error and never a
+//! listing.
 
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;

@@ -59,7 +59,8 @@ impl FaultProxy {
         Self::serve(TcpListener::bind(("127.0.0.1", 0)).await?, upstream, hook)
     }
 
-    /// The same, on a listener that was made elsewhere, for example at another address. Must be called within a runtime.
+    /// The same, on a listener that was made elsewhere, for example at another address. Must be called within a
+    /// runtime.
     ///
     /// # Errors
     /// When the listener has no address.

@@ -1,5 +1,5 @@
-//! Datasets as objects: applied, warmed, mounted by pods, promised room, switched to another snapshot and removed, by the real
-//! controller on a real Kubernetes.
+//! Datasets as objects: applied, warmed, mounted by pods, promised room, switched to another snapshot and removed, by
+//! the real controller on a real Kubernetes.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -355,7 +355,8 @@ fn another_snapshot_is_warmed_beside_the_old_one_and_followed_and_rolled_back() 
 const FAKE_NODES: usize = 20;
 const PODS: usize = 100;
 
-/// Nodes with room for pods and without a kubelet. They count as ready for about 40 s. Larder's own pods do not go there.
+/// Nodes with room for pods and without a kubelet. They count as ready for about 40 s. Larder's own pods do not go
+/// there.
 fn fake_nodes() -> String {
     let room = json!({"cpu": "32", "memory": "64Gi", "pods": "110"});
     let node = |number: usize| {

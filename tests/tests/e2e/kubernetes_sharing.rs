@@ -1,5 +1,5 @@
-//! Nodes of a real Kubernetes read from each other's caches: Larder is deployed with the component `sharing`, members come
-//! from real EndpointSlices, certificates and tokens from Secrets.
+//! Nodes of a real Kubernetes read from each other's caches: Larder is deployed with the component `sharing`, members
+//! come from real EndpointSlices, certificates and tokens from Secrets.
 
 use std::collections::BTreeMap;
 

@@ -38,7 +38,8 @@ impl Tree {
         lab.put(&Self::path(file), self.bytes(file));
     }
 
-    /// Replaces one file in `part`, adds half as many new ones and removes as many. Returns those that are new or replaced.
+    /// Replaces one file in `part`, adds half as many new ones and removes as many. Returns those that are new or
+    /// replaced.
     fn change(&mut self, lab: &Lab, part: usize) -> Vec<(u64, u64)> {
         let mut changed = Vec::new();
         let next = self.files.iter().map(|(number, _)| number + 1).max().unwrap_or_default();

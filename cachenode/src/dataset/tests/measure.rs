@@ -1,7 +1,8 @@
 //! Measures a restart with many cached blocks: `LARDER_RESTART_BLOCKS=50000000 cargo nextest run --release --workspace
 //! --run-ignored only --no-capture -E 'test(measure_a_restart)'`.
 //!
-//! The slot table says that nearly every block is cached, in segments that are holes: only the first block has a record.
+//! The slot table says that nearly every block is cached, in segments that are holes: only the first block has a
+//! record.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};

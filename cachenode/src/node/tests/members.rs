@@ -91,8 +91,8 @@ impl World {
         tokio::spawn(async move { node.run().await.unwrap() });
     }
 
-    /// Makes all questions for the list of nodes wait until what is returned is dropped: what counts the blocks of this node is
-    /// held.
+    /// Makes all questions for the list of nodes wait until what is returned is dropped: what counts the blocks of this
+    /// node is held.
     async fn hold_the_list(&self) -> mpsc::Sender<()> {
         let (release, released) = mpsc::channel();
         let (hold, is_held) = tokio::sync::oneshot::channel();

@@ -1,4 +1,5 @@
-//! Adoption as the callers of a dataset's cache see it: it begins, blocks that it has not reached yet are read, and it ends.
+//! Adoption as the callers of a dataset's cache see it: it begins, blocks that it has not reached yet are read, and it
+//! ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,8 +17,8 @@ use crate::earlier::Earlier;
 const STEP: Duration = Duration::from_secs(1);
 
 impl DatasetCache {
-    /// Adopts the blocks that the store has of other snapshots of the same origin, without copying them, on a thread of its own.
-    /// Calls `done` when that has ended, however it ends; `done` must not block.
+    /// Adopts the blocks that the store has of other snapshots of the same origin, without copying them, on a thread of
+    /// its own. Calls `done` when that has ended, however it ends; `done` must not block.
     pub fn adopt(&self, earlier: Vec<Arc<dyn Earlier>>, done: impl FnOnce() + Send + 'static) {
         if self.is_adopting() {
             return done();
@@ -53,8 +54,8 @@ impl DatasetCache {
         self.shared.ancestors.load().is_some()
     }
 
-    /// Calls `use_bytes` with all bytes of a block that is to be adopted, checked against their CRCs. None if the block is in no
-    /// other snapshot's cache, or no adoption is under way. Blocks on the disk.
+    /// Calls `use_bytes` with all bytes of a block that is to be adopted, checked against their CRCs. None if the block
+    /// is in no other snapshot's cache, or no adoption is under way. Blocks on the disk.
     pub fn read_earlier<R>(&self, block: BlockIndex, block_len: u32, use_bytes: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let ancestors = self.shared.ancestors.load_full()?;
         let mut use_bytes = Some(use_bytes);
@@ -66,8 +67,8 @@ impl DatasetCache {
         Some(used)
     }
 
-    /// Frees the room of adopted segments that no dataset uses any more. Called after another dataset was released. Blocks on the
-    /// disk.
+    /// Frees the room of adopted segments that no dataset uses any more. Called after another dataset was released.
+    /// Blocks on the disk.
     pub fn free_unused(&self) {
         if !self.is_adopting() && !self.is_rebuilding() {
             self.shared.free_unused();

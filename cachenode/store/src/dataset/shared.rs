@@ -1,8 +1,8 @@
-//! The state of a dataset's cache that its readers, writers and permits share, most of it behind one lock, and the changes that
-//! have several callers.
+//! The state of a dataset's cache that its readers, writers and permits share, most of it behind one lock, and the
+//! changes that have several callers.
 //!
-//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a permit once (except for slots
-//! that a failing disk would not let go of).
+//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a permit once (except for
+//! slots that a failing disk would not let go of).
 
 use std::collections::HashMap;
 use std::io;
@@ -163,8 +163,8 @@ impl Shared {
         }
     }
 
-    /// Takes a block out of the slot table and the index, and frees its record if its length is certain. False if the disk does
-    /// not let the block go: it stays a hit.
+    /// Takes a block out of the slot table and the index, and frees its record if its length is certain. False if the
+    /// disk does not let the block go: it stays a hit.
     pub(super) fn take_out(
         &self,
         state: &mut State,
@@ -187,7 +187,8 @@ impl Shared {
         true
     }
 
-    /// Writes down what is shared with other datasets, so that it is known while this one is closed. Blocks on the disk.
+    /// Writes down what is shared with other datasets, so that it is known while this one is closed. Blocks on the
+    /// disk.
     pub(super) fn remember_adopted(&self) {
         let (adopted, promised) = (self.adopted_disk_bytes.load(Ordering::Relaxed), self.granted.promised());
         self.base.change(&self.config.snapshot, |known| {

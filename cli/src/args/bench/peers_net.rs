@@ -35,8 +35,8 @@ pub(crate) struct PeersNetArgs {
     /// Write all figures of all rounds to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Measure only these servers: raw-tcp, raw-summed, peer, peer-tls, peer-store, peer-store-tls, origin. Without raw-tcp
-    /// the table has no ratios.
+    /// Measure only these servers: raw-tcp, raw-summed, peer, peer-tls, peer-store, peer-store-tls, origin. Without
+    /// raw-tcp the table has no ratios.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) only: Vec<ServerKind>,
     /// Serve with these settings (JSON); used by the command itself.

@@ -70,8 +70,8 @@ impl Target {
         Ok(Self::Object { url: to.to_owned(), folder, key: key.as_bytes().to_vec() })
     }
 
-    /// Stores the manifest of `origin`; a file takes the draft away. A file is written anew even if nothing changed: it has the time of the listing. An
-    /// object is not.
+    /// Stores the manifest of `origin`; a file takes the draft away. A file is written anew even if nothing changed: it
+    /// has the time of the listing. An object is not.
     pub(super) fn store(
         &self,
         draft: &mut Option<DraftManifest>,

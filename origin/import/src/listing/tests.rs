@@ -152,7 +152,8 @@ async fn sixteen_calls_at_a_time_list_at_least_six_times_as_fast_as_one() {
         assert_eq!(all.keys.len(), 600_000, "{what}");
         assert!(all.keys.values().all(|times| *times == 1), "{what}");
         let one = Duration::from_millis(20 * 600);
-        // With a year's days it takes a third of these 600 pages until the ranges are even; later it is as fast as the others.
+        // With a year's days it takes a third of these 600 pages until the ranges are even; later it is as fast as the
+        // others.
         let times = if what == "days" { 6 } else { 8 };
         assert!(parallel * times <= one, "{what}: {parallel:?} instead of {one:?}, {requests} requests");
         assert!(requests <= 600 * 5 / 3, "{what}: {requests} requests");

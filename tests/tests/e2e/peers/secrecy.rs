@@ -81,9 +81,9 @@ fn who_has_no_certificate_another_cas_or_an_expired_one_or_no_token_is_refused()
     assert!(from_peers(&mount) > 0, "{}", node.log());
 }
 
-/// All nodes trust two authorities, and the certificates of one are replaced by those of the other. A node that trusts the
-/// second authority alone then shows that the daemons, which were running all the time, use the new certificates as clients
-/// and as servers.
+/// All nodes trust two authorities, and the certificates of one are replaced by those of the other. A node that trusts
+/// the second authority alone then shows that the daemons, which were running all the time, use the new certificates as
+/// clients and as servers.
 #[test]
 fn certificates_are_rotated_under_load() {
     let nodes = Nodes::new(3);

@@ -18,8 +18,8 @@ use crate::server::limits::{BytesPermit, RequestPermit};
 /// Answers that wait to be written. A read that finds the queue full waits.
 pub(super) const QUEUE: usize = 64;
 
-/// Ready answers are written together, up to this many bytes and one answer more: that costs one system call, and wakes the
-/// peer once.
+/// Ready answers are written together, up to this many bytes and one answer more: that costs one system call, and wakes
+/// the peer once.
 const BATCH_BYTES: usize = 512 << 10;
 
 /// The permits that a read holds until the kernel has the last of its bytes.

@@ -1,4 +1,5 @@
-//! Nodes that share a cache folder one after the other. A kill is a copy of the folder: what another process would find.
+//! Nodes that share a cache folder one after the other. A kill is a copy of the folder: what another process would
+//! find.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -11,8 +11,8 @@ use crate::store::DatasetInfo;
 const BLOCKS: u32 = 1000;
 const CHILD_DIR: &str = "LARDER_TEST_ADOPTING_DIR";
 
-/// Snapshot `version` of the dataset. In each, a tenth of the blocks differ from those of the one before, and all numbers are one
-/// higher.
+/// Snapshot `version` of the dataset. In each, a tenth of the blocks differ from those of the one before, and all
+/// numbers are one higher.
 #[derive(Clone, Copy, Debug)]
 struct Version(u8);
 
