@@ -56,7 +56,10 @@ impl Earlier for EarlierSnapshot {
 
     fn each_run(&self, f: &mut dyn FnMut(SameBlocks) -> bool) {
         if let Err(error) = self.runs(f) {
-            warn!(snapshot = %self.old.snapshot(), %error, "an earlier snapshot cannot be compared to its end: its other blocks are fetched again");
+            warn!(
+                snapshot = %self.old.snapshot(), %error,
+                "an earlier snapshot cannot be compared to its end: its other blocks are fetched again"
+            );
         }
     }
 }

@@ -115,9 +115,9 @@ fn ended_early(import: &Import<'_>, memory_bytes: u64, status: ExitStatus) -> So
     }
     let url = import.url;
     let why = format!(
-        "the process that listed it was ended ({status}) and nothing is published: the next attempt continues where it was. If it \
-         ran out of memory (it may have {} MiB at most), publish a manifest from a machine with more: larder import {url} --to \
-         {url}/.larder/manifest",
+        "the process that listed it was ended ({status}) and nothing is published: the next attempt continues where it \
+         was. If it ran out of memory (it may have {} MiB at most), publish a manifest from a machine with more: \
+         larder import {url} --to {url}/.larder/manifest",
         memory_bytes >> 20
     );
     warn!(%url, %status, "the process of an import was ended");

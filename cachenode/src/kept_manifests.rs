@@ -83,7 +83,11 @@ impl KeptManifests {
         let _lock = lock(&self.home)?;
         if let Err(error) = self.register() {
             // A full disk may still have room for a link.
-            warn!(%error, home = %self.home.dir().display(), "other processes cannot be told of this cache: they may remove manifests that its next snapshot would need");
+            warn!(
+                %error, home = %self.home.dir().display(),
+                "other processes cannot be told of this cache: they may remove manifests that its next snapshot would \
+                 need"
+            );
         }
         let fresh = kept.with_extension(format!("new-{:016x}", RandomState::new().hash_one(())));
         // A new link changes the time that a file was kept at, even if it has that name already.

@@ -143,7 +143,10 @@ async fn hold(node: &Arc<Node>, request: DatasetRequest) -> OpenDataset {
                 return held;
             }
             Err(error) => {
-                warn!(source = request.spec.source, error = %Chain(&error), ?pause, "cannot hold the dataset yet, will retry");
+                warn!(
+                    source = request.spec.source, error = %Chain(&error), ?pause,
+                    "cannot hold the dataset yet, will retry"
+                );
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MOST);
             }

@@ -306,7 +306,10 @@ impl Node {
             return Ok(None);
         }
         let Some(cluster) = &self.cluster else {
-            warn!(source = request.spec.source, %placement, "the node has no peers (--peers): it caches the dataset for itself alone");
+            warn!(
+                source = request.spec.source, %placement,
+                "the node has no peers (--peers): it caches the dataset for itself alone"
+            );
             return Ok(None);
         };
         let sharing = cluster.sharing(found.manifest.snapshot(), placement, token);

@@ -32,7 +32,8 @@ pub(crate) fn renewal(
         format!("`larder import {origin} --to URL` with the URL of its manifest")
     } else if is_kept || path.file_name() == listed.file_name() {
         return format!(
-            "mount it again with --refresh (volumes: the attribute `refresh`), or run `larder import {origin}` and mount it again"
+            "mount it again with --refresh (volumes: the attribute `refresh`), or run `larder import {origin}` and \
+             mount it again"
         );
     } else {
         format!("`larder import {origin} --to {}`", path.display())

@@ -249,8 +249,8 @@ pub async fn import_url(
         // The client of Azure does not list an object whose name is that of the prefix.
         let marker = if url.scheme() == Scheme::Azure { ".larder/empty" } else { "" };
         let what = format!(
-            "there is nothing below {url}: check the bucket and the prefix for spelling; for a dataset that is empty for now, put an \
-             empty object with the key {prefix}/{marker} there"
+            "there is nothing below {url}: check the bucket and the prefix for spelling; for a dataset that is empty \
+             for now, put an empty object with the key {prefix}/{marker} there"
         );
         return Err(SourceError::Missing { what });
     }
@@ -306,8 +306,9 @@ pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
     let (url, tried) = (source.origin.url(), tried.len());
     Err(SourceError::Missing {
         what: format!(
-            "none of {tried} objects of {url} that were looked for is there any more, so nothing shows that the credentials may \
-             read the dataset: list it again with --refresh (attribute refresh), or with larder import if its manifest is published"
+            "none of {tried} objects of {url} that were looked for is there any more, so nothing shows that the \
+             credentials may read the dataset: list it again with --refresh (attribute refresh), or with larder import \
+             if its manifest is published"
         ),
     })
 }

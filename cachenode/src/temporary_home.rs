@@ -56,7 +56,10 @@ pub(crate) fn choose(home: &Home, tried: anyhow::Result<()>, temporary: &Path) -
         for left in left {
             match left.move_to(home) {
                 Ok(()) => {
-                    info!(from = %left.home.dir().display(), "manifests of an earlier process were brought to the home folder")
+                    info!(
+                        from = %left.home.dir().display(),
+                        "manifests of an earlier process were brought to the home folder"
+                    )
                 }
                 Err(error) => {
                     refusal.get_or_insert(error.into());
@@ -210,7 +213,10 @@ impl Temporary {
         match self.copy_to(home, brought) {
             Ok(0) => {}
             Ok(files) => {
-                info!(files, home = %home.dir().display(), "the home folder can be written to again: it has the new manifests too")
+                info!(
+                    files, home = %home.dir().display(),
+                    "the home folder can be written to again: it has the new manifests too"
+                )
             }
             // A process that starts says why.
             Err(error) => debug!(%error, "new manifests cannot be brought to the home folder yet"),

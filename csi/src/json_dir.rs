@@ -37,7 +37,10 @@ impl JsonDir {
     pub(crate) fn load<T: DeserializeOwned>(&self) -> Loaded<T> {
         let mut loaded = Loaded { values: Vec::new(), unread: BTreeSet::new() };
         let mut unread = |path: PathBuf, error: io::Error| {
-            error!(path = %path.display(), %error, "cannot read what was recorded there: repair the disk, or remove the file (--state-dir)");
+            error!(
+                path = %path.display(), %error,
+                "cannot read what was recorded there: repair the disk, or remove the file (--state-dir)"
+            );
             loaded.unread.insert(path);
         };
         let entries = fs::read_dir(&self.0).map_err(|error| unread(self.0.clone(), error));

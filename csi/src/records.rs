@@ -115,7 +115,10 @@ impl Records {
                 known.left.remove(target);
             }
             Err(error) => {
-                warn!(%error, file = %file.display(), "the record of a target that is gone cannot be removed: that is tried again later (--state-dir)");
+                warn!(
+                    %error, file = %file.display(),
+                    "the record of a target that is gone cannot be removed: that is tried again later (--state-dir)"
+                );
                 known.left.insert(target.to_owned());
             }
         }
@@ -199,7 +202,10 @@ mod tests {
     #[test]
     fn a_record_of_an_earlier_version_is_read() {
         let folder = tempfile::tempdir().expect("a folder");
-        let text = r#"{"volume_id":"v","target":"/var/lib/kubelet/pods/u/mount","mount":"0a1b","arguments":"00ff","files":7,"bytes":7000,"pod_namespace":"team-a","pod_uid":"u"}"#;
+        let text = concat!(
+            r#"{"volume_id":"v","target":"/var/lib/kubelet/pods/u/mount","mount":"0a1b","arguments":"00ff","#,
+            r#""files":7,"bytes":7000,"pod_namespace":"team-a","pod_uid":"u"}"#
+        );
         std::fs::write(folder.path().join("record.json"), text).expect("write");
         let expected = Record {
             volume_id: "v".to_owned(),

@@ -103,7 +103,8 @@ pub(crate) fn spawn<F: Filesystem>(
         // may still be without one: nothing else may start.
         if session.guard.is_finished() {
             error!(
-                "some threads of a FUSE session cannot be started: ending, so that the next larderd serves its connection"
+                "some threads of a FUSE session cannot be started: ending, so that the next larderd serves its \
+                 connection"
             );
             std::process::abort();
         }

@@ -124,8 +124,8 @@ impl FromStr for OriginUrl {
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains('@') || bucket.contains(':') {
             return invalid(format!(
-                "credentials do not belong in a URL: pass them in the environment or a profile, and the server by --endpoint, \
-                 and write the origin as {}://bucket/prefix",
+                "credentials do not belong in a URL: pass them in the environment or a profile, and the server by \
+                 --endpoint, and write the origin as {}://bucket/prefix",
                 scheme.as_str()
             ));
         }

@@ -179,7 +179,8 @@ impl ControllerOutcome {
     pub fn table(&self) -> String {
         let ControllerConfig { nodes, datasets, count, rest_seconds, .. } = self.config;
         let mut text = format!(
-            "{datasets} Datasets on {count} of {nodes} fake nodes each; imports, warming pods and larderds stood in for\n\n"
+            "{datasets} Datasets on {count} of {nodes} fake nodes each; imports, warming pods and larderds stood in \
+             for\n\n"
         );
         let head = ["figure", "measured", "goal", ""].map(str::to_owned).to_vec();
         let rows = self.goals().into_iter().map(|Goal { figure, measured, goal, is_met }| {
@@ -208,9 +209,9 @@ impl ControllerOutcome {
         });
         let writes: u64 = self.restarts.iter().map(|restart| restart.writes).sum();
         text += &format!(
-            "\nCreated in {:.1} s; each Ready after {}. Until rest: {:.1} s of CPU, {} decisions, {} failed writes; {} writes \
-             by what was stood in for.\nAt rest for {rest_seconds} s: {:.0} MiB resident. {} restarts: {writes} writes{all}. \
-             Deleted to gone: {}.\nLoad of the machine: {:.1} before, {:.1} after.\n",
+            "\nCreated in {:.1} s; each Ready after {}. Until rest: {:.1} s of CPU, {} decisions, {} failed writes; {} \
+             writes by what was stood in for.\nAt rest for {rest_seconds} s: {:.0} MiB resident. {} restarts: {writes} \
+             writes{all}. Deleted to gone: {}.\nLoad of the machine: {:.1} before, {:.1} after.\n",
             self.created_seconds,
             self.ready,
             self.cpu_seconds,

@@ -136,8 +136,9 @@ impl ImportsOutcome {
     pub fn table(&self) -> String {
         let ImportsConfig { keys, page_ms, folder_entries, rounds, .. } = self.config;
         let mut text = format!(
-            "{keys} made-up objects, {page_ms} ms a page of 1,000 keys; {folder_entries} entries of a folder; {rounds} rounds: median \
-             (least..greatest)\nx one: keys/s, times those of one call at a time; x list: seconds, times those of the listing alone\n\n"
+            "{keys} made-up objects, {page_ms} ms a page of 1,000 keys; {folder_entries} entries of a folder; {rounds} \
+             rounds: median (least..greatest)\n\
+             x one: keys/s, times those of one call at a time; x list: seconds, times those of the listing alone\n\n"
         );
         let heads = ["", "seconds", "keys/s", "x one", "x list", "peak MB", "spilled MB", "LIST calls", "bytes a file"];
         let mut table = vec![heads.map(str::to_owned).to_vec()];

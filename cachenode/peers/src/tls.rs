@@ -255,7 +255,10 @@ impl Tls {
                 info!(certificates, closed_connections, "reloaded the denied certificates");
             }
             Some(Err(error)) => {
-                warn!(error = %Chain(&error), "the changed list of denied certificates is unusable; the old one stays in use");
+                warn!(
+                    error = %Chain(&error),
+                    "the changed list of denied certificates is unusable; the old one stays in use"
+                );
             }
             None => {}
         }
@@ -277,7 +280,10 @@ impl Tls {
     fn warn_if_denied(&self) {
         if self.denials.contains(self.configs.load().own) {
             let cert = self.files.cert.display();
-            warn!(%cert, "this node's own certificate is denied (--peer-deny): other nodes refuse it until it has a new one");
+            warn!(
+                %cert,
+                "this node's own certificate is denied (--peer-deny): other nodes refuse it until it has a new one"
+            );
         }
     }
 

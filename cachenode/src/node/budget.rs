@@ -122,7 +122,11 @@ impl Budget<'_> {
             return Ok(Share { promised: Reservation::exactly(bytes), bytes, policy, shortage: None });
         }
         let measured = self.bytes(&datasets).inspect_err(|error| {
-            warn!(dataset = %snapshot, %error, "cannot read the free space of the cache's disk (--cache-dir): the dataset keeps its reservation, and it does not grow");
+            warn!(
+                dataset = %snapshot, %error,
+                "cannot read the free space of the cache's disk (--cache-dir): the dataset keeps its reservation, and \
+                 it does not grow"
+            );
         });
         let budget = measured.as_ref().map_or(0, |(bytes, _)| *bytes);
         let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
@@ -203,7 +207,10 @@ impl Budget<'_> {
                 break;
             }
             let info = closed[at];
-            info!(dataset = info.name, snapshot = %info.snapshot, "closed dataset released from the cache to make room");
+            info!(
+                dataset = info.name, snapshot = %info.snapshot,
+                "closed dataset released from the cache to make room"
+            );
             match self.store.release(&info.snapshot) {
                 Ok(_) => released += 1,
                 Err(error) => warn!(%error, "cannot release a closed dataset"),
@@ -360,7 +367,10 @@ impl Claim<'_> {
             }
             if differs {
                 let wanted = format_args!("{:?}, {:?}", self.spec.cache_bytes, self.spec.policy);
-                warn!(source = self.spec.source, what, has, %wanted, "a volume states another setting than the open dataset, which keeps its own");
+                warn!(
+                    source = self.spec.source, what, has, %wanted,
+                    "a volume states another setting than the open dataset, which keeps its own"
+                );
             }
         }
         Ok(())

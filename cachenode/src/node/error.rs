@@ -49,7 +49,9 @@ pub enum NodeError {
     NoPeers,
     /// The cache is promised to other datasets.
     #[error(
-        "--cache-size: the dataset would take {} of the disk (up to 5 KiB a file more than its bytes), and of the {} of larderd's own --cache-size only {} are not promised to other datasets: request less, or restart larderd with a larger --cache-size",
+        "--cache-size: the dataset would take {} of the disk (up to 5 KiB a file more than its bytes), and of the {} \
+         of larderd's own --cache-size only {} are not promised to other datasets: request less, or restart larderd \
+         with a larger --cache-size",
         show_bytes(*.wanted), show_bytes(*.budget), show_bytes(*.free)
     )]
     NoRoom {

@@ -289,7 +289,10 @@ impl Finder {
             resolve(&spec.source, &config, &self.home, refresh, &self.importer, &larder_import::Silent).await?;
         let id = dataset_id(&source.manifest, spec, config)?;
         if let Err(error) = self.keep(&id, &source).await {
-            warn!(mount = id, %error, "cannot keep the manifest: the next snapshot will take over no blocks of this one");
+            warn!(
+                mount = id, %error,
+                "cannot keep the manifest: the next snapshot will take over no blocks of this one"
+            );
         }
         Ok(self.found(id, source, request))
     }
@@ -355,7 +358,10 @@ impl Finder {
         let of_this_origin = |snapshot| {
             let kept = self.kept.path(&id_of(&snapshot, &place)).ok().filter(|path| path.exists())?;
             let earlier = open_manifest(&kept).inspect_err(|error| {
-                warn!(error = %Chain(error), "the manifest of an earlier snapshot cannot be used: its blocks are fetched again");
+                warn!(
+                    error = %Chain(error),
+                    "the manifest of an earlier snapshot cannot be used: its blocks are fetched again"
+                );
             });
             let earlier = earlier.ok().filter(|earlier| earlier.snapshot() == snapshot)?;
             earlier.name_and_origin().is_ok_and(|(_, other)| other == url).then(|| Arc::new(earlier))

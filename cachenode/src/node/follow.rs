@@ -54,7 +54,10 @@ impl Node {
         let grow = move || {
             for dataset in node.short() {
                 if let Err(error) = node.budget().grow(&dataset) {
-                    warn!(dataset = dataset.name(), %error, "the reservation does not follow the free room of the disk");
+                    warn!(
+                        dataset = dataset.name(), %error,
+                        "the reservation does not follow the free room of the disk"
+                    );
                 }
             }
         };

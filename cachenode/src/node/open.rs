@@ -344,7 +344,10 @@ pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest, user: Use
     check_placement(open, request).or_else(|error| match user {
         User::Mount => Err(error),
         User::Connection => {
-            warn!(dataset = open.name(), source = request.spec.source, %error, "a volume states another placement than the open dataset: it is served with the dataset's");
+            warn!(
+                dataset = open.name(), source = request.spec.source, %error,
+                "a volume states another placement than the open dataset: it is served with the dataset's"
+            );
             Ok(())
         }
     })

@@ -30,8 +30,8 @@ impl OtherSnapshots {
                     own = %other.asked,
                     theirs = %other.snapshot,
                     listed_seconds_ago,
-                    "a node shares another snapshot of the origin and no block with this one: publish one manifest for all nodes \
-                     (larder import SRC --to SRC/.larder/manifest) and mount the dataset again"
+                    "a node shares another snapshot of the origin and no block with this one: publish one manifest for \
+                     all nodes (larder import SRC --to SRC/.larder/manifest) and mount the dataset again"
                 );
             }
         }
@@ -55,8 +55,8 @@ impl OtherSnapshots {
         let source = source.trim_end_matches('/');
         let _ = write!(
             text,
-            "; publish one manifest with larder import {source} --to {source}/.larder/manifest, and mount the dataset again on all \
-             nodes"
+            "; publish one manifest with larder import {source} --to {source}/.larder/manifest, and mount the dataset \
+             again on all nodes"
         );
         Some(text)
     }

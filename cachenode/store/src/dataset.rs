@@ -89,7 +89,10 @@ impl DatasetCache {
         let (files, fault) = match opened {
             Some(Ok(files)) => (files, None),
             Some(Err(error)) => {
-                warn!(dataset = config.name, error = %Chain(&error), "the dataset is served without a cache until it is opened again");
+                warn!(
+                    dataset = config.name, error = %Chain(&error),
+                    "the dataset is served without a cache until it is opened again"
+                );
                 (Files::none(&base, &config)?, Some("no cache: disk error"))
             }
             None => (Files::none(&base, &config)?, Some("no cache: folder not usable")),

@@ -153,7 +153,10 @@ impl Reservations {
         if let Some(folder) = folder
             && let Err(error) = write_whole(&file_in(folder), &encode(&known))
         {
-            warn!(dataset = known.name, %error, "cannot write a reservation: after a restart the dataset may get another one");
+            warn!(
+                dataset = known.name, %error,
+                "cannot write a reservation: after a restart the dataset may get another one"
+            );
             // Better none than one that says that no connection serves the dataset: a start then keeps it for every
             // mount that has a manifest.
             let _ = std::fs::remove_file(file_in(folder));

@@ -123,7 +123,10 @@ impl Store {
         let folder = match Folder::open(&config.dir) {
             Ok(folder) => Some(folder),
             Err(error @ StoreError::Folder { .. }) => {
-                error!(error = %Chain(&error), "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)");
+                error!(
+                    error = %Chain(&error),
+                    "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)"
+                );
                 None
             }
             Err(error) => return Err(error),
@@ -142,7 +145,11 @@ impl Store {
                 warn!(dir = ?folder.dir(), "the file system refuses direct I/O: cached bytes may be in memory twice");
             }
             if !abilities.free {
-                warn!(dir = ?folder.dir(), "the file system cannot free parts of files: an evicted block keeps its room until its segment is empty");
+                warn!(
+                    dir = ?folder.dir(),
+                    "the file system cannot free parts of files: an evicted block keeps its room until its segment is \
+                     empty"
+                );
             }
             (index, last_run) =
                 Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
@@ -290,7 +297,10 @@ impl Store {
         };
         let mut snapshots: Vec<SnapshotId> = match folder {
             Some(folder) => folder.snapshots().unwrap_or_else(|error| {
-                warn!(%error, dir = ?folder.dir(), "the datasets of the cache cannot be listed: those that were there before count");
+                warn!(
+                    %error, dir = ?folder.dir(),
+                    "the datasets of the cache cannot be listed: those that were there before count"
+                );
                 self.base.reservations.all().into_iter().map(|(snapshot, _)| snapshot).collect()
             }),
             None => Vec::new(),
@@ -329,7 +339,10 @@ impl Store {
             if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
                 complete |= cache.keep_connections(&is_left);
             } else if known.connections.iter().flatten().any(|connection| !is_left(connection)) {
-                info!(dataset = known.name, %snapshot, "the dataset was mounted when the last process ended, and is not any more");
+                info!(
+                    dataset = known.name, %snapshot,
+                    "the dataset was mounted when the last process ended, and is not any more"
+                );
                 self.change(&snapshot, |known| {
                     known.connections.get_or_insert_default().retain(|connection| is_left(connection));
                 });

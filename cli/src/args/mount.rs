@@ -30,7 +30,14 @@ pub(crate) struct MountArgs {
     /// List the origin again before mounting: always, or if it was listed longer ago than this (--refresh=24h; units:
     /// ms, s, m, h, d). Without this flag a mount serves the listing that it finds, however old. A manifest that is
     /// published beside the data is renewed by `larder import --to` alone.
-    #[arg(long, value_name = "AGE|always|never", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
+    #[arg(
+        long,
+        value_name = "AGE|always|never",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "never",
+        default_missing_value = "always"
+    )]
     pub(crate) refresh: Refresh,
     /// Bytes of the dataset to cache. Default: all of it, or with a placement other than local what this node owns of
     /// it, if that leaves a fifth of the disk's free space. On disk each file takes up to 5 KiB more. Units: B, KB, MB,

@@ -28,7 +28,8 @@ pub use status::{
     namespaced,
     status = "DatasetStatus",
     derive = "PartialEq",
-    doc = "A tree of files in an origin for pods to read: imported once, cached on nodes, mounted by a claim of its name.",
+    doc = "A tree of files in an origin for pods to read: imported once, cached on nodes, mounted by a claim of its \
+           name.",
     printcolumn(
         name = "Ready",
         type_ = "string",

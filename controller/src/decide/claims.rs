@@ -225,8 +225,8 @@ fn refuse(world: &World<'_>, claim: &Claim, decision: &mut Decision) {
         return;
     }
     let message = format!(
-        "the namespace {} may not use the dataset {wanted}, or it does not exist; ask its owner to list the namespace in \
-         spec.namespaces",
+        "the namespace {} may not use the dataset {wanted}, or it does not exist; ask its owner to list the namespace \
+         in spec.namespaces",
         key.namespace
     );
     let regarding = json!({

@@ -35,7 +35,9 @@ pub async fn hand_over(client: &Client, namespace: &str) -> anyhow::Result<()> {
             },
             "mutations": [{
                 "patchType": "ApplyConfiguration",
-                "applyConfiguration": {"expression": format!("Object{{spec: Object.spec{{managedBy: \"{MANAGER}\"}}}}")},
+                "applyConfiguration": {
+                    "expression": format!("Object{{spec: Object.spec{{managedBy: \"{MANAGER}\"}}}}"),
+                },
             }],
         },
     });

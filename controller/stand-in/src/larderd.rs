@@ -155,10 +155,11 @@ impl Larderd {
     fn status(&self, now: Instant) -> Value {
         let promised: u64 = self.promises.iter().map(|promise| promise.bytes).sum();
         let snapshots = self.promises.iter().filter_map(|promise| {
-            let bytes = filled(promise.bytes, now.duration_since(*self.warming.get(&promise.snapshot)?), self.config.warming);
+            let since = *self.warming.get(&promise.snapshot)?;
+            let bytes = filled(promise.bytes, now.duration_since(since), self.config.warming);
             Some(json!({
-                "snapshot": promise.snapshot, "bytes": bytes, "wantedBytes": promise.bytes, "reservedBytes": promise.bytes,
-                "mounts": 0,
+                "snapshot": promise.snapshot, "bytes": bytes, "wantedBytes": promise.bytes,
+                "reservedBytes": promise.bytes, "mounts": 0,
             }))
         });
         let snapshots: Vec<Value> = snapshots.collect();

@@ -287,8 +287,14 @@ async fn a_new_snapshot_is_warmed_beside_the_old_one_then_used_and_rolled_back()
     world.api.put("datasets", object);
     world.api.put(
         "deployments",
-        serde_json::json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "team-a", "name": "server",
-            "annotations": {"larder.dev/follow": "pets"}}, "spec": {"template": {"metadata": {}}}}),
+        serde_json::json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {
+                "namespace": "team-a", "name": "server", "annotations": {"larder.dev/follow": "pets"},
+            },
+            "spec": {"template": {"metadata": {}}},
+        }),
     );
     world.start();
     world.until("it is ready", |api| is_ready(api, "pets")).await;

@@ -326,7 +326,9 @@ proptest! {
     }
 
     #[test]
-    fn owners_are_those_that_sorting_gives(given in any_members(), placement in any_placement(), first in any::<u32>()) {
+    fn owners_are_those_that_sorting_gives(
+        given in any_members(), placement in any_placement(), first in any::<u32>(),
+    ) {
         let members = Members::new(given);
         for number in 0..KEYS {
             let key = block(first.wrapping_add(number));
@@ -355,7 +357,8 @@ proptest! {
 
     #[test]
     fn who_grows_only_gains(
-        given in any_members(), placement in any_placement(), zones: bool, who: prop::sample::Index, more in 1..=u32::MAX,
+        given in any_members(), placement in any_placement(), zones: bool, who: prop::sample::Index,
+        more in 1..=u32::MAX,
     ) {
         let before = one_name_each(given, zones);
         let who = before.get(who.index(before.len()) as u32).name.clone();

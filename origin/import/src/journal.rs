@@ -108,7 +108,8 @@ impl Journal {
                 file.set_len(end).map_err(|source| failed("cut the torn end off", &path, source))?;
                 let cut = || {
                     format!(
-                        "the journal {} is cut off or damaged after {end} bytes: what was in the {lost} after that is done again",
+                        "the journal {} is cut off or damaged after {end} bytes: what was in the {lost} after that is \
+                         done again",
                         path.display()
                     )
                 };

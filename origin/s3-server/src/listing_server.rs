@@ -176,7 +176,8 @@ fn page(config: &ListingConfig, request: &Request, nth: u64, replaced_one_of: u6
     if config.fault == ListingFault::LoopingToken {
         let token = if after.as_deref() == Some(b"one") { "two" } else { "one" };
         let text = format!(
-            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken></ListBucketResult>"
+            "<ListBucketResult><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>{token}</NextContinuationToken></ListBucketResult>"
         );
         return text.into_bytes();
     }
@@ -192,7 +193,10 @@ fn page(config: &ListingConfig, request: &Request, nth: u64, replaced_one_of: u6
     }
     let seed = if config.fault == ListingFault::Changing { nth } else { 0 };
     let mut xml = Vec::with_capacity(300 * order.len() + 512);
-    xml.extend_from_slice(b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    xml.extend_from_slice(
+        b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+          <ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">",
+    );
     xml.extend_from_slice(b"<Name>made-up</Name><MaxKeys>1000</MaxKeys><EncodingType>url</EncodingType><IsTruncated>");
     let truncated = end < keys.count && keys.have_prefix(&prefix);
     xml.extend_from_slice(if truncated { b"true" } else { b"false" });

@@ -258,15 +258,18 @@ mod tests {
 
     fn answer(inner: &str, truncated: bool) -> String {
         format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
-             <Name>b</Name><Prefix>d/</Prefix><KeyCount>1</KeyCount><MaxKeys>1000</MaxKeys><EncodingType>url</EncodingType>\
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+             <ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+             <Name>b</Name><Prefix>d/</Prefix>\
+             <KeyCount>1</KeyCount><MaxKeys>1000</MaxKeys><EncodingType>url</EncodingType>\
              <IsTruncated>{truncated}</IsTruncated>{inner}</ListBucketResult>"
         )
     }
 
     fn entry(key: &str) -> String {
         format!(
-            "<Contents><Key>{key}</Key><LastModified>2009-10-12T17:50:30.000Z</LastModified><ETag>&quot;fba9&quot;</ETag>\
+            "<Contents><Key>{key}</Key>\
+             <LastModified>2009-10-12T17:50:30.000Z</LastModified><ETag>&quot;fba9&quot;</ETag>\
              <Size>434234</Size><StorageClass>STANDARD</StorageClass></Contents>"
         )
     }

@@ -16,7 +16,8 @@ pub fn reader_script(volume: &str, expected: &BTreeMap<String, String>) -> Strin
     let list: String = expected.iter().map(|(path, sum)| format!("{sum} {path}\\n")).collect();
     format!(
         "cd /{volume}; printf '{list}' > /tmp/list; while [ ! -e /tmp/stop ]; do while read sum path; do \
-         got=$(dd if=$path iflag=direct bs=1M 2>/tmp/err | md5sum); [ \"$got\" = \"$sum  -\" ] || echo WRONG $path $got $(cat /tmp/err); \
+         got=$(dd if=$path iflag=direct bs=1M 2>/tmp/err | md5sum); \
+         [ \"$got\" = \"$sum  -\" ] || echo WRONG $path $got $(cat /tmp/err); \
          done < /tmp/list; echo round; done; echo stopped"
     )
 }

@@ -138,8 +138,9 @@ fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     let team = format!("{own}-b");
     let claim = |name: &str, of: &str| {
         format!(
-            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: {team}, annotations: \
-             {{larder.dev/dataset: {of}}}}}\nspec: {{storageClassName: larder, accessModes: [ReadOnlyMany], resources: \
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\n\
+             metadata: {{name: {name}, namespace: {team}, annotations: {{larder.dev/dataset: {of}}}}}\n\
+             spec: {{storageClassName: larder, accessModes: [ReadOnlyMany], resources: \
              {{requests: {{storage: 1Gi}}}}}}\n"
         )
     };

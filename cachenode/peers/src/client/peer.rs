@@ -236,7 +236,10 @@ impl Peer {
     pub(super) fn refused(&self, snapshot: SnapshotId, error: &ReadError) {
         self.context.counters.refused_by_peers.add(error);
         if self.refused.note(snapshot, error) {
-            info!(peer = %self.name, %snapshot, %error, "a peer does not serve a dataset to this node; the origin is asked instead");
+            info!(
+                peer = %self.name, %snapshot, %error,
+                "a peer does not serve a dataset to this node; the origin is asked instead"
+            );
         }
         if self.refuses(snapshot) {
             self.context.refusals.notify_one();
@@ -292,7 +295,10 @@ impl Peer {
         }
         if first {
             self.context.counters.went_down.fetch_add(1, Ordering::Relaxed);
-            warn!(peer = %self.name, address = %self.address, cause = cause.name(), what, "a peer failed and is bypassed");
+            warn!(
+                peer = %self.name, address = %self.address, cause = cause.name(), what,
+                "a peer failed and is bypassed"
+            );
         } else {
             debug!(peer = %self.name, cause = cause.name(), what, "the peer failed again");
         }

@@ -89,7 +89,10 @@ impl KubernetesService {
                 Err(error) => error,
             };
             if !logged {
-                warn!(service = %self.service, error = %Chain(&error), "cannot watch the endpoints; the last good list stays");
+                warn!(
+                    service = %self.service, error = %Chain(&error),
+                    "cannot watch the endpoints; the last good list stays"
+                );
                 logged = true;
             }
             tokio::time::sleep(pause).await;

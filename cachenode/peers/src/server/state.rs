@@ -83,8 +83,8 @@ impl ServerState {
                 %peer,
                 dataset,
                 %snapshot,
-                "a peer did not show the dataset's token and reads from the origin instead: set the same LARDER_PEER_TOKEN on \
-                 all nodes"
+                "a peer did not show the dataset's token and reads from the origin instead: set the same \
+                 LARDER_PEER_TOKEN on all nodes"
             );
         }
     }

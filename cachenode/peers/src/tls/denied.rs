@@ -57,8 +57,8 @@ pub enum DeniedError {
     },
     /// A line is no fingerprint.
     #[error(
-        "{} line {line}: {text:?} is not a SHA-256 fingerprint: write one per line, as `openssl x509 -noout -fingerprint -sha256 \
-         -in tls.crt` prints it",
+        "{} line {line}: {text:?} is not a SHA-256 fingerprint: write one per line, as `openssl x509 -noout \
+         -fingerprint -sha256 -in tls.crt` prints it",
         path.display()
     )]
     Line {

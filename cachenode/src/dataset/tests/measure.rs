@@ -128,8 +128,8 @@ async fn measure_a_restart_with_many_blocks() {
         assert!(dataset.cache.wait_rebuilt(PATIENCE * 20));
         let counted = begun.elapsed();
         println!(
-            "{policy}, {blocks} blocks, {} bytes: opened after {opened:.0?}, first hit {hit:.0?}, first miss {missed:.0?} \
-             (while counting: {counting}), {} blocks counted {counted:.0?}",
+            "{policy}, {blocks} blocks, {} bytes: opened after {opened:.0?}, first hit {hit:.0?}, first miss \
+             {missed:.0?} (while counting: {counting}), {} blocks counted {counted:.0?}",
             totals.bytes,
             dataset.cache_usage().blocks_cached,
         );

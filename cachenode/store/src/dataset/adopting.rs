@@ -26,7 +26,10 @@ impl DatasetCache {
         let shared = Arc::clone(&self.shared);
         let open = |earlier| {
             Ancestor::open(&shared.base, earlier).unwrap_or_else(|error| {
-                warn!(dataset = shared.config.name, %error, "the cache of another snapshot cannot be read: its blocks are fetched again");
+                warn!(
+                    dataset = shared.config.name, %error,
+                    "the cache of another snapshot cannot be read: its blocks are fetched again"
+                );
                 None
             })
         };
@@ -44,7 +47,10 @@ impl DatasetCache {
         match std::thread::Builder::new().name("larder-adopt".into()).spawn(adopt) {
             Ok(thread) => self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
             Err(error) => {
-                warn!(dataset = self.shared.config.name, %error, "cannot start the adoption of another snapshot's blocks: they are fetched again");
+                warn!(
+                    dataset = self.shared.config.name, %error,
+                    "cannot start the adoption of another snapshot's blocks: they are fetched again"
+                );
             }
         }
     }

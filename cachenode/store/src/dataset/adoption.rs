@@ -67,7 +67,10 @@ impl Shared {
         let aliases = match self.space.aliases(|| Aliases::open(&path, &snapshot, self.slots.blocks())) {
             Ok(aliases) => aliases,
             Err(error) => {
-                warn!(dataset = self.config.name, %error, "the blocks of another snapshot cannot be adopted and are fetched");
+                warn!(
+                    dataset = self.config.name, %error,
+                    "the blocks of another snapshot cannot be adopted and are fetched"
+                );
                 return;
             }
         };
@@ -185,7 +188,10 @@ impl Adoption<'_> {
             let linked = shared.lock().allocator.link(&shared.space, other, key);
             linked
                 .inspect_err(|error| {
-                    warn!(dataset = shared.config.name, %error, "a segment of another snapshot cannot be linked: its blocks are fetched");
+                    warn!(
+                        dataset = shared.config.name, %error,
+                        "a segment of another snapshot cannot be linked: its blocks are fetched"
+                    );
                 })
                 .ok()
         });

@@ -63,7 +63,8 @@ impl Connection {
             Fault::Status { status, code } => {
                 self.skip_body(request, body).await?;
                 let text = format!(
-                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>made up</Message></Error>"
+                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+                     <Error><Code>{code}</Code><Message>made up</Message></Error>"
                 );
                 let body = if request.method == "HEAD" { "" } else { text.as_str() };
                 let answer = format!(
