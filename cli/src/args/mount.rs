@@ -16,7 +16,7 @@ Examples:
   larder mount s3://bucket/imagenet /data/train --cache-size 100GiB
   larder mount imagenet.manifest /data/train --cache-dir /nvme/larder
   larder mount file:///datasets/coco /data/coco --foreground --verbose
-  larder mount s3://bucket/imagenet /data/train --refresh=24h    list again what was listed more than a day ago
+  larder mount s3://bucket/imagenet /data/train --refresh=24h    list again after a day
 
 The mount stays in the background until `larder umount DIR`. Its log is in ~/.cache/larder/logs.")]
 pub(crate) struct MountArgs {
