@@ -136,7 +136,7 @@ fn without_a_word_of_the_controller_it_says_where_to_look() {
     deleted["status"]["conditions"][0]["reason"] = "InUse".into();
     deleted["status"]["conditions"][0]["status"] = "False".into();
     deleted["status"]["conditions"][0]["message"] = "it will be removed when these pods end: team-a/a".into();
-    assert!(sentence(&deleted).contains("when these pods end: team-a/a; no new pod gets it"));
+    assert!(sentence(&deleted).contains("when these pods end: team-a/a; new pods cannot mount its own claim"));
 }
 
 #[test]
