@@ -27,7 +27,7 @@ quickstart: packages
 	cargo build --release -p larder
 	$(CARGO_TARGET_DIR)/release/larder quickstart $(ARGS)
 
-# What CI does. `tools` is first because it takes longest on a new machine.
+# The command of CI. `tools` is first because it takes longest on a new machine.
 test: tools lint build doc fuzz deny
 	cargo nextest run --cargo-profile $(PROFILE) --workspace
 
@@ -67,11 +67,11 @@ deny:
 fuzz: tools
 	tests/fuzz/run.sh $(or $(SECONDS_EACH),20)
 
-# What compiling needs: Debian packages and RocksDB.
+# Requirements for compiling: Debian packages and RocksDB.
 packages:
 	.ci/install-packages build
 
-# What testing needs as well: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes.
+# Further requirements for testing: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes.
 tools:
 	.ci/install-packages test
 

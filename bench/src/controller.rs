@@ -1,12 +1,12 @@
-//! The controller at size: how soon many Datasets are ready, what that writes to the API, what it costs at rest, how soon
-//! labels follow the bytes, and how long a restart takes.
+//! The controller at size: how soon many Datasets are ready, what that writes to the API, what it costs at rest, how
+//! soon labels follow the bytes, and how long a restart takes.
 //!
 //! The cast: [`run`] has the steps; `cluster` makes and removes the objects of the bench; `running` is the controller's
-//! process; `observer` notes when Datasets become ready and labels come and go; `outcome` has the figures, their goals and
-//! the table. The pods of jobs and the larderds are stood in for (`larder-stand-in`), nodes are kwok's.
+//! process; `observer` notes when Datasets become ready and labels come and go; `outcome` has the figures, their goals
+//! and the table. The pods of jobs and the larderds are stood in for (`larder-stand-in`), nodes are kwok's.
 //!
-//! Invariants: a cluster that somebody else uses Datasets in is refused before anything is made. What was made is removed in
-//! the end, after an error and after Ctrl-C too; what a killed run left, the next one removes first.
+//! Invariants: a cluster that somebody else uses Datasets in is refused before anything is made. Its objects are
+//! removed in the end, after an error and after Ctrl-C too; the next run first removes those that a killed one left.
 
 mod cluster;
 mod observer;
@@ -194,7 +194,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What the controller costs while nothing happens.
+    /// Measures the controller's cost while nothing happens.
     async fn rest(&self, outcome: &mut ControllerOutcome, controller: &mut Running) -> anyhow::Result<()> {
         self.progress.doing("watching the controller rest");
         let (writes, usage) = (controller.figures().await?.all_writes(), Usage::of(&[controller.id()]));

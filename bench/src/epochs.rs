@@ -35,8 +35,8 @@ pub struct ReadOptions {
     pub seed: u64,
 }
 
-/// Reads every target once. Fails at the first file that cannot be read, has the wrong size or has the wrong checksum. An
-/// unknown checksum is noted in `sums` at the first read; later reads must match it.
+/// Reads every target once. Fails at the first file that cannot be read, has the wrong size or has the wrong checksum.
+/// An unknown checksum is noted in `sums` at the first read; later reads must match it.
 pub fn read_epoch(
     targets: &[Target],
     sums: &Mutex<HashMap<PathBuf, u32>>,

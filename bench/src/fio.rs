@@ -1,10 +1,10 @@
 //! fio over Larder, its peers and the disk itself: parts of one large file, and many small files, cold and warm.
 //!
-//! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; `jobs` are the job files of `bench/fio`;
-//! `program` runs fio, whose `output` becomes figures; `outcome` has them all, and their table.
+//! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; `jobs` are the job files of
+//! `bench/fio`; `program` runs fio, whose `output` becomes figures; `outcome` has them all, and their table.
 //!
-//! Invariant: *cold* is a new mount with an empty local cache; *warm* has everything in the local cache. The kernel's caches
-//! are dropped before each run, and no offset is read twice, so the page cache answers nothing but read-ahead.
+//! Invariant: *cold* is a new mount with an empty local cache; *warm* has everything in the local cache. The kernel's
+//! caches are dropped before each run, and no offset is read twice, so the page cache answers nothing but read-ahead.
 
 mod jobs;
 mod outcome;
@@ -32,8 +32,8 @@ use program::Fio;
 /// Bytes of the buffer with which a cache is filled.
 const FILL_BUFFER_BYTES: usize = 1 << 20;
 
-/// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an error,
-/// such as a missing fio, stops the run.
+/// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an
+/// error, such as a missing fio, stops the run.
 pub fn run(config: &FioConfig, progress: &dyn Progress) -> anyhow::Result<FioOutcome> {
     let fio = Fio::find()?;
     child::own_mounts()?;

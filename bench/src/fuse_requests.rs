@@ -1,8 +1,8 @@
 //! Counts the requests that the kernel sends to a FUSE daemon, by kind, for one mount.
 //!
-//! The kernel's tracepoint `fuse:fuse_request_send` is counted, not recorded: the kernel keeps one counter for each kind and
-//! CPU, and increments it when its filter matches. This needs root, tracefs and perf events; without them the error of
-//! [`Counting::of_device`] says what is missing.
+//! The kernel's tracepoint `fuse:fuse_request_send` is counted, not recorded: the kernel keeps one counter for each
+//! kind and CPU, and increments it when its filter matches. This needs root, tracefs and perf events; without them the
+//! error of [`Counting::of_device`] says what is missing.
 #![expect(unsafe_code, reason = "perf_event_open and its ioctls, which none of our dependencies wraps")]
 
 use std::collections::BTreeMap;
@@ -101,8 +101,8 @@ impl Counting {
         Self::of_device(mount.device)
     }
 
-    /// Starts counting the requests of the FUSE mount whose files have this device number. Fails where the kernel or its
-    /// settings do not allow it.
+    /// Starts counting the requests of the FUSE mount whose files have this device number. Fails where the kernel or
+    /// its settings do not allow it.
     pub fn of_device(device: (u32, u32)) -> anyhow::Result<Self> {
         // The tracepoint has the device number in the kernel's own form.
         let connection = device.0 << 20 | device.1;

@@ -1,11 +1,11 @@
 //! Imports: keys a second, memory and disk of the importing process, and what it costs to mount the manifest.
 //!
-//! The cast: [`run`] imports made-up objects from a listing server, by one call at a time and by many, lists them without keeping
-//! anything, imports them again after some were replaced, mounts the manifest, and imports a folder; `process` runs the command
-//! `larder`; `outcome` has the figures and their table.
+//! The cast: [`run`] imports made-up objects from a listing server, by one call at a time and by many, lists them
+//! without keeping anything, imports them again after some were replaced, mounts the manifest, and imports a folder;
+//! `process` runs the command `larder`; `outcome` has the figures and their table.
 //!
-//! Invariants: each import is a process of its own, so its memory is its own. A listing that is not complete, and changes that are
-//! not those that were made, are errors and no figures.
+//! Invariants: each import is a process of its own, so its memory is its own. A listing that is not complete, and
+//! changes that are not those that were made, are errors and no figures.
 
 mod outcome;
 mod process;

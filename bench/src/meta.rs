@@ -1,11 +1,11 @@
 //! Names and attributes: how fast trees are walked and files are looked up, and how much memory a daemon uses for it.
 //!
-//! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round, over a tree of small files; `synthetic`
-//! mounts manifests of millions of files that do not exist, which only Larder can do; `walk` does what `find`, `ls -l` and a
-//! training job's first epoch do; `outcome` has the figures and their tables.
+//! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round, over a tree of small files;
+//! `synthetic` mounts manifests of millions of files that do not exist, which only Larder can do; `walk` does what
+//! `find`, `ls -l` and a training job's first epoch do; `outcome` has the figures and their tables.
 //!
-//! Invariant: every walk and every pass of look-ups finds every file with the right size; anything else is an error, not a
-//! figure.
+//! Invariant: every walk and every pass of look-ups finds every file with the right size; anything else is an error,
+//! not a figure.
 
 mod outcome;
 mod synthetic;
@@ -29,8 +29,8 @@ pub use walk::Rate;
 /// Threads of the second pass of look-ups.
 const THREADS: usize = 16;
 
-/// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an error
-/// stops the run.
+/// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an
+/// error stops the run.
 pub fn run(config: &MetaConfig, progress: &dyn Progress) -> anyhow::Result<MetaOutcome> {
     child::own_mounts()?;
     let (systems, left_out) = chosen(&config.binary, &config.only)?;

@@ -1,8 +1,9 @@
 //! Larder and its peers side by side: the same files, the same S3 server, the same reader, in turns.
 //!
-//! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; a [`Measurement`] is one epoch of one of
-//! them; [`PeersOutcome`] holds all measurements with their settings. `reader` is the process that reads, `ceiling` reads the
-//! objects without any filesystem, `machine` describes the computer, `table` and `chart` show the results.
+//! The cast: [`run`] takes all [`systems`](crate::systems) in turns, in every round; a [`Measurement`] is one epoch of
+//! one of them; [`PeersOutcome`] holds all measurements with their settings. `reader` is the process that reads,
+//! `ceiling` reads the objects without any filesystem, `machine` describes the computer, `table` and `chart` show the
+//! results.
 //!
 //! Invariant: every byte of every epoch is checked. A system that returned a wrong byte is left out, with the reason.
 
@@ -30,8 +31,8 @@ use outcome::FILES_OF_FEWER_READERS;
 pub use outcome::{Measurement, PeersConfig, PeersOutcome, RAW};
 use reader::Reader;
 
-/// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an error
-/// stops the run.
+/// Measures everything. Must be called as root, on the main thread. A system that fails is left out from then on; an
+/// error stops the run.
 pub fn run(config: &PeersConfig, progress: &dyn Progress) -> anyhow::Result<PeersOutcome> {
     child::own_mounts()?;
     let (systems, missing) = chosen(&config.binary, &config.only)?;

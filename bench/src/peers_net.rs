@@ -1,12 +1,13 @@
-//! The cost of a read from another node, beside raw TCP with records of the same size and beside a read from the origin.
+//! The cost of a read from another node, beside raw TCP with records of the same size and beside a read from the
+//! origin.
 //!
 //! Each server is a separate process, so that its CPU time is known. Both processes are on this machine and talk over
-//! loopback. The raw server sends the record whose number it receives in four bytes, from the same memory as a peer. In one
-//! row nobody inspects the bytes; in another both ends compute the checksum of every byte, as peers do, which bounds every
-//! protocol with checksums.
+//! loopback. The raw server sends the record whose number it receives in four bytes, from the same memory as a peer. In
+//! one row nobody inspects the bytes; in another both ends compute the checksum of every byte, as peers do, which
+//! bounds every protocol with checksums.
 //!
-//! The cast: `kind` names the servers; `serving` is the process that serves `records`; `reading` is the loop that reads them;
-//! `certificates` are for TLS; `outcome` has the figures and their table.
+//! The cast: `kind` names the servers; `serving` is the process that serves `records`; `reading` is the loop that reads
+//! them; `certificates` are for TLS; `outcome` has the figures and their table.
 //!
 //! Invariant: every server is read by the same loop, with the same number of reads at a time.
 

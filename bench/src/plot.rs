@@ -1,5 +1,5 @@
-//! Draws plain SVG, readable on white and on a slide: `lines` for hit ratios and the speed of epochs, `bars` for systems side
-//! by side.
+//! Draws plain SVG, readable on white and on a slide: `lines` for hit ratios and the speed of epochs, `bars` for
+//! systems side by side.
 
 mod bars;
 mod lines;

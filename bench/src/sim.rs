@@ -1,15 +1,16 @@
-//! Simulates caching policies over shuffled epochs: the share of reads that would have been hits, for any cache size and
-//! number of nodes, in seconds and without a disk.
+//! Simulates caching policies over shuffled epochs: the share of reads that would have been hits, for any cache size
+//! and number of nodes, in seconds and without a disk.
 //!
 //! The cast: `config` has the settings; `files` makes up sizes; `replay` runs the store's own policy code
-//! ([`larder_store::build_policy`]) over the orders of [`crate::order`], which the readers of `larder quickstart` follow
-//! too; `belady` is the policy that knows the order; `bits` are the sets that they need; `outcome` shows the result.
+//! ([`larder_store::build_policy`]) over the orders of [`crate::order`], which the readers of `larder quickstart`
+//! follow too; `belady` is the policy that knows the order; `bits` are the sets that they need; `outcome` shows the
+//! result.
 //!
 //! Invariant: the simulation does what a mount with one reader does, block for block. It has no notion of time: several
 //! concurrent readers hit the same shares, though not the same files.
 //!
-//! With one node and 6.25 / 31.25 / 62.5 % of the data cached, NR hits exactly that share; so does Bélády, for the reason
-//! that `belady` gives. LRU hits `c + (1 - c) ln(1 - c)` with a cache of share c: 0.2 / 5.5 / 25.7 %.
+//! With one node and 6.25 / 31.25 / 62.5 % of the data cached, NR hits exactly that share; so does Bélády, for the
+//! reason that `belady` gives. LRU hits `c + (1 - c) ln(1 - c)` with a cache of share c: 0.2 / 5.5 / 25.7 %.
 
 mod belady;
 mod bits;

@@ -1,11 +1,13 @@
-//! The filesystems that are measured side by side: Larder, the disk itself, and those of Larder's peers that are installed.
+//! The filesystems that are measured side by side: Larder, the disk itself, and those of Larder's peers that are
+//! installed.
 //!
 //! The cast: [`Corpus`] is the data, as files and as the same objects in an S3 server; a [`System`] serves it through a
-//! folder; [`all`] finds the systems of this machine. [`child`] runs their daemons, [`mounts`] waits for their mounts and
-//! removes them, [`process`] reads the resources that a daemon used.
+//! folder; [`all`] finds the systems of this machine. [`child`] runs their daemons, [`mounts`] waits for their mounts
+//! and removes them, [`process`] reads the resources that a daemon used.
 //!
-//! Invariant: when a system is dropped, its processes have ended and its mount is detached. Both end with this process even
-//! if it is killed. Keys of the S3 server reach a daemon in its environment or in a private file, never in an argument.
+//! Invariant: when a system is dropped, its processes have ended and its mount is detached. Both end with this process
+//! even if it is killed. Keys of the S3 server reach a daemon in its environment or in a private file, never in an
+//! argument.
 
 pub mod child;
 pub mod mounts;

@@ -1,5 +1,5 @@
-//! Makes a folder of files like those of a training set: many small ones, a few large ones, random bytes, reproducible from
-//! a seed.
+//! Makes a folder of files like those of a training set: many small ones, a few large ones, random bytes, reproducible
+//! from a seed.
 
 use std::path::{Path, PathBuf};
 

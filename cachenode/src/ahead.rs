@@ -1,17 +1,18 @@
 //! Detects readers that read blocks in order, and says when to fetch ahead of them.
 //!
-//! A *stream* begins with a missing block of which those before it were missed recently. Within a large file these are the two
-//! blocks before it (or one, if the file begins there), and the stream ends with the file. Across files they are the `k` files
-//! before it, where a run of files that one GET fetched counts as one. A stream goes on when the middle of the blocks that it
-//! brought is read and half of those before the middle were read, too; otherwise it ends.
+//! A *stream* begins with a missing block of which those before it were missed recently. Within a large file these are
+//! the two blocks before it (or one, if the file begins there), and the stream ends with the file. Across files they
+//! are the `k` files before it, where a run of files that one GET fetched counts as one. A stream goes on when the
+//! middle of the blocks that it brought is read and half of those before the middle were read, too; otherwise it ends.
 //!
-//! A shuffled epoch must not look like a stream across files. Of `n` files in random order, the `k` before a given one are all
-//! among the `m` that were read last before it with the probability
-//! `m/(n-1) * (m-1)/(n-2) * ... * (m-k+1)/(n-k)`, and there are fewer than `n` files to which that can happen. (If some are in
-//! the store, fewer are missed, in a random order as well.) A stream that begins falsely brings 32 blocks. The middle one comes
-//! after half of the 16 before it with the probability 9/17, and then 16 more are brought, and so on; as some of these were
-//! read already, that makes 79 GETs in the mean (a test simulates it). `k` is the least number for which `n` times the
-//! probability times 128 GETs is at most 1/1000: fewer than one false GET in 1,000 epochs. With `m = n/64`, but 4 to 64, that is
+//! A shuffled epoch must not look like a stream across files. Of `n` files in random order, the `k` before a given one
+//! are all among the `m` that were read last before it with the probability
+//! `m/(n-1) * (m-1)/(n-2) * ... * (m-k+1)/(n-k)`, and there are fewer than `n` files to which that can happen. (If some
+//! are in the store, fewer are missed, in a random order as well.) A stream that begins falsely brings 32 blocks. The
+//! middle one comes after half of the 16 before it with the probability 9/17, and then 16 more are brought, and so on;
+//! as some of these were read already, that makes 79 GETs in the mean (a test simulates it). `k` is the least number
+//! for which `n` times the probability times 128 GETs is at most 1/1000: fewer than one false GET in 1,000 epochs. With
+//! `m = n/64`, but 4 to 64, that is
 //!
 //! | files | 50 | 200 | 2,000 | 5,000 | 10,000 | 100,000 | 1,000,000 |
 //! |---|---|---|---|---|---|---|---|
@@ -76,7 +77,8 @@ impl Evidence {
     }
 }
 
-/// More streams than are expected to begin in a shuffled epoch of `files` if `k` files in a row of the last `m` begin one.
+/// More streams than are expected to begin in a shuffled epoch of `files` if `k` files in a row of the last `m` begin
+/// one.
 fn false_streams(files: u32, m: u32, k: u32) -> f64 {
     let n = f64::from(files);
     (0..k).map(|i| (f64::from(m - i) / (n - 1.0 - f64::from(i))).min(1.0)).product::<f64>() * n
@@ -165,8 +167,8 @@ impl ReadAhead {
         }
     }
 
-    /// Records that a reader missed a block; says if a stream begins there. `first_of_file` is the first block of its file;
-    /// `previous` finds the first block of the file before the one that begins at a block.
+    /// Records that a reader missed a block; says if a stream begins there. `first_of_file` is the first block of its
+    /// file; `previous` finds the first block of the file before the one that begins at a block.
     pub(crate) fn missed(
         &self,
         block: BlockIndex,
@@ -219,8 +221,8 @@ impl ReadAhead {
         slot.blocks.store((u64::from(stream.first.0) << 32) | u64::from(stream.last.0), Ordering::Release);
     }
 
-    /// Records the read of a block. If it is the middle of what a stream brought, the stream ends, and is returned if it is to
-    /// go on. One caller gets it.
+    /// Records the read of a block. If it is the middle of what a stream brought, the stream ends, and is returned if
+    /// it is to go on. One caller gets it.
     pub(crate) fn touched(&self, block: BlockIndex) -> Option<Stream> {
         self.slots.iter().find_map(|slot| slot.touched(block))
     }

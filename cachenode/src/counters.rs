@@ -1,5 +1,5 @@
-//! The counters of an open dataset and of the store, by name. They are passed in, so that metrics and tests read the same
-//! numbers.
+//! The counters of an open dataset and of the store, by name. They are passed in, so that metrics and tests read the
+//! same numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

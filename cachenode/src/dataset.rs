@@ -41,9 +41,9 @@ use lens::ManifestLens;
 pub struct CacheSpec {
     /// Bytes of the dataset that the store may keep.
     pub reservation_bytes: u64,
-    /// What the dataset was promised.
+    /// The promise to the dataset.
     pub promised: Reservation,
-    /// What is kept when not all blocks fit.
+    /// Which blocks are kept when not all fit.
     pub policy: PolicyKind,
     /// Seed of the random policy.
     pub seed: u64,
@@ -91,8 +91,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Serves `manifest` from `store`, and from `origin` what the store lacks. Fetches run on `runtime`. `sharing` if other
-    /// nodes cache the dataset too.
+    /// Serves `manifest` from `store`, and from `origin` what the store lacks. Fetches run on `runtime`. `sharing` if
+    /// other nodes cache the dataset too.
     pub fn open(
         manifest: Arc<MappedManifest>,
         store: &Store,
@@ -176,8 +176,8 @@ impl Dataset {
         self.description.set_socket(socket);
     }
 
-    /// Why its listing could not be renewed for its newest mount, shown in the stats; where the list is of what is warmed first; and
-    /// what renews the listing, in words.
+    /// Why its listing could not be renewed for its newest mount, shown in the stats; where the list is of what is
+    /// warmed first; and what renews the listing, in words.
     pub(crate) fn refreshed(&self, failure: Option<String>, order: PathBuf, renewal: String) {
         self.description.set_refresh_failed(failure);
         self.warmer.set_order(order);
@@ -199,7 +199,8 @@ impl Dataset {
         self.cache.hold(connection);
     }
 
-    /// True while a connection that showed the dataset before the last restart has not come back and is not known to be gone.
+    /// True while a connection that showed the dataset before the last restart has not come back and is not known to be
+    /// gone.
     pub(crate) fn awaits_connections(&self) -> bool {
         self.cache.awaits_connections()
     }
@@ -219,8 +220,8 @@ impl Dataset {
         self.warmer.take(part)
     }
 
-    /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns false
-    /// without calling it. Never waits for the network, takes no lock that readers share, allocates nothing.
+    /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns
+    /// false without calling it. Never waits for the network, takes no lock that readers share, allocates nothing.
     pub fn read_now(&self, file: &File<'_>, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {
         let mut parts = file.parts(offset, u64::from(len));
         let Some(first) = parts.next() else {
@@ -272,7 +273,8 @@ impl Dataset {
         self.fetcher.in_window(part).inspect(|_| add(&self.counters.read_bytes_window, u64::from(part.len)))
     }
 
-    /// Answers a read, and fetches what is missing. Fails after at most the read deadline. Cancel-safe: the fetch continues.
+    /// Answers a read, and fetches what is missing. Fails after at most the read deadline. Cancel-safe: the fetch
+    /// continues.
     pub async fn read_later(&self, index: FileIndex, offset: u64, len: u32) -> Result<Bytes, FetchError> {
         let parts: Vec<BlockPart> = self.manifest.file(index)?.parts(offset, u64::from(len)).collect();
         let bytes = match parts[..] {
@@ -313,7 +315,8 @@ impl Dataset {
         self.sharing.as_deref()
     }
 
-    /// A range of a block for a peer: from the store, in one of `buffers`, or as `Fetcher::fetch_for_peer` has it. Cancel-safe.
+    /// A range of a block for a peer: from the store, in one of `buffers`, or as `Fetcher::fetch_for_peer` has it.
+    /// Cancel-safe.
     pub async fn read_for_peer(&self, request: &ReadRequest, buffers: &Arc<Buffers>) -> Result<BlockBytes, ReadError> {
         let range = request.range;
         let BlockRange { block, start, len } = range;
@@ -419,8 +422,8 @@ impl Dataset {
         self.fetcher.wait_idle().await;
     }
 
-    /// Stops warming, and waits until the store has written every block in flight, so that it can be closed cleanly. Called when
-    /// the dataset has no readers any more.
+    /// Stops warming, and waits until the store has written every block in flight, so that it can be closed cleanly.
+    /// Called when the dataset has no readers any more.
     pub async fn drain(&self) {
         self.warmer.stop();
         self.fetcher.drain().await;

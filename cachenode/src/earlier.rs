@@ -1,6 +1,6 @@
 //! An earlier snapshot of a dataset's origin, as the store asks about it: which of its blocks have the same bytes.
 //!
-//! It is found in the two manifests. What cannot be read of them counts as different and is fetched.
+//! It is found in the two manifests. A row that cannot be read counts as different, and its blocks are fetched.
 
 use std::sync::Arc;
 
@@ -56,7 +56,10 @@ impl Earlier for EarlierSnapshot {
 
     fn each_run(&self, f: &mut dyn FnMut(SameBlocks) -> bool) {
         if let Err(error) = self.runs(f) {
-            warn!(snapshot = %self.old.snapshot(), %error, "an earlier snapshot cannot be compared to its end: its other blocks are fetched again");
+            warn!(
+                snapshot = %self.old.snapshot(), %error,
+                "an earlier snapshot cannot be compared to its end: its other blocks are fetched again"
+            );
         }
     }
 }

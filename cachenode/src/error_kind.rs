@@ -1,8 +1,8 @@
-//! What a caller can do about an error of a node.
+//! Classes of a node's errors, by what a caller can do.
 
 use serde::{Deserialize, Serialize};
 
-/// What a caller can do about an error.
+/// Class of an error, by what a caller can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorKind {
     /// The request is wrong: correct it.

@@ -7,11 +7,11 @@ use crate::manifest_file::MappedManifest;
 /// The size of an extent. One GET fetches the files that begin in the same extent of a pack.
 pub(crate) const EXTENT_BYTES: u64 = 3 << 20;
 
-/// The key that decides which node owns a block: that of its file, and the number of the block in it. The files of an extent
-/// share one: that of their pack, and the number of the extent in it. Neither depends on the snapshot, so a file keeps its
-/// owner in the next one. Does not allocate.
+/// The key that decides which node owns a block: that of its file, and the number of the block in it. The files of an
+/// extent share one: that of their pack, and the number of the extent in it. Neither depends on the snapshot, so a file
+/// keeps its owner in the next one. Does not allocate.
 pub(crate) fn place_key(manifest: &MappedManifest, index: FileIndex, block: BlockIndex) -> PlaceKey {
-    // What a damaged row describes cannot be read, so it does not matter who owns it.
+    // The block of a damaged row cannot be read, so its owner does not matter.
     file_key(manifest, index, block).unwrap_or(PlaceKey::of_origin("").number(block.0.into()))
 }
 

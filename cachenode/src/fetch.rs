@@ -1,16 +1,15 @@
-//! Fetches the blocks that the store lacks: one GET for a block, however many readers wait for it, or for several blocks.
-//! Where nodes share their caches, the block's owner is asked first ([`sharing`](crate::sharing)).
+//! Fetches the blocks that the store lacks: one GET for a block, however many readers wait for it, or for several
+//! blocks. Where nodes share their caches, the block's owner is asked first ([`sharing`](crate::sharing)).
 //!
 //! A block that is fetched is *in flight*: a task requests it, hands it to its waiters as soon as its bytes are there
-//! (`receive`), then writes it to the store if the policy admits it (`keep`), which may take the store a while after a restart.
-//! The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds it in one of
-//! the three, and never causes a second GET.
-//! A block for which neither the store nor the window has room is read in pieces, each fetched for its reader alone.
-//! The fetch of a packed file includes its neighbours as long as the store has room for them. Readers in order are read ahead
-//! of (`ahead`).
+//! (`receive`), then writes it to the store if the policy admits it (`keep`), which may take the store a while after a
+//! restart. The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds
+//! it in one of the three, and never causes a second GET. A block for which neither the store nor the window has room
+//! is read in pieces, each fetched for its reader alone. The fetch of a packed file includes its neighbours as long as
+//! the store has room for them. Readers in order are read ahead of (`ahead`).
 //!
-//! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends within
-//! the read deadline; no lock is held across an await.
+//! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
+//! within the read deadline; no lock is held across an await.
 
 mod config;
 mod context;
@@ -132,16 +131,16 @@ impl Fetcher {
         self.context.window.bytes()
     }
 
-    /// Waits until no fetch is left. Called when no reader can start one any more. Takes at most the read deadline and a disk
-    /// write.
+    /// Waits until no fetch is left. Called when no reader can start one any more. Takes at most the read deadline and
+    /// a disk write.
     pub(crate) async fn drain(&self) {
         self.keeper.leave();
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Waits until no fetch is in flight and every block that was fetched is in the store or in the window. Waits for fetches
-    /// that start meanwhile, too. Cancel-safe.
+    /// Waits until no fetch is in flight and every block that was fetched is in the store or in the window. Waits for
+    /// fetches that start meanwhile, too. Cancel-safe.
     pub(crate) async fn wait_idle(&self) {
         while !self.tasks.is_empty() {
             tokio::time::sleep(SETTLE_POLL).await;
@@ -158,8 +157,8 @@ impl Fetcher {
         self.context.window.mark_read(part);
     }
 
-    /// A part's bytes: from the window, from a fetch in flight, or from a new one. The caller marks the part as read. Cancel-safe:
-    /// the fetch continues, except for that of a piece.
+    /// A part's bytes: from the window, from a fetch in flight, or from a new one. The caller marks the part as read.
+    /// Cancel-safe: the fetch continues, except for that of a piece.
     pub(crate) async fn fetch(self: &Arc<Self>, file: FileIndex, part: BlockPart) -> Result<Fetched, FetchError> {
         loop {
             if let Some(bytes) = self.in_window(&part) {
@@ -202,8 +201,8 @@ impl Fetcher {
         self.context.window.unread(part.block).map(|block| BlockBytes::whole(slice(&block, part)))
     }
 
-    /// A part's bytes for a peer: from the window, or from a fetch as they arrive. None: the block is in flight from another
-    /// peer. To wait for it could be to wait for the requesting peer.
+    /// A part's bytes for a peer: from the window, or from a fetch as they arrive. None: the block is in flight from
+    /// another peer. To wait for it could be to wait for the requesting peer.
     pub(crate) async fn fetch_for_peer(
         self: &Arc<Self>,
         file: FileIndex,
@@ -265,8 +264,8 @@ impl Fetcher {
         }
     }
 
-    /// Starts to fetch the blocks after `block`, the next ones of a stream. Those up to its last were started before, may have
-    /// been read and dropped again, and are not fetched again.
+    /// Starts to fetch the blocks after `block`, the next ones of a stream. Those up to its last were started before,
+    /// may have been read and dropped again, and are not fetched again.
     fn read_ahead(self: &Arc<Self>, block: BlockIndex, stream: Stream) {
         let (mut bytes, mut blocks, mut last, mut has_started) = (0, 0, block, false);
         let FetchContext { manifest, cache, window, .. } = &*self.context;
@@ -294,7 +293,7 @@ impl Fetcher {
         }
     }
 
-    /// What to do about objects that were replaced, if one was met.
+    /// Advice about replaced objects, if one was met.
     pub(crate) fn stale_advice(&self) -> Option<String> {
         self.context.stale_advice()
     }
@@ -304,14 +303,14 @@ impl Fetcher {
         self.context.set_renewal(renewal);
     }
 
-    /// Joins the block's fetch in flight, or starts one. The route is that of this purpose; the fetch that was joined may have
-    /// another.
+    /// Joins the block's fetch in flight, or starts one. The route is that of this purpose; the fetch that was joined
+    /// may have another.
     fn join_or_start(self: &Arc<Self>, file: FileIndex, part: BlockPart, purpose: Purpose) -> (InFlight, Route) {
         let route = self.peers.route(file, part.block, purpose.asker());
         let asks_peers = !route.peers.is_empty();
         let (in_flight, started) = self.in_flight.join_or_start(file, part, asks_peers, |in_flight| {
-            // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours have the
-            // same owner.
+            // A fetch includes neighbours only if it asks the origin and the store may keep the block: the neighbours
+            // have the same owner.
             if asks_peers || !route.keep || purpose == Purpose::WarmAlone {
                 return Vec::new();
             }
@@ -327,8 +326,8 @@ impl Fetcher {
         (in_flight, route)
     }
 
-    /// Runs a fetch of one block, or of one and its neighbours. Each is completed as soon as its bytes are there. All are in
-    /// the table until they are in the store or in the window.
+    /// Runs a fetch of one block, or of one and its neighbours. Each is completed as soon as its bytes are there. All
+    /// are in the table until they are in the store or in the window.
     async fn run(self: Arc<Self>, started: StartedFetch, purpose: Purpose, route: Route) {
         let StartedFetch { mut blocks, mut entries } = started;
         let first = blocks[0].part;
@@ -389,7 +388,8 @@ impl Fetcher {
         }
     }
 
-    /// Reserves room in the window for a block that the store does not keep. Err: it has none, and the block is not fetched now.
+    /// Reserves room in the window for a block that the store does not keep. Err: it has none, and the block is not
+    /// fetched now.
     fn hold_in_window(&self, admission: Admission, purpose: Purpose, part: &BlockPart) -> Result<Admission, Outcome> {
         let window = &self.context.window;
         let is_piece = part.len < part.block_len && !self.context.manifest.is_packed();

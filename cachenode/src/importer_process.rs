@@ -1,8 +1,8 @@
 //! The process that imports for a node: it takes one job, does it, says so, and ends.
 //!
-//! Invariants: it has no descriptor of the node's, so no connection and no lock stays open through it. It ends with the node, and
-//! when the node does not wait for it any more, at any moment: the manifest is kept completely or not at all. Its memory is
-//! limited, and if the machine runs out of it, this process is the one to go.
+//! Invariants: it has no descriptor of the node's, so no connection and no lock stays open through it. It ends with the
+//! node, and when the node does not wait for it any more, at any moment: the manifest is kept completely or not at all.
+//! Its memory is limited, and if the machine runs out of it, this process is the one to go.
 #![expect(unsafe_code, reason = "closes inherited descriptors")]
 
 use std::collections::BTreeMap;
@@ -32,8 +32,8 @@ const PREDECESSOR_MOST: Duration = Duration::from_secs(10);
 /// The most causes of an error that are told.
 const CAUSES_MOST: usize = 16;
 
-/// Does the job of this process if it was started to import for a node. To be called at the very beginning of `main`, before
-/// anything is opened.
+/// Does the job of this process if it was started to import for a node. To be called at the very beginning of `main`,
+/// before anything is opened.
 pub fn run_if_asked() -> Option<ExitCode> {
     (std::env::args_os().nth(1)? == ROLE).then(run)
 }
@@ -94,7 +94,8 @@ fn close_inherited() {
         .collect();
     // One of them was that of the folder, which is closed by now.
     for fd in open.into_iter().filter(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok()) {
-        // SAFETY: the program has just begun and this is its only thread, so nothing owns a descriptor but the three streams.
+        // SAFETY: the program has just begun and this is its only thread, so nothing owns a descriptor but the three
+        // streams.
         unsafe { rustix::io::close(fd) };
     }
 }
@@ -104,9 +105,10 @@ fn limit_memory(bytes: u64) -> io::Result<()> {
     // A lower limit of the container's stays: raising it would need a right.
     let most = getrlimit(Resource::Data).maximum.map_or(bytes, |most| most.min(bytes));
     setrlimit(Resource::Data, limit(most))?;
-    // What is in its memory includes credentials.
+    // Its memory includes credentials: no core dumps.
     setrlimit(Resource::Core, limit(0))?;
-    // If the memory of the node's container runs out, this process is to be ended. A file that is not there ends the other.
+    // If the memory of the node's container runs out, this process is to be ended. A file that is not there ends the
+    // other.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     Ok(())
 }

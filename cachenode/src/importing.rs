@@ -1,12 +1,12 @@
 //! Imports for mounts, in a process of their own.
 //!
-//! The cast: [`Importer`] says where a node imports; `process` starts the other process and hears it; `messages` are what the two
-//! say. What runs there is [`importer_process`](crate::importer_process).
+//! The cast: [`Importer`] says where a node imports; `process` starts the other process and hears it; `messages` are
+//! their protocol. The other process runs [`importer_process`](crate::importer_process).
 //!
-//! Invariants: an import that needs too much memory, or that the kernel ends, costs this process nothing but an error, and its
-//! mounts go on. At most two run at once. The other process ends with this one, and when nobody waits for it any more. It alone
-//! writes the manifest, completely or not at all. Job and credentials go through a pipe: neither its arguments nor its environment
-//! have them.
+//! Invariants: an import that needs too much memory, or that the kernel ends, costs this process nothing but an error,
+//! and its mounts go on. At most two run at once. The other process ends with this one, and when nobody waits for it
+//! any more. It alone writes the manifest, completely or not at all. Job and credentials go through a pipe: neither its
+//! arguments nor its environment have them.
 
 pub(crate) mod messages;
 mod process;
@@ -26,8 +26,8 @@ use crate::source::{self, Import, Importing, SourceError, Told};
 use messages::{Job, Report};
 use process::Event;
 
-/// The memory that an import may take. It needs about half of that, whatever the number of keys, and more only where millions of
-/// folders are directly in one folder of an origin that is listed folder by folder.
+/// The memory that an import may take. It needs about half of that, whatever the number of keys, and more only where
+/// millions of folders are directly in one folder of an origin that is listed folder by folder.
 const MEMORY_BYTES: u64 = 512 << 20;
 
 /// So many processes import at once; other imports wait. Their memory is a part of the container's limit (ADR 25).
@@ -115,9 +115,9 @@ fn ended_early(import: &Import<'_>, memory_bytes: u64, status: ExitStatus) -> So
     }
     let url = import.url;
     let why = format!(
-        "the process that listed it was ended ({status}) and nothing is published: the next attempt continues where it was. If it \
-         ran out of memory (it may have {} MiB at most), publish a manifest from a machine with more: larder import {url} --to \
-         {url}/.larder/manifest",
+        "the process that listed it was ended ({status}) and nothing is published: the next attempt continues where it \
+         was. If it ran out of memory (it may have {} MiB at most), publish a manifest from a machine with more: \
+         larder import {url} --to {url}/.larder/manifest",
         memory_bytes >> 20
     );
     warn!(%url, %status, "the process of an import was ended");

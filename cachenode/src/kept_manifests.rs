@@ -1,5 +1,5 @@
-//! The manifests that a node keeps of the datasets that it has found: the next process opens mounts with them that outlive this
-//! one, and the next snapshot of an origin takes over blocks by them.
+//! The manifests that a node keeps of the datasets that it has found: the next process opens mounts with them that
+//! outlive this one, and the next snapshot of an origin takes over blocks by them.
 //!
 //! ```text
 //!   mounts/ID.manifest          the manifest of the dataset ID
@@ -11,10 +11,11 @@
 //! ```
 //! A manifest that nothing needs any more is removed by [`KeptManifests::collect`].
 //!
-//! Invariant: a manifest is removed only if no cache that uses this home had anything of its snapshot shortly before, and if under
-//! the lock no mount of this process needs it and it was kept longer ago than a mount takes to be made. Who needs it again keeps it
-//! anew, which makes it too young to remove. A process that keeps one holds the lock until all of it is there. So what was found for
-//! a mount stays until the mount is open and then for as long as it is mounted or cached, whichever process is killed meanwhile.
+//! Invariant: a manifest is removed only if no cache that uses this home had anything of its snapshot shortly before,
+//! and if under the lock no mount of this process needs it and it was kept longer ago than a mount takes to be made. A
+//! mount that needs it again keeps it anew, which makes it too young to remove. A process that keeps one holds the lock
+//! until all of it is there. So what was found for a mount stays until the mount is open and then for as long as it is
+//! mounted or cached, whichever process is killed meanwhile.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -41,7 +42,8 @@ pub(crate) const MOUNTS: &str = "mounts";
 /// The folder of the paths of caches.
 const CACHES: &str = "caches";
 
-/// How the names of files begin that are being written, and how long that can take. What is older was left by a killed process.
+/// How the names of files begin that are being written, and how long that can take. An older one was left by a killed
+/// process.
 pub(crate) const DRAFTS: &str = ".larder-";
 const DRAFT_MOST: Duration = Duration::from_secs(24 * 3600);
 
@@ -74,14 +76,18 @@ impl KeptManifests {
         Ok(self.home.sub_folder(MOUNTS)?.join(format!("{id}.manifest")))
     }
 
-    /// Keeps the manifest under the dataset's id too: the next snapshot will replace the one under its URL's hash. Blocks on the
-    /// disk.
+    /// Keeps the manifest under the dataset's id too: the next snapshot will replace the one under its URL's hash.
+    /// Blocks on the disk.
     pub(crate) fn keep(&self, id: &str, source: &ResolvedSource) -> io::Result<()> {
         let kept = self.path(id)?;
         let _lock = lock(&self.home)?;
         if let Err(error) = self.register() {
             // A full disk may still have room for a link.
-            warn!(%error, home = %self.home.dir().display(), "other processes cannot be told of this cache: they may remove manifests that its next snapshot would need");
+            warn!(
+                %error, home = %self.home.dir().display(),
+                "other processes cannot be told of this cache: they may remove manifests that its next snapshot would \
+                 need"
+            );
         }
         let fresh = kept.with_extension(format!("new-{:016x}", RandomState::new().hash_one(())));
         // A new link changes the time that a file was kept at, even if it has that name already.
@@ -120,9 +126,9 @@ impl KeptManifests {
         kept.collect()
     }
 
-    /// Removes the manifests that nothing needs: those kept longer ago than `kept_least` of which `is_mounted` is false and of whose
-    /// snapshots no cache has anything. Returns how many. Blocks on the disk. May be killed anywhere: what it leaves is removed by
-    /// the next call. Errors: the folder cannot be listed or locked.
+    /// Removes the manifests that nothing needs: those kept longer ago than `kept_least` of which `is_mounted` is false
+    /// and of whose snapshots no cache has anything. Returns how many. Blocks on the disk. May be killed anywhere: what
+    /// it leaves is removed by the next call. Errors: the folder cannot be listed or locked.
     pub(crate) fn collect(&self, kept_least: Duration, is_mounted: impl Fn(&str) -> bool) -> io::Result<usize> {
         remove_drafts(&self.home.sub_folder("manifests")?, DRAFT_MOST);
         let folder = self.home.sub_folder(MOUNTS)?;
@@ -142,7 +148,8 @@ impl KeptManifests {
         let mut removed = 0;
         for id in ids {
             let manifest = folder.join(format!("{id}.manifest"));
-            // Without the lock: the disk of a cache may take for ever. What is kept anew meanwhile is not old any more.
+            // Without the lock: the disk of a cache may take for ever. A manifest that is kept anew meanwhile is not
+            // old any more.
             if !is_removable(&manifest, kept_least) || self.may_be_cached(&manifest) {
                 continue;
             }
@@ -193,8 +200,8 @@ fn is_removable(manifest: &Path, kept_least: Duration) -> bool {
     manifest.symlink_metadata().is_err() || is_older(manifest, kept_least)
 }
 
-/// Removes a manifest and what is kept with it, unless it was kept anew or is mounted. True if there was a manifest. The caller has
-/// the lock.
+/// Removes a manifest and what is kept with it, unless it was kept anew or is mounted. True if there was a manifest.
+/// The caller has the lock.
 fn remove_unless_needed(manifest: &Path, id: &str, kept_least: Duration, is_mounted: &impl Fn(&str) -> bool) -> bool {
     let companions = [order_of(manifest), manifest.with_extension("refresh-failed")];
     let is_there = manifest.symlink_metadata().is_ok();
@@ -212,8 +219,8 @@ fn remove_unless_needed(manifest: &Path, id: &str, kept_least: Duration, is_moun
     is_there
 }
 
-/// Waits until nobody else keeps or removes a manifest of this home. The lock ends with the file. Blocks. Errors: `TimedOut` if
-/// another process does not let go.
+/// Waits until nobody else keeps or removes a manifest of this home. The lock ends with the file. Blocks. Errors:
+/// `TimedOut` if another process does not let go.
 pub(crate) fn lock(home: &Home) -> io::Result<File> {
     let path = home.sub_folder(MOUNTS)?.join(".lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;

@@ -1,14 +1,15 @@
 //! The engine of a node's cache: serves reads of a snapshot from the store, from peers, then from the origin.
 //!
-//! The cast, from the reader outwards: [`Dataset`] answers reads; [`fetch`] fetches what the store lacks, once per block
-//! however many readers wait for it; `window` holds blocks that the store does not keep while they are being read; `ahead`
-//! detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which node owns a
-//! block, and `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an earlier snapshot.
-//! Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common part of the programs
-//! `larderd` and `cachenode`, and `temporary_home` stands for a home folder that cannot be written to. [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine
-//! has listed, which `renewal` tells how to renew, and `kept_manifests` what it keeps of it for mounts and later snapshots;
-//! [`importing`] has an origin listed by a process of its own, which is [`importer_process`]; [`counters`] counts;
-//! [`stats`] is the document in which a mount describes itself.
+//! The cast, from the reader outwards: [`Dataset`] answers reads; [`fetch`] fetches what the store lacks, once per
+//! block however many readers wait for it; `window` holds blocks that the store does not keep while they are being
+//! read; `ahead` detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which
+//! node owns a block, and `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an
+//! earlier snapshot. Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common
+//! part of the programs `larderd` and `cachenode`, and `temporary_home` stands for a home folder that cannot be written
+//! to. [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine
+//! has listed, which `renewal` tells how to renew, and `kept_manifests` what it keeps of it for mounts and later
+//! snapshots; [`importing`] has an origin listed by a process of its own, which is [`importer_process`]; [`counters`]
+//! counts; [`stats`] is the document in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.

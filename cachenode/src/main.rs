@@ -20,8 +20,8 @@ const RETRY_MOST: Duration = Duration::from_secs(30);
 
 /// Holds datasets for other nodes: its disk is part of the cluster's cache.
 ///
-/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and have this node among their
-/// peers, read from it.
+/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and have this node among
+/// their peers, read from it.
 #[derive(Debug, Parser)]
 #[command(
     name = "cachenode",
@@ -143,7 +143,10 @@ async fn hold(node: &Arc<Node>, request: DatasetRequest) -> OpenDataset {
                 return held;
             }
             Err(error) => {
-                warn!(source = request.spec.source, error = %Chain(&error), ?pause, "cannot hold the dataset yet, will retry");
+                warn!(
+                    source = request.spec.source, error = %Chain(&error), ?pause,
+                    "cannot hold the dataset yet, will retry"
+                );
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MOST);
             }

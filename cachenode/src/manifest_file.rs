@@ -1,5 +1,5 @@
-//! Maps a manifest file. The kernel's page cache then holds it once for all readers and can evict it under memory pressure.
-//! Rows that the disk fails to read again are errors for their readers, until the disk gives them.
+//! Maps a manifest file. The kernel's page cache then holds it once for all readers and can evict it under memory
+//! pressure. Rows that the disk fails to read again are errors for their readers, until the disk gives them.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -40,29 +40,30 @@ impl ManifestBytes for ManifestFile {
     }
 }
 
-/// Where the order of a manifest is, if it has one: the list of what its readers need first, as [`larder_dataset::selection`]
-/// reads it. It lies beside the manifest and is no part of its snapshot.
+/// Where the order of a manifest is, if it has one: the list of what its readers need first, as
+/// [`larder_dataset::selection`] reads it. It lies beside the manifest and is no part of its snapshot.
 pub fn order_of(manifest: &Path) -> PathBuf {
     let mut order = manifest.as_os_str().to_owned();
     order.push(ORDER_SUFFIX);
     order.into()
 }
 
-/// What the name of an order adds to that of its manifest.
+/// Suffix of an order's name: that of its manifest, and this.
 pub const ORDER_SUFFIX: &str = ".order";
 
 /// How the names of orders begin that are being written.
 const DRAFT_PREFIX: &str = ".larder-order-";
 
-/// A file for a new order of the manifest `of`, which [`store_order`] puts in place. It is removed if that does not happen.
+/// A file for a new order of the manifest `of`, which [`store_order`] puts in place. It is removed if that does not
+/// happen.
 pub(crate) fn draft_order(of: &Path) -> io::Result<NamedTempFile> {
     // As for a manifest, the umask decides who may read it.
     let readable = Permissions::from_mode(0o666);
     tempfile::Builder::new().prefix(DRAFT_PREFIX).permissions(readable).tempfile_in(folder_of(of))
 }
 
-/// Makes a draft the order of the manifest `of`. A reader finds the old one or the new one, whole, also after a power cut.
-/// Blocks on the disk.
+/// Makes a draft the order of the manifest `of`. A reader finds the old one or the new one, whole, also after a power
+/// cut. Blocks on the disk.
 pub(crate) fn store_order(draft: NamedTempFile, of: &Path) -> io::Result<()> {
     draft.as_file().sync_all()?;
     draft.persist(order_of(of)).map_err(|error| error.error)?;
@@ -113,8 +114,8 @@ pub enum ManifestFileError {
     },
 }
 
-/// Opens the manifest file at `path`. Nobody may change the file in place while it is open: Larder replaces a manifest by
-/// renaming a new one over it. Errors name the file.
+/// Opens the manifest file at `path`. Nobody may change the file in place while it is open: Larder replaces a manifest
+/// by renaming a new one over it. Errors name the file.
 pub fn open_manifest(path: &Path) -> Result<MappedManifest, ManifestFileError> {
     let io = |source| ManifestFileError::Io { path: path.to_owned(), source };
     let manifest = |source| ManifestFileError::Manifest { path: path.to_owned(), source };
@@ -127,8 +128,8 @@ pub fn open_manifest(path: &Path) -> Result<MappedManifest, ManifestFileError> {
     Manifest::open(ManifestFile(map)).map_err(manifest)
 }
 
-/// Checks every row of a manifest file, in a mapping of it, and returns its snapshot. Blocking. Errors: the file cannot be read;
-/// inside, the flaw.
+/// Checks every row of a manifest file, in a mapping of it, and returns its snapshot. Blocking. Errors: the file cannot
+/// be read; inside, the flaw.
 pub fn verify_file(path: &Path) -> io::Result<Result<SnapshotId, ManifestError>> {
     match open_manifest(path) {
         Ok(manifest) => Ok(manifest.verify().map(|()| manifest.snapshot())),
@@ -137,9 +138,9 @@ pub fn verify_file(path: &Path) -> io::Result<Result<SnapshotId, ManifestError>>
     }
 }
 
-/// Gives the file of an open manifest one more name, `to`, which must be free. What its first name shows by now is of no
-/// account: it may be another manifest. A file on another disk, or without a name by now, is copied; if that fails, `to` may be
-/// incomplete. Blocks on the disk.
+/// Gives the file of an open manifest one more name, `to`, which must be free. Its first name may show another manifest
+/// by now, which does not matter. A file on another disk, or without a name by now, is copied; if that fails, `to` may
+/// be incomplete. Blocks on the disk.
 pub fn link_manifest(manifest: &MappedManifest, to: &Path) -> io::Result<()> {
     let opened = format!("/proc/self/fd/{}", manifest.holder().0.file().as_raw_fd());
     if rustix::fs::linkat(CWD, &opened, CWD, to, AtFlags::SYMLINK_FOLLOW).is_ok() {

@@ -1,9 +1,9 @@
 //! A node's cache: its store, its open datasets, their reservations, and the peers that it shares them with.
 //!
-//! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget` decides
-//! how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening` opens them,
-//! `adoption` has them take over blocks of earlier snapshots, and `open` is the table of those that are open; `promises` keeps room
-//! for datasets whether or not they are; `cluster` serves them to peers.
+//! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget`
+//! decides how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening`
+//! opens them, `adoption` has them take over blocks of earlier snapshots, and `open` is the table of those that are
+//! open; `promises` keeps room for datasets whether or not they are; `cluster` serves them to peers.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.
 
@@ -75,7 +75,7 @@ pub struct NodeConfig {
     pub home: Home,
     /// The settings for origins, where a request has none of its own.
     pub origin: OriginConfig,
-    /// What lists the origins that nobody imported.
+    /// Lists origins that nobody has imported.
     pub importer: Importer,
     /// The peers, if the node shares its cache.
     pub peers: Option<PeerConfig>,
@@ -90,8 +90,8 @@ pub struct Node {
     runtime: Handle,
     store: Store,
     open: Arc<OpenDatasets>,
-    /// Held while a dataset is opened, so that none is opened twice, and while reservations change. Never while a manifest is
-    /// walked through.
+    /// Held while a dataset is opened, so that none is opened twice, and while reservations change. Never while a
+    /// manifest is walked through.
     opening: tokio::sync::Mutex<()>,
     finder: Arc<Finder>,
     cluster: Option<Cluster>,
@@ -171,8 +171,8 @@ impl Node {
         }
     }
 
-    /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; an import continues after that.
-    /// Cancel-safe.
+    /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; an import continues after
+    /// that. Cancel-safe.
     pub async fn prepare(&self, request: &DatasetRequest, wait: Duration) -> Result<Prepared, NodeError> {
         self.check_sharing(request)?;
         self.finder.prepare(request, wait).await
@@ -184,14 +184,15 @@ impl Node {
         self.finder.find(request).await
     }
 
-    /// Finds the dataset that was served under `id` before. Sends no request to the origin: cached files can be served while it
-    /// is down. Does not check for peers either: a node that had peers before a restart and has none now must serve its readers.
+    /// Finds the dataset that was served under `id` before. Sends no request to the origin: cached files can be served
+    /// while it is down. Does not check for peers either: a node that had peers before a restart and has none now must
+    /// serve its readers.
     pub async fn find_again(&self, id: &str, request: &DatasetRequest) -> Result<Found, NodeError> {
         self.finder.find_again(id, request).await
     }
 
-    /// Notes that the keeper holds the connections of these mounts and of no others. A dataset that was open when the last
-    /// process ended and that none of them shows counts as closed from now on. Blocks on the disk.
+    /// Notes that the keeper holds the connections of these mounts and of no others. A dataset that was open when the
+    /// last process ended and that none of them shows counts as closed from now on. Blocks on the disk.
     pub fn keep_only(&self, mounts: &HashSet<String>) {
         self.keep_connections(|mount| mounts.contains(mount));
     }
@@ -201,8 +202,8 @@ impl Node {
         self.keep_connections(|other| other != mount);
     }
 
-    /// Removes the kept manifests that are needed no more: those kept longer ago than `kept_least` whose datasets are neither cached nor
-    /// open, and of which `is_mounted` says that they are not mounted. Blocks on the disk.
+    /// Removes the kept manifests that are needed no more: those kept longer ago than `kept_least` whose datasets are
+    /// neither cached nor open, and of which `is_mounted` says that they are not mounted. Blocks on the disk.
     pub fn collect_manifests(&self, kept_least: Duration, is_mounted: impl Fn(&str) -> bool) {
         let is_needed = |id: &str| is_mounted(id) || self.open.has(id);
         match self.finder.kept().collect(kept_least, is_needed) {
@@ -221,8 +222,8 @@ impl Node {
         }
     }
 
-    /// Checks that an open dataset can serve this request too. False if the dataset is not open. Its size and its policy stay as
-    /// they are. Errors: `InUse`, with another placement.
+    /// Checks that an open dataset can serve this request too. False if the dataset is not open. Its size and its
+    /// policy stay as they are. Errors: `InUse`, with another placement.
     pub fn joins(&self, found: &Found, request: &DatasetRequest) -> Result<bool, NodeError> {
         let Some(open) = self.open.join(&found.id, User::Mount) else { return Ok(false) };
         check_placement(&open, request)?;
@@ -296,7 +297,8 @@ impl Node {
         }
     }
 
-    /// How the dataset is shared with the peers. `None`: not at all, because its placement is `local` or the node has no peers.
+    /// How the dataset is shared with the peers. `None`: not at all, because its placement is `local` or the node has
+    /// no peers.
     fn sharing(&self, found: &Found, request: &DatasetRequest) -> Result<Option<Arc<Sharing>>, NodeError> {
         let placement = request.spec.placement.unwrap_or_default();
         let token = self.token(request)?;
@@ -304,23 +306,26 @@ impl Node {
             return Ok(None);
         }
         let Some(cluster) = &self.cluster else {
-            warn!(source = request.spec.source, %placement, "the node has no peers (--peers): it caches the dataset for itself alone");
+            warn!(
+                source = request.spec.source, %placement,
+                "the node has no peers (--peers): it caches the dataset for itself alone"
+            );
             return Ok(None);
         };
         let sharing = cluster.sharing(found.manifest.snapshot(), placement, token);
         Ok(Some(Arc::new(sharing.of_origin(self.finder.origin_hash(&found.manifest, request)?))))
     }
 
-    /// The token that peers must present to read the dataset: the one among its credentials, else this node's own. So a tenant
-    /// with credentials of its own does not open the dataset to more peers.
+    /// The token that peers must present to read the dataset: the one among its credentials, else this node's own. So a
+    /// tenant with credentials of its own does not open the dataset to more peers.
     fn token(&self, request: &DatasetRequest) -> Result<Option<Token>, NodeError> {
         let own = || self.config.origin.env.get(PEER_TOKEN).map(parse_token).transpose();
         given_token(request)?.map_or_else(own, |token| Ok(Some(token)))
     }
 }
 
-/// Datasets of which it is not known whether connections show them, after an upgrade or the loss of files, are kept for all mounts
-/// that have a manifest: the keeper says which of these exist.
+/// Datasets of which it is not known whether connections show them, after an upgrade or the loss of files, are kept for
+/// all mounts that have a manifest: the keeper says which of these exist.
 fn recover_connections(store: &Store, finder: &Finder) {
     let unknown: Vec<_> = store.datasets().into_iter().filter(|info| info.connections.is_none()).collect();
     if unknown.is_empty() {

@@ -1,7 +1,7 @@
 //! Which of a dataset's blocks this node owns: what it has to keep, and how much room that takes.
 //!
-//! [`OwnedBlocks`] applies the [`Sharing`] of a dataset to the blocks of its manifest, for the store, which gives the room of
-//! disowned blocks to owned ones, and for the budget, which reserves their bytes.
+//! [`OwnedBlocks`] applies the [`Sharing`] of a dataset to the blocks of its manifest, for the store, which gives the
+//! room of disowned blocks to owned ones, and for the budget, which reserves their bytes.
 //!
 //! Invariant: the answers are a pure function of the manifest and the present list of nodes.
 
@@ -43,7 +43,8 @@ impl OwnedBlocks {
     }
 
     /// Bytes of the blocks that this node owns; a little more if the dataset is so large that they are estimated from a
-    /// sample. Reads the manifest. None if this node is not on the list: it may be soon, and what it will own is not known.
+    /// sample. Reads the manifest. None if this node is not on the list: it may be soon, and what it will own is not
+    /// known.
     pub(crate) fn bytes(&self) -> Option<u64> {
         self.estimate(SAMPLED_FILES)
     }
@@ -56,7 +57,7 @@ impl OwnedBlocks {
         let mut last: Option<(PlaceKey, bool)> = None;
         for run in (0..files).step_by(stride as usize) {
             for index in (run..files.min(run.saturating_add(RUN_FILES))).map(FileIndex) {
-                // What a damaged row describes cannot be read, so it needs no room.
+                // The block of a damaged row cannot be read, so it needs no room.
                 let Ok(file) = self.manifest.file(index) else { continue };
                 for part in file.parts(0, file.size) {
                     let key = place_key(&self.manifest, index, part.block);

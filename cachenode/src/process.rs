@@ -1,4 +1,5 @@
-//! The common parts of the processes `larderd` and `cachenode`: a node's flags, its folders, and running until a signal.
+//! The common parts of the processes `larderd` and `cachenode`: a node's flags, its folders, and running until a
+//! signal.
 
 use std::io::ErrorKind;
 use std::mem::ManuallyDrop;
@@ -41,12 +42,13 @@ pub struct NodeFlags {
     /// Cache folder, used by one process at a time.
     #[arg(long, value_name = "DIR", env = "LARDER_CACHE_DIR")]
     pub cache_dir: PathBuf,
-    /// Bytes that all datasets together may take on the disk. Default: four fifths of the free disk space. With 0 nothing is
-    /// cached, and every read asks the origin.
+    /// Bytes that all datasets together may take on the disk. Default: four fifths of the free disk space. With 0
+    /// nothing is cached, and every read asks the origin.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
-    /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. With less, nothing more is cached
-    /// until there is room again. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's disk is free.
+    /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. With less, nothing more is
+    /// cached until there is room again. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a
+    /// node's disk is free.
     #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = parse_percent, env = "LARDER_KEEP_FREE")]
     keep_free: u8,
     /// Folder of manifests. Default: LARDER_HOME, else `home` beside the cache folder.
@@ -88,8 +90,8 @@ struct PeerFlags {
     #[arg(long, value_name = "N", default_value_t = 256, requires = "peer_listen",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     peer_connections: u32,
-    /// PEM file of the CA that signed the nodes' certificates. The CA, the certificate and the key are reloaded when they
-    /// change.
+    /// PEM file of the CA that signed the nodes' certificates. The CA, the certificate and the key are reloaded when
+    /// they change.
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_ca: Option<PathBuf>,
     /// PEM file of this node's certificate, for the DNS name cachenode.larder.dev.
@@ -98,18 +100,20 @@ struct PeerFlags {
     /// PEM file of its private key.
     #[arg(long, value_name = "FILE", requires = "peer_ca")]
     peer_key: Option<PathBuf>,
-    /// File with the SHA-256 fingerprints of certificates that are refused although the CA signed them, one per line. It is
-    /// reloaded when it changes, and connections with such a certificate are closed. A file that does not exist refuses none.
+    /// File with the SHA-256 fingerprints of certificates that are refused although the CA signed them, one per line.
+    /// It is reloaded when it changes, and connections with such a certificate are closed. A file that does not exist
+    /// refuses none.
     #[arg(long, value_name = "FILE", requires = "peer_ca")]
     peer_deny: Option<PathBuf>,
-    /// Share without TLS: anyone who reaches the port may request blocks, and anyone who sees the packets can read them.
+    /// Share without TLS: anyone who reaches the port may request blocks, and anyone who sees the packets can read
+    /// them.
     #[arg(long, conflicts_with = "peer_ca", requires = "peers")]
     peer_plaintext: bool,
 }
 
 impl PeerFlags {
-    /// Errors: the members or the certificates cannot be read, neither certificates nor plaintext were requested, or a node that
-    /// serves peers is not among those listed.
+    /// Errors: the members or the certificates cannot be read, neither certificates nor plaintext were requested, or a
+    /// node that serves peers is not among those listed.
     async fn open(self) -> anyhow::Result<Option<(PeerConfig, Watcher)>> {
         let Some(source) = self.peers else { return Ok(None) };
         let security = match (self.peer_ca, self.peer_cert, self.peer_key) {
@@ -144,8 +148,8 @@ impl PeerFlags {
 }
 
 impl NodeFlags {
-    /// The node's configuration, and the task that keeps its membership current. Creates the folders, or waits for them.
-    /// Errors name the flag.
+    /// The node's configuration, and the task that keeps its membership current. Creates the folders, or waits for
+    /// them. Errors name the flag.
     pub async fn open(self) -> anyhow::Result<(NodeConfig, Option<Watcher>)> {
         let (peers, watcher) = self.peers.open().await?.unzip();
         let beside = self.cache_dir.parent().map_or_else(|| PathBuf::from("home"), |parent| parent.join("home"));
@@ -195,7 +199,7 @@ async fn writable_home(home: Home) -> anyhow::Result<Home> {
     })
 }
 
-/// What is doubtful about a --cache-size, in words: it is 0, or more than the disk of the cache folder holds.
+/// Why a --cache-size is doubtful, in words: it is 0, or more than the disk of the cache folder holds.
 pub fn doubt_cache_size(bytes: u64, cache_dir: &Path) -> Option<String> {
     if bytes == 0 {
         return Some("--cache-size is 0: nothing is cached, and every read asks the origin".to_owned());
@@ -215,8 +219,8 @@ pub fn parse_percent(text: &str) -> Result<u8, String> {
     percent.ok_or_else(|| "not a part of the disk: write it like 20%, at most 99%".to_owned())
 }
 
-/// A runtime that is never shut down before the process ends. A task that a shutdown drops would answer its reader with EIO;
-/// the requests that a process leaves unanswered when it ends are answered by the next process.
+/// A runtime that is never shut down before the process ends. A task that a shutdown drops would answer its reader with
+/// EIO; the requests that a process leaves unanswered when it ends are answered by the next process.
 pub fn runtime() -> anyhow::Result<ManuallyDrop<Runtime>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     Ok(ManuallyDrop::new(runtime))
@@ -237,8 +241,8 @@ pub fn stop_on_signal(stopping: CancellationToken) -> anyhow::Result<impl Future
     })
 }
 
-/// Raises the soft limit of open files to the hard one: segments, sockets and RocksDB need many, and the soft limit is often
-/// 1,024.
+/// Raises the soft limit of open files to the hard one: segments, sockets and RocksDB need many, and the soft limit is
+/// often 1,024.
 pub fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -247,9 +251,9 @@ pub fn raise_file_limit() {
     }
 }
 
-/// Creates these folders and tries to write to them, and waits until one can be used: another process may have to create it for this
-/// user. Returns those that can, and after them those for which [`wait_for_folder`] can wait. Errors concern the first, and name the
-/// flag and what to do.
+/// Creates these folders and tries to write to them, and waits until one can be used: another process may have to
+/// create it for this user. Returns those that can, and after them those for which [`wait_for_folder`] can wait. Errors
+/// concern the first, and name the flag and what to do.
 pub async fn wait_for_folders(folders: &[PathBuf], flag: &str) -> anyhow::Result<Vec<PathBuf>> {
     let started = Instant::now();
     loop {

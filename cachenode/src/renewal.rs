@@ -1,4 +1,4 @@
-//! What renews the listing of a dataset whose objects were replaced, in words for its readers.
+//! How to renew the listing of a dataset whose objects were replaced, in words for its readers.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use crate::home::Home;
 use crate::manifest_file::MappedManifest;
 use crate::source::{PUBLISHED, local_manifest};
 
-/// What renews the listing that was found at `path`. `mounts`: the folder of the manifests that were kept for mounts, of which it
-/// is not known where they were found.
+/// How to renew the listing that was found at `path`. `mounts`: the folder of the manifests that were kept for mounts,
+/// of which it is not known where they were found.
 pub(crate) fn renewal(
     path: &Path,
     mounts: &Path,
@@ -32,7 +32,8 @@ pub(crate) fn renewal(
         format!("`larder import {origin} --to URL` with the URL of its manifest")
     } else if is_kept || path.file_name() == listed.file_name() {
         return format!(
-            "mount it again with --refresh (volumes: the attribute `refresh`), or run `larder import {origin}` and mount it again"
+            "mount it again with --refresh (volumes: the attribute `refresh`), or run `larder import {origin}` and \
+             mount it again"
         );
     } else {
         format!("`larder import {origin} --to {}`", path.display())

@@ -1,13 +1,14 @@
 //! How a dataset is shared among nodes: which node owns a block, which peers to ask for it, and whether to keep it.
 //!
-//! The cast: [`Sharing`] applies the dataset's [`Placement`] to the present nodes; a `Route` is the result for one block, and
-//! `OwnedKeys` is what this node owns by one list of nodes.
-//! The owner of a block asks the origin. Every other node asks the owner, and then the origin if no owner answers. Of several
-//! owners, a second one is asked for what it has before the first has failed (`Peers::read_from_any`); an owner that has no other
-//! beside it is waited for, so that a slow origin does not get two GETs for each block.
+//! The cast: [`Sharing`] applies the dataset's [`Placement`] to the present nodes; a `Route` is the result for one
+//! block, and `OwnedKeys` is what this node owns by one list of nodes. The owner of a block asks the origin. Every
+//! other node asks the owner, and then the origin if no owner answers. Of several owners, a second one is asked for
+//! what it has before the first has failed (`Peers::read_from_any`); an owner that has no other beside it is waited
+//! for, so that a slow origin does not get two GETs for each block.
 //!
-//! Invariant: at most two other nodes are between a reader and the origin: a second owner, which asks the first. Nodes that
-//! see different members for a moment send one more request to the origin than necessary, and nothing else happens.
+//! Invariant: at most two other nodes are between a reader and the origin: a second owner, which asks the first. Nodes
+//! that see different members for a moment send one more request to the origin than necessary, and nothing else
+//! happens.
 
 mod others;
 
@@ -77,7 +78,7 @@ struct View {
     version: u64,
 }
 
-/// What this node owns of a dataset, by one list of nodes.
+/// The part of a dataset that this node owns, by one list of nodes.
 #[derive(Debug)]
 pub(crate) struct OwnedKeys {
     placement: Placement,
@@ -112,7 +113,8 @@ impl Sharing {
         Self { peers, snapshot, origin, others, placement, token: RwLock::new(token), view }
     }
 
-    /// The same, of an origin of which peers may share other snapshots: `origin` is a hash of its URL, server and account.
+    /// The same, of an origin of which peers may share other snapshots: `origin` is a hash of its URL, server and
+    /// account.
     #[must_use]
     pub(crate) fn of_origin(self, origin: String) -> Self {
         Self { origin, ..self }
@@ -165,7 +167,7 @@ impl Sharing {
         view.clone()
     }
 
-    /// What this node owns by the present list of nodes. None if no node is known.
+    /// This node's part by the present list of nodes. None if no node is known.
     pub(crate) fn owned(&self) -> Option<OwnedKeys> {
         let placement = self.placement;
         let View { members, version, .. } = self.view();

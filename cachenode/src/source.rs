@@ -1,11 +1,12 @@
 //! Resolves a URL or the path of a manifest file to a manifest on this machine and its origin.
 //!
-//! For a URL, the first of these is used: a manifest published beside the data (`larder pack` and `larder import --to` put it
-//! there), a manifest that this machine imported earlier and that is not too old ([`Refresh`]), a new import. A published
-//! manifest is what all nodes agree on, so no node lists the origin for itself where there is one. If a listing cannot be
-//! renewed, the old one is used.
+//! For a URL, the first of these is used: a manifest published beside the data (`larder pack` and `larder import --to`
+//! put it there), a manifest that this machine imported earlier and that is not too old ([`Refresh`]), a new import. A
+//! published manifest is what all nodes agree on, so no node lists the origin for itself where there is one. If a
+//! listing cannot be renewed, the old one is used.
 //!
-//! A manifest on this machine does not prove that the caller may read the data: [`check_access`] checks the credentials.
+//! A manifest on this machine does not prove that the caller may read the data: [`check_access`] checks the
+//! credentials.
 
 mod error;
 mod published;
@@ -61,7 +62,7 @@ pub(crate) const IMPORTS: &str = "imports";
 /// How the name of a manifest ends that was fetched.
 pub(crate) const PUBLISHED: &str = "published";
 
-/// What is to be imported, and for whom.
+/// The origin to import, and where its listing is kept.
 pub struct Import<'a> {
     /// The origin.
     pub url: &'a OriginUrl,
@@ -133,9 +134,9 @@ pub fn default_name(url: &OriginUrl) -> String {
     if last.is_empty() { "dataset".to_owned() } else { last.to_owned() }
 }
 
-/// Finds the dataset that `text` names. Has `importing` list its origin if there is no listing, or if `refresh` wants a newer one,
-/// and reports that to `progress`. Callers that want one origin listed at the same time list it once. Cancel-safe: the next call resumes
-/// the import. Must be called within a runtime. Errors say what to do.
+/// Finds the dataset that `text` names. Has `importing` list its origin if there is no listing, or if `refresh` wants a
+/// newer one, and reports that to `progress`. Callers that want one origin listed at the same time list it once.
+/// Cancel-safe: the next call resumes the import. Must be called within a runtime. Errors say what to do.
 pub async fn resolve(
     text: &str,
     config: &OriginConfig,
@@ -248,8 +249,8 @@ pub async fn import_url(
         // The client of Azure does not list an object whose name is that of the prefix.
         let marker = if url.scheme() == Scheme::Azure { ".larder/empty" } else { "" };
         let what = format!(
-            "there is nothing below {url}: check the bucket and the prefix for spelling; for a dataset that is empty for now, put an \
-             empty object with the key {prefix}/{marker} there"
+            "there is nothing below {url}: check the bucket and the prefix for spelling; for a dataset that is empty \
+             for now, put an empty object with the key {prefix}/{marker} there"
         );
         return Err(SourceError::Missing { what });
     }
@@ -266,11 +267,11 @@ pub fn open_source(path: PathBuf, config: &OriginConfig) -> Result<ResolvedSourc
     Ok(ResolvedSource { path, manifest, origin, skipped: BTreeMap::new(), refresh_failed, listed: false })
 }
 
-/// Checks that the credentials of `source` may read its data, by HEAD requests for objects until one is answered. Only a clear
-/// refusal is an error: an object that was replaced concerns its readers only. One that is gone proves nothing, since the right
-/// to list is enough to learn that; so other objects are tried, all over the dataset. The credentials must not decide which
-/// server or account is asked: [`OriginConfig::place`] tells apart the datasets of different ones. Errors: `Origin`; `Missing` if
-/// no object was found.
+/// Checks that the credentials of `source` may read its data, by HEAD requests for objects until one is answered. Only
+/// a clear refusal is an error: an object that was replaced concerns its readers only. One that is gone proves nothing,
+/// since the right to list is enough to learn that; so other objects are tried, all over the dataset. The credentials
+/// must not decide which server or account is asked: [`OriginConfig::place`] tells apart the datasets of different
+/// ones. Errors: `Origin`; `Missing` if no object was found.
 pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
     /// A single object may be forbidden; one of the first few that are there must be readable.
     const REFUSALS: usize = 3;
@@ -305,8 +306,9 @@ pub async fn check_access(source: &ResolvedSource) -> Result<(), SourceError> {
     let (url, tried) = (source.origin.url(), tried.len());
     Err(SourceError::Missing {
         what: format!(
-            "none of {tried} objects of {url} that were looked for is there any more, so nothing shows that the credentials may \
-             read the dataset: list it again with --refresh (attribute refresh), or with larder import if its manifest is published"
+            "none of {tried} objects of {url} that were looked for is there any more, so nothing shows that the \
+             credentials may read the dataset: list it again with --refresh (attribute refresh), or with larder import \
+             if its manifest is published"
         ),
     })
 }

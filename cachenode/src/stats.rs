@@ -55,7 +55,7 @@ pub struct ListingStats {
     pub age_seconds: u64,
     /// Why it could not be renewed when that was last tried for a mount.
     pub refresh_failed: Option<String>,
-    /// What to do, if objects were replaced since.
+    /// Advice, if objects were replaced since.
     pub stale: Option<String>,
     /// Which nodes share other snapshots of the origin, and what to do. Older processes do not tell it.
     #[serde(default)]
@@ -69,7 +69,7 @@ pub struct CacheStats {
     pub policy: String,
     /// The dataset's reservation.
     pub capacity_bytes: u64,
-    /// What the reservation would be if the cache had room: the requested size, or that of the dataset. Older processes do not
+    /// The reservation if the cache had room: the requested size, or that of the dataset. Older processes do not
     /// tell it.
     #[serde(default)]
     pub wanted_bytes: u64,

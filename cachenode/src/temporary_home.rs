@@ -1,15 +1,17 @@
-//! The home of a process whose home folder cannot be written to: a temporary one, which shows the manifests of the other.
+//! The home of a process whose home folder cannot be written to: a temporary one, which shows the manifests of the
+//! other.
 //!
 //! ```text
 //!   larder-home-HASH-RANDOM/   in the temporary folder; HASH is that of the home's path
 //!     manifests/, mounts/      what is new, and links to what is in the home
 //! ```
-//! The cast: [`choose`] decides where the home of a process is; [`Temporary`] is a temporary one, of this process or of a killed one.
-//! [`bring_home`] copies what is new to the home as soon as that can be written to, so that every other process finds it there. The
-//! next process uses what it finds of those that were killed, or takes it to the home: a mount outlives the process, and needs its
-//! manifest again.
+//! The cast: [`choose`] decides where the home of a process is; [`Temporary`] is a temporary one, of this process or of
+//! a killed one. [`bring_home`] copies what is new to the home as soon as that can be written to, so that every other
+//! process finds it there. The next process uses what it finds of those that were killed, or takes it to the home: a
+//! mount outlives the process, and needs its manifest again.
 //!
-//! Invariant: a temporary home is locked by the process that uses it, and removed only when all that is new in it is elsewhere.
+//! Invariant: a temporary home is locked by the process that uses it, and removed only when all that is new in it is
+//! elsewhere.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, DirEntry, File};
@@ -44,8 +46,8 @@ pub(crate) struct Temporary {
     _lock: OwnedFd,
 }
 
-/// The home of this process: `home` if it can be written to, which was `tried`, or could be but for a full disk; otherwise a temporary
-/// one in the folder `temporary`. Errors: there can be none.
+/// The home of this process: `home` if it can be written to, which was `tried`, or could be but for a full disk;
+/// otherwise a temporary one in the folder `temporary`. Errors: there can be none.
 pub(crate) fn choose(home: &Home, tried: anyhow::Result<()>, temporary: &Path) -> anyhow::Result<Option<Temporary>> {
     let mut left = Temporary::left(home.dir(), temporary);
     let mut refusal = tried.err();
@@ -54,7 +56,10 @@ pub(crate) fn choose(home: &Home, tried: anyhow::Result<()>, temporary: &Path) -
         for left in left {
             match left.move_to(home) {
                 Ok(()) => {
-                    info!(from = %left.home.dir().display(), "manifests of an earlier process were brought to the home folder")
+                    info!(
+                        from = %left.home.dir().display(),
+                        "manifests of an earlier process were brought to the home folder"
+                    )
                 }
                 Err(error) => {
                     refusal.get_or_insert(error.into());
@@ -130,10 +135,10 @@ impl Temporary {
             let here = self.home.sub_folder(name)?;
             for path in files_in(&home.dir().join(name)) {
                 let link = here.join(path.file_name().unwrap_or_default());
-                // What is said of a manifest that was replaced here does not hold any more. A lock must be of a file that can be written.
+                // Notes about a manifest that was replaced here are void. A lock must be of a file that can be written.
                 let is_replaced = is_new(&link.with_extension("manifest")) && has_extension(&path, "refresh-failed");
                 if !is_replaced && !has_extension(&path, "lock") {
-                    // What has no link is there already, or is fetched again.
+                    // A failure is harmless: the file is there already, or is fetched again.
                     let _ = std::os::unix::fs::symlink(&path, link);
                 }
             }
@@ -144,12 +149,13 @@ impl Temporary {
     /// Moves what is new here to `to`, and removes the rest.
     fn move_to(&self, to: &Home) -> io::Result<()> {
         self.copy_to(to, &mut HashMap::new())?;
-        // What is left of it is tried again by the next process.
+        // The next process tries again to remove the rest.
         let _ = std::fs::remove_dir_all(self.home.dir());
         Ok(())
     }
 
-    /// Copies what is new here and not among what was `brought` to `to`, where it replaces what is older. Returns the number of files.
+    /// Copies what is new here and not among what was `brought` to `to`, where it replaces what is older. Returns the
+    /// number of files.
     fn copy_to(&self, to: &Home, brought: &mut HashMap<PathBuf, Stamp>) -> io::Result<usize> {
         // Mounts share the file of a manifest.
         let mut copied: HashMap<u64, PathBuf> = HashMap::new();
@@ -165,7 +171,7 @@ impl Temporary {
                 let from = std::fs::metadata(&path)?;
                 let is_newer = |found: std::fs::Metadata| found.modified().ok() > from.modified().ok();
                 if !std::fs::metadata(&target).is_ok_and(is_newer) {
-                    // What is left of a killed process is collected by its name.
+                    // A leftover of a killed process is collected by its name.
                     let fresh = there.join(format!("{DRAFTS}{}", std::process::id()));
                     let _ = std::fs::remove_file(&fresh);
                     match copied.get(&from.ino()) {
@@ -178,7 +184,7 @@ impl Temporary {
                     // Both names may have been links to one file, which a rename leaves.
                     let _ = std::fs::remove_file(&fresh);
                     if has_extension(&path, "manifest") {
-                        // It is of the manifest that was there. What there is of the new one follows.
+                        // It is of the manifest that was there. The new one's file, if any, follows.
                         let _ = std::fs::remove_file(target.with_extension("refresh-failed"));
                     }
                     copied.insert(from.ino(), target);
@@ -207,7 +213,10 @@ impl Temporary {
         match self.copy_to(home, brought) {
             Ok(0) => {}
             Ok(files) => {
-                info!(files, home = %home.dir().display(), "the home folder can be written to again: it has the new manifests too")
+                info!(
+                    files, home = %home.dir().display(),
+                    "the home folder can be written to again: it has the new manifests too"
+                )
             }
             // A process that starts says why.
             Err(error) => debug!(%error, "new manifests cannot be brought to the home folder yet"),
@@ -215,8 +224,8 @@ impl Temporary {
     }
 }
 
-/// Keeps `home` supplied with what is new in the temporary home that stands for it, whenever it can be written to. This process
-/// goes on with the temporary one. Does not return.
+/// Keeps `home` supplied with what is new in the temporary home that stands for it, whenever it can be written to. This
+/// process goes on with the temporary one. Does not return.
 pub(crate) async fn bring_home(temporary: Temporary, home: Home, every: Duration) {
     let mut state = (temporary, HashMap::new());
     loop {
@@ -382,7 +391,7 @@ mod tests {
             assert!(bed.choose(Some(kind)).is_none());
         }
         assert_eq!(bed.homes(), 0);
-        // What does not fit there is shown from where it is: a file is in its way.
+        // A file that does not fit there, because another is in its way, is shown from where it is.
         let first = bed.choose(Some(io::ErrorKind::ReadOnlyFilesystem)).unwrap();
         bed.write(first.home(), "mounts/a.manifest", "a");
         drop(first);
@@ -421,7 +430,7 @@ mod tests {
         appears("mounts/a.manifest", "a").await;
         bed.write(&used, "manifests/old.manifest", "new rows");
         appears("manifests/old.manifest", "new rows").await;
-        // What another process has listed since is newer, and stays.
+        // A newer listing of another process stays.
         bed.write(&bed.home, "manifests/old.manifest", "newer rows");
         bed.write(&used, "mounts/b.manifest", "b");
         appears("mounts/b.manifest", "b").await;

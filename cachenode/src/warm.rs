@@ -1,11 +1,11 @@
 //! Warming: fills the store ahead of the readers, until it holds every block or the reservation is full.
 //!
-//! A plain warming follows the manifest: first the files of its own order, if it has one, then the others by row. A warming by
-//! a list follows the list, whose files `listed` finds. Either starts the fetches in its order, so that this order decides what
-//! is kept where not all blocks are.
+//! A plain warming follows the manifest: first the files of its own order, if it has one, then the others by row. A
+//! warming by a list follows the list, whose files `listed` finds. Either starts the fetches in its order, so that this
+//! order decides what is kept where not all blocks are.
 //!
-//! An ioctl on a mount's `.larder/stats.json` starts a plain warming, another one hands over a part of a list ([`list_part`]),
-//! and the same file reports the progress. It needs no socket.
+//! An ioctl on a mount's `.larder/stats.json` starts a plain warming, another one hands over a part of a list
+//! ([`list_part`]), and the same file reports the progress. It needs no socket.
 
 pub mod list_part;
 mod listed;
@@ -29,8 +29,8 @@ use listed::Listed;
 /// The ioctl that starts warming: `_IO('L', 1)`.
 pub const WARM_IOCTL: u32 = (b'L' as u32) << 8 | 1;
 
-/// Fetches that warming keeps in flight: enough to hide the origin's latency, and only half of all fetches, which leaves the
-/// other half to readers.
+/// Fetches that warming keeps in flight: enough to hide the origin's latency, and only half of all fetches, which
+/// leaves the other half to readers.
 const FETCHES: usize = 32;
 
 /// About how many blocks of a packed dataset one GET fetches.
@@ -85,7 +85,7 @@ struct List {
     lines: Option<mpsc::Sender<Vec<u8>>>,
 }
 
-/// What to warm.
+/// The files to warm.
 #[derive(Debug)]
 enum What {
     /// All files, those of the order first.
@@ -217,8 +217,8 @@ impl<'a> Filling<'a> {
         Self { manifest, fetcher, finish, running: JoinSet::new(), concurrency: FETCHES, alone: false, is_over: false }
     }
 
-    /// Every file of the manifest, each once, and those that are `ordered` first. When nothing more can be kept, the rest is
-    /// looked up and not fetched, so that it is known what is in the store.
+    /// Every file of the manifest, each once, and those that are `ordered` first. When nothing more can be kept, the
+    /// rest is looked up and not fetched, so that it is known what is in the store.
     async fn all(&mut self, ordered: Option<Listed>) {
         let files = self.manifest.totals().files;
         // A bit for each file. Without an order no file is met twice.
@@ -231,7 +231,7 @@ impl<'a> Filling<'a> {
                 is_new
             };
             self.listed(ordered, &mut is_new, false).await;
-            // What comes first has its room before the rest asks for any.
+            // The files that come first have their room before the rest asks for any.
             self.finish_running().await;
         }
         self.alone = false;

@@ -1,19 +1,19 @@
-//! The window: blocks that the store does not keep, held in memory until each of their bytes was read. Without it, a file
-//! read in several pieces would be fetched once for each piece. (The kernel's read-ahead requests the pieces in any order,
-//! and requests a piece twice if memory is short. So neither the end of a block nor a count of bytes shows that its reader is
-//! done.)
+//! The window: blocks that the store does not keep, held in memory until each of their bytes was read. Without it, a
+//! file read in several pieces would be fetched once for each piece. (The kernel's read-ahead requests the pieces in
+//! any order, and requests a piece twice if memory is short. So neither the end of a block nor a count of bytes shows
+//! that its reader is done.)
 //!
-//! A block's room is reserved before it is fetched. If there is none, because more readers are in the middle of a block than
-//! the window can hold, the block is read *in pieces*: each piece is fetched when it is requested, and nothing is held. So
-//! many readers cost more GETs, but no more bytes and no more memory. To make room, blocks are dropped that were read, and
-//! then those that nobody has read for [`STALE`]; what is left of these is read in pieces, too.
+//! A block's room is reserved before it is fetched. If there is none, because more readers are in the middle of a block
+//! than the window can hold, the block is read *in pieces*: each piece is fetched when it is requested, and nothing is
+//! held. So many readers cost more GETs, but no more bytes and no more memory. To make room, blocks are dropped that
+//! were read, and then those that nobody has read for [`STALE`]; what is left of these is read in pieces, too.
 //!
 //! A block that was read stays for [`READ_STAYS`]: the kernel may have lost a page of it before the reader had it, and
-//! requests that page again. A request for the whole block is a new reading, and is not answered from it. For [`LOST_AFTER`]
-//! a page of it that is requested again is fetched without the rest.
+//! requests that page again. A request for the whole block is a new reading, and is not answered from it. For
+//! [`LOST_AFTER`] a page of it that is requested again is fetched without the rest.
 //!
-//! Invariants: the window never exceeds its capacity, except for a single block that is larger; a block is not held and read
-//! in pieces at the same time.
+//! Invariants: the window never exceeds its capacity, except for a single block that is larger; a block is not held and
+//! read in pieces at the same time.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

@@ -103,7 +103,7 @@ async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What an import leaves beside its journal.
+/// Counts the drafts that an import leaves beside its journal.
 fn drafts(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "draft")).count()

@@ -34,8 +34,8 @@ impl Client {
         Ok(unless_leaving(self.0.mount(request)).await?.and_then(|mounted| mounted.prepared))
     }
 
-    /// Unmounts; unless `lazy`, waits until its cache space is free. True: the daemon stops with this mount. `Ok(None)`: the
-    /// daemon does not know the mount, or is stopping.
+    /// Unmounts; unless `lazy`, waits until its cache space is free. True: the daemon stops with this mount.
+    /// `Ok(None)`: the daemon does not know the mount, or is stopping.
     pub(crate) async fn unmount(&mut self, dir: &Path, lazy: bool) -> anyhow::Result<Option<bool>> {
         let dir = dir.display().to_string();
         match self.0.unmount(v1::UnmountRequest { dir, lazy }).await {

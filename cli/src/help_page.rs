@@ -16,7 +16,9 @@ pub(crate) fn help_page() -> String {
         }
     }
     let mut page = String::from(
-        "# Commands and flags\n\nGenerated from the help of `larder` and its commands, of `larderd`, `cachenode` and `larder-controller`; a test keeps it current.\n\n",
+        "# Commands and flags\n\n\
+         Generated from the help of `larder` and its commands, of `larderd`, `cachenode` and `larder-controller`; a \
+         test keeps it current.\n\n",
     );
     let mut command = Cli::command();
     command.build();

@@ -1,7 +1,8 @@
 //! The command `larder`. Every sub-command is a file in `commands`; flags are parsed once, here.
 //!
-//! Exit codes: 0 success, 1 failure, 2 wrong usage, 141 if the reader of the output is gone, as for a program that SIGPIPE ends. Errors go to standard error and say what to do; results go to standard
-//! output, as a table or as JSON (`--json`). No output contains a secret.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage, 141 if the reader of the output is gone, as for a program that
+//! SIGPIPE ends. Errors go to standard error and say what to do; results go to standard output, as a table or as JSON
+//! (`--json`). No output contains a secret.
 
 mod args;
 mod commands;

@@ -1,7 +1,7 @@
 //! How results and progress look: bars on a terminal, plain lines in a pipe, JSON on request.
 //!
-//! Invariant: everything that the command prints goes through this file. A reader that closes its end of a pipe, as `head`
-//! does, ends the command without a word ([`ReaderGone`]).
+//! Invariant: everything that the command prints goes through this file. A reader that closes its end of a pipe, as
+//! `head` does, ends the command without a word ([`ReaderGone`]).
 
 use std::fmt;
 use std::io::{self, Write};

@@ -62,8 +62,8 @@ async fn telling<T>(text: &str, origin: &OriginArgs, progress: &ProgressView, wo
     work.await
 }
 
-/// Finds the dataset that `text` names, and lists its origin if necessary or if `refresh` wants it. Warns if that failed and
-/// the old listing is used.
+/// Finds the dataset that `text` names, and lists its origin if necessary or if `refresh` wants it. Warns if that
+/// failed and the old listing is used.
 pub(crate) fn resolve(
     text: &str,
     origin: &OriginArgs,

@@ -1,4 +1,4 @@
-//! What the controller tells about itself: counters, and whether it can do its job.
+//! The controller's metrics, and whether it can do its job.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

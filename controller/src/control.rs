@@ -1,6 +1,6 @@
-//! The loop of the acting controller. It alone has the state: news change it, due work becomes writes by pure decisions, and
-//! writes run beside it, as many at a time as the API is to bear. What a write returns is news, so that no decision is made
-//! again from what it has changed already.
+//! The loop of the acting controller. It alone has the state: news change it, due work becomes writes by pure
+//! decisions, and writes run beside it, as many at a time as the API is to bear. The result of a write is news, so that
+//! no decision is made again from what it has changed already.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     let (holding, acting) = (stop.clone(), stop.clone());
     tasks.spawn(async move { election.hold(holding).await });
     tasks.spawn(act(client, config, counters, acting));
-    // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop lead.
+    // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop
+    // lead.
     while let Some(ended) = tasks.join_next().await {
         ended??;
         if !stop.is_cancelled() {
@@ -87,7 +88,7 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     Ok(())
 }
 
-/// What became of the writes of a piece of work.
+/// The results of the writes of a piece of work.
 struct Written {
     work: Work,
     /// As they are now, and whether the write may have made them.
@@ -131,7 +132,7 @@ pub async fn act(
             next = news.recv() => {
                 let Some(next) = next else { bail!("the watches ended") };
                 control.take_in(next);
-                // What came together is decided about together.
+                // News that arrived together are decided about together.
                 while let Ok(next) = news.try_recv() {
                     control.take_in(next);
                 }
@@ -383,7 +384,7 @@ async fn execute_all(client: Client, counters: Arc<Counters>, work: Work, writes
             written.told.push(write.name);
             continue;
         }
-        // What becomes of a deleted object the watch tells, and may have told already.
+        // The watch tells what becomes of a deleted object, and may have told it already.
         let done = done.filter(|_| !matches!(write.change, Change::Delete(_)));
         let is_new = matches!(write.change, Change::Create(_) | Change::Apply(_));
         written.objects.extend(done.map(|object| (write.kind, object, is_new)));

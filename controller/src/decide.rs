@@ -1,8 +1,8 @@
-//! The decision about one dataset: from what there is to what is to be written. Pure, so that the same cluster gives the
-//! same decision in any controller, whatever the one before it had begun.
+//! The decision about one dataset: from what there is to what is to be written. Pure, so that the same cluster gives
+//! the same decision in any controller, whatever the one before it had begun.
 //!
-//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `warm`, `claims`, `follow`, `clean`, `report`. Each step
-//! reads what the steps before it found, and adds writes; nothing is written that is there already.
+//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `warm`, `claims`, `follow`, `clean`, `report`. Each
+//! step reads what the steps before it found, and adds writes; nothing is written that is there already.
 
 mod claims;
 mod clean;
@@ -87,7 +87,7 @@ fn check(world: &World<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Rea
     }
 }
 
-/// What the entry of a dataset says in the file that inline volumes are resolved by. It names the snapshot by its own manifest,
+/// The entry of a dataset in the file that inline volumes are resolved by. It names the snapshot by its own manifest,
 /// since the file reaches nodes later than the current manifest does.
 pub fn inline_attributes(
     spec: &CheckedSpec,

@@ -35,7 +35,7 @@ pub enum Kind {
 pub enum KueueKind {
     /// A job in a queue.
     Workload,
-    /// What workloads of a ClusterQueue wait for.
+    /// A check that workloads of a ClusterQueue wait for.
     AdmissionCheck,
     /// A kind of nodes.
     ResourceFlavor,
@@ -52,7 +52,8 @@ pub enum KueueVersion {
     /// Served by Kueue 0.14, which the tests run.
     #[default]
     V1beta1,
-    /// Its successor. What the controller reads and writes is the same, but for topology assignments, which it ignores there.
+    /// Its successor. The fields that the controller reads and writes are the same, but for topology assignments, which
+    /// it ignores there.
     V1beta2,
 }
 

@@ -1,5 +1,5 @@
-//! One controller acts at a time: the holder of a Lease. A holder that cannot renew it ends its process, so that it does
-//! not act beside its successor.
+//! One controller acts at a time: the holder of a Lease. A holder that cannot renew it ends its process, so that it
+//! does not act beside its successor.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -30,8 +30,8 @@ struct Args {
     #[arg(long, env = "LARDER_IMAGE")]
     image: String,
 
-    /// The namespace of the Lease and of the ConfigMaps larder-endpoints and larder-registry. Only Datasets of larder-system
-    /// have the administrator's rights, whatever this is
+    /// The namespace of the Lease and of the ConfigMaps larder-endpoints and larder-registry. Only Datasets of
+    /// larder-system have the administrator's rights, whatever this is
     #[arg(long, env = "NAMESPACE", default_value = "larder-system")]
     namespace: String,
 
@@ -40,7 +40,12 @@ struct Args {
     identity: Option<String>,
 
     /// The most pods that warm at the same time
-    #[arg(long, env = "LARDER_MAX_WARMING", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long,
+        env = "LARDER_MAX_WARMING",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     max_warming: u32,
 
     /// The address on which to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9467

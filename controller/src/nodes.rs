@@ -1,4 +1,4 @@
-//! What is written of a node: its promises with what it is to drop, and its labels. Both are made of all datasets
+//! The writes about a node: its promises with what it is to drop, and its labels. Both are made of all datasets
 //! together, and at most once in ten seconds.
 
 use std::collections::BTreeMap;
@@ -56,7 +56,8 @@ pub fn promises(
     Some(Write::new(Kind::NodeCache, "", name, Change::Create(fields)))
 }
 
-/// As many promises as a NodeCache lists, those that stand first: what is more waits, and what stands can be taken back.
+/// As many promises as a NodeCache lists, those that stand first: what is more waits, and what stands can be taken
+/// back.
 fn first_most(mut promises: Vec<PromisedDataset>, cache: Option<&CacheObject>) -> Vec<PromisedDataset> {
     if promises.len() > PROMISES_MAX {
         let stands = |promise: &PromisedDataset| {

@@ -1,4 +1,5 @@
-//! The objects of Kubernetes, cut to the fields that decisions need: what a store keeps of a thousand nodes must be small.
+//! The objects of Kubernetes, cut to the fields that decisions need: what a store keeps of a thousand nodes must be
+//! small.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ pub struct CacheObject {
     pub generation: i64,
     /// The promises.
     pub spec: larder_controller_api::NodeCacheSpec,
-    /// What the node says, once it does.
+    /// The node's report, once there is one.
     pub status: Option<larder_controller_api::NodeCacheStatus>,
 }
 
@@ -54,7 +55,7 @@ pub struct Node {
     pub ready: bool,
     /// No new pods may go there.
     pub unschedulable: bool,
-    /// What keeps pods away that do not tolerate it.
+    /// Its taints: pods that do not tolerate them stay away.
     pub taints: Vec<Taint>,
 }
 
@@ -109,7 +110,7 @@ pub struct Terminated {
     pub exit_code: i32,
     /// Why, in one word.
     pub reason: String,
-    /// What it left to be read.
+    /// Its termination message.
     pub message: String,
 }
 
@@ -200,7 +201,7 @@ macro_rules! stored {
     };
 }
 
-/// What the objects of the Dataset with this uid belong to.
+/// The key that the objects of the Dataset with this uid belong to.
 pub fn by_uid(uid: &str) -> Key {
     Key::cluster(uid)
 }

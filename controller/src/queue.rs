@@ -1,4 +1,4 @@
-//! What is to be looked at, and when.
+//! The work that is due, and when.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub enum Work {
     Promises(String),
     /// The labels of a node.
     Labels(String),
-    /// What is left of the Dataset with this uid.
+    /// Leftovers of the Dataset with this uid.
     Orphans(String),
     /// The ConfigMap for inline volumes.
     Registry,
@@ -81,7 +81,7 @@ impl Queue {
             self.failures.remove(&work);
             if !matches!(work, Work::Dataset(_) | Work::Orphans(_) | Work::Workload(_)) {
                 self.last.insert(work.clone(), now);
-                // What was due meanwhile waits, too.
+                // Work that became due meanwhile waits, too.
                 if let Some(at) = self.at.remove(&work) {
                     self.due.remove(&(at, work.clone()));
                     self.add(work, at);

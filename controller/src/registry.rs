@@ -1,5 +1,5 @@
-//! The ConfigMap that inline volumes are resolved by: the Datasets that larderd reads without a Secret of their own, in the
-//! form of the administrator's file of datasets. Datasets are its only source.
+//! The ConfigMap that inline volumes are resolved by: the Datasets that larderd reads without a Secret of their own, in
+//! the form of the administrator's file of datasets. Datasets are its only source.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub fn write<'a>(
     Some(Write::new(Kind::ConfigMap, namespace, REGISTRY_CONFIG_MAP, Change::Apply(fields)))
 }
 
-/// What the ConfigMap says of a dataset: its name, and the entry. `None` if it is not in it.
+/// A dataset's entry in the ConfigMap, with its name. `None` if it is not in it.
 pub fn entry(object: &DatasetObject, endpoints: &Endpoints) -> Option<(String, Value)> {
     if object.meta.deleting {
         return None;

@@ -52,12 +52,14 @@ impl<T: Stored> Store<T> {
         self.index.get(owner).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
 
-    /// Keeps an object, unless a newer version of it is there already. Returns what it replaced, if that makes a difference.
+    /// Keeps an object, unless a newer version of it is there already. Returns what it replaced, if that makes a
+    /// difference.
     pub fn put(&mut self, object: T) -> Put<T> {
         let key = object.meta().key.clone();
         if let Some(before) = self.objects.get(&key) {
             let (before, now) = (before.meta(), object.meta());
-            // Versions grow over all objects of a kind: a late answer about an object of the same name before this one is older.
+            // Versions grow over all objects of a kind: a late answer about an object of the same name before this one
+            // is older.
             if before.version > now.version {
                 return Put::Unchanged;
             }
@@ -91,7 +93,7 @@ impl<T: Stored> Store<T> {
     }
 }
 
-/// What keeping an object changed.
+/// The effect of keeping an object.
 #[derive(Debug, PartialEq)]
 pub enum Put<T> {
     /// Nothing that the controller looks at.

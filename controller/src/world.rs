@@ -1,4 +1,4 @@
-//! What a decision about one dataset looks at, and what it comes to.
+//! The input of a decision about one dataset, and its result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::kueue::wish::{Progress, Wish};
 use crate::objects::{CacheObject, Claim, DatasetObject, Deployment, Job, Key, Node, Pod, Volume};
 use crate::write::Write;
 
-/// What the administrator set.
+/// Settings of the administrator.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The image of the pods that import and warm.
@@ -34,7 +34,7 @@ pub struct NodeFacts<'a> {
 pub struct World<'a> {
     /// Seconds since 1970.
     pub now: i64,
-    /// What the administrator set.
+    /// Settings of the administrator.
     pub settings: &'a Settings,
     /// The name of the dataset.
     pub key: &'a Key,
@@ -54,7 +54,7 @@ pub struct World<'a> {
     pub volumes: Vec<&'a Volume>,
     /// The Deployments that follow it.
     pub deployments: Vec<&'a Deployment>,
-    /// What jobs in Kueue's queues ask of it.
+    /// The wishes of jobs in Kueue's queues for it.
     pub wishes: Vec<Wish>,
     /// How many more pods may warm.
     pub warming_slots: u32,
@@ -64,7 +64,7 @@ pub struct World<'a> {
     pub told: &'a BTreeSet<String>,
 }
 
-/// What is to be done about a dataset.
+/// The result of a decision about a dataset.
 #[derive(Debug, Default)]
 pub struct Decision {
     /// The writes, in their order. Each relies on those before it.
@@ -93,14 +93,14 @@ impl Decision {
 }
 
 impl<'a> NodeFacts<'a> {
-    /// What the node has of a snapshot.
+    /// A snapshot in the node's cache.
     pub fn snapshot(&self, snapshot: &str) -> Option<&'a larder_controller_api::SnapshotCache> {
         let status = self.cache?.status.as_ref()?;
         status.snapshots.iter().find(|cached| cached.snapshot == snapshot)
     }
 
-    /// True once the node's larderd knows of its promise to a snapshot of the Dataset `uid`, even if it has no room yet: what a
-    /// new snapshot shares with the old one it knows only when that is mounted.
+    /// True once the node's larderd knows of its promise to a snapshot of the Dataset `uid`, even if it has no room
+    /// yet: what a new snapshot shares with the old one it knows only when that is mounted.
     pub fn has_taken(&self, uid: &str, snapshot: &str) -> bool {
         let Some(cache) = self.cache else { return false };
         let Some(status) = &cache.status else { return false };

@@ -1,8 +1,8 @@
 //! One write to the API, and its execution.
 //!
-//! No write does harm when it is repeated: an object's name follows from what it is for, so a second create fails and makes
-//! no second object, and a deletion names the uid that it means. So a controller that dies between two writes leaves nothing
-//! that the next one does not finish.
+//! No write does harm when it is repeated: an object's name follows from what it is for, so a second create fails and
+//! makes no second object, and a deletion names the uid that it means. So a controller that dies between two writes
+//! leaves nothing that the next one does not finish.
 
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Client, Error};
@@ -45,7 +45,7 @@ impl Write {
         Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change }
     }
 
-    /// What it writes, as the API calls it.
+    /// The written resource, as the API calls it.
     pub fn resource(&self) -> &'static str {
         match self.change {
             Change::ApplyStatus(_) => self.kind.status(),
@@ -63,8 +63,8 @@ impl Write {
     }
 }
 
-/// Executes a write. Returns the object as it is then, `None` if it is gone. Errors that mean that there is nothing to do
-/// are none.
+/// Executes a write. Returns the object as it is then, `None` if it is gone. Errors that mean that there is nothing to
+/// do are none.
 pub async fn execute(client: &Client, write: &Write) -> Result<Option<DynamicObject>, Error> {
     let resource = write.kind.resource();
     let api: Api<DynamicObject> = if write.kind.is_cluster_wide() {

@@ -173,8 +173,8 @@ fn check_namespace(allowed: &[String], pod: &str, what: &str) -> Result<(), Gran
 fn denied(pod: &str, what: &str) -> GrantError {
     GrantError::Denied(if pod.is_empty() {
         format!(
-            "{what} is restricted to certain namespaces, and the kubelet did not report the pod's (set podInfoOnMount of the \
-             CSIDriver)"
+            "{what} is restricted to certain namespaces, and the kubelet did not report the pod's (set podInfoOnMount \
+             of the CSIDriver)"
         )
     } else {
         format!("the namespace {pod} may not use {what}, or it does not exist; ask the administrator")

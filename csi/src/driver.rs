@@ -105,8 +105,8 @@ impl Driver {
         let rules = Rules { file_roots: config.file_roots.clone() };
         for dir in config.daemon_dirs.iter().chain(&config.run_dirs) {
             if let Err(error) = give(dir, config.daemon_uid) {
-                // The node's mounts need this process, whatever becomes of a disk. larderd goes on without a folder, or says which it
-                // needs.
+                // The node's mounts need this process, whatever becomes of a disk. larderd goes on without a folder, or
+                // says which it needs.
                 error!(%error, dir = %dir.display(), "cannot create a folder for larderd (--daemon-dir, --run-dir)");
             }
         }

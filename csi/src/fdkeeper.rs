@@ -45,7 +45,8 @@ pub struct FdKeeper {
 }
 
 impl FdKeeper {
-    /// Starts to connect to the first of these handover sockets at which somebody listens, who must be `daemon_uid` or root.
+    /// Starts to connect to the first of these handover sockets at which somebody listens, who must be `daemon_uid` or
+    /// root.
     pub fn start(sockets: Vec<PathBuf>, daemon_uid: u32, counters: Arc<KeeperCounters>) -> io::Result<Self> {
         let connections = Arc::new(Connections::new(sockets, daemon_uid, counters)?);
         let (requests, queue) = sync_channel(QUEUE);
@@ -89,8 +90,8 @@ impl FdKeeper {
     }
 
     /// Has the dataset of a mount read with these credentials from now on: here at once, for the next larderd, and by
-    /// the one that is connected. Nothing to do if the mount is not held, or if larderd has said that it uses them. After an
-    /// error, the same call tells larderd again.
+    /// the one that is connected. Nothing to do if the mount is not held, or if larderd has said that it uses them.
+    /// After an error, the same call tells larderd again.
     pub async fn renew(&self, mount: &MountId, credentials: Option<v1::Credentials>) -> Result<(), KeeperError> {
         let Some(held) = self.connection(mount).filter(|held| held.renew(&credentials)) else { return Ok(()) };
         self.ask(|reply| Request::Renew(Arc::clone(&held), reply)).await?;

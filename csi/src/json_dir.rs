@@ -17,7 +17,7 @@ use tracing::error;
 #[derive(Debug)]
 pub(crate) struct JsonDir(PathBuf);
 
-/// What was found in the folder.
+/// The contents of the folder.
 #[derive(Debug)]
 pub(crate) struct Loaded<T> {
     pub(crate) values: Vec<T>,
@@ -32,12 +32,15 @@ impl JsonDir {
         Ok(Self(path.to_owned()))
     }
 
-    /// Loads all values. A broken file is renamed, and one that cannot be read stays; both are logged, and prevent the use of no
-    /// other.
+    /// Loads all values. A broken file is renamed, and one that cannot be read stays; both are logged, and prevent the
+    /// use of no other.
     pub(crate) fn load<T: DeserializeOwned>(&self) -> Loaded<T> {
         let mut loaded = Loaded { values: Vec::new(), unread: BTreeSet::new() };
         let mut unread = |path: PathBuf, error: io::Error| {
-            error!(path = %path.display(), %error, "cannot read what was recorded there: repair the disk, or remove the file (--state-dir)");
+            error!(
+                path = %path.display(), %error,
+                "cannot read what was recorded there: repair the disk, or remove the file (--state-dir)"
+            );
             loaded.unread.insert(path);
         };
         let entries = fs::read_dir(&self.0).map_err(|error| unread(self.0.clone(), error));
@@ -126,7 +129,8 @@ mod tests {
         assert!(path.join("torn.broken").exists() && !path.join("half.tmp").exists());
     }
 
-    /// What is a folder, or no folder, fails as on a bad sector: with an error of the read.
+    /// A folder in place of a file, or a file in place of the folder, fails as on a bad sector: with an error of the
+    /// read.
     #[test]
     fn what_cannot_be_read_is_named_and_all_else_is_loaded() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -55,8 +55,8 @@ struct Args {
     #[arg(long, env = "LARDER_TOPOLOGY")]
     topology: bool,
 
-    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user. May be repeated: the
-    /// first in which larderd answers is used
+    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user. May be
+    /// repeated: the first in which larderd answers is used
     #[arg(long, env = "LARDER_RUN_DIR", default_value = "/run/larder")]
     run_dir: Vec<PathBuf>,
 
@@ -78,7 +78,12 @@ struct Args {
     daemon_uid: u32,
 
     /// KiB that the kernel reads ahead in a file
-    #[arg(long, env = "LARDER_READ_AHEAD", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(4..=65536))]
+    #[arg(
+        long,
+        env = "LARDER_READ_AHEAD",
+        default_value_t = 1024,
+        value_parser = clap::value_parser!(u64).range(4..=65536)
+    )]
     read_ahead: u64,
 
     /// A folder that volumes may name with file://, as larderd sees it; may be repeated
@@ -90,7 +95,12 @@ struct Args {
     admin_address: Option<std::net::SocketAddr>,
 
     /// Milliseconds for which a publish waits for the listing of an origin before it fails and the kubelet retries
-    #[arg(long, env = "LARDER_PREPARE_WAIT_MS", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(
+        long,
+        env = "LARDER_PREPARE_WAIT_MS",
+        default_value_t = 20_000,
+        value_parser = clap::value_parser!(u64).range(1..=60_000)
+    )]
     prepare_wait_ms: u64,
 }
 

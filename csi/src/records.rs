@@ -1,8 +1,9 @@
 //! The published targets: one small file for each, written before the bind and removed after the bind is gone. So no
 //! mount is ever without a record, whatever dies.
 //!
-//! A file that cannot be removed from a failing disk keeps no pod: its target counts as gone, and a sweep removes the file later, of
-//! this process or of the next one. A file that cannot be read may name any mount, so none is unused until it is gone.
+//! A file that cannot be removed from a failing disk keeps no pod: its target counts as gone, and a sweep removes the
+//! file later, of this process or of the next one. A file that cannot be read may name any mount, so none is unused
+//! until it is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -43,7 +44,7 @@ pub struct Records {
     known: Mutex<Known>,
 }
 
-/// What is in memory.
+/// The records in memory.
 #[derive(Debug, Default)]
 struct Known {
     by_target: BTreeMap<PathBuf, Record>,
@@ -114,7 +115,10 @@ impl Records {
                 known.left.remove(target);
             }
             Err(error) => {
-                warn!(%error, file = %file.display(), "the record of a target that is gone cannot be removed: that is tried again later (--state-dir)");
+                warn!(
+                    %error, file = %file.display(),
+                    "the record of a target that is gone cannot be removed: that is tried again later (--state-dir)"
+                );
                 known.left.insert(target.to_owned());
             }
         }
@@ -198,7 +202,10 @@ mod tests {
     #[test]
     fn a_record_of_an_earlier_version_is_read() {
         let folder = tempfile::tempdir().expect("a folder");
-        let text = r#"{"volume_id":"v","target":"/var/lib/kubelet/pods/u/mount","mount":"0a1b","arguments":"00ff","files":7,"bytes":7000,"pod_namespace":"team-a","pod_uid":"u"}"#;
+        let text = concat!(
+            r#"{"volume_id":"v","target":"/var/lib/kubelet/pods/u/mount","mount":"0a1b","arguments":"00ff","#,
+            r#""files":7,"bytes":7000,"pod_namespace":"team-a","pod_uid":"u"}"#
+        );
         std::fs::write(folder.path().join("record.json"), text).expect("write");
         let expected = Record {
             volume_id: "v".to_owned(),

@@ -72,7 +72,8 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
     if variables.len() == 1 && variables.contains_key(PEER_TOKEN) {
         return needs(
             PEER_TOKEN,
-            "requires keys for the origin; a volume without keys uses larderd's own token, from the Secret larder-origin",
+            "requires keys for the origin; a volume without keys uses larderd's own token, from the Secret \
+             larder-origin",
         );
     }
     Ok((!variables.is_empty()).then_some(Credentials { variables }))

@@ -27,7 +27,8 @@ fn manifest() -> Manifest<Vec<u8>> {
     Manifest::open(builder.finish("bench", "s3://bench/train", 0).unwrap().to_bytes()).unwrap()
 }
 
-/// Numbers below `below`, equally likely, without the cost of a generator; the multiplier is odd, so none repeats early.
+/// Numbers below `below`, equally likely, without the cost of a generator; the multiplier is odd, so none repeats
+/// early.
 fn scattered(below: u32) -> impl FnMut() -> u32 {
     let mut state = 0_u32;
     move || {

@@ -1,7 +1,7 @@
 //! Blocks: the unit of caching. A file of up to 4 MiB is one block; a larger one is split every 4 MiB.
 //!
-//! Blocks are numbered through the whole snapshot in file order, so that a flat table indexed by [`BlockIndex`] can hold
-//! the place of each. An empty file has no block.
+//! Blocks are numbered through the whole snapshot in file order, so that a flat table indexed by [`BlockIndex`] can
+//! hold the place of each. An empty file has no block.
 
 /// The most bytes a block holds.
 pub const BLOCK_BYTES: u64 = 4 << 20;
@@ -71,8 +71,8 @@ impl BlockPart {
     }
 }
 
-/// Splits a read of `len` bytes at `offset` into its parts, for a file of `size` bytes whose first block is `first_block`.
-/// Bytes beyond the end of the file are left out.
+/// Splits a read of `len` bytes at `offset` into its parts, for a file of `size` bytes whose first block is
+/// `first_block`. Bytes beyond the end of the file are left out.
 ///
 /// ```
 /// use larder_dataset::block::{BLOCK_BYTES, BlockIndex, parts};

@@ -1,7 +1,8 @@
 //! Decides which origin keys can be file names, and why the others cannot.
 //!
-//! A key becomes a path by splitting it at `/`. Nothing is repaired: a key that is not a clean relative path is rejected.
-//! `larder import` lists it with the reason, and no name leads to it, so that no key can shadow or escape another.
+//! A key becomes a path by splitting it at `/`. Nothing is repaired: a key that is not a clean relative path is
+//! rejected. `larder import` lists it with the reason, and no name leads to it, so that no key can shadow or escape
+//! another.
 
 use std::fmt;
 

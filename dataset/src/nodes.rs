@@ -59,7 +59,7 @@ impl Candidate {
         self.promised_bytes().saturating_add(self.wanted_bytes) <= self.capacity_bytes
     }
 
-    /// What makes one candidate better than another, without its zone.
+    /// The candidate's rank, without regard to its zone.
     fn rank(&self) -> Reverse<(bool, u128, u128)> {
         Reverse((
             self.is_chosen,
@@ -82,8 +82,8 @@ pub fn share_bytes(total: u64, copies: u8, weight: u64, weights: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX).min(total)
 }
 
-/// The most that `bytes` of a dataset take on a node's disk, of which all files are `files` and have `total` bytes: each block has
-/// checksums and a header, and is rounded up to 4 KiB.
+/// The most that `bytes` of a dataset take on a node's disk, of which all files are `files` and have `total` bytes:
+/// each block has checksums and a header, and is rounded up to 4 KiB.
 pub fn most_on_disk(bytes: u64, total: u64, files: u64) -> u64 {
     const RECORD_BYTES: u64 = 64 + 4 + 4095;
     let blocks = u128::from(files) + u128::from(total / BLOCK_BYTES);

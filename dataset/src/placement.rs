@@ -1,19 +1,20 @@
 //! Placement: which nodes own which blocks of a dataset, by weighted rendezvous hashing.
 //!
-//! [`Members`] are the nodes, a [`PlaceKey`] is a unit of placement (a block of a file, or an extent of a pack), and [`Placement`]
-//! is the number of nodes that own each. For each key, every member draws a waiting time from an exponential distribution
-//! whose rate is its weight. The draw depends on nothing but a hash of the member's name and the key. The members with the
-//! shortest times own the key. A member's chance to be first is its share of all weights. Since no draw depends on another
-//! member, a member that leaves gives away only what it owned, and one that joins takes only what it will own.
+//! [`Members`] are the nodes, a [`PlaceKey`] is a unit of placement (a block of a file, or an extent of a pack), and
+//! [`Placement`] is the number of nodes that own each. For each key, every member draws a waiting time from an
+//! exponential distribution whose rate is its weight. The draw depends on nothing but a hash of the member's name and
+//! the key. The members with the shortest times own the key. A member's chance to be first is its share of all weights.
+//! Since no draw depends on another member, a member that leaves gives away only what it owned, and one that joins
+//! takes only what it will own.
 //!
-//! Invariant: the same members and key give the same owners on every node and machine, in whatever order the members were
-//! listed. Therefore members' names are hashed with SHA-256, and the rest uses integers and those operations on f64
-//! (`+ - * /`, comparison) whose results IEEE 754 defines to the last bit. It does not define `f64::ln`, which is not used.
-//! A change of the function would move every dataset of every cluster; a table in the tests pins it.
+//! Invariant: the same members and key give the same owners on every node and machine, in whatever order the members
+//! were listed. Therefore members' names are hashed with SHA-256, and the rest uses integers and those operations on
+//! f64 (`+ - * /`, comparison) whose results IEEE 754 defines to the last bit. It does not define `f64::ln`, which is
+//! not used. A change of the function would move every dataset of every cluster; a table in the tests pins it.
 //!
-//! This module does not know which nodes are alive or what they have cached. Two nodes that see different members may name
-//! different owners. That costs an extra GET, since the requested owner may have to fetch a block that the other has. It
-//! never gives a wrong byte, since a block is checked against its snapshot wherever it comes from.
+//! This module does not know which nodes are alive or what they have cached. Two nodes that see different members may
+//! name different owners. That costs an extra GET, since the requested owner may have to fetch a block that the other
+//! has. It never gives a wrong byte, since a block is checked against its snapshot wherever it comes from.
 
 use std::fmt;
 use std::num::NonZeroU8;
@@ -113,9 +114,9 @@ impl FromStr for Placement {
     }
 }
 
-/// A unit of placement: a hash of where a block comes from. It is built from the origin's URL, the names of the object from
-/// the file up to the folder at the root (or the key of its pack), and the number of the block in the file (or of the extent
-/// in the pack). The snapshot is no part of it: a file has the same owners in every snapshot of its origin.
+/// A unit of placement: a hash of where a block comes from. It is built from the origin's URL, the names of the object
+/// from the file up to the folder at the root (or the key of its pack), and the number of the block in the file (or of
+/// the extent in the pack). The snapshot is no part of it: a file has the same owners in every snapshot of its origin.
 ///
 /// ```
 /// use larder_dataset::PlaceKey;
@@ -129,7 +130,7 @@ impl FromStr for Placement {
 pub struct PlaceKey(u64);
 
 impl PlaceKey {
-    /// What all keys of an origin start from.
+    /// The key that all keys of an origin start from.
     pub fn of_origin(url: &str) -> Self {
         Self(0).name(url.as_bytes())
     }
@@ -156,8 +157,8 @@ pub struct Member {
     pub name: String,
     /// Its share relative to the others' weights, such as the size of its cache. With 0 it owns nothing.
     pub weight: u32,
-    /// Its failure domain: a rack, or a zone of a cloud. All members without a zone count as one zone, since nothing says
-    /// that they fail independently.
+    /// Its failure domain: a rack, or a zone of a cloud. All members without a zone count as one zone, since nothing
+    /// says that they fail independently.
     pub zone: String,
 }
 
@@ -199,7 +200,8 @@ impl Candidate {
 
 impl Members {
     /// The order of `members` does not matter, not even where several have one name (a node may appear in more than one
-    /// EndpointSlice). Of these, the one with the largest weight counts; of equal weights, the one whose zone sorts last.
+    /// EndpointSlice). Of these, the one with the largest weight counts; of equal weights, the one whose zone sorts
+    /// last.
     pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
         let mut members: Vec<Member> = members.into_iter().collect();
         members.sort_by(|a, b| (&a.name, b.weight, &b.zone).cmp(&(&b.name, a.weight, &a.zone)));
@@ -244,9 +246,9 @@ impl Members {
         self.members.binary_search_by(|member| member.name.as_str().cmp(name)).ok().map(|at| at as u32)
     }
 
-    /// The positions of the owners of `key`, best first: as many as `placement` requires, or all members with a weight if
-    /// there are fewer. The first is the only owner under `Partitioned`. The others are in different zones, in the order of
-    /// each zone's best member; when every zone has an owner, the next best members of all follow.
+    /// The positions of the owners of `key`, best first: as many as `placement` requires, or all members with a weight
+    /// if there are fewer. The first is the only owner under `Partitioned`. The others are in different zones, in the
+    /// order of each zone's best member; when every zone has an owner, the next best members of all follow.
     ///
     /// Makes one pass over the members, and does not allocate for up to eight owners.
     pub fn owners(&self, placement: Placement, key: PlaceKey) -> Owners {
@@ -333,8 +335,8 @@ impl Deref for Owners {
     }
 }
 
-/// Inserts a candidate into a sorted list. It replaces the one at `replaced`, or else the last, unless it waits longer than
-/// that one. Of two with equal times, the earlier member stays ahead.
+/// Inserts a candidate into a sorted list. It replaces the one at `replaced`, or else the last, unless it waits longer
+/// than that one. Of two with equal times, the earlier member stays ahead.
 fn insert(list: &mut [Candidate], replaced: Option<usize>, candidate: Candidate) {
     let Some(out) = replaced.or(list.len().checked_sub(1)) else { return };
     let place = list.partition_point(|held| held.wait <= candidate.wait);
@@ -356,7 +358,8 @@ fn chance(seed: u64, key: PlaceKey) -> f64 {
     (bits as f64 + 0.5) * (1.0 / (1_u64 << 52) as f64)
 }
 
-/// -ln(1 - chance), never less than `chance`: the waiting time with mean 1 that is not exceeded with probability `chance`.
+/// -ln(1 - chance), never less than `chance`: the waiting time with mean 1 that is not exceeded with probability
+/// `chance`.
 ///
 /// `f64::ln` may differ in the last bit between machines. This function cannot: see the module.
 fn exponential(chance: f64) -> f64 {

@@ -60,7 +60,8 @@ impl fmt::Display for Refresh {
 /// Text that does not say when to list again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is neither always, never, nor an age with its unit (ms, s, m, h or d): write for example 24h for a day, or 7d for a week"
+    "{text:?} is neither always, never, nor an age with its unit (ms, s, m, h or d): write for example 24h for a day, \
+     or 7d for a week"
 )]
 pub struct InvalidRefresh {
     text: String,

@@ -1,8 +1,9 @@
 //! Selects files of a snapshot by the lines of a list: paths, folders and patterns.
 //!
-//! A line is a path below the root of the dataset. A folder stands for all files below it. If no file or folder has that name,
-//! the line is a pattern: `*` is any part of a name, `?` one character, `[a-z]` one of these, `[!a-z]` none of these, and the
-//! name `**` any number of folders. Blank lines and lines that begin with `#` select nothing and count for nothing.
+//! A line is a path below the root of the dataset. A folder stands for all files below it. If no file or folder has
+//! that name, the line is a pattern: `*` is any part of a name, `?` one character, `[a-z]` one of these, `[!a-z]` none
+//! of these, and the name `**` any number of folders. Blank lines and lines that begin with `#` select nothing and
+//! count for nothing.
 //!
 //! [`Selected`] walks the manifest as far as its caller asks, in memory that the depth of the tree bounds.
 
@@ -25,7 +26,7 @@ pub struct Selected<'m, B> {
     file: Option<FileIndex>,
 }
 
-/// What the name of an entry must be.
+/// A condition on the name of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Name(Vec<u8>),
@@ -45,7 +46,7 @@ struct Folder {
 }
 
 impl<'m, B: ManifestBytes> Selected<'m, B> {
-    /// What `path` selects. Errors: the manifest is damaged.
+    /// Selects by `path`. Errors: the manifest is damaged.
     pub fn new(manifest: &'m Manifest<B>, path: &[u8]) -> Result<Self, ManifestError> {
         let mut selected = Self { manifest, parts: Vec::new(), folders: Vec::new(), file: None };
         let names = || path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");

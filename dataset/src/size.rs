@@ -19,8 +19,8 @@ const UNITS: [(&str, u64); 10] = [
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let accepted = || {
         format!(
-            "`{text}` is not a size; write for example 64MiB, 100GiB, 111KB or 1048576 (B, KB, MB, GB and TB are powers of 1000, KiB, \
-             MiB, GiB and TiB of 1024)"
+            "`{text}` is not a size; write for example 64MiB, 100GiB, 111KB or 1048576 (B, KB, MB, GB and TB are \
+             powers of 1000, KiB, MiB, GiB and TiB of 1024)"
         )
     };
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Identifies a snapshot: SHA-256 over its contents and its origin's URL. Two snapshots of the same listing have the same
-/// id.
+/// Identifies a snapshot: SHA-256 over its contents and its origin's URL. Two snapshots of the same listing have the
+/// same id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SnapshotId(pub [u8; 32]);

@@ -1,7 +1,7 @@
 //! The specification of a dataset: where it is read from and how it is cached.
 //!
-//! [`DatasetSpec`] is the only type for it. The command line, the CSI driver's attributes, the administrator's file and the
-//! daemon's gRPC interface each have a syntax of their own, which they convert to this type at their edge.
+//! [`DatasetSpec`] is the only type for it. The command line, the CSI driver's attributes, the administrator's file and
+//! the daemon's gRPC interface each have a syntax of their own, which they convert to this type at their edge.
 //!
 //! It never holds credentials: those travel beside it and are not written anywhere.
 

@@ -6,8 +6,8 @@
 //! [`Requests`]. Everything else goes to the system's allocator.
 //!
 //! The kernel copies a request out in the middle of a system call. If it must find a page first and the process is
-//! killed meanwhile, the request ends with EIO. So the pieces are touched before their use. What is behind a piece is
-//! never used by a read-only mount.
+//! killed meanwhile, the request ends with EIO. So the pieces are touched before their use. A read-only mount never
+//! uses the memory behind a piece.
 //!
 //! Invariants: a buffer belongs to the session whose threads start, because all sessions of a process start through
 //! [`spawn`], one at a time, and each until its last thread has its buffer. An allocation of this size is always a
@@ -103,7 +103,8 @@ pub(crate) fn spawn<F: Filesystem>(
         // may still be without one: nothing else may start.
         if session.guard.is_finished() {
             error!(
-                "some threads of a FUSE session cannot be started: ending, so that the next larderd serves its connection"
+                "some threads of a FUSE session cannot be started: ending, so that the next larderd serves its \
+                 connection"
             );
             std::process::abort();
         }

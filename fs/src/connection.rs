@@ -2,8 +2,8 @@
 //!
 //! A connection may have been served before by a process that was killed. The kernel sends INIT only once, so the
 //! keeper remembers it. The INIT is replayed to the session over a socket pair before the real descriptor takes that
-//! socket's place. What the killed process had taken from the kernel and not answered is in the connection's memory
-//! (`Requests`), which the keeper holds too, and is answered first (`replay`).
+//! socket's place. Requests that the killed process had taken from the kernel and not answered are in the connection's
+//! memory (`Requests`), which the keeper holds too, and are answered first (`replay`).
 //!
 //! Invariant: serving is idempotent for a connection; neither side needs to know how far the killed process got.
 #![expect(unsafe_code, reason = "the session owns its descriptor, which can be replaced only by its number")]

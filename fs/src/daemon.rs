@@ -66,8 +66,8 @@ impl Daemon {
         outcome
     }
 
-    /// Serves the sockets in a folder, as soon as it can be written to: `larder-csi` may have yet to give it to this user. Errors:
-    /// a socket of a folder that is there from the start cannot be used.
+    /// Serves the sockets in a folder, as soon as it can be written to: `larder-csi` may have yet to give it to this
+    /// user. Errors: a socket of a folder that is there from the start cannot be used.
     async fn serve_in(self: Arc<Self>, dir: PathBuf, keeper: CurrentKeeper) -> anyhow::Result<()> {
         let was_late = wait_for_folder(&dir).await;
         let served = tokio::try_join!(

@@ -15,15 +15,18 @@ use crate::daemon::{Daemon, DaemonConfig};
 pub struct DaemonFlags {
     #[command(flatten)]
     node: NodeFlags,
-    /// Folder of the sockets larderd.sock and handover.sock; anyone who may enter it may use them. May be repeated: the sockets are
-    /// in each of these folders that can be written to at the start, or once this user may write to it. Default: the cache folder.
+    /// Folder of the sockets larderd.sock and handover.sock; anyone who may enter it may use them. May be repeated: the
+    /// sockets are in each of these folders that can be written to at the start, or once this user may write to it.
+    /// Default: the cache folder.
     #[arg(long, value_name = "DIR")]
     run_dir: Vec<PathBuf>,
     /// Threads that serve the kernel, for each mount.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Name of the Kubernetes object NodeCache of this node, that of the node itself: keep the room that it promises to datasets, and
-    /// report in it what is cached. Needs the component `datasets` of the deployment.
+    /// Name of this node's NodeCache, the Kubernetes object through which larder-controller and this larderd talk; it
+    /// is the name of the node. larderd keeps the room that the spec promises to datasets, and reports the cached bytes
+    /// in the status. Set it where larder-controller runs; the component `datasets` of the deployment does so. Without
+    /// it, this node promises no room to datasets.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_CACHE")]
     node_cache: Option<String>,
 }

@@ -13,8 +13,8 @@
 //! Numbers are in the machine's byte order. Only pages that were written count as memory. The table grows with the
 //! reads that wait at the same time.
 //!
-//! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. What an
-//! earlier process left is checked, not trusted; an entry that is torn is skipped. One session at a time uses the file.
+//! Invariants: at every instant, a request that was taken and not answered is in a buffer or in the table. Entries
+//! of an earlier process are checked, not trusted; a torn one is skipped. One session at a time uses the file.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -175,7 +175,7 @@ impl Requests {
         Ok(left)
     }
 
-    /// Empties the buffers. What was in them must be answered or in the table.
+    /// Empties the buffers. Their requests must be answered or in the table.
     pub(crate) fn clear_buffers(&self) -> io::Result<()> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, hole, BUFFERS_AT, TABLE_AT - BUFFERS_AT)?)

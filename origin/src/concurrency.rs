@@ -1,14 +1,14 @@
 //! How many requests an origin is sent at a time: a limit that adapts to its answers.
 //!
-//! [`ConcurrencyLimit`] hands out permits. Their number doubles with each window of answers until the origin shows signs
-//! of overload, and then grows by one per window, but only while a call waits for a permit. A refusal (503, 429, or an
-//! answer that never came) halves it; answers that take four times as long as the origin's best shrink it by a quarter.
-//! TCP does the same for the same reason: a node that shares an origin with a thousand others must find its share
-//! without asking them.
+//! [`ConcurrencyLimit`] hands out permits. Their number doubles with each window of answers until the origin shows
+//! signs of overload, and then grows by one per window, but only while a call waits for a permit. A refusal (503, 429,
+//! or an answer that never came) halves it; answers that take four times as long as the origin's best shrink it by a
+//! quarter. TCP does the same for the same reason: a node that shares an origin with a thousand others must find its
+//! share without asking them.
 //!
-//! The cast: `Rule` computes the limit, pure and without a clock; [`ConcurrencyLimit`] is the semaphore that follows it;
-//! [`Permit`] is the right to one call. The invariant: there are [`LEAST`] to `most` permits, and a waiting call gets one
-//! when another call ends.
+//! The cast: `Rule` computes the limit, pure and without a clock; [`ConcurrencyLimit`] is the semaphore that follows
+//! it; [`Permit`] is the right to one call. The invariant: there are [`LEAST`] to `most` permits, and a waiting call
+//! gets one when another call ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,8 @@ struct Rule {
     most: usize,
     /// The limit doubles until the first sign of overload.
     doubling: bool,
-    /// The best mean of a window. It rises slowly, so that an origin that became slower for good is accepted in the end.
+    /// The best mean of a window. It rises slowly, so that an origin that became slower for good is accepted in the
+    /// end.
     best: Option<Duration>,
     /// Answers in this window.
     answers: usize,

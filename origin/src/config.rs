@@ -50,9 +50,11 @@ impl fmt::Debug for Env {
 /// How to reach an origin.
 #[derive(Debug, Clone)]
 pub struct OriginConfig {
-    /// The server, such as `http://127.0.0.1:9000`; overrides `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the profile.
+    /// The server, such as `http://127.0.0.1:9000`; overrides `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the
+    /// profile.
     pub endpoint: Option<String>,
-    /// The region; overrides `AWS_REGION`, `AWS_DEFAULT_REGION` and the profile. Without any of these it is `us-east-1`.
+    /// The region; overrides `AWS_REGION`, `AWS_DEFAULT_REGION` and the profile. Without any of these it is
+    /// `us-east-1`.
     pub region: Option<String>,
     /// Sends no credentials, for public buckets.
     pub anonymous: bool,
@@ -60,17 +62,19 @@ pub struct OriginConfig {
     pub attempt_timeout: Duration,
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
-    /// How long one call may take, including all of its attempts. Its wait for a permit is bounded by the same time again.
+    /// How long one call may take, including all of its attempts. Its wait for a permit is bounded by the same time
+    /// again.
     pub deadline: Duration,
-    /// How many calls may be in flight; the others wait. An object store that refuses requests or slows down gets fewer.
+    /// How many calls may be in flight; the others wait. An object store that refuses requests or slows down gets
+    /// fewer.
     pub concurrency: usize,
     /// The variables that supply credentials and settings.
     pub env: Env,
 }
 
 impl OriginConfig {
-    /// What decides whose objects `url` names, apart from itself: the server, and for Azure the account. Texts that differ are of
-    /// different origins.
+    /// The settings that decide whose objects `url` names: the server, and for Azure the account. Texts that differ are
+    /// of different origins.
     pub fn place(&self, url: &str) -> String {
         let endpoint = self.endpoint.clone().unwrap_or_default();
         match self.env.get("AZURE_STORAGE_ACCOUNT_NAME") {

@@ -57,7 +57,7 @@ pub enum OriginError {
     /// A flag, a variable, a URL or a key is wrong; a retry cannot help.
     #[error("{what}")]
     Invalid {
-        /// What is wrong, and which flag or variable to change.
+        /// Why it is invalid, and which flag or variable to change.
         what: String,
     },
     /// The object is larger than the caller is willing to hold in memory.

@@ -1,8 +1,8 @@
 //! A local folder as an origin.
 //!
-//! Our own code over openat2, since a folder can contain what an object store cannot: names that are not UTF-8, symbolic
-//! links, pipes. [`FolderOrigin`] moves every call off the runtime; `root` opens paths, and `list`, `read` and `put` do
-//! the work.
+//! Our own code over openat2, since a folder can contain what an object store cannot: names that are not UTF-8,
+//! symbolic links, pipes. [`FolderOrigin`] moves every call off the runtime; `root` opens paths, and `list`, `read` and
+//! `put` do the work.
 
 mod error;
 mod list;

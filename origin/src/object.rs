@@ -1,8 +1,9 @@
 //! An origin over any of object_store's stores, which Google Cloud Storage and Azure use.
 //!
-//! [`ObjectOrigin`] implements the whole trait, with `listing`; `writer`, `keys` and `settings` also serve the S3 origin. The
-//! invariant is that of the trait. The limits of object_store remain: one key that is not a valid path to it (`a//b`, a
-//! control character) fails the listing that contains it, with a clear error, and a marker `a/` is listed as `a`.
+//! [`ObjectOrigin`] implements the whole trait, with `listing`; `writer`, `keys` and `settings` also serve the S3
+//! origin. The invariant is that of the trait. The limits of object_store remain: one key that is not a valid path to
+//! it (`a//b`, a control character) fails the listing that contains it, with a clear error, and a marker `a/` is listed
+//! as `a`.
 
 pub(crate) mod error;
 pub(crate) mod keys;

@@ -24,8 +24,9 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
 
     /// One page of the keys under `prefix` (relative; empty or ending with `/`), in key order, after the key `after`.
     ///
-    /// A store without such a prefix returns an empty page. A folder returns the whole tree in one page for [`Depth::All`]. For
-    /// [`Depth::One`] it returns a directory of many entries in pages that are in order by themselves only.
+    /// A store without such a prefix returns an empty page. A folder returns the whole tree in one page for
+    /// [`Depth::All`]. For [`Depth::One`] it returns a directory of many entries in pages that are in order by
+    /// themselves only.
     async fn list(&self, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError>;
 
     /// Exactly `range.len()` bytes of `key` as of `version`, or of its current version if `version` is `None`.

@@ -96,7 +96,10 @@ impl Retry {
             return Err(error);
         }
         self.attempts += 1;
-        tracing::debug!(key = %self.key, attempts = self.attempts, error = &error as &dyn std::error::Error, "retry at the origin");
+        tracing::debug!(
+            key = %self.key, attempts = self.attempts, error = &error as &dyn std::error::Error,
+            "retry at the origin"
+        );
         tokio::time::sleep(pause).await;
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The URL of an origin: which store, which bucket, which prefix.
 //!
 //! Everything after the bucket is taken literally, as `aws s3` does: without percent-decoding, query or fragment, since
-//! `%`, `?` and `#` are valid characters of a key. The invariant: an [`OriginUrl`] never holds credentials, so it may be
-//! printed, logged and stored.
+//! `%`, `?` and `#` are valid characters of a key. The invariant: an [`OriginUrl`] never holds credentials, so it may
+//! be printed, logged and stored.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -38,7 +38,8 @@ impl Scheme {
     }
 }
 
-/// The location of a dataset's objects. Parse one with [`str::parse`], or make one from a path with [`OriginUrl::folder`].
+/// The location of a dataset's objects. Parse one with [`str::parse`], or make one from a path with
+/// [`OriginUrl::folder`].
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct OriginUrl {
     scheme: Scheme,
@@ -123,8 +124,8 @@ impl FromStr for OriginUrl {
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains('@') || bucket.contains(':') {
             return invalid(format!(
-                "credentials do not belong in a URL: pass them in the environment or a profile, and the server by --endpoint, \
-                 and write the origin as {}://bucket/prefix",
+                "credentials do not belong in a URL: pass them in the environment or a profile, and the server by \
+                 --endpoint, and write the origin as {}://bucket/prefix",
                 scheme.as_str()
             ));
         }

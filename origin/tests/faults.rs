@@ -360,7 +360,8 @@ async fn a_listing_whose_tokens_loop_is_an_error() {
     bench.proxy.set_hook(|head: &RequestHead| {
         let next = if head.path.contains("continuation-token=one") { "two" } else { "one" };
         let body = format!(
-            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{next}</NextContinuationToken></ListBucketResult>"
+            "<ListBucketResult><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>{next}</NextContinuationToken></ListBucketResult>"
         );
         Fault::Answer(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into())
     });

@@ -1,5 +1,5 @@
-//! The admin server of a daemon: `/metrics` for Prometheus, `/healthz` while the process runs, `/readyz` while it can do
-//! its job. Plain HTTP, read-only, no secrets: anyone who can reach the address can read all of it.
+//! The admin server of a daemon: `/metrics` for Prometheus, `/healthz` while the process runs, `/readyz` while it can
+//! do its job. Plain HTTP, read-only, no secrets: anyone who can reach the address can read all of it.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -113,7 +113,8 @@ mod tests {
         let samples = [Sample { name: "fs_reads_total", value: 7 }, Sample { name: "not_in_the_table", value: 1 }];
         assert_eq!(
             text(&samples, &[]),
-            "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\nlarder_fs_reads_total 7\n"
+            "# HELP larder_fs_reads_total READ requests (requests)\n\
+             # TYPE larder_fs_reads_total counter\nlarder_fs_reads_total 7\n"
         );
     }
 

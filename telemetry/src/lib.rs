@@ -1,7 +1,7 @@
 //! Telemetry: log setup and the table of all metrics.
 //!
-//! The cast: [`init_logs`] is called once by each `main`; [`METRICS`] is the one place that names a metric and the source
-//! of `docs/METRICS.md`; [`admin`] serves the metrics.
+//! The cast: [`init_logs`] is called once by each `main`; [`METRICS`] is the one place that names a metric and the
+//! source of `docs/METRICS.md`; [`admin`] serves the metrics.
 //!
 //! Invariant: no metric is named elsewhere, and no label or field carries a secret.
 
@@ -15,8 +15,8 @@ use tracing_subscriber::EnvFilter;
 /// The environment variable that selects the log lines to write, such as `info` or `larder_fs=debug`.
 pub const LOG_VARIABLE: &str = "LARDER_LOG";
 
-/// Sends log lines to standard error: `default_level` and above, unless [`LOG_VARIABLE`] says otherwise. Called once, by
-/// `main`. Errors: the variable is invalid.
+/// Sends log lines to standard error: `default_level` and above, unless [`LOG_VARIABLE`] says otherwise. Called once,
+/// by `main`. Errors: the variable is invalid.
 pub fn init_logs(default_level: &str) -> Result<(), String> {
     let wanted = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| default_level.to_owned());
     let filter = EnvFilter::try_new(&wanted)

@@ -65,7 +65,8 @@ pub const METRICS: &[Metric] = &[
     counter(
         "daemon_peer_hedges_held_back_total",
         "reads",
-        "reads whose first peer was slow to answer and for which no second one was asked, because that had been done too often",
+        "reads whose first peer was slow to answer and for which no second one was asked, because that had been done \
+         too often",
     ),
     counter(
         "daemon_peer_not_let_in_total",
@@ -113,7 +114,8 @@ pub const METRICS: &[Metric] = &[
     counter(
         "fs_read_bytes_store_total",
         "bytes",
-        "bytes answered from the store; what the kernel reads ahead of a program counts, here and for the other sources",
+        "bytes answered from the store; what the kernel reads ahead of a program counts, here and for the other \
+         sources",
     ),
     counter(
         "fs_read_bytes_window_total",
@@ -158,14 +160,16 @@ pub const METRICS: &[Metric] = &[
     counter(
         "store_write_errors_total",
         "failures",
-        "writes of blocks, or attempts to free their room, that failed: the disk is full, read-only or gone, or has less than `--keep-free` left",
+        "writes of blocks, or attempts to free their room, that failed: the disk is full, read-only or gone, or has \
+         less than `--keep-free` left",
     ),
     gauge("store_blocks", "blocks", "blocks in the store"),
     gauge("store_capacity_bytes", "bytes", "the dataset's reservation"),
     gauge(
         "store_degraded",
         "datasets",
-        "datasets whose cache admits nothing because the disk fails, is full, or has less than `--keep-free` left; `cache.degraded` in stats.json says why",
+        "datasets whose cache admits nothing because the disk fails, is full, or has less than `--keep-free` left; \
+         `cache.degraded` in stats.json says why",
     ),
     gauge("store_used_bytes", "bytes", "bytes of the dataset in the store"),
     gauge(
@@ -179,9 +183,15 @@ pub const METRICS: &[Metric] = &[
 pub fn metrics_page() -> String {
     use std::fmt::Write;
     let mut page = String::from(
-        "# Metrics\n\nEach metric is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`). `/metrics` at `--admin-address` of `larderd` and `cachenode` serves\n\
-         it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, those that begin with `csi_` only at `/metrics` of\n\
-         `larder-csi`, and those that begin with `controller_` only at that of `larder-controller`. Counters of `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening, except those of `store_`, which count the whole cache since the process started. This page is generated from the table in `telemetry/src/metrics.rs`.\n\n\
+        "# Metrics\n\n\
+         Each metric is a field of `metrics` in `DIR/.larder/stats.json` (or `larder stats --json`). `/metrics` at \
+         `--admin-address` of `larderd` and `cachenode` serves\n\
+         it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, \
+         those that begin with `csi_` only at `/metrics` of\n\
+         `larder-csi`, and those that begin with `controller_` only at that of `larder-controller`. Counters of \
+         `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening, \
+         except those of `store_`, which count the whole cache since the process started. This page is generated from \
+         the table in `telemetry/src/metrics.rs`.\n\n\
          | name | kind | unit | meaning |\n|---|---|---|---|\n",
     );
     for metric in METRICS {

@@ -25,7 +25,7 @@ here=$(dirname "$(realpath "$0")")
 
 die() { echo "cluster.sh: $*" >&2; exit 1; }
 
-# What install builds, by its names in BIN.
+# Programs that install builds, by their names in BIN.
 readonly KUBE=kube-$KUBERNETES CONTAINERD_PARTS=(containerd containerd-shim-runc-v2 ctr)
 built() { printf '%s\n' "$KUBE" "${CONTAINERD_PARTS[@]/%/-$CONTAINERD}" "csi-sanity-$CSI_SANITY"; }
 

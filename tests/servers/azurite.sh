@@ -14,7 +14,7 @@ set -euo pipefail
 
 # The last version that Debian's Node.js runs.
 readonly VERSION=3.35.0
-# What it depends on is as it was on this day.
+# Its dependencies are those of this day.
 readonly DEPENDENCIES_OF=2025-11-01
 
 die() { echo "azurite.sh: $*" >&2; exit 1; }

@@ -1,4 +1,5 @@
-//! Certificates by which nodes authenticate each other: an [`Authority`] signs them, an [`Identity`] is one with its key.
+//! Certificates by which nodes authenticate each other: an [`Authority`] signs them, an [`Identity`] is one with its
+//! key.
 
 use std::path::Path;
 

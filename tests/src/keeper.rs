@@ -41,8 +41,8 @@ impl Keeper {
         keeper
     }
 
-    /// Connects within 30 s, takes the connections that the daemon holds, and offers those that it lacks. Returns the mounts
-    /// that the daemon held.
+    /// Connects within 30 s, takes the connections that the daemon holds, and offers those that it lacks. Returns the
+    /// mounts that the daemon held.
     pub fn connect(&mut self) -> Vec<String> {
         let started = Instant::now();
         loop {
@@ -100,7 +100,8 @@ impl Keeper {
         }
     }
 
-    /// Connects and sends everything that a keeper sends at the start of a session, and is killed before it hears an answer.
+    /// Connects and sends everything that a keeper sends at the start of a session, and is killed before it hears an
+    /// answer.
     pub fn offer_and_die(&mut self) {
         let started = Instant::now();
         let socket = loop {

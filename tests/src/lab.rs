@@ -27,7 +27,7 @@ pub struct Lab {
     runtime: Runtime,
     /// The server, into which tests put objects, and whose requests they count.
     pub server: S3Server,
-    /// What the command talks to. It forwards everything until a test sets a fault.
+    /// The endpoint of the command. It forwards everything until a test sets a fault.
     pub proxy: FaultProxy,
     namespace: Namespace,
     home: tempfile::TempDir,
@@ -175,8 +175,8 @@ impl Lab {
         err
     }
 
-    /// Mounts `src` at a new folder. `name` names the mount and its cache: a second mount of the same name has the cache of
-    /// the first.
+    /// Mounts `src` at a new folder. `name` names the mount and its cache: a second mount of the same name has the
+    /// cache of the first.
     pub fn mount(&self, name: &str, src: &str, flags: &[&str]) -> Mount {
         let dir = self.home.path().join(format!("mnt-{name}"));
         std::fs::create_dir_all(&dir).ok();

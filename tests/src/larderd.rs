@@ -17,14 +17,14 @@ use crate::lab::{Lab, SECRET};
 use crate::network::Namespace;
 use crate::process::{connections_of, is_zombie};
 
-/// What a node shows its peers to be served a dataset, unless a mount gets another token.
+/// The token that a node shows its peers, unless a mount gets another one.
 pub const TOKEN: &str = "correct-horse-battery-staple";
 
 /// A `larderd` with folders below a lab's, or a `cachenode`, which mounts nothing.
 pub struct Larderd {
     program: &'static str,
     namespace: Namespace,
-    /// What every larderd needs, and this one's own flags.
+    /// Flags of every larderd, and this one's own.
     flags: [Vec<String>; 2],
     environment: Vec<(String, String)>,
     run_dir: PathBuf,
@@ -123,8 +123,8 @@ impl Larderd {
         self.flags[1] = flags.to_vec();
     }
 
-    /// Waits until it accepts connections, at most 60 s. Before that there is no socket, or that of a killed predecessor.
-    /// A `cachenode` has no socket: its log says when it serves.
+    /// Waits until it accepts connections, at most 60 s. Before that there is no socket, or that of a killed
+    /// predecessor. A `cachenode` has no socket: its log says when it serves.
     pub fn wait_until_it_answers(&self) {
         let started = Instant::now();
         let socket = self.run_dir.join(GRPC_SOCKET);

@@ -1,8 +1,8 @@
-//! [`Network`]: a bridge and the nodes linked to it, each in a network namespace of its own, and [`Namespace`], by which
-//! programs and threads enter one. `tests/nodes/network.sh` makes them.
+//! [`Network`]: a bridge and the nodes linked to it, each in a network namespace of its own, and [`Namespace`], by
+//! which programs and threads enter one. `tests/nodes/network.sh` makes them.
 //!
-//! Invariant: when a `Network` is dropped or its test is killed, no interface, no process in it and no mount below its folder
-//! is left.
+//! Invariant: when a `Network` is dropped or its test is killed, no interface, no process in it and no mount below its
+//! folder is left.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,5 @@
-//! [`Nodes`], a lab of several nodes, and [`Node`], one of them: a `larderd` in a network namespace of its own, with its own
-//! link, cache and home. All share the machine's mounts, so that a test can read every node's mounts.
+//! [`Nodes`], a lab of several nodes, and [`Node`], one of them: a `larderd` in a network namespace of its own, with
+//! its own link, cache and home. All share the machine's mounts, so that a test can read every node's mounts.
 //!
 //! Invariant: that of a [`Lab`]; and nothing is left of a test that was killed, either.
 

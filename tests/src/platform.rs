@@ -1,8 +1,9 @@
-//! [`Platform`]: a real Kubernetes with Larder deployed as a user would deploy it, and an S3 server that its pods can reach.
+//! [`Platform`]: a real Kubernetes with Larder deployed as a user would deploy it, and an S3 server that its pods can
+//! reach.
 //!
 //! The cluster and the deployment outlive a test, and the next test finds them. Everything else is the test's own: a
-//! namespace, names that begin with it, and the server, which lives in the test's process, so that it can count requests;
-//! its socket is in the cluster's network.
+//! namespace, names that begin with it, and the server, which lives in the test's process, so that it can count
+//! requests; its socket is in the cluster's network.
 
 mod deployment;
 mod manifests;
@@ -41,8 +42,8 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Waits for the test's turn at the shared cluster, starts the cluster and deploys Larder as far as no earlier test has,
-    /// and waits until every node is ready to mount. `test` names the test's namespace and its datasets.
+    /// Waits for the test's turn at the shared cluster, starts the cluster and deploys Larder as far as no earlier test
+    /// has, and waits until every node is ready to mount. `test` names the test's namespace and its datasets.
     pub fn start(test: &str) -> Self {
         Self::deployed(test, Deployment::Plain)
     }
@@ -158,7 +159,7 @@ impl Platform {
         name.split_once('/').unwrap_or((&self.namespace, name))
     }
 
-    /// What a pod has printed.
+    /// The output of a pod.
     pub fn logs(&self, pod: &str) -> String {
         let (namespace, pod) = self.place(pod);
         let output = self.cluster.kubectl(&["logs", "--namespace", namespace, pod]);

@@ -1,4 +1,4 @@
-//! What scenarios ask about a process.
+//! The state of processes, for scenarios.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ pub(crate) fn is_zombie(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }
 
-/// How many FUSE connections a process holds, whatever the number of its descriptors for each. Before Linux 6.15, which is
-/// the first to tell them apart, the number of descriptors.
+/// How many FUSE connections a process holds, whatever the number of its descriptors for each. Before Linux 6.15, which
+/// is the first to tell them apart, the number of descriptors.
 pub fn connections_of(pid: u32) -> usize {
     let mut connections = BTreeSet::new();
     for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {

@@ -219,7 +219,7 @@ async fn each(names: Vec<String>, work: impl AsyncFn(String) -> Result<(), Error
     done.await
 }
 
-/// What is gone already need not go.
+/// Deleting an object that is already gone succeeds.
 fn gone(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),

@@ -44,7 +44,7 @@ impl Observer {
         Self { times, _tasks: tasks }
     }
 
-    /// What was seen so far. Held briefly: the watches wait.
+    /// The times seen so far. Held briefly: the watches wait.
     pub(super) fn times(&self) -> MutexGuard<'_, Times> {
         lock(&self.times)
     }

@@ -29,7 +29,7 @@ pub struct Latencies {
     pub count: usize,
     /// The median, in seconds.
     pub p50: f64,
-    /// What 99 of 100 do not exceed.
+    /// The 99th percentile.
     pub p99: f64,
     /// The longest.
     pub max: f64,
@@ -119,7 +119,7 @@ pub struct ControllerOutcome {
     pub peak_rss_bytes: u64,
     /// Its writes until then.
     pub writes: Vec<WriteRow>,
-    /// What was stood in for has written so often.
+    /// Writes by the stand-ins.
     pub stand_in_writes: u64,
     /// From all bytes on a node to the label that says so.
     pub fill_to_label: Latencies,
@@ -179,7 +179,8 @@ impl ControllerOutcome {
     pub fn table(&self) -> String {
         let ControllerConfig { nodes, datasets, count, rest_seconds, .. } = self.config;
         let mut text = format!(
-            "{datasets} Datasets on {count} of {nodes} fake nodes each; imports, warming pods and larderds stood in for\n\n"
+            "{datasets} Datasets on {count} of {nodes} fake nodes each; imports, warming pods and larderds stood in \
+             for\n\n"
         );
         let head = ["figure", "measured", "goal", ""].map(str::to_owned).to_vec();
         let rows = self.goals().into_iter().map(|Goal { figure, measured, goal, is_met }| {
@@ -208,9 +209,9 @@ impl ControllerOutcome {
         });
         let writes: u64 = self.restarts.iter().map(|restart| restart.writes).sum();
         text += &format!(
-            "\nCreated in {:.1} s; each Ready after {}. Until rest: {:.1} s of CPU, {} decisions, {} failed writes; {} writes \
-             by what was stood in for.\nAt rest for {rest_seconds} s: {:.0} MiB resident. {} restarts: {writes} writes{all}. \
-             Deleted to gone: {}.\nLoad of the machine: {:.1} before, {:.1} after.\n",
+            "\nCreated in {:.1} s; each Ready after {}. Until rest: {:.1} s of CPU, {} decisions, {} failed writes; {} \
+             writes by what was stood in for.\nAt rest for {rest_seconds} s: {:.0} MiB resident. {} restarts: {writes} \
+             writes{all}. Deleted to gone: {}.\nLoad of the machine: {:.1} before, {:.1} after.\n",
             self.created_seconds,
             self.ready,
             self.cpu_seconds,

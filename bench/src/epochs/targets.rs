@@ -18,8 +18,8 @@ pub struct Target {
     pub crc32c: Option<u32>,
 }
 
-/// Reads a list of files below `root`, as [`write_expected`] writes it: size, CRC32C in hexadecimal and path in each line.
-/// Errors name the line.
+/// Reads a list of files below `root`, as [`write_expected`] writes it: size, CRC32C in hexadecimal and path in each
+/// line. Errors name the line.
 pub fn read_expected(root: &Path, list: &Path) -> anyhow::Result<Vec<Target>> {
     let text = std::fs::read_to_string(list).with_context(|| format!("read {}", list.display()))?;
     let target = |line: &str| {

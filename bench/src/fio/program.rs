@@ -37,7 +37,8 @@ impl Fio {
         }
     }
 
-    /// Runs one section of a job file, with these variables, and returns its figures. `said` is the file for its output.
+    /// Runs one section of a job file, with these variables, and returns its figures. `said` is the file for its
+    /// output.
     pub(super) fn run(
         &self,
         jobs: &Path,

@@ -26,7 +26,7 @@ pub struct ImportsConfig {
     pub binary: PathBuf,
 }
 
-/// What is measured.
+/// The kinds of work that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
@@ -59,7 +59,7 @@ impl Work {
 /// One import or listing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// The work that was measured.
     pub work: Work,
     /// The round, from 0.
     pub round: u32,
@@ -136,8 +136,9 @@ impl ImportsOutcome {
     pub fn table(&self) -> String {
         let ImportsConfig { keys, page_ms, folder_entries, rounds, .. } = self.config;
         let mut text = format!(
-            "{keys} made-up objects, {page_ms} ms a page of 1,000 keys; {folder_entries} entries of a folder; {rounds} rounds: median \
-             (least..greatest)\nx one: keys/s, times those of one call at a time; x list: seconds, times those of the listing alone\n\n"
+            "{keys} made-up objects, {page_ms} ms a page of 1,000 keys; {folder_entries} entries of a folder; {rounds} \
+             rounds: median (least..greatest)\n\
+             x one: keys/s, times those of one call at a time; x list: seconds, times those of the listing alone\n\n"
         );
         let heads = ["", "seconds", "keys/s", "x one", "x list", "peak MB", "spilled MB", "LIST calls", "bytes a file"];
         let mut table = vec![heads.map(str::to_owned).to_vec()];

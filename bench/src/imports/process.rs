@@ -20,7 +20,7 @@ pub(super) struct Larder {
     pub(super) variables: Vec<(&'static str, String)>,
 }
 
-/// What an import said, and how long it took.
+/// The output of an import, and how long it took.
 pub(super) struct Imported {
     pub(super) files: u64,
     /// Files that another version was found of, if there was an earlier import.

@@ -1,5 +1,5 @@
-//! The ceiling of S3: the same objects, read without any filesystem by the `object_store` crate, which most Rust programs use
-//! for S3.
+//! The ceiling of S3: the same objects, read without any filesystem by the `object_store` crate, which most Rust
+//! programs use for S3.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -14,7 +14,8 @@ use crate::systems::Kind;
 /// The name of the row that reads objects without a filesystem.
 pub const RAW: &str = "object_store";
 
-/// How many files are read, except by the largest number of readers. Fewer readers are slow, and a rate needs no more files.
+/// How many files are read, except by the largest number of readers. Fewer readers are slow, and a rate needs no more
+/// files.
 pub(super) const FILES_OF_FEWER_READERS: u32 = 4000;
 
 /// The settings of a run.

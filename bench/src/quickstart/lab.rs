@@ -135,8 +135,8 @@ impl Lab {
         Ok(larder_fs::mount::mount(Arc::clone(dataset), &MountConfig::new(mountpoint))?)
     }
 
-    /// Measures all epochs of one cell. Each starts once the blocks that the one before it fetched are in the store, so that
-    /// no read shares a fetch of an earlier epoch and the hit ratio does not depend on the disk.
+    /// Measures all epochs of one cell. Each starts once the blocks that the one before it fetched are in the store, so
+    /// that no read shares a fetch of an earlier epoch and the hit ratio does not depend on the disk.
     pub(super) fn measure(
         &self,
         config: &QuickstartConfig,

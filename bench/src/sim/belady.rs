@@ -1,17 +1,18 @@
-//! Bélády: keeps the files that are used soonest, knowing the order of this epoch and of the next one. With files of one
-//! size, no policy with the same knowledge can hit more often; with files of several sizes Bélády comes close to the best.
+//! Bélády: keeps the files that are used soonest, knowing the order of this epoch and of the next one. With files of
+//! one size, no policy with the same knowledge can hit more often; with files of several sizes Bélády comes close to
+//! the best.
 //!
 //! A missed file is kept if it is used sooner than every file that would have to leave for it.
 //!
-//! On one node, or with an owner for each block, knowing the order gains nothing over NR. A shuffled epoch reads each file
-//! once, so a file that is hit was in the cache before the epoch began, and the cache held at most cache / dataset of them.
-//! NR reaches that bound, and no cache that is filled by reads can exceed it, however much it knows. (Prefetching in that order
-//! hides the origin's latency, but requests just as much.) Where each node reads its own shard, another one each epoch,
-//! knowing the next shard does gain: four nodes with 6.25 % each hit 24.9 %. A file with no known use only fills room that
-//! no other file needs.
+//! On one node, or with an owner for each block, knowing the order gains nothing over NR. A shuffled epoch reads each
+//! file once, so a file that is hit was in the cache before the epoch began, and the cache held at most cache / dataset
+//! of them. NR reaches that bound, and no cache that is filled by reads can exceed it, however much it knows.
+//! (Prefetching in that order hides the origin's latency, but requests just as much.) Where each node reads its own
+//! shard, another one each epoch, knowing the next shard does gain: four nodes with 6.25 % each hit 24.9 %. A file with
+//! no known use only fills room that no other file needs.
 //!
-//! Invariant: a cached file is in exactly one of `now` (still to be read in this epoch), `next` (read in the next epoch) and
-//! `unknown`.
+//! Invariant: a cached file is in exactly one of `now` (still to be read in this epoch), `next` (read in the next
+//! epoch) and `unknown`.
 
 use super::bits::{Bits, MaxSet};
 use super::files::Files;
@@ -73,8 +74,8 @@ impl Belady {
         }
     }
 
-    /// Starts an epoch: the next files become the current ones, and `plan` gives the new next ones. `is_mine` tells whether
-    /// the file at a place of the next epoch is read from this node.
+    /// Starts an epoch: the next files become the current ones, and `plan` gives the new next ones. `is_mine` tells
+    /// whether the file at a place of the next epoch is read from this node.
     pub(super) fn start_epoch(&mut self, plan: &Plan, is_mine: impl Fn(u32) -> bool) {
         // All of this epoch's files were read, so `now` is empty and can become the new `next`.
         std::mem::swap(&mut self.now, &mut self.next);
@@ -89,7 +90,8 @@ impl Belady {
         });
     }
 
-    /// Reads the file at `place` of this epoch; true if it was cached. `is_mine` is as for [`start_epoch`](Self::start_epoch).
+    /// Reads the file at `place` of this epoch; true if it was cached. `is_mine` is as for
+    /// [`start_epoch`](Self::start_epoch).
     pub(super) fn read(&mut self, place: u32, plan: &Plan, files: &Files, is_mine: impl Fn(u32) -> bool) -> bool {
         let file = plan.now[place as usize];
         let again = plan.place_in_next(file);
@@ -166,7 +168,8 @@ mod tests {
     use crate::order::shuffled;
     use crate::sim::files::Sizes;
 
-    /// The most hits that any cache of `slots` files can have, by exhaustion: after each read, every set that can be reached.
+    /// The most hits that any cache of `slots` files can have, by exhaustion: after each read, every set that can be
+    /// reached.
     fn most_hits(reads: &[u32], slots: u32) -> u32 {
         let mut best = HashMap::from([(0_u32, 0_u32)]);
         for &file in reads {

@@ -17,8 +17,8 @@ pub enum Sizes {
     Equal(u64),
 }
 
-/// A dataset's files, numbered from 0, and blocks, numbered as in a manifest. Takes 12 bytes for each of the first million
-/// files.
+/// A dataset's files, numbered from 0, and blocks, numbered as in a manifest. Takes 12 bytes for each of the first
+/// million files.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) count: u32,
@@ -60,8 +60,13 @@ impl Files {
         let bytes = periods.saturating_mul(sizes.iter().sum()).saturating_add(sizes[..rest].iter().sum());
         Ok(Self {
             count,
-            blocks: u32::try_from(all_blocks)
-                .with_context(|| format!("a dataset has at most {} blocks; this one would have {all_blocks}: simulate fewer or smaller files", u32::MAX))?,
+            blocks: u32::try_from(all_blocks).with_context(|| {
+                format!(
+                    "a dataset has at most {} blocks; this one would have {all_blocks}: simulate fewer or smaller \
+                     files",
+                    u32::MAX
+                )
+            })?,
             bytes,
             blocks_in_period: u32::try_from(blocks).context("number the blocks of the first files")?,
             sizes,

@@ -124,8 +124,8 @@ impl Drop for Child {
 }
 
 /// Moves this thread, and the processes that it starts, to a private mount namespace: other processes do not see their
-/// mounts, which end with the last of them, even if all are killed. Needs root. Must be called on the main thread, before
-/// anything is mounted.
+/// mounts, which end with the last of them, even if all are killed. Needs root. Must be called on the main thread,
+/// before anything is mounted.
 pub fn own_mounts() -> anyhow::Result<()> {
     // SAFETY: no descriptor of this process depends on which mounts its threads see.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }

@@ -14,8 +14,8 @@ const BUCKET: &str = "bench";
 const PREFIX: &str = "train";
 const ACCESS_KEY: &str = "larder-bench";
 
-/// The objects are held in memory if they take at most this part of it. Larder's packs and JuiceFS's blocks take as much
-/// again each, and the page cache needs room for the files of the disk, of a cache and of a mount.
+/// The objects are held in memory if they take at most this part of it. Larder's packs and JuiceFS's blocks take as
+/// much again each, and the page cache needs room for the files of the disk, of a cache and of a mount.
 const PART_OF_MEMORY: u64 = 6;
 
 /// The files to make.

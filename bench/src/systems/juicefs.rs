@@ -1,5 +1,5 @@
-//! JuiceFS, as shipped and with metadata cached for an hour. It cannot serve existing objects: the data is copied in once,
-//! through its own mount, and both variants mount the same volume. Its metadata is in a Redis started for it.
+//! JuiceFS, as shipped and with metadata cached for an hour. It cannot serve existing objects: the data is copied in
+//! once, through its own mount, and both variants mount the same volume. Its metadata is in a Redis started for it.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -155,11 +155,12 @@ impl System for JuiceFs {
 
     fn options(&self) -> &str {
         if self.tuned {
-            "as juicefs, with attribute, entry, directory entry and open caches of 3600 s and no limit on the open files kept"
+            "as juicefs, with attribute, entry, directory entry and open caches of 3600 s and no limit on the open \
+             files kept"
         } else {
-            "the data copied in through its own mount; one process without its watcher, metadata in Redis (loopback, no \
-             persistence), blocks in S3, read-only, local cache without a practical limit, no backup of metadata, all \
-             else default"
+            "the data copied in through its own mount; one process without its watcher, metadata in Redis (loopback, \
+             no persistence), blocks in S3, read-only, local cache without a practical limit, no backup of metadata, \
+             all else default"
         }
     }
 

@@ -49,7 +49,8 @@ pub fn holding(path: &Path) -> anyhow::Result<Option<MountLine>> {
     Ok(holders.max_by_key(|mount| mount.folder.as_os_str().len()))
 }
 
-/// Waits until something is mounted at `folder`. If the daemon ends first or takes too long, the error quotes its output.
+/// Waits until something is mounted at `folder`. If the daemon ends first or takes too long, the error quotes its
+/// output.
 pub fn wait_for(folder: &Path, daemon: &mut Child, stop: &Stop) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {

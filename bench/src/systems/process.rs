@@ -1,5 +1,5 @@
-//! Resources of processes and of the machine, read from `/proc`. Of a process only `stat` and `status` are read: they answer
-//! even if it is stuck.
+//! Resources of processes and of the machine, read from `/proc`. Of a process only `stat` and `status` are read: they
+//! answer even if it is stuck.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! The frames that carry bytes of blocks between nodes, on a connection of their own: a *lane*.
 //!
-//! A lane starts with one [`Hello`] from each side. Then the client sends [`Request`]s, any number at a time, and the server
-//! answers each `Read` exactly once, in any order, identified by its tag: with the range or a refusal. A range may arrive in
-//! pieces with other answers in between, and may be refused partway. All numbers are little-endian.
+//! A lane starts with one [`Hello`] from each side. Then the client sends [`Request`]s, any number at a time, and the
+//! server answers each `Read` exactly once, in any order, identified by its tag: with the range or a refusal. A range
+//! may arrive in pieces with other answers in between, and may be refused partway. All numbers are little-endian.
 //!
 //! ```text
 //! Hello       magic "larderbk" 8 · protocol u32 · 0 u32                                                   16 bytes
@@ -18,13 +18,13 @@
 //! Goodbye     4 u8 · 0 u8 · 0 u16 · 0 u32 · 0 u32                                                         12 bytes
 //! ```
 //!
-//! The sum is the CRC32C of the range XORed with the CRC32C of the request ([`WireRange::encode`]). The bytes of another block
-//! therefore fail the check, and a server that stored the range's CRC32C need not compute it again. The sum comes last, so
-//! that a server without a stored CRC32C computes it while it sends. Every piece but the last has at least
-//! [`PIECE_BYTES_LEAST`] bytes.
+//! The sum is the CRC32C of the range XORed with the CRC32C of the request ([`WireRange::encode`]). The bytes of
+//! another block therefore fail the check, and a server that stored the range's CRC32C need not compute it again. The
+//! sum comes last, so that a server without a stored CRC32C computes it while it sends. Every piece but the last has at
+//! least [`PIECE_BYTES_LEAST`] bytes.
 //!
-//! `cached only` is the highest bit of the deadline: nodes of version 0.1.0, which do not know it, see a long deadline and answer
-//! the read as any other.
+//! `cached only` is the highest bit of the deadline: nodes of version 0.1.0, which do not know it, see a long deadline
+//! and answer the read as any other.
 //!
 //! Invariants: a decoded frame is within the limits below; no decoder panics; nothing here does I/O.
 
@@ -120,7 +120,7 @@ pub struct WireRange {
 }
 
 impl WireRange {
-    /// What the sum covers besides the bytes: block, start, length, snapshot.
+    /// Encodes the fields that the sum covers besides the bytes: block, start, length, snapshot.
     pub fn encode(&self) -> [u8; 44] {
         let mut bytes = [0; 44];
         for (at, number) in [(0, self.block), (4, self.start), (8, self.len)] {
@@ -352,7 +352,8 @@ mod tests {
         bytes
     }
 
-    /// Each frame of the client in the order of the drawing. With those of [`answered`], the permanent layout of version 1.
+    /// Each frame of the client in the order of the drawing. With those of [`answered`], the permanent layout of
+    /// version 1.
     fn asked() -> Vec<u8> {
         let requests = [READ, Request::Cancel { tag: 3 }, Request::Ping].map(|request| encoded(&request));
         let [read, cancel, ping] = &requests;

@@ -1,7 +1,7 @@
 //! How nodes talk to each other about cached blocks.
 //!
-//! [`frame`] carries bytes of blocks on connections of their own. [`v1`] is the gRPC service `CacheNode` for everything small,
-//! generated from `proto/`; `tests/regenerate.rs` fails if the checked-in code differs.
+//! [`frame`] carries bytes of blocks on connections of their own. [`v1`] is the gRPC service `CacheNode` for everything
+//! small, generated from `proto/`; `tests/regenerate.rs` fails if the checked-in code differs.
 //!
 //! Invariant: nothing here knows about stores or origins, or which node asks which.
 

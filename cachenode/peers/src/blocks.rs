@@ -1,4 +1,4 @@
-//! What a node serves to its peers.
+//! The blocks that a node serves to its peers.
 
 use async_trait::async_trait;
 use larder_dataset::SnapshotId;
@@ -28,7 +28,7 @@ pub struct OtherSnapshot {
     pub listed_ns: i64,
 }
 
-/// What a node has of one dataset.
+/// One dataset as a node has cached it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetStats {
     /// Which snapshot.
@@ -43,19 +43,20 @@ pub struct DatasetStats {
     pub capacity_bytes: u64,
 }
 
-/// What a node serves to its peers, implemented by the owner of the store and the origin. Called concurrently, for every peer
-/// and range.
+/// Serves a node's blocks to its peers; implemented by the owner of the store and the origin. Called concurrently, for
+/// every peer and range.
 #[async_trait]
 pub trait Blocks: Send + Sync + 'static {
-    /// Exactly `request.range.len` bytes, from the store or from wherever the node gets them. The implementation decides
-    /// whether the token opens the dataset. The server drops the future when the peer disconnects or the deadline passes, so
-    /// work that others also wait for must continue without it. Must not block.
+    /// Exactly `request.range.len` bytes, from the store or from wherever the node gets them. The implementation
+    /// decides whether the token opens the dataset. The server drops the future when the peer disconnects or the
+    /// deadline passes, so work that others also wait for must continue without it. Must not block.
     async fn read(&self, request: &ReadRequest) -> Result<BlockBytes, ReadError>;
 
-    /// What is cached of those of the datasets that the node shares and whose token is right; nothing about others.
+    /// Statistics of the requested datasets that the node shares and whose token is right; nothing about others.
     fn stats(&self, asked: &[AskedDataset]) -> Vec<DatasetStats>;
 
-    /// Of those of the datasets that the node does not share: what it shares of the same origin, if the token opens that.
+    /// Of those of the datasets that the node does not share: what it shares of the same origin, if the token opens
+    /// that.
     fn others(&self, _asked: &[AskedDataset]) -> Vec<OtherSnapshot> {
         Vec::new()
     }

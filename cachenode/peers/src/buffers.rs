@@ -1,7 +1,7 @@
 //! Reusable memory for ranges that are sent to peers and received from them.
 //!
-//! The kernel hands out memory of such sizes page by page, zeroed, and takes it back the same way: that was a fifth of the time
-//! of a read from a peer over loopback. A buffer that its reader has dropped is therefore filled again.
+//! The kernel hands out memory of such sizes page by page, zeroed, and takes it back the same way: that was a fifth of
+//! the time of a read from a peer over loopback. A buffer that its reader has dropped is therefore filled again.
 //!
 //! Invariant: idle buffers are bounded in bytes and in number. Buffers on loan are bounded by the number of reads.
 
@@ -100,7 +100,8 @@ impl Buffers {
         Bytes::from_owner(Loan { bytes, pool: Arc::clone(self) })
     }
 
-    /// Part of the contents of a buffer. A part of less than half is copied, so that a part holds at most twice its length.
+    /// Part of the contents of a buffer. A part of less than half is copied, so that a part holds at most twice its
+    /// length.
     pub fn lend_part(self: &Arc<Self>, bytes: Vec<u8>, part: Range<usize>) -> Bytes {
         let is_less = part.len() < bytes.len() / 2;
         let lent = self.lend(bytes);

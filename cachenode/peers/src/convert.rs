@@ -16,7 +16,7 @@ pub(crate) const ASKED_MOST: usize = 1024;
 /// The longest hash of an origin.
 const ORIGIN_BYTES_MOST: usize = 64;
 
-/// What is wrong with a token that is none.
+/// The error for bytes that cannot be a token.
 pub(crate) const NO_TOKEN: &str = "no dataset can have such a token";
 
 /// Why a message is rejected.
@@ -61,8 +61,8 @@ pub(crate) fn sum(range: &WireRange, crc: u32) -> u32 {
     crc ^ crc32c(&range.encode())
 }
 
-/// The code of a refusal, and its reason. A peer without the token is told the same as one that asks for a dataset that is not
-/// there.
+/// The code of a refusal, and its reason. A peer without the token is told the same as one that asks for a dataset that
+/// is not there.
 pub(crate) fn refusal(error: &ReadError) -> (RefusalCode, String) {
     let error = if *error == ReadError::Denied { &ReadError::UnknownDataset } else { error };
     let code = match error {

@@ -1,8 +1,9 @@
 //! Which nodes there are: a fixed list, a watched file, or the endpoints of a Kubernetes service.
 //!
-//! Opening a [`MemberSource`] returns a [`Membership`], which always holds the newest list, and a [`Watcher`], which updates it
-//! for as long as it runs. A node is a member whether it works or not: the client finds out which nodes work, and placement must
-//! not change each time a node stumbles. `node` has the shared types, `list` parses text, `kubernetes` watches endpoints.
+//! Opening a [`MemberSource`] returns a [`Membership`], which always holds the newest list, and a [`Watcher`], which
+//! updates it for as long as it runs. A node is a member whether it works or not: the client finds out which nodes
+//! work, and placement must not change each time a node stumbles. `node` has the shared types, `list` parses text,
+//! `kubernetes` watches endpoints.
 //!
 //! Invariant: every name and address is in a list once, and a source that cannot be read never empties the list.
 
@@ -38,8 +39,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 pub enum MemberSource {
     /// A list that never changes.
     Static(NodeList),
-    /// A file, one node per line: `NAME ADDRESS:PORT [weight=N] [zone=Z]`, comments after `#`. It is checked once a second;
-    /// replace it by renaming.
+    /// A file, one node per line: `NAME ADDRESS:PORT [weight=N] [zone=Z]`, comments after `#`. It is checked once a
+    /// second; replace it by renaming.
     File(PathBuf),
     /// The endpoints of a service.
     Kubernetes(KubernetesService),
@@ -64,9 +65,9 @@ impl FromStr for MemberSource {
 }
 
 impl MemberSource {
-    /// Reads the list, and returns it with its watcher. Fails if the list cannot be read now. Only the list of a Kubernetes
-    /// service may be empty, while it has no endpoints yet or the API server is unreachable: this node's own readers must not
-    /// wait for either.
+    /// Reads the list, and returns it with its watcher. Fails if the list cannot be read now. Only the list of a
+    /// Kubernetes service may be empty, while it has no endpoints yet or the API server is unreachable: this node's own
+    /// readers must not wait for either.
     pub async fn open(self) -> Result<(Membership, Watcher), MembershipError> {
         let (first, kind) = match self {
             Self::Static(NodeList(nodes)) => (nodes, Watched::Nothing),

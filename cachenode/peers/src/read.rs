@@ -1,4 +1,5 @@
-//! A read of a range of a block by one node from another: the request and its answer, as client, server and engine use them.
+//! A read of a range of a block by one node from another: the request and its answer, as client, server and engine use
+//! them.
 
 use std::fmt;
 
@@ -33,8 +34,8 @@ pub enum BlockBytes {
         crc: u32,
     },
     /// The node is still receiving them, and passes them on piece by piece. Every piece but the last has at least
-    /// [`PIECE_BYTES_LEAST`](larder_cachenode_api::frame::PIECE_BYTES_LEAST) bytes. A stream that fails or ends early refuses the
-    /// rest of the range. The server drops the stream when it would drop the future of `Blocks::read`.
+    /// [`PIECE_BYTES_LEAST`](larder_cachenode_api::frame::PIECE_BYTES_LEAST) bytes. A stream that fails or ends early
+    /// refuses the rest of the range. The server drops the stream when it would drop the future of `Blocks::read`.
     Arriving(BoxStream<'static, Result<Bytes, ReadError>>),
 }
 
@@ -61,8 +62,8 @@ pub enum ReadError {
     /// The peer does not serve this snapshot, or not to this token. The client stops asking it for a while.
     #[error("the peer does not serve this dataset, or has another LARDER_PEER_TOKEN for it")]
     UnknownDataset,
-    /// The token is missing or wrong. Peers are told [`UnknownDataset`](Self::UnknownDataset): they must not learn that the
-    /// dataset is there.
+    /// The token is missing or wrong. Peers are told [`UnknownDataset`](Self::UnknownDataset): they must not learn that
+    /// the dataset is there.
     #[error("the peer does not accept this dataset's token")]
     Denied,
     /// The snapshot has no such block, or the block no such range: the client's mistake.

@@ -1,14 +1,15 @@
-//! Serves blocks to authenticated peers: bytes of blocks over lanes (`lane`), everything small over gRPC (`service`), both on
-//! one port (`accept`). TLS negotiates which of the two a connection carries; without TLS its first bytes tell. Connections that
-//! have not got that far have a limit of their own (`handshakes`), so that they keep no peer out; `connections` bounds the others.
+//! Serves blocks to authenticated peers: bytes of blocks over lanes (`lane`), everything small over gRPC (`service`),
+//! both on one port (`accept`). TLS negotiates which of the two a connection carries; without TLS its first bytes tell.
+//! Connections that have not got that far have a limit of their own (`handshakes`), so that they keep no peer out;
+//! `connections` bounds the others.
 //!
-//! Bytes of blocks count against a limit (`limits`) from before they are read until the kernel has taken the whole range, and a
-//! range is read only when there is room for it. A peer that stops reading is disconnected some time after its deadline, which
-//! releases what it holds; until then it holds at most one peer's share. Bytes that the kernel has taken no longer count; the
-//! kernel bounds those itself.
+//! Bytes of blocks count against a limit (`limits`) from before they are read until the kernel has taken the whole
+//! range, and a range is read only when there is room for it. A peer that stops reading is disconnected some time after
+//! its deadline, which releases what it holds; until then it holds at most one peer's share. Bytes that the kernel has
+//! taken no longer count; the kernel bounds those itself.
 //!
-//! Invariants: never more than [`ServerConfig::in_flight_bytes`] in flight; what a request takes is released when it ends,
-//! however it ends; no lock is held across an await.
+//! Invariants: never more than [`ServerConfig::in_flight_bytes`] in flight; what a request takes is released when it
+//! ends, however it ends; no lock is held across an await.
 
 use std::io;
 use std::sync::Arc;

@@ -1,19 +1,20 @@
 //! How nodes authenticate each other: TLS 1.3, with a certificate from both sides.
 //!
-//! Both sides apply one rule: they accept a certificate if the CA of [`TlsFiles::ca`] signed it, it has not expired, and it
-//! carries the DNS name [`NODE_DNS_NAME`]. One secret therefore serves all nodes of a cluster, no address needs to be in a
-//! certificate, and certificates that the same CA signed for other purposes are rejected.
+//! Both sides apply one rule: they accept a certificate if the CA of [`TlsFiles::ca`] signed it, it has not expired,
+//! and it carries the DNS name [`NODE_DNS_NAME`]. One secret therefore serves all nodes of a cluster, no address needs
+//! to be in a certificate, and certificates that the same CA signed for other purposes are rejected.
 //!
 //! A certificate can be denied although the CA signed it: [`TlsFiles::denied`] lists those that were lost or stolen.
 //!
-//! The cast: [`Tls`] loads the files and reloads them when they change (`watched`); `verify` is the rule, `denied` its exceptions,
-//! `protocol` the choice between gRPC and lanes, `explain` the errors for people.
+//! The cast: [`Tls`] loads the files and reloads them when they change (`watched`); `verify` is the rule, `denied` its
+//! exceptions, `protocol` the choice between gRPC and lanes, `explain` the errors for people.
 //!
-//! The files are checked once a second, and each new connection uses the newest usable ones. Existing connections stay, at
-//! most for the server's `connection_age_most`, unless their peer's certificate is denied; sessions are not resumed, so that every
-//! connection has presented its certificate itself.
+//! The files are checked once a second, and each new connection uses the newest usable ones. Existing connections stay,
+//! at most for the server's `connection_age_most`, unless their peer's certificate is denied; sessions are not resumed,
+//! so that every connection has presented its certificate itself.
 //!
-//! Invariant: the contents of a key file are never printed, and files that do not belong together never replace those that do.
+//! Invariant: the contents of a key file are never printed, and files that do not belong together never replace those
+//! that do.
 
 use std::collections::HashSet;
 use std::io;
@@ -56,8 +57,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 pub enum Security {
     /// Encrypted, and both sides are authenticated.
     Tls(Arc<Tls>),
-    /// Neither. Only if an administrator explicitly configured it: anyone who reaches the port can try tokens, and anyone who
-    /// sees the packets can read them.
+    /// Neither. Only if an administrator explicitly configured it: anyone who reaches the port can try tokens, and
+    /// anyone who sees the packets can read them.
     Plaintext,
 }
 
@@ -70,8 +71,8 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// The fingerprints of certificates that are not accepted although the CA signed them: the SHA-256 of each in hex digits, one
-    /// per line, comments after `#`. A file that does not exist denies none.
+    /// The fingerprints of certificates that are not accepted although the CA signed them: the SHA-256 of each in hex
+    /// digits, one per line, comments after `#`. A file that does not exist denies none.
     pub denied: Option<PathBuf>,
 }
 
@@ -81,7 +82,7 @@ pub enum TlsError {
     /// A file cannot be read, or is not PEM.
     #[error("read {what} from {}", path.display())]
     File {
-        /// What it should contain.
+        /// The expected contents.
         what: &'static str,
         /// Where.
         path: PathBuf,
@@ -179,7 +180,8 @@ fn certificates(path: &PathBuf, what: &'static str) -> Result<Vec<CertificateDer
     if found.is_empty() { Err(TlsError::Empty { path: path.clone() }) } else { Ok(found) }
 }
 
-/// For a server that is not a node: its certificate must be signed by the CA in this file and carry its own name. Blocks.
+/// For a server that is not a node: its certificate must be signed by the CA in this file and carry its own name.
+/// Blocks.
 pub(crate) fn connector_for(ca: &PathBuf) -> Result<tokio_rustls::TlsConnector, TlsError> {
     let unfit = |error: Error| TlsError::Unfit { path: ca.clone(), source: error.into() };
     let mut roots = RootCertStore::empty();
@@ -230,8 +232,8 @@ impl Tls {
         Ok(Arc::new(tls))
     }
 
-    /// Reloads the files whenever they change, until `stopping` is cancelled. Unusable files are logged once and retried at
-    /// each check; meanwhile the old ones stay in use.
+    /// Reloads the files whenever they change, until `stopping` is cancelled. Unusable files are logged once and
+    /// retried at each check; meanwhile the old ones stay in use.
     pub async fn watch(self: Arc<Self>, stopping: CancellationToken) {
         while stopping.run_until_cancelled(tokio::time::sleep(CHECK_EVERY)).await.is_some() {
             let tls = Arc::clone(&self);
@@ -253,7 +255,10 @@ impl Tls {
                 info!(certificates, closed_connections, "reloaded the denied certificates");
             }
             Some(Err(error)) => {
-                warn!(error = %Chain(&error), "the changed list of denied certificates is unusable; the old one stays in use");
+                warn!(
+                    error = %Chain(&error),
+                    "the changed list of denied certificates is unusable; the old one stays in use"
+                );
             }
             None => {}
         }
@@ -275,7 +280,10 @@ impl Tls {
     fn warn_if_denied(&self) {
         if self.denials.contains(self.configs.load().own) {
             let cert = self.files.cert.display();
-            warn!(%cert, "this node's own certificate is denied (--peer-deny): other nodes refuse it until it has a new one");
+            warn!(
+                %cert,
+                "this node's own certificate is denied (--peer-deny): other nodes refuse it until it has a new one"
+            );
         }
     }
 
@@ -287,8 +295,8 @@ impl Tls {
         Arc::clone(&self.configs.load().clients[protocol as usize]).into()
     }
 
-    /// Accepts the peer at the other end of an authenticated connection, unless its certificate is denied. `cancel` is cancelled
-    /// if that is denied later, until the returned value is dropped.
+    /// Accepts the peer at the other end of an authenticated connection, unless its certificate is denied. `cancel` is
+    /// cancelled if that is denied later, until the returned value is dropped.
     pub(crate) fn accept_peer(&self, connection: &CommonState, cancel: &CancellationToken) -> io::Result<Accepted> {
         let certificate = connection.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.ok_or_else(|| io::Error::other(Error::NoCertificatesPresented))?;

@@ -1,7 +1,7 @@
 //! One connection of either side, encrypted or not: bytes in and out, until it is cancelled.
 //!
-//! Invariants: once its token is cancelled no byte passes in either direction; the reason why its bytes stopped is kept as
-//! text, since the protocols above drop it.
+//! Invariants: once its token is cancelled no byte passes in either direction; the reason why its bytes stopped is kept
+//! as text, since the protocols above drop it.
 
 use std::io;
 use std::pin::Pin;
@@ -86,7 +86,8 @@ impl Wire {
         self
     }
 
-    /// Waits for the first `least` bytes from the other side, before this side sends any. Later reads return them again.
+    /// Waits for the first `least` bytes from the other side, before this side sends any. Later reads return them
+    /// again.
     pub(crate) async fn peek(&mut self, least: usize) -> io::Result<&[u8]> {
         let mut peeked = BytesMut::with_capacity(PEEKED_BYTES_MOST);
         while peeked.len() < least {

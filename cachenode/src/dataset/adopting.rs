@@ -9,8 +9,8 @@ use crate::earlier::EarlierSnapshot;
 use crate::manifest_file::MappedManifest;
 
 impl Dataset {
-    /// Takes over what the store has of earlier snapshots of the same origin, and calls `done` when that has ended. `done` must not
-    /// block.
+    /// Takes over what the store has of earlier snapshots of the same origin, and calls `done` when that has ended.
+    /// `done` must not block.
     pub(crate) fn adopt(&self, earlier: Vec<Arc<MappedManifest>>, done: impl FnOnce() + Send + 'static) {
         let snapshot = |old| Arc::new(EarlierSnapshot { old, new: Arc::clone(&self.manifest) }) as Arc<dyn Earlier>;
         self.cache.adopt(earlier.into_iter().map(snapshot).collect(), done);

@@ -63,8 +63,8 @@ impl Description {
         self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The `listing` section of `.larder/stats.json`; `stale`: what to do about replaced objects, if there are any; `sharing`: with
-    /// whom the dataset is shared.
+    /// The `listing` section of `.larder/stats.json`; `stale`: what to do about replaced objects, if there are any;
+    /// `sharing`: with whom the dataset is shared.
     pub(super) fn listing(&self, stale: Option<String>, sharing: Option<&Sharing>) -> ListingStats {
         let listed_ns = self.manifest.created_ns();
         ListingStats {

@@ -1,4 +1,4 @@
-//! What all fetches of a dataset share: its manifest, its cache, the window, counters and limits.
+//! State shared by all fetches of a dataset: its manifest, its cache, the window, counters and limits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::window::Window;
 /// Failed fetches are logged at most this often.
 const LOG_EVERY_SECONDS: u64 = 10;
 
-/// What all fetches of a dataset share.
+/// State shared by all fetches of a dataset.
 #[derive(Debug)]
 pub(super) struct FetchContext {
     pub(super) manifest: Arc<MappedManifest>,
@@ -30,7 +30,7 @@ pub(super) struct FetchContext {
     last_logged: AtomicU64,
     /// True once an object was found to have been replaced.
     is_stale: AtomicBool,
-    /// What renews the listing of the dataset, in words.
+    /// How to renew the listing of the dataset, in words.
     renewal: Mutex<String>,
 }
 
@@ -48,7 +48,8 @@ impl FetchContext {
         Self { manifest, cache, window, counters, config, started, last_logged, is_stale, renewal }
     }
 
-    /// Counts a failed fetch. Logs at most one in ten seconds, however many fail, and once what to do about replaced objects.
+    /// Counts a failed fetch. Logs at most one in ten seconds, however many fail, and once what to do about replaced
+    /// objects.
     pub(super) fn fetch_failed(&self, block: BlockIndex, error: &FetchError) {
         add(&self.counters.origin_errors, 1);
         if matches!(error, FetchError::Stale { .. }) && !self.is_stale.swap(true, Ordering::Relaxed) {
@@ -63,7 +64,7 @@ impl FetchContext {
         }
     }
 
-    /// What to do about objects that were replaced, if one was met.
+    /// Advice about replaced objects, if one was met.
     pub(super) fn stale_advice(&self) -> Option<String> {
         if !self.is_stale.load(Ordering::Relaxed) {
             return None;

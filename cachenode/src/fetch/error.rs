@@ -63,7 +63,7 @@ pub enum FetchError {
     Manifest(#[from] ManifestError),
 }
 
-/// What a peer receives instead of a block that cannot be fetched.
+/// The error that a peer receives for a block that cannot be fetched.
 impl From<FetchError> for ReadError {
     fn from(error: FetchError) -> Self {
         match error {

@@ -30,7 +30,8 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// The two ends of a block whose fetch starts now. The sender of `in_table` is dropped when the fetch leaves the table.
+    /// The two ends of a block whose fetch starts now. The sender of `in_table` is dropped when the fetch leaves the
+    /// table.
     pub(super) fn start(
         file: FileIndex,
         part: BlockPart,
@@ -43,8 +44,8 @@ impl InFlight {
         (Self { outcome, subscribers, in_table, asks_peers }, pending)
     }
 
-    /// Waits until the fetch has ended and its blocks were written to the store, or could not be. Does not count as a waiter.
-    /// Cancel-safe.
+    /// Waits until the fetch has ended and its blocks were written to the store, or could not be. Does not count as a
+    /// waiter. Cancel-safe.
     pub(super) fn written(&self) -> impl Future<Output = ()> + use<> {
         let mut in_table = self.in_table.clone();
         async move {
@@ -95,8 +96,8 @@ impl PendingBlock {
         self.subscribers.lock().retain_mut(|subscriber| subscriber.send(block_so_far));
     }
 
-    /// The bytes that arrived have the wrong checksum and are fetched again. Subscribers that have received some of them get
-    /// an error: they must not get the rest of the right ones.
+    /// The bytes that arrived have the wrong checksum and are fetched again. Subscribers that have received some of
+    /// them get an error: they must not get the rest of the right ones.
     pub(super) fn restart(&self) {
         self.subscribers.lock().retain(|subscriber| {
             let has_started = subscriber.has_started();

@@ -1,10 +1,10 @@
 //! Decides which fetched blocks the store keeps, and writes them.
 //!
-//! Where nodes share the dataset, the store takes the room of blocks that other nodes own now, once a search has found them.
-//! Readers never wait for a search: one that finds none of them yet is not kept this time. Warming waits.
+//! Where nodes share the dataset, the store takes the room of blocks that other nodes own now, once a search has found
+//! them. Readers never wait for a search: one that finds none of them yet is not kept this time. Warming waits.
 //!
-//! After a restart the store admits nothing until it has counted its blocks. A block that is fetched meanwhile is answered at
-//! once and waits for the store in memory, if there is room; if there is none it is not kept.
+//! After a restart the store admits nothing until it has counted its blocks. A block that is fetched meanwhile is
+//! answered at once and waits for the store in memory, if there is room; if there is none it is not kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,14 +42,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// What it starts in the background is among `tasks`.
+    /// Background work that it starts is among `tasks`.
     pub(super) fn new(context: Arc<FetchContext>, runtime: Handle, tasks: TaskTracker) -> Self {
         let waiting = Arc::new(Semaphore::new((context.config.fetch_bytes >> 10) as usize));
         Self { context, runtime, tasks, searching: Arc::default(), waiting, leaving: CancellationToken::new() }
     }
 
-    /// The whole block, if it is in the window, in the store, or in the store's part of a snapshot whose blocks are taken over. In
-    /// the window it is of no use to a fetch that fills the store.
+    /// The whole block, if it is in the window, in the store, or in the store's part of a snapshot whose blocks are
+    /// taken over. In the window it is of no use to a fetch that fills the store.
     pub(super) async fn find(&self, part: BlockPart, purpose: Purpose) -> Option<Bytes> {
         if let Some(block) = self.context.window.unread(part.block).filter(|_| !purpose.is_warm()) {
             return Some(block);
@@ -126,7 +126,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until the store has taken over the blocks of earlier snapshots, unless the dataset is being closed. Cancel-safe.
+    /// Waits until the store has taken over the blocks of earlier snapshots, unless the dataset is being closed.
+    /// Cancel-safe.
     pub(super) async fn blocks_are_adopted(&self) {
         let adopted = async {
             while self.context.cache.is_adopting() {
@@ -146,9 +147,9 @@ impl Keeper {
         self.leaving.cancel();
     }
 
-    /// Splits the blocks of a fetch into those to fetch, in the order of their bytes, and those to skip. The first block has
-    /// `first_admission` and is fetched in any case. Its neighbours are fetched if the store admits them without evicting; one
-    /// that is not admitted is skipped with all those beyond it, since one range fetches all.
+    /// Splits the blocks of a fetch into those to fetch, in the order of their bytes, and those to skip. The first
+    /// block has `first_admission` and is fetched in any case. Its neighbours are fetched if the store admits them
+    /// without evicting; one that is not admitted is skipped with all those beyond it, since one range fetches all.
     pub(super) fn admit_neighbours(
         &self,
         blocks: Vec<PendingBlock>,
@@ -175,8 +176,8 @@ impl Keeper {
         (expected, skipped)
     }
 
-    /// Writes blocks to the store. A block that the store does not admit, or whose write fails, is put into the window. Blocks on
-    /// the disk.
+    /// Writes blocks to the store. A block that the store does not admit, or whose write fails, is put into the window.
+    /// Blocks on the disk.
     pub(super) fn write(&self, blocks: Vec<BlockToKeep>) {
         let cache = &self.context.cache;
         for BlockToKeep { part, permit, bytes, record } in blocks {

@@ -6,12 +6,12 @@ use larder_store::DatasetCache;
 use crate::extent::{EXTENT_BYTES, Extent};
 use crate::manifest_file::MappedManifest;
 
-/// The most files that are examined on either side of a packed one, and ahead of a reader: many are tiny or empty, and other
-/// fetches wait for the table of blocks in flight meanwhile.
+/// The most files that are examined on either side of a packed one, and ahead of a reader: many are tiny or empty, and
+/// other fetches wait for the table of blocks in flight meanwhile.
 pub(super) const WALK_FILES: usize = 256;
 
-/// The neighbours of a packed block that cost almost nothing to fetch with it: the files adjacent to it that begin in the same
-/// extent of the pack, are neither in the store nor `in_flight`, and for which the store has room.
+/// The neighbours of a packed block that cost almost nothing to fetch with it: the files adjacent to it that begin in
+/// the same extent of the pack, are neither in the store nor `in_flight`, and for which the store has room.
 pub(super) fn neighbours(
     manifest: &MappedManifest,
     cache: &DatasetCache,
@@ -22,7 +22,7 @@ pub(super) fn neighbours(
     let usage = cache.usage();
     let mut room = usage.room_bytes.saturating_sub(u64::from(part.block_len));
     let mut found = Vec::new();
-    // What is being taken over from an earlier snapshot is not in the store yet, and need not be fetched.
+    // Blocks that are still being adopted from an earlier snapshot are not in the store yet, but need not be fetched.
     if !manifest.is_packed() || usage.rebuilding || cache.is_adopting() || room == 0 {
         return found;
     }

@@ -32,8 +32,8 @@ impl FromOrigin {
         *self.origin.write().unwrap_or_else(PoisonError::into_inner) = origin;
     }
 
-    /// Fetches the expected blocks by one GET. Blocks whose checksum is not the manifest's are fetched again, one GET each.
-    /// Errors name the block `requested`.
+    /// Fetches the expected blocks by one GET. Blocks whose checksum is not the manifest's are fetched again, one GET
+    /// each. Errors name the block `requested`.
     pub(super) async fn fetch(
         &self,
         requested: BlockIndex,

@@ -30,8 +30,8 @@ impl FromPeers {
         sharing.route(extent::place_key(&self.context.manifest, file, block), asker)
     }
 
-    /// A range of a block from a peer of the route that has it, with the right checksum. None if the route has no peers, or none
-    /// of them delivers it within half of the read deadline. Each failure is counted.
+    /// A range of a block from a peer of the route that has it, with the right checksum. None if the route has no
+    /// peers, or none of them delivers it within half of the read deadline. Each failure is counted.
     pub(super) async fn fetch(&self, range: BlockRange, route: &Route) -> Option<Bytes> {
         let sharing = self.sharing.as_ref().filter(|_| !route.peers.is_empty())?;
         let block = range.block;

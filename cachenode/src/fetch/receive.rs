@@ -1,8 +1,8 @@
 //! Receives the blocks of a fetch.
 //!
-//! The origin's bytes are written, as they arrive, into the store record of the first block that is not complete. When the
-//! last of its bytes is there, the block's checksum is checked and its waiters get it, while the blocks after it are still in
-//! flight. Subscribers get the bytes piece by piece before that.
+//! The origin's bytes are written, as they arrive, into the store record of the first block that is not complete. When
+//! the last of its bytes is there, the block's checksum is checked and its waiters get it, while the blocks after it
+//! are still in flight. Subscribers get the bytes piece by piece before that.
 //!
 //! Invariant: each expected block is completed exactly once, at the latest in [`BlockReceiver::end`].
 

@@ -1,5 +1,5 @@
-//! The subscribers of a block in flight. Each receives a part of the block in pieces while the block arrives, to pass them
-//! on to a peer, which checks them.
+//! The subscribers of a block in flight. Each receives a part of the block in pieces while the block arrives, to pass
+//! them on to a peer, which checks them.
 //!
 //! Invariant: a subscriber gets the bytes of one attempt only, or an error.
 
@@ -19,8 +19,8 @@ pub(super) const PIECE_BYTES: usize = 256 << 10;
 /// The most pieces of a block, with the outcome.
 const PIECES_MOST: usize = BLOCK_BYTES as usize / PIECE_BYTES + 1;
 
-/// A part of a block, piece by piece, or the error that ends it. If it is closed early without an error, the fetch does not
-/// include the block.
+/// A part of a block, piece by piece, or the error that ends it. If it is closed early without an error, the fetch does
+/// not include the block.
 pub(super) type Pieces = mpsc::Receiver<Result<Bytes, FetchError>>;
 
 /// All subscribers of a block in flight.
@@ -56,8 +56,8 @@ impl Subscriber {
         self.sent > self.range.start
     }
 
-    /// Sends the next piece once enough has arrived; false if the receiver is gone. The end of the part is not sent before
-    /// the block's checksum was checked.
+    /// Sends the next piece once enough has arrived; false if the receiver is gone. The end of the part is not sent
+    /// before the block's checksum was checked.
     pub(super) fn send(&mut self, block_so_far: &[u8]) -> bool {
         let end = self.range.end.min(block_so_far.len());
         if end < self.sent + PIECE_BYTES || end == self.range.end {

@@ -1,10 +1,10 @@
 //! The table of the blocks in flight.
 //!
-//! The cast: [`InFlightTable`] is the table; [`StartedFetch`] has the blocks of a new fetch; [`Entries`] removes them from the
-//! table.
+//! The cast: [`InFlightTable`] is the table; [`StartedFetch`] has the blocks of a new fetch; [`Entries`] removes them
+//! from the table.
 //!
-//! Invariant: at most one fetch of a block is in flight. The block is in the table from before its first waiter until its
-//! [`Entries`] release it, at the latest when they are dropped.
+//! Invariant: at most one fetch of a block is in flight. The block is in the table from before its first waiter until
+//! its [`Entries`] release it, at the latest when they are dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +33,8 @@ impl InFlightTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the block's fetch in flight, or starts one that includes the block's `neighbours`. To find these, `neighbours`
-    /// gets a test of whether a block is in flight. The table is locked meanwhile.
+    /// Joins the block's fetch in flight, or starts one that includes the block's `neighbours`. To find these,
+    /// `neighbours` gets a test of whether a block is in flight. The table is locked meanwhile.
     pub(super) fn join_or_start(
         self: &Arc<Self>,
         file: FileIndex,
@@ -73,8 +73,8 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Removes blocks that need not be fetched by this fetch, and then completes them. A waiter that has no bytes can start a
-    /// fetch of its own from now on.
+    /// Removes blocks that need not be fetched by this fetch, and then completes them. A waiter that has no bytes can
+    /// start a fetch of its own from now on.
     pub(super) fn release(&mut self, blocks: Vec<PendingBlock>, outcome: &Outcome) {
         let mut table = self.table.lock();
         for pending in &blocks {

@@ -9,7 +9,8 @@ use super::outcome::{Outcome, Warmed};
 use super::purpose::Purpose;
 use crate::sharing::Asker;
 
-/// A fetch that was joined may have been a reader's, whose block the store did not admit. The next one is for the store.
+/// A fetch that was joined may have been a reader's, whose block the store did not admit. The next one is for the
+/// store.
 const FETCHES_MOST: u32 = 2;
 
 impl Fetcher {
@@ -28,8 +29,8 @@ impl Fetcher {
         self.context.cache.try_disk_again();
     }
 
-    /// Fetches a block into the store, unless the store does not admit it. `alone`: without neighbours in its pack. Returns when
-    /// the block was written.
+    /// Fetches a block into the store, unless the store does not admit it. `alone`: without neighbours in its pack.
+    /// Returns when the block was written.
     pub(crate) async fn warm(self: &Arc<Self>, file: FileIndex, whole: BlockPart, alone: bool) -> Warmed {
         let purpose = if alone { Purpose::WarmAlone } else { Purpose::Warm };
         // Before there is a fetch that a reader could join.
@@ -56,7 +57,7 @@ impl Fetcher {
         }
     }
 
-    /// What is to be said of a block for which nothing more is done.
+    /// The result to report for a block for which nothing more is done.
     pub(crate) fn warmed(&self, file: FileIndex, whole: &BlockPart) -> Warmed {
         let cache = &self.context.cache;
         if cache.contains(whole.block) {

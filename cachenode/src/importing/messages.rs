@@ -1,4 +1,4 @@
-//! What a node and the process that imports for it say: a job, then reports, each a line of JSON.
+//! Messages between a node and the process that imports for it: a job, then reports, each a line of JSON.
 //!
 //! A job contains credentials. It is never shown: it has no `Debug`.
 
@@ -22,7 +22,7 @@ pub(crate) const ROLE: &str = "import-for-a-mount";
 /// The longest message.
 const MESSAGE_BYTES_MAX: u64 = 4 << 20;
 
-/// What is to be done.
+/// The work to do.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The process for which it is done.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::messages::{Job, ROLE, Report, line_of, next};
 
-/// What becomes of the process.
+/// An event in the life of the process.
 #[derive(Debug)]
 pub(super) enum Event {
     /// It has its job. It ends when this is closed.
@@ -24,8 +24,8 @@ pub(super) enum Event {
     Ended(io::Result<ExitStatus>),
 }
 
-/// Starts `program` for a job. If nobody hears the events any more, the process ends. The permit is held until it has ended.
-/// Errors: there can be no thread.
+/// Starts `program` for a job. If nobody hears the events any more, the process ends. The permit is held until it has
+/// ended. Errors: there can be no thread.
 pub(super) fn start(program: PathBuf, job: Job, events: Sender<Event>, permit: OwnedSemaphorePermit) -> io::Result<()> {
     let watch = move || {
         let ended = watch(&program, &job, &events);

@@ -1,7 +1,8 @@
 //! A new snapshot of an origin takes over the blocks that the cache has of an earlier one.
 //!
-//! Invariant: two snapshots are of one origin only if their URLs and the servers and accounts that they are read from are the
-//! same. The name under which a manifest was kept for its mount is a hash of these, so a manifest under that name is the proof.
+//! Invariant: two snapshots are of one origin only if their URLs and the servers and accounts that they are read from
+//! are the same. The name under which a manifest was kept for its mount is a hash of these, so a manifest under that
+//! name is the proof.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::dataset::Dataset;
 use crate::manifest_file::MappedManifest;
 use crate::request::DatasetRequest;
 
-/// Snapshots whose blocks a dataset takes over: the last one may have been mounted for too short a time to fill the cache.
+/// Snapshots whose blocks a dataset takes over: the last one may have been mounted for too short a time to fill the
+/// cache.
 const EARLIER_MOST: usize = 4;
 
 impl Node {
@@ -29,8 +31,8 @@ impl Node {
         earlier
     }
 
-    /// Makes a dataset that was just opened take over the blocks of earlier snapshots, in the background. Without any, its opening
-    /// has released what was in its way.
+    /// Makes a dataset that was just opened take over the blocks of earlier snapshots, in the background. Without any,
+    /// its opening has released what was in its way.
     pub(super) fn adopt(self: &Arc<Self>, dataset: &Dataset, earlier: Vec<Arc<MappedManifest>>) {
         if earlier.is_empty() {
             return;
@@ -48,7 +50,8 @@ impl Node {
         });
     }
 
-    /// Releases closed datasets for which there is no room, now that it is known what datasets share, and frees what nobody uses.
+    /// Releases closed datasets for which there is no room, now that it is known what datasets share, and frees what
+    /// nobody uses.
     fn tidy(&self) {
         match self.budget().tidy() {
             Ok(0) => {}

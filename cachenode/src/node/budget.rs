@@ -2,15 +2,16 @@
 //!
 //! Where nodes share a dataset, what it can use on this node is what this node owns of it.
 //!
-//! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets; [`Extent`] converts
-//! between a dataset's bytes, which policies count, and the bytes that they take on the disk, which the budget counts; `change`
-//! changes the promise to an open dataset; `promises` keeps room for datasets that may not be open; `limit` says what leaves no more room.
+//! The cast: [`Budget`] is the whole cache; a [`Claim`] is what an opening asks of it; [`Share`] is what it gets;
+//! [`Extent`] converts between a dataset's bytes, which policies count, and the bytes that they take on the disk, which
+//! the budget counts; `change` changes the promise to an open dataset; `promises` keeps room for datasets that may not
+//! be open; `limit` says what leaves no more room.
 //!
-//! Invariants: what an open dataset was promised stays promised (but that of a shared dataset without a stated size follows the
-//! list of nodes), and so does what was promised to a dataset that a connection
-//! shows or that has a [`Promise`](larder_store::Promise): a restart may have made it forget that it is open, until the keeper has offered the connection again. If a smaller
-//! budget cannot hold all promises, each dataset uses the same part of its own. A closed dataset keeps its blocks until their room
-//! is needed; the one that was unused for longest is released first.
+//! Invariants: what an open dataset was promised stays promised (but that of a shared dataset without a stated size
+//! follows the list of nodes), and so does what was promised to a dataset that a connection shows or that has a
+//! [`Promise`](larder_store::Promise): a restart may have made it forget that it is open, until the keeper has offered
+//! the connection again. If a smaller budget cannot hold all promises, each dataset uses the same part of its own. A
+//! closed dataset keeps its blocks until their room is needed; the one that was unused for longest is released first.
 
 mod change;
 mod limit;
@@ -42,7 +43,7 @@ pub(super) struct Budget<'a> {
     pub(super) keep_free_percent: u8,
 }
 
-/// What an opening asks for.
+/// The room that an opening asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim<'a> {
     pub(super) manifest: &'a MappedManifest,
@@ -55,10 +56,10 @@ pub(super) struct Claim<'a> {
     pub(super) adopts: &'a [SnapshotId],
 }
 
-/// What a dataset gets.
+/// The room that a dataset gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// What it is promised.
+    /// The promise to it.
     pub(super) promised: Reservation,
     /// Bytes of it that may be cached: all that is promised, or less while the budget cannot hold all promises.
     pub(super) bytes: u64,
@@ -81,7 +82,7 @@ impl Extent {
         Self { bytes: totals.bytes, disk_bytes: disk_bytes(totals.bytes, totals.blocks.into()) }
     }
 
-    /// What a part of the dataset takes on the disk.
+    /// Bytes on the disk of a part of the dataset.
     fn on_disk(&self, bytes: u64) -> u64 {
         scaled(bytes, self.disk_bytes, self.bytes)
     }
@@ -103,8 +104,8 @@ fn scaled(value: u64, by: u64, over: u64) -> u64 {
 }
 
 impl Budget<'_> {
-    /// The share of a dataset that is about to be opened. Closed datasets that are in its way are released. Blocks on the disk.
-    /// Errors: `NoRoom` and `InUse`, for a claim that must be met exactly.
+    /// The share of a dataset that is about to be opened. Closed datasets that are in its way are released. Blocks on
+    /// the disk. Errors: `NoRoom` and `InUse`, for a claim that must be met exactly.
     pub(super) fn reserve(&self, claim: Claim<'_>) -> Result<Share, NodeError> {
         let snapshot = claim.manifest.snapshot();
         let datasets = self.store.datasets();
@@ -121,7 +122,11 @@ impl Budget<'_> {
             return Ok(Share { promised: Reservation::exactly(bytes), bytes, policy, shortage: None });
         }
         let measured = self.bytes(&datasets).inspect_err(|error| {
-            warn!(dataset = %snapshot, %error, "cannot read the free space of the cache's disk (--cache-dir): the dataset keeps its reservation, and it does not grow");
+            warn!(
+                dataset = %snapshot, %error,
+                "cannot read the free space of the cache's disk (--cache-dir): the dataset keeps its reservation, and \
+                 it does not grow"
+            );
         });
         let budget = measured.as_ref().map_or(0, |(bytes, _)| *bytes);
         let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
@@ -167,7 +172,7 @@ impl Budget<'_> {
         if measured.is_ok() {
             // The disk may hold less than the budget: other data fill it, too.
             let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
-            // What a closed dataset has in common with this one will be shared, which `tidy` finds out.
+            // Blocks that a closed dataset has in common with this one will be shared, which `tidy` finds out.
             let adopts = |info: &&DatasetInfo| claim.adopts.contains(&info.snapshot);
             let closed = others().filter(|info| !is_promised(info) && !adopts(info));
             self.release_for(needed, room, closed.collect(), &counted);
@@ -175,8 +180,8 @@ impl Budget<'_> {
         Ok(share)
     }
 
-    /// Releases closed datasets that there is no room for. Returns their number. Blocks on the disk. Called when a dataset has taken
-    /// over blocks: only then it is known what it shares.
+    /// Releases closed datasets that there is no room for. Returns their number. Blocks on the disk. Called when a
+    /// dataset has taken over blocks: only then it is known what it shares.
     pub(super) fn tidy(&self) -> std::io::Result<usize> {
         let datasets = self.store.datasets();
         let counted = Promises::of(datasets.iter());
@@ -191,8 +196,8 @@ impl Budget<'_> {
         Some(limit.to_string())
     }
 
-    /// Releases closed datasets until `needed` and what the remaining ones take beside the promises fit into `room`. Returns the
-    /// number of those released.
+    /// Releases closed datasets until `needed` and what the remaining ones take beside the promises fit into `room`.
+    /// Returns the number of those released.
     fn release_for(&self, needed: u64, room: u64, mut closed: Vec<&DatasetInfo>, promises: &Promises) -> usize {
         closed.sort_by_key(|info| info.last_use_unix_s);
         let mut released = 0;
@@ -202,7 +207,10 @@ impl Budget<'_> {
                 break;
             }
             let info = closed[at];
-            info!(dataset = info.name, snapshot = %info.snapshot, "closed dataset released from the cache to make room");
+            info!(
+                dataset = info.name, snapshot = %info.snapshot,
+                "closed dataset released from the cache to make room"
+            );
             match self.store.release(&info.snapshot) {
                 Ok(_) => released += 1,
                 Err(error) => warn!(%error, "cannot release a closed dataset"),
@@ -241,7 +249,8 @@ fn disk_bytes_of(datasets: &[DatasetInfo]) -> u64 {
     on_disk(&datasets.iter().collect::<Vec<_>>(), &mut HashSet::new())
 }
 
-/// Bytes that datasets take on the disk beside the files that were `seen`. A file that several of them have counts once.
+/// Bytes that datasets take on the disk beside the files that were `seen`. A file that several of them have counts
+/// once.
 fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<u64>) -> u64 {
     let unseen = |info: &&DatasetInfo| {
         let known = info.shared.iter().filter(|file| !seen.insert(file.inode));
@@ -250,9 +259,9 @@ fn on_disk(datasets: &[&DatasetInfo], seen: &mut HashSet<u64>) -> u64 {
     datasets.iter().map(unseen).sum()
 }
 
-/// What datasets were promised, and what they have of it in common.
+/// The promises to datasets, and the files that they share.
 struct Promises {
-    /// What they may take on the disk together. Blocks that one has taken over from another count once.
+    /// Bytes that they may take on the disk together. Blocks that one has taken over from another count once.
     bytes: u64,
     /// The files that several datasets have, by inode.
     files: HashSet<u64>,
@@ -264,8 +273,8 @@ impl Promises {
         Self::of_all(datasets.filter(|info| is_promised(info)).collect())
     }
 
-    /// What `others` were promised beyond what a dataset has in common with them, whichever of them took it over: what is left of
-    /// all promises without the dataset's own.
+    /// The promises to `others`, less the blocks that a dataset has in common with them, whichever of them took those
+    /// over: all promises without the dataset's own.
     fn beside<'a>(own: Option<&'a DatasetInfo>, others: impl Iterator<Item = &'a DatasetInfo>) -> u64 {
         let all = others.filter(|info| is_promised(info)).chain(own).collect();
         Self::of_all(all).bytes.saturating_sub(own.map_or(0, promised_bytes))
@@ -283,7 +292,7 @@ impl Promises {
         all
     }
 
-    /// What a dataset has taken over and shares with these.
+    /// Bytes that a dataset has taken over and shares with these.
     fn shared_with(&self, info: &DatasetInfo) -> u64 {
         let shared = info.shared.iter().filter(|file| self.files.contains(&file.inode));
         shared.map(|file| file.bytes).sum::<u64>().min(info.adopted_disk_bytes)
@@ -300,8 +309,8 @@ fn is_shown(info: &DatasetInfo) -> bool {
     info.open.is_some() || info.connections.as_ref().is_some_and(|connections| !connections.is_empty())
 }
 
-/// Bytes on the disk that it was promised; if that was lost, what it takes. Of a closed dataset a promise counts, and what it has
-/// cached beyond that.
+/// Bytes on the disk that it was promised; if that was lost, what it takes. Of a closed dataset a promise counts, and
+/// what it has cached beyond that.
 fn promised_bytes(info: &DatasetInfo) -> u64 {
     let reserved = info.reservation.map_or(info.disk_bytes, |reservation| reservation.disk_bytes);
     info.promised_disk_bytes.max(if is_shown(info) { reserved } else { reserved.min(info.disk_bytes) })
@@ -321,15 +330,16 @@ impl Claim<'_> {
             Some(budget) if self.exactly && self.spec.cache_bytes.is_some() && extent.on_disk(wanted) > free => {
                 Err(NodeError::NoRoom { wanted: extent.on_disk(wanted), free, budget })
             }
-            // Who asks for a size on a disk without a budget has looked at the disk.
+            // An explicit size on a disk without a budget is granted: its user has looked at the disk.
             None if self.exactly && self.spec.cache_bytes.is_some() => Ok(extent.reservation(wanted, wanted)),
             _ => Ok(extent.reservation(wanted.min(extent.in_dataset(free)), wanted)),
         }
     }
 
-    /// The promise to a dataset that was promised `kept` and got less than it wanted: more, if there is room by now for all that
-    /// it wanted or for another block at least. What was wanted stays: another user of the cache, which is offered later, may be
-    /// the one that wanted it. If there is none, the reservation follows what this node owns once that is known.
+    /// The promise to a dataset that was promised `kept` and got less than it wanted: more, if there is room by now for
+    /// all that it wanted or for another block at least. The wanted size stays: another user of the cache, which is
+    /// offered later, may be the one that wanted it. If there is none, the reservation follows what this node owns once
+    /// that is known.
     fn grow(&self, kept: Reservation, free: u64) -> Reservation {
         let extent = Extent::of(self.manifest);
         let owned = self.owned_bytes.filter(|_| self.spec.cache_bytes.is_none());
@@ -343,7 +353,8 @@ impl Claim<'_> {
         if is_worth_it { extent.reservation(bytes, wanted) } else { Reservation { wanted_bytes: wanted, ..kept } }
     }
 
-    /// The dataset has a share already, which stays. Errors: `InUse` if another one was requested and must be met exactly.
+    /// The dataset has a share already, which stays. Errors: `InUse` if another one was requested and must be met
+    /// exactly.
     fn check(&self, has: &Share) -> Result<(), NodeError> {
         let wants_size =
             self.spec.cache_bytes.is_some() && ![has.promised.wanted_bytes, has.bytes].contains(&self.wanted());
@@ -356,7 +367,10 @@ impl Claim<'_> {
             }
             if differs {
                 let wanted = format_args!("{:?}, {:?}", self.spec.cache_bytes, self.spec.policy);
-                warn!(source = self.spec.source, what, has, %wanted, "a volume states another setting than the open dataset, which keeps its own");
+                warn!(
+                    source = self.spec.source, what, has, %wanted,
+                    "a volume states another setting than the open dataset, which keeps its own"
+                );
             }
         }
         Ok(())

@@ -45,7 +45,7 @@ pub struct PeerConfig {
 pub struct MemberReport {
     /// The member.
     pub member: Member,
-    /// What it has cached, or the reason that it did not answer.
+    /// Its cached datasets and counters, or the reason that it did not answer.
     pub stats: Result<NodeStats, PeerError>,
 }
 
@@ -129,7 +129,8 @@ impl Cluster {
         Sharing::new(Arc::clone(&self.peers), snapshot, placement, token)
     }
 
-    /// Learns which peers share other snapshots of the origins of `open` datasets, whenever a peer has refused one, until cancelled.
+    /// Learns which peers share other snapshots of the origins of `open` datasets, whenever a peer has refused one,
+    /// until cancelled.
     pub(super) async fn follow_others(&self, open: &OpenDatasets, stopping: CancellationToken) {
         let follow = async {
             loop {
@@ -145,7 +146,7 @@ impl Cluster {
         stopping.run_until_cancelled(follow).await;
     }
 
-    /// What the peers share that refuse a dataset, as far as it is of the same origin.
+    /// Snapshots of the same origin, shared by the peers that refuse a dataset.
     async fn others(&self, asked: AskedDataset) -> BTreeMap<String, OtherSnapshot> {
         let mut others = BTreeMap::new();
         for peer in self.peers.refusers(asked.snapshot) {
@@ -157,8 +158,8 @@ impl Cluster {
         others
     }
 
-    /// What each member has cached of the datasets that this node shares. All are asked at once: several that do not answer cost
-    /// one timeout.
+    /// Asks each member what it has cached of the datasets that this node shares. All are asked at once: several that
+    /// do not answer cost one timeout.
     pub(super) async fn report(&self, own: &OpenDatasets) -> Result<Vec<MemberReport>, NodeError> {
         let members = self.peers.nodes();
         let asked: Arc<[AskedDataset]> = own.shared().into();

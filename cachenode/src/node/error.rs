@@ -22,7 +22,7 @@ pub enum NodeError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What is wrong, and what is accepted.
+        /// Why it is invalid, and which values are accepted.
         what: String,
     },
     /// The dataset cannot be found or its origin cannot be read.
@@ -49,7 +49,9 @@ pub enum NodeError {
     NoPeers,
     /// The cache is promised to other datasets.
     #[error(
-        "--cache-size: the dataset would take {} of the disk (up to 5 KiB a file more than its bytes), and of the {} of larderd's own --cache-size only {} are not promised to other datasets: request less, or restart larderd with a larger --cache-size",
+        "--cache-size: the dataset would take {} of the disk (up to 5 KiB a file more than its bytes), and of the {} \
+         of larderd's own --cache-size only {} are not promised to other datasets: request less, or restart larderd \
+         with a larger --cache-size",
         show_bytes(*.wanted), show_bytes(*.budget), show_bytes(*.free)
     )]
     NoRoom {
@@ -92,7 +94,7 @@ impl NodeError {
         Self::Invalid { field, what: what.to_string() }
     }
 
-    /// What a caller can do about the error.
+    /// The class of the error, by what a caller can do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } => ErrorKind::Invalid,

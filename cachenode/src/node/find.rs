@@ -1,9 +1,9 @@
 //! Finds the manifest and the origin of a dataset.
 //!
-//! The cast: [`Finder`] looks datasets up; [`Found`] is one that can be opened. Requests with the same source and credentials
-//! share one look-up, which runs in a task of its own: a caller that stops waiting loses nothing, and many pods that start
-//! together list the origin once. A listing that ended while nobody waited is for the next caller, for whom the origin would
-//! otherwise be listed again; whether that caller may read the data is checked anew.
+//! The cast: [`Finder`] looks datasets up; [`Found`] is one that can be opened. Requests with the same source and
+//! credentials share one look-up, which runs in a task of its own: a caller that stops waiting loses nothing, and many
+//! pods that start together list the origin once. A listing that ended while nobody waited is for the next caller, for
+//! whom the origin would otherwise be listed again; whether that caller may read the data is checked anew.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,7 +32,8 @@ use crate::source::{ResolvedSource, SourceError, check_access, open_source, reso
 /// The longest time that a caller may wait.
 const WAIT_MOST: Duration = Duration::from_secs(60);
 
-/// How long a listing for which nobody waited is new enough for the next caller. The kubelet tries again within two minutes.
+/// How long a listing for which nobody waited is new enough for the next caller. The kubelet tries again within two
+/// minutes.
 const UNHEARD_MOST: Duration = Duration::from_secs(300);
 
 /// A dataset that can be opened.
@@ -48,7 +49,7 @@ pub struct Found {
     pub refresh_failed: Option<String>,
     /// The list of what is warmed first, if there is such a file.
     pub order: PathBuf,
-    /// What renews its listing, in words.
+    /// How to renew its listing, in words.
     pub renewal: String,
 }
 
@@ -101,8 +102,8 @@ impl fmt::Debug for LookUps {
     }
 }
 
-/// Look-ups with the same key have the same outcome. Credentials are part of it: one tenant's must not open a dataset to
-/// another.
+/// Look-ups with the same key have the same outcome. Credentials are part of it: one tenant's must not open a dataset
+/// to another.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct LookUpKey {
     /// Without what only opening it needs.
@@ -139,8 +140,8 @@ impl LookUpKey {
     }
 }
 
-/// The name of a dataset on a node: one for each snapshot and the server and account that it is read from. `config` is that of its
-/// request; the node's own endpoint is the same for all datasets and not part of a name.
+/// The name of a dataset on a node: one for each snapshot and the server and account that it is read from. `config` is
+/// that of its request; the node's own endpoint is the same for all datasets and not part of a name.
 fn dataset_id(manifest: &MappedManifest, spec: &DatasetSpec, config: OriginConfig) -> Result<String, NodeError> {
     let (_, url) = manifest.name_and_origin()?;
     Ok(id_of(&manifest.snapshot(), &place_of(url, spec, config)))
@@ -194,8 +195,8 @@ impl Finder {
         Ok(short_hash(&[url.trim_end_matches('/'), &place_of(url, &request.spec, self.origin_config(request))]))
     }
 
-    /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; the look-up continues after that.
-    /// Cancel-safe.
+    /// Finds a dataset and checks that its credentials may read it. Waits at most `wait`; the look-up continues after
+    /// that. Cancel-safe.
     pub(super) async fn prepare(
         self: &Arc<Self>,
         request: &DatasetRequest,
@@ -288,13 +289,16 @@ impl Finder {
             resolve(&spec.source, &config, &self.home, refresh, &self.importer, &larder_import::Silent).await?;
         let id = dataset_id(&source.manifest, spec, config)?;
         if let Err(error) = self.keep(&id, &source).await {
-            warn!(mount = id, %error, "cannot keep the manifest: the next snapshot will take over no blocks of this one");
+            warn!(
+                mount = id, %error,
+                "cannot keep the manifest: the next snapshot will take over no blocks of this one"
+            );
         }
         Ok(self.found(id, source, request))
     }
 
-    /// Finds the dataset that was served under `id` before. Sends no request to the origin: cached files can be served while it
-    /// is down.
+    /// Finds the dataset that was served under `id` before. Sends no request to the origin: cached files can be served
+    /// while it is down.
     pub(super) async fn find_again(&self, id: &str, request: &DatasetRequest) -> Result<Found, NodeError> {
         if id.is_empty() || id.len() > 64 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(NodeError::invalid("mount", format_args!("{id:?} names no mount")));
@@ -341,8 +345,8 @@ impl Finder {
         Found { id, manifest, origin, refresh_failed, order: order_of(&path), renewal }
     }
 
-    /// The manifests of those of these snapshots that were found for the same URL, server and account as `manifest`. Blocks on the
-    /// disk.
+    /// The manifests of those of these snapshots that were found for the same URL, server and account as `manifest`.
+    /// Blocks on the disk.
     pub(super) fn earlier(
         &self,
         manifest: &MappedManifest,
@@ -354,7 +358,10 @@ impl Finder {
         let of_this_origin = |snapshot| {
             let kept = self.kept.path(&id_of(&snapshot, &place)).ok().filter(|path| path.exists())?;
             let earlier = open_manifest(&kept).inspect_err(|error| {
-                warn!(error = %Chain(error), "the manifest of an earlier snapshot cannot be used: its blocks are fetched again");
+                warn!(
+                    error = %Chain(error),
+                    "the manifest of an earlier snapshot cannot be used: its blocks are fetched again"
+                );
             });
             let earlier = earlier.ok().filter(|earlier| earlier.snapshot() == snapshot)?;
             earlier.name_and_origin().is_ok_and(|(_, other)| other == url).then(|| Arc::new(earlier))
@@ -374,7 +381,7 @@ struct InFlight {
 impl InFlight {
     /// Notes that the origin was listed, for the first caller that hears of it.
     fn listed(&self) {
-        // Who accepts any listing needs no new one.
+        // A request that accepts any listing needs no new one.
         if self.key.spec.refresh.is_some_and(|refresh| refresh != Refresh::Never) {
             self.look_ups.lock().unheard.insert(self.key.clone(), Instant::now());
         }

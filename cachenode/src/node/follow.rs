@@ -1,9 +1,9 @@
-//! Reservations of open datasets follow the list of nodes, where nobody stated a size, and the free room of the disk, where no size
-//! of the whole cache was configured: a dataset that got less than it wants grows when the disk has room.
+//! Reservations of open datasets follow the list of nodes, where nobody stated a size, and the free room of the disk,
+//! where no size of the whole cache was configured: a dataset that got less than it wants grows when the disk has room.
 //!
-//! A snapshot that is open several times has one cache. Its reservation follows the list only while those of all these datasets
-//! do, and is what the one needs that owns most. A connection that showed it before a restart and has not come back yet counts as a
-//! dataset whose reservation does not follow.
+//! A snapshot that is open several times has one cache. Its reservation follows the list only while those of all these
+//! datasets do, and is what the one needs that owns most. A connection that showed it before a restart and has not come
+//! back yet counts as a dataset whose reservation does not follow.
 //!
 //! Invariant: what this node owns is counted, which may take seconds, before the lock is taken that all openings share.
 
@@ -32,7 +32,7 @@ impl Node {
         if self.config.cache_bytes.is_some() {
             return self.stopping.cancelled().await;
         }
-        // The least that was free since datasets grew last. What they fill themselves is no reason to look again.
+        // The least that was free since datasets grew last. Room that they fill themselves is no reason to look again.
         let mut least = None::<u64>;
         while self.stopping.run_until_cancelled(tokio::time::sleep(ROOM_EVERY)).await.is_some() {
             if self.short().is_empty() {
@@ -54,7 +54,10 @@ impl Node {
         let grow = move || {
             for dataset in node.short() {
                 if let Err(error) = node.budget().grow(&dataset) {
-                    warn!(dataset = dataset.name(), %error, "the reservation does not follow the free room of the disk");
+                    warn!(
+                        dataset = dataset.name(), %error,
+                        "the reservation does not follow the free room of the disk"
+                    );
                 }
             }
         };
@@ -116,8 +119,8 @@ impl Node {
         }
     }
 
-    /// The snapshots whose reservation follows the list and of whose users not all are `counted`, with what these own. None of their
-    /// datasets is held open.
+    /// The snapshots whose reservation follows the list and of whose users not all are `counted`, with what these own.
+    /// None of their datasets is held open.
     pub(super) fn uncounted(
         &self,
         counted: &HashMap<SnapshotId, Counted>,
@@ -147,8 +150,9 @@ impl Node {
         }
     }
 
-    /// The snapshots whose reservation follows the list, each with its open datasets. Leaves out what is being rebuilt: it was
-    /// opened after the list had changed. And what awaits a connection: its reservation may be that connection's.
+    /// The snapshots whose reservation follows the list, each with its open datasets. Leaves out what is being rebuilt:
+    /// it was opened after the list had changed. And what awaits a connection: its reservation may be that
+    /// connection's.
     fn followed(&self) -> HashMap<SnapshotId, Vec<Arc<Dataset>>> {
         let mut users: HashMap<SnapshotId, Vec<Arc<Dataset>>> = HashMap::new();
         for dataset in self.open.all() {
@@ -162,7 +166,7 @@ impl Node {
     }
 }
 
-/// What this node owns of a snapshot.
+/// This node's part of a snapshot, counted.
 pub(super) struct Counted {
     /// By these of its users.
     users: Vec<Arc<OwnedBlocks>>,

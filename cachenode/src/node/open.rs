@@ -1,8 +1,8 @@
 //! The open datasets of a node, and the counters of those that were closed.
 //!
-//! The cast: [`OpenDatasets`] is the table; [`OpenDataset`] is one user's hold on an entry. A dataset is open at most once
-//! however many users it has. When the last of them is gone, the dataset is drained in the background: the blocks in flight
-//! reach the store before it is closed.
+//! The cast: [`OpenDatasets`] is the table; [`OpenDataset`] is one user's hold on an entry. A dataset is open at most
+//! once however many users it has. When the last of them is gone, the dataset is drained in the background: the blocks
+//! in flight reach the store before it is closed.
 //!
 //! Invariant: a counter never falls. The counters of a dataset stay in the sums after it was closed.
 
@@ -53,7 +53,7 @@ struct Entry {
     connections: usize,
 }
 
-/// What a dataset is opened for.
+/// The user that a dataset is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// A mount of this process, or the node itself. It gets the settings that it asks for, or an error.
@@ -105,7 +105,8 @@ impl OpenDatasets {
         if user == User::Connection {
             table.open[at].connections -= 1;
             if table.open[at].connections == 0 {
-                // In memory. Closing the dataset writes it down; until then a restart keeps what the keeper may still hold.
+                // In memory. Closing the dataset writes it down; until then a restart keeps what the keeper may still
+                // hold.
                 table.open[at].dataset.let_go(id);
             }
         }
@@ -170,7 +171,7 @@ impl OpenDatasets {
         sums
     }
 
-    /// What the store has cached of each dataset, sorted by snapshot.
+    /// The store's cached blocks of each dataset, sorted by snapshot.
     pub(super) fn cached(&self) -> Vec<DatasetStats> {
         each_once(self.all().iter().map(|dataset| cached_of(dataset)))
     }
@@ -185,7 +186,8 @@ impl OpenDatasets {
         each_once(self.all().iter().filter(|dataset| may_read(dataset)).map(|dataset| cached_of(dataset)))
     }
 
-    /// What this node shares, instead of the dataset that a peer asks about, of the same origin and under the same token: the newest.
+    /// The snapshot that this node shares instead of the dataset that a peer asks about, of the same origin and under
+    /// the same token: the newest.
     pub(super) fn other_for_peer(&self, asked: &AskedDataset) -> Option<OtherSnapshot> {
         let is_of_origin = |dataset: &Arc<Dataset>| {
             let Some(sharing) = dataset.sharing() else { return false };
@@ -324,8 +326,8 @@ impl Drop for OpenDataset {
     }
 }
 
-/// An open dataset is shared by all requests, whatever settings they state. Errors: `InUse`, for a user that must have those that
-/// it stated.
+/// An open dataset is shared by all requests, whatever settings they state. Errors: `InUse`, for a user that must have
+/// those that it stated.
 pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest, user: User) -> Result<(), NodeError> {
     for (what, has) in other_settings(open, request) {
         if user == User::Mount {
@@ -342,7 +344,10 @@ pub(super) fn check_settings(open: &Dataset, request: &DatasetRequest, user: Use
     check_placement(open, request).or_else(|error| match user {
         User::Mount => Err(error),
         User::Connection => {
-            warn!(dataset = open.name(), source = request.spec.source, %error, "a volume states another placement than the open dataset: it is served with the dataset's");
+            warn!(
+                dataset = open.name(), source = request.spec.source, %error,
+                "a volume states another placement than the open dataset: it is served with the dataset's"
+            );
             Ok(())
         }
     })

@@ -1,6 +1,7 @@
 //! Opens a node's datasets.
 //!
-//! Invariant: what a node owns of a dataset is counted, which may take seconds, before the lock is taken that all openings share.
+//! Invariant: what a node owns of a dataset is counted, which may take seconds, before the lock is taken that all
+//! openings share.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::ownership::OwnedBlocks;
 use crate::request::DatasetRequest;
 use crate::sharing::Sharing;
 
-/// How often an opening counts what this node owns. A list of nodes that changes again and again must not keep it waiting.
+/// How often an opening counts what this node owns. A list of nodes that changes again and again must not keep it
+/// waiting.
 const COUNTS_MOST: u32 = 2;
 
 /// How a dataset that is about to be opened is shared, and what this node owns of it.
@@ -28,7 +30,7 @@ struct Counted {
     owned: Option<Owned>,
 }
 
-/// What this node owns, by one list of nodes.
+/// The blocks that this node owns, by one list of nodes.
 struct Owned {
     blocks: OwnedBlocks,
     version: Option<u64>,
@@ -56,8 +58,8 @@ impl Counted {
 }
 
 impl Node {
-    /// Opens a dataset that was found, or joins its other users. Errors: `Stopping`; for a [`User::Mount`] also `InUse` if it is
-    /// open with other settings, and `NoRoom`.
+    /// Opens a dataset that was found, or joins its other users. Errors: `Stopping`; for a [`User::Mount`] also `InUse`
+    /// if it is open with other settings, and `NoRoom`.
     pub async fn open_dataset(
         self: &Arc<Self>,
         found: Found,
@@ -119,7 +121,8 @@ impl Node {
             }
             let open = node.open.add(found.id, dataset, user);
             let open = if user == User::Connection { node.hold(open) } else { open };
-            // A list that changed meanwhile was followed without it, or another user of the cache has a smaller reservation.
+            // A list that changed meanwhile was followed without it, or another user of the cache has a smaller
+            // reservation.
             let capacity_bytes = open.cache_usage().capacity_bytes;
             if owned.is_some_and(|owned| !owned.is_current() || owned.bytes > Some(capacity_bytes)) {
                 node.open.follow_again();

@@ -1,4 +1,5 @@
-//! Promises of room, and what the cache has of each snapshot: what a controller of many nodes tells this one, and learns of it.
+//! Promises of room, and what the cache has of each snapshot: what a controller of many nodes tells this one, and
+//! learns of it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use super::error::NodeError;
 use super::report::{CacheReport, CachedSnapshot};
 
 impl Node {
-    /// Replaces the promises, as far as there is room for them, and gives room to the open datasets among them. Errors: they cannot be
-    /// written down; those before stand.
+    /// Replaces the promises, as far as there is room for them, and gives room to the open datasets among them. Errors:
+    /// they cannot be written down; those before stand.
     pub async fn promise(self: &Arc<Self>, promises: Vec<Promise>) -> Result<(), NodeError> {
         let _opening = self.opening.lock().await;
         let node = Arc::clone(self);
@@ -37,7 +38,7 @@ impl Node {
         }
     }
 
-    /// What the cache has. Errors: the disk does not tell its free room.
+    /// A report about the cache. Errors: the disk does not tell its free room.
     pub async fn cache_report(self: &Arc<Self>) -> Result<CacheReport, NodeError> {
         let node = Arc::clone(self);
         Ok(tokio::task::spawn_blocking(move || node.report()).await??)
@@ -64,8 +65,8 @@ impl Node {
         Ok(CacheReport { capacity_bytes, promised_bytes, snapshots, promises: self.store.promises() })
     }
 
-    /// Drops what is cached of a snapshot that nobody has open and that was last in use before `before_unix_s`. True if there was
-    /// something.
+    /// Drops what is cached of a snapshot that nobody has open and that was last in use before `before_unix_s`. True if
+    /// there was something.
     pub async fn drop_unused(self: &Arc<Self>, snapshot: SnapshotId, before_unix_s: u64) -> Result<bool, NodeError> {
         let _opening = self.opening.lock().await;
         let node = Arc::clone(self);

@@ -1,22 +1,22 @@
-//! What a node tells a controller of many nodes about its cache.
+//! A node's report about its cache, for a controller of many nodes.
 
 use larder_dataset::SnapshotId;
 use larder_store::Promise;
 
-/// What the cache of a node has and has promised. Sizes of the whole cache and reservations are bytes on the disk.
+/// The contents and the promises of a node's cache. Sizes of the whole cache and reservations are bytes on the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheReport {
     /// Room for all datasets together.
     pub capacity_bytes: u64,
     /// Room that is promised: by promises, and to datasets that are open.
     pub promised_bytes: u64,
-    /// What it has, sorted by snapshot.
+    /// The cached snapshots, sorted.
     pub snapshots: Vec<CachedSnapshot>,
     /// The promises, and how far they are kept.
     pub promises: Vec<Promise>,
 }
 
-/// What the cache has of a snapshot.
+/// A snapshot in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedSnapshot {
     /// The snapshot.

@@ -1,5 +1,5 @@
-//! The peers that share another snapshot of a dataset's origin: they and this node have no block in common, and each fetches all
-//! of the dataset.
+//! The peers that share another snapshot of a dataset's origin: they and this node have no block in common, and each
+//! fetches all of the dataset.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,12 +13,12 @@ use crate::kept_listing::age_of;
 /// The hexadecimal digits that name a snapshot to people.
 const SHOWN_DIGITS: usize = 12;
 
-/// What peers share instead of a snapshot, by their names.
+/// The other snapshots that peers share instead of one, by the peers' names.
 #[derive(Debug, Default)]
 pub(crate) struct OtherSnapshots(Mutex<BTreeMap<String, OtherSnapshot>>);
 
 impl OtherSnapshots {
-    /// Notes what was heard of the peers that refuse the snapshot. What is new is logged. `name` is the dataset's.
+    /// Notes the answers of the peers that refuse the snapshot, and logs news. `name` is the dataset's.
     pub(crate) fn heard(&self, name: &str, others: BTreeMap<String, OtherSnapshot>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (peer, other) in &others {
@@ -30,8 +30,8 @@ impl OtherSnapshots {
                     own = %other.asked,
                     theirs = %other.snapshot,
                     listed_seconds_ago,
-                    "a node shares another snapshot of the origin and no block with this one: publish one manifest for all nodes \
-                     (larder import SRC --to SRC/.larder/manifest) and mount the dataset again"
+                    "a node shares another snapshot of the origin and no block with this one: publish one manifest for \
+                     all nodes (larder import SRC --to SRC/.larder/manifest) and mount the dataset again"
                 );
             }
         }
@@ -55,8 +55,8 @@ impl OtherSnapshots {
         let source = source.trim_end_matches('/');
         let _ = write!(
             text,
-            "; publish one manifest with larder import {source} --to {source}/.larder/manifest, and mount the dataset again on all \
-             nodes"
+            "; publish one manifest with larder import {source} --to {source}/.larder/manifest, and mount the dataset \
+             again on all nodes"
         );
         Some(text)
     }

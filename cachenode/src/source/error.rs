@@ -17,13 +17,13 @@ pub enum SourceError {
     /// The URL or path is wrong; the text says what to write instead.
     #[error("{what}")]
     Invalid {
-        /// What is wrong, and what to do.
+        /// Why it is invalid, and how to correct it.
         what: String,
     },
     /// The origin has nothing under that name.
     #[error("{what}")]
     Missing {
-        /// What is missing.
+        /// The message.
         what: String,
     },
     /// The origin refuses or fails.
@@ -43,7 +43,7 @@ pub enum SourceError {
     /// The process that imported it failed, in these words.
     #[error("{source}")]
     Told {
-        /// What a caller can do about it.
+        /// The class of the error, by what a caller can do.
         kind: ErrorKind,
         /// The words.
         source: Told,

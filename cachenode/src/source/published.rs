@@ -6,8 +6,8 @@
 //!   HASH.published.order            the order, if one is published
 //!   HASH.published.order-version    the same of the order
 //! ```
-//! Invariant: a note of a version names the file that it is about. So it never vouches for another one, whichever of several
-//! fetches ends last; what it does not vouch for is fetched again.
+//! Invariant: a note of a version names the file that it is about. So it never vouches for another one, whichever of
+//! several fetches ends last; what it does not vouch for is fetched again.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -77,8 +77,8 @@ pub(super) async fn fetch(origin: &dyn Origin, key: &[u8], to: &Path) -> Result<
     Ok(true)
 }
 
-/// Fetches the order that is published with a manifest, unless the local copy has the same version. What cannot be fetched costs
-/// the order of warming and no mount.
+/// Fetches the order that is published with a manifest, unless the local copy has the same version. An order that
+/// cannot be fetched costs the order of warming and no mount.
 pub(super) async fn fetch_order(origin: &dyn Origin, manifest_key: &[u8], manifest: &Path) {
     if let Err(error) = try_to_fetch_order(origin, manifest_key, manifest).await {
         warn!(error = %Chain(&error), "the order of a published manifest cannot be fetched");

@@ -1,7 +1,8 @@
-//! The files of a list, in its order. A thread of its own finds them: a pattern may have to look at every name of a dataset.
+//! The files of a list, in its order. A thread of its own finds them: a pattern may have to look at every name of a
+//! dataset.
 //!
-//! Invariant: lines and files that wait are bounded. The thread ends when nobody takes its files any more, when the list ends,
-//! or when its sender has been silent for a minute.
+//! Invariant: lines and files that wait are bounded. The thread ends when nobody takes its files any more, when the
+//! list ends, or when its sender has been silent for a minute.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -22,7 +23,7 @@ const FILES_MOST: usize = 1024;
 /// A sender that is silent for this long is dead. One that lives is only ever held up by warming itself.
 const SILENCE_MOST: Duration = Duration::from_secs(60);
 
-/// What a line of a list led to.
+/// The result of looking up a line of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A file.
@@ -55,7 +56,7 @@ impl Listed {
         Handle::current().spawn_blocking(move || {
             let mut lines = BufReader::new(list);
             let mut line = Vec::new();
-            // What cannot be read of an order is warmed with the rest.
+            // If the order cannot be read to its end, its other files are warmed with the rest.
             while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
                 let path = path_of_line(line.strip_suffix(b"\n").unwrap_or(&line));
                 if path.is_some_and(|path| send_files(&manifest, path, &found).is_none()) {

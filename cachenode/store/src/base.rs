@@ -1,4 +1,4 @@
-//! What the datasets of one store share: the folder and its lock, the index, the disk's health, the counters.
+//! State shared by the datasets of one store: the folder and its lock, the index, the disk's health, the counters.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ use crate::index::{Index, LastRun};
 use crate::promises::Promises;
 use crate::reservations::{Known, Reservations};
 
-/// What a store's datasets share.
+/// State shared by a store's datasets.
 #[derive(Debug)]
 pub(crate) struct Base {
     pub(crate) counters: Arc<StoreCounters>,

@@ -1,7 +1,7 @@
 //! Aligned memory for reads and writes that bypass the page cache: one buffer for each thread, or part of the caller's.
 //!
-//! Invariant: the memory handed out starts at a multiple of 4 KiB. A buffer grows to the most that its thread ever needed
-//! and stays, so that a warm read allocates nothing.
+//! Invariant: the memory handed out starts at a multiple of 4 KiB. A buffer grows to the most that its thread ever
+//! needed and stays, so that a warm read allocates nothing.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -23,7 +23,8 @@ pub(crate) fn aligned(memory: &[u8], len: usize) -> Range<usize> {
     start..start + len
 }
 
-/// Calls `f` with `len` bytes of this thread's buffer, whose content is arbitrary. A call within `f` gets another buffer.
+/// Calls `f` with `len` bytes of this thread's buffer, whose content is arbitrary. A call within `f` gets another
+/// buffer.
 pub(crate) fn with<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut memory = BUFFER.take();
     if memory.len() < bytes_for(len) {

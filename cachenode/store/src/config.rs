@@ -1,4 +1,4 @@
-//! What a dataset asks of the store.
+//! A dataset's settings in the store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,10 +35,10 @@ pub struct CacheConfig {
     pub blocks: u32,
     /// Bytes of blocks that may be cached at first.
     pub reservation_bytes: u64,
-    /// What a later process finds that the dataset was promised: more than `reservation_bytes` while the whole cache is too
+    /// The promise that a later process finds: more than `reservation_bytes` while the whole cache is too
     /// small for all that was promised.
     pub promised: Reservation,
-    /// What is kept when not all blocks fit.
+    /// Which blocks are kept when not all fit.
     pub policy: PolicyKind,
     /// For the random policy.
     pub seed: u64,

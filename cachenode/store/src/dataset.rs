@@ -1,15 +1,16 @@
 //! One dataset's part of the store: reads, and how a block gets into it.
 //!
-//! The cast: [`DatasetCache`] is what callers hold; `files` opens its files; `shared` is the state behind the one lock that
-//! admissions share, and `admission` how blocks come and go; `permit` is the room of a block between the decision to keep
-//! it and its bytes; `flaws` drops what cannot be read; `disowned` is the blocks that other nodes own now, and `search` finds
-//! them; `owners` knows the users of the cache, each of which is a [`CacheUser`]; `space` is the room in the segments; `rebuild` counts the blocks of an earlier run, and `rebuilt` waits for it;
-//! `touches` carries hits to policies that want to know of them.
+//! The cast: [`DatasetCache`] is what callers hold; `files` opens its files; `shared` is the state behind the one lock
+//! that admissions share, and `admission` how blocks come and go; `permit` is the room of a block between the decision
+//! to keep it and its bytes; `flaws` drops what cannot be read; `disowned` is the blocks that other nodes own now, and
+//! `search` finds them; `owners` knows the users of the cache, each of which is a [`CacheUser`]; `space` is the room in
+//! the segments; `rebuild` counts the blocks of an earlier run, and `rebuilt` waits for it; `touches` carries hits to
+//! policies that want to know of them.
 //!
 //! Invariant: a read takes no lock that is held across I/O and allocates nothing once its thread's buffer has grown. A
 //! slot is set after its record is written, cleared before its record is freed, and changed under the admission lock
-//! only (or by the rebuild, before there are admissions). A reader that finds a flaw in a record and the slot unchanged has
-//! therefore found a true flaw and not an eviction in progress.
+//! only (or by the rebuild, before there are admissions). A reader that finds a flaw in a record and the slot unchanged
+//! has therefore found a true flaw and not an eviction in progress.
 
 mod admission;
 mod adopting;
@@ -88,7 +89,10 @@ impl DatasetCache {
         let (files, fault) = match opened {
             Some(Ok(files)) => (files, None),
             Some(Err(error)) => {
-                warn!(dataset = config.name, error = %Chain(&error), "the dataset is served without a cache until it is opened again");
+                warn!(
+                    dataset = config.name, error = %Chain(&error),
+                    "the dataset is served without a cache until it is opened again"
+                );
                 (Files::none(&base, &config)?, Some("no cache: disk error"))
             }
             None => (Files::none(&base, &config)?, Some("no cache: folder not usable")),
@@ -116,8 +120,8 @@ impl DatasetCache {
         Ok(Self { shared, fault, threads: Mutex::new(threads) })
     }
 
-    /// Notes a user of the cache, which owns these blocks of it, or all of them. A block can be disowned only while there is a user
-    /// and no user owns it.
+    /// Notes a user of the cache, which owns these blocks of it, or all of them. A block can be disowned only while
+    /// there is a user and no user owns it.
     pub fn join(&self, ownership: Option<Arc<dyn Ownership>>) -> CacheUser {
         CacheUser::new(&self.shared, ownership)
     }
@@ -126,8 +130,8 @@ impl DatasetCache {
     /// miss. `block_len` is the length of the whole block. Blocks on the disk for one read; takes no lock and allocates
     /// nothing. A part that is empty or not within the block is a miss.
     ///
-    /// A torn, foreign or rotten record is counted, dropped from the cache, and a miss. A read that fails on the disk is
-    /// counted and a miss, and the block stays: the disk may recover.
+    /// A torn, foreign or rotten record is counted, dropped from the cache, and a miss. A read that fails on the disk
+    /// is counted and a miss, and the block stays: the disk may recover.
     pub fn read<R>(
         &self,
         block: BlockIndex,
@@ -202,14 +206,14 @@ impl DatasetCache {
         self.shared.slots.get(block).is_some()
     }
 
-    /// Decides, before the fetch, whether the block will be kept, and takes its room. Does not wait for the disk, except
-    /// for one write to the page cache for each evicted block.
+    /// Decides, before the fetch, whether the block will be kept, and takes its room. Does not wait for the disk,
+    /// except for one write to the page cache for each evicted block.
     ///
     /// None if the block is cached or has a permit already, the policy refuses, the disk fails, the store is closed or
     /// still counts the blocks of an earlier run (see [`DatasetCache::wait_rebuilt`]).
     ///
-    /// Blocks that must be evicted for it are misses from now on; later writes free their room on the disk. [`Usage`] says
-    /// how much more than the capacity the disk holds at most, apart from the blocks of the permits in flight.
+    /// Blocks that must be evicted for it are misses from now on; later writes free their room on the disk. [`Usage`]
+    /// says how much more than the capacity the disk holds at most, apart from the blocks of the permits in flight.
     pub fn admit(&self, block: BlockIndex, len: u32) -> Option<AdmissionPermit> {
         self.permit(block, len, true)
     }
@@ -296,8 +300,8 @@ impl DatasetCache {
         }
     }
 
-    /// Changes how many bytes may be cached from now on, and what a later process finds that the dataset was promised. No block
-    /// leaves now; see [`Policy::set_capacity`](crate::Policy::set_capacity). Blocks on the disk.
+    /// Changes how many bytes may be cached from now on, and what a later process finds that the dataset was promised.
+    /// No block leaves now; see [`Policy::set_capacity`](crate::Policy::set_capacity). Blocks on the disk.
     pub fn resize(&self, capacity_bytes: u64, promised: Reservation) {
         let shared = &*self.shared;
         shared.granted.change(capacity_bytes, promised);
@@ -307,7 +311,8 @@ impl DatasetCache {
         remember(&shared.base, &shared.config, promised, |_| ());
     }
 
-    /// Writes down that a connection shows the dataset, so that a later process keeps the dataset for it. Blocks on the disk.
+    /// Writes down that a connection shows the dataset, so that a later process keeps the dataset for it. Blocks on the
+    /// disk.
     pub fn hold(&self, connection: &str) {
         let shared = &*self.shared;
         remember(&shared.base, &shared.config, shared.granted.promised(), |connections| {
@@ -316,8 +321,8 @@ impl DatasetCache {
         shared.change_owners(|owners| owners.arrived(connection));
     }
 
-    /// True while a connection that showed the dataset when the last process ended is neither held nor known to be gone. It may be a
-    /// user that owns all blocks.
+    /// True while a connection that showed the dataset when the last process ended is neither held nor known to be
+    /// gone. It may be a user that owns all blocks.
     pub fn awaits_connections(&self) -> bool {
         self.shared.lock().owners.is_awaiting()
     }

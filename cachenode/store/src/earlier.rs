@@ -1,11 +1,11 @@
-//! What the store asks about another snapshot of a dataset's origin, whose blocks the dataset may adopt.
+//! The store's view of another snapshot of a dataset's origin, whose blocks the dataset may adopt.
 
 use std::fmt;
 
 use larder_dataset::{BlockIndex, SnapshotId};
 
-/// Another snapshot of the same origin, compared with that of a dataset. Only blocks that certainly have the same bytes are the
-/// same.
+/// Another snapshot of the same origin, compared with that of a dataset. Only blocks that certainly have the same bytes
+/// are the same.
 pub trait Earlier: fmt::Debug + Send + Sync {
     /// The other snapshot.
     fn snapshot(&self) -> SnapshotId;
@@ -16,7 +16,8 @@ pub trait Earlier: fmt::Debug + Send + Sync {
     /// Its block that has the same bytes as `block` of the dataset.
     fn find(&self, block: BlockIndex) -> Option<BlockIndex>;
 
-    /// Calls `f` with all runs of blocks that have the same bytes, in the order of the dataset's blocks, until it returns false.
+    /// Calls `f` with all runs of blocks that have the same bytes, in the order of the dataset's blocks, until it
+    /// returns false.
     fn each_run(&self, f: &mut dyn FnMut(SameBlocks) -> bool);
 }
 

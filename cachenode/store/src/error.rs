@@ -47,7 +47,8 @@ pub enum StoreError {
     },
     /// Opened a second time with different settings.
     #[error(
-        "dataset {snapshot} is already open with another reservation or policy: unmount it first, or request the same values"
+        "dataset {snapshot} is already open with another reservation or policy: unmount it first, or request the same \
+         values"
     )]
     AlreadyOpen {
         /// The snapshot.

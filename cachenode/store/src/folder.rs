@@ -12,8 +12,8 @@
 //!  datasets/<snapshot>/aliases      see `aliases`; absent if no block was adopted from another snapshot
 //!  datasets/<snapshot>/segments/    00000001.seg and so on, see `segment` and `record`
 //! ```
-//! A cache of another version is emptied: its blocks are fetched again. A marker that is damaged or lost is written anew, since
-//! slot tables, records and rows each prove themselves.
+//! A cache of another version is emptied: its blocks are fetched again. A marker that is damaged or lost is written
+//! anew, since slot tables, records and rows each prove themselves.
 //!
 //! Invariant: a folder that holds anything else and no marker is refused and left unchanged, because the store deletes
 //! files that it has no use for.
@@ -40,9 +40,9 @@ const MAGIC: [u8; 8] = *b"LARDERST";
 const VERSION: u8 = 1;
 const MARKER_BYTES: usize = 16;
 
-/// What an interrupted start may leave in an empty folder, or the making of a file system.
+/// Files that an interrupted start may leave in an empty folder, or that come with a new file system.
 const LEFT_OVER: [&str; 3] = ["LOCK", "format.new", "lost+found"];
-/// What a cache holds besides.
+/// The other contents of a cache.
 const CONTENT: [&str; 8] = ["format", "index", "index.damaged", DATASETS, "dropped", "probe", PROMISES, "promises.new"];
 const PROMISES: &str = "promises";
 const DATASETS: &str = "datasets";
@@ -58,7 +58,7 @@ pub(crate) struct Folder {
     _lock: File,
 }
 
-/// What the format marker of a folder says.
+/// The result of reading a folder's format marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
     /// A cache of this version.
@@ -143,7 +143,7 @@ impl Folder {
         let (dropped, removing) = (self.dropped(), Arc::clone(&self.removing));
         if dropped.exists() {
             let thread = std::thread::Builder::new().name("larder-drop".into());
-            // What is left is removed after the next start.
+            // Anything left is removed after the next start.
             let _ = thread.spawn(move || remove_content(&dropped, &removing));
         }
     }
@@ -199,7 +199,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// Tests what segments need. What cannot be tested, for example on a full disk, is assumed to work.
+    /// Tests what segments need. An ability that cannot be tested, for example on a full disk, is assumed.
     pub(crate) fn probe(&self) -> Abilities {
         let refused = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP));
         let free = |file: &File| {
@@ -212,19 +212,19 @@ impl Folder {
     }
 }
 
-/// True if the cache folder `dir`, whoever has it open, holds anything of a snapshot. A folder that is not there holds nothing.
-/// Errors: the disk does not tell.
+/// True if the cache folder `dir`, whoever has it open, holds anything of a snapshot. A folder that is not there holds
+/// nothing. Errors: the disk does not tell.
 pub fn has_snapshot(dir: &Path, snapshot: &SnapshotId) -> io::Result<bool> {
     dir.join(DATASETS).join(snapshot.to_string()).try_exists()
 }
 
-/// Removes the links to files that other datasets have, too: at once, so that those know what is theirs alone. It frees no room and
-/// takes no time.
+/// Removes the links to files that other datasets have, too: at once, so that those know what is theirs alone. It frees
+/// no room and takes no time.
 fn unlink_shared(segments: &Path) {
     use std::os::unix::fs::MetadataExt;
     for segment in std::fs::read_dir(segments).into_iter().flatten().flatten() {
         if segment.metadata().is_ok_and(|found| found.nlink() > 1) {
-            // What stays is removed with the rest.
+            // A file that stays is removed with the rest.
             let _ = std::fs::remove_file(segment.path());
         }
     }
@@ -239,9 +239,9 @@ fn remove_content(dropped: &Path, removing: &Mutex<()>) {
     let _ = std::fs::remove_dir(dropped);
 }
 
-/// Creates a folder that only its owner may enter, since a cache holds the data of all who read through it. One that exists, of
-/// an earlier version or made by an administrator, is closed to others if this process may do that: where it belongs to
-/// another user, what is made in it is closed.
+/// Creates a folder that only its owner may enter, since a cache holds the data of all who read through it. One that
+/// exists, of an earlier version or made by an administrator, is closed to others if this process may do that: where it
+/// belongs to another user, what is made in it is closed.
 fn make_private(dir: &Path) -> io::Result<()> {
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent)?;
@@ -260,7 +260,7 @@ fn make_private(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What the files below a folder take on the disk.
+/// Disk use of the files below a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskUse {
     pub(crate) bytes: u64,
@@ -273,11 +273,11 @@ pub(crate) struct DiskUse {
 pub struct SharedFile {
     /// The same for all links to the file.
     pub inode: u64,
-    /// What it takes on the disk.
+    /// Bytes that it takes on the disk.
     pub bytes: u64,
 }
 
-/// What the files below a folder take on the disk. What vanishes meanwhile counts as nothing.
+/// Measures the disk use of the files below a folder. Files that vanish meanwhile count as nothing.
 pub(crate) fn disk_use(folder: &Path) -> DiskUse {
     use std::os::unix::fs::MetadataExt;
     let mut found = DiskUse::default();

@@ -1,8 +1,8 @@
-//! The part of the disk that the cache leaves free, whatever fills the rest. On a Kubernetes node the kubelet evicts pods when
-//! their disk has little room left, and the cache must not be the reason.
+//! The part of the disk that the cache leaves free, whatever fills the rest. On a Kubernetes node the kubelet evicts
+//! pods when their disk has little room left, and the cache must not be the reason.
 //!
-//! Invariant: nothing is written while less than that part is free, except what was taken ahead of the records. The disk is
-//! asked once a second, or when as much as was free beyond that part is written.
+//! Invariant: nothing is written while less than that part is free, except what was taken ahead of the records. The
+//! disk is asked once a second, or when as much as was free beyond that part is written.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(crate) struct FreeShare {
     spare: Mutex<Spare>,
 }
 
-/// What may still be written.
+/// The room that may still be written.
 #[derive(Debug, Default)]
 struct Spare {
     bytes: u64,

@@ -1,7 +1,7 @@
 //! The pause after a failed write: a full or failing disk is retried after a while, not for every block.
 //!
-//! Invariant: while the disk fails, at most one admission for each pause tries it; the pause doubles with each failed try
-//! up to its limit, and a successful try ends it. Reads are not affected.
+//! Invariant: while the disk fails, at most one admission for each pause tries it; the pause doubles with each failed
+//! try up to its limit, and a successful try ends it. Reads are not affected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

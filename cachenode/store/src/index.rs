@@ -1,12 +1,12 @@
 //! The index: what must survive when the slot tables do not, in RocksDB.
 //!
-//! The cast: [`Index`] is the handle and the bounded queue of changes; `changes` writes them in batches on a thread of its
-//! own and syncs the write-ahead log about once a second; `rows` says what lies in the database; `database` opens it. When
-//! the queue is full a change is dropped and counted: the slot table has it, and a block that is missing or wrong in the
-//! index costs one fetch after a power loss.
+//! The cast: [`Index`] is the handle and the bounded queue of changes; `changes` writes them in batches on a thread of
+//! its own and syncs the write-ahead log about once a second; `rows` says what lies in the database; `database` opens
+//! it. When the queue is full a change is dropped and counted: the slot table has it, and a block that is missing or
+//! wrong in the index costs one fetch after a power loss.
 //!
-//! Invariant: no read ever waits for the index, and no failure here fails anything else: it is counted, logged once, and
-//! the store continues without the index.
+//! Invariant: no read ever waits for the index, and no failure here fails anything else: it is counted, logged once,
+//! and the store continues without the index.
 
 mod changes;
 mod database;
@@ -32,7 +32,7 @@ pub(crate) use rows::{DatasetRow, policy_byte, policy_of};
 
 const BOOT_ID_BYTES: usize = 64;
 
-/// What the index says about the last run.
+/// The index's record of the last run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastRun {
     /// The machine went down before the store was closed: slots may be lost.
@@ -122,8 +122,8 @@ impl Index {
         self.send(Change::Put { dataset, block, place });
     }
 
-    /// Records a dataset under the number that it had before, or else a new one, and returns the number; that of `row` is
-    /// ignored.
+    /// Records a dataset under the number that it had before, or else a new one, and returns the number; that of `row`
+    /// is ignored.
     pub(crate) fn register(&self, snapshot: &SnapshotId, row: DatasetRow) -> u32 {
         let _one_at_a_time = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         self.flush();

@@ -1,18 +1,19 @@
 //! One node's cache: blocks that were fetched once and need not be fetched again.
 //!
-//! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks lie
-//! in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says where
-//! each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers what each dataset
-//! was promised, and `promises` the room that is kept for datasets that nobody has open; `aliases` name the blocks that were adopted from another snapshot; [`policy`] decides what is kept; `health`
-//! pauses admissions when the disk fails, and `free_share` when little of it is free; [`probe`] tests whether a folder can be
-//! written to; [`Mapping`] is a mapped file whose disk errors do not end the process.
+//! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks
+//! lie in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says
+//! where each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers
+//! what each dataset was promised, and `promises` the room that is kept for datasets that nobody has open; `aliases`
+//! name the blocks that were adopted from another snapshot; [`policy`] decides what is kept; `health` pauses admissions
+//! when the disk fails, and `free_share` when little of it is free; [`probe`] tests whether a folder can be written to;
+//! [`Mapping`] is a mapped file whose disk errors do not end the process.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
-//! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a slot
-//! only while its complete record is on the disk.
+//! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a
+//! slot only while its complete record is on the disk.
 //!
-//! The store does not know where blocks come from or who reads them, and nothing in it is async: [`DatasetCache::write`]
-//! and all of [`Store`] block, the rest is quick.
+//! The store does not know where blocks come from or who reads them, and nothing in it is async:
+//! [`DatasetCache::write`] and all of [`Store`] block, the rest is quick.
 
 mod aliases;
 mod base;

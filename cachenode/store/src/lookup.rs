@@ -1,4 +1,4 @@
-//! What a read of the store returns.
+//! The results of a read of the store.
 
 use std::ops::Range;
 

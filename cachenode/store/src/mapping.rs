@@ -1,14 +1,14 @@
 //! Files mapped into memory, of which a failing disk takes pages and not the process.
 //!
-//! The kernel answers an access to a page that the disk cannot read with SIGBUS. The handler puts a page of zeros in its
-//! place, counts the loss, and lets the access continue; what is lost is for the owner of the mapping to find out. A SIGBUS
-//! anywhere else ends the process, as it does without the handler.
+//! The kernel answers an access to a page that the disk cannot read with SIGBUS. The handler puts a page of zeros in
+//! its place, counts the loss, and lets the access continue; what is lost is for the owner of the mapping to find out.
+//! A SIGBUS anywhere else ends the process, as it does without the handler.
 //!
-//! The cast: [`Mapping`] is a mapped file; `TABLE` names the mappings of the process to the handler, which can use nothing
-//! but atomics and system calls.
+//! The cast: [`Mapping`] is a mapped file; `TABLE` names the mappings of the process to the handler, which can use
+//! nothing but atomics and system calls.
 //!
-//! Invariant: a loss is counted before its zeros can be seen. Whoever reads bytes, and finds the count unchanged after it,
-//! has read the file's.
+//! Invariant: a loss is counted before its zeros can be seen. Whoever reads bytes, and finds the count unchanged after
+//! it, has read the file's.
 #![expect(unsafe_code, reason = "maps files, and handles the signal of their failing disk")]
 
 use std::ffi::c_int;
@@ -26,8 +26,8 @@ use memmap2::{Mmap, MmapOptions};
 /// The most mappings of a process.
 const MAPPINGS: usize = 8192;
 
-/// After this many losses, the next one takes the whole mapping: each page that is replaced costs the process a mapping of
-/// its own, of which the kernel allows it some 65,000.
+/// After this many losses, the next one takes the whole mapping: each page that is replaced costs the process a mapping
+/// of its own, of which the kernel allows it some 65,000.
 const PAGES_MOST: u32 = 1024;
 
 /// Interval between two attempts to read lost pages again.
@@ -44,13 +44,13 @@ static HANDLER: OnceLock<Handler> = OnceLock::new();
 /// A mapping, as the handler sees it.
 #[derive(Debug)]
 struct Entry {
-    /// The number of its first page, and the number of its pages in the lower [`COUNT_BITS`]: together, so that no handler
-    /// sees the one without the other. 0 pages: the entry is free, or not complete yet.
+    /// The number of its first page, and the number of its pages in the lower [`COUNT_BITS`]: together, so that no
+    /// handler sees the one without the other. 0 pages: the entry is free, or not complete yet.
     pages: AtomicU64,
     losses: AtomicU32,
 }
 
-/// What the handler needs to know.
+/// State that the SIGBUS handler needs.
 struct Handler {
     page_bytes: usize,
     /// The action of SIGBUS before.
@@ -71,8 +71,8 @@ impl Mapping {
     /// Maps the first `len` bytes of a file, which must be at least that long. Nobody may shorten the file while it is
     /// mapped; what is cut off all the same is lost. Errors: the system's, and too many mappings.
     pub fn new(file: File, len: usize) -> io::Result<Self> {
-        // SAFETY: the caller keeps the file's length, and its changes are read as what they are. Pages that the disk loses
-        // all the same are replaced by the handler.
+        // SAFETY: the caller keeps the file's length, and its changes are read as what they are. Pages that the disk
+        // loses all the same are replaced by the handler.
         let map = unsafe { MmapOptions::new().len(len).map(&file)? };
         // Look-ups are random; read-ahead would load pages that nobody needs. Advice only.
         let _ = map.advise(memmap2::Advice::Random);
@@ -105,8 +105,8 @@ impl Mapping {
         }
     }
 
-    /// Reads these ranges of the file, and if the disk gives them maps the whole file again: what else was lost may be back
-    /// too. Tries at most once a second.
+    /// Reads these ranges of the file, and if the disk gives them maps the whole file again: what else was lost may be
+    /// back too. Tries at most once a second.
     pub fn read_again(&self, ranges: &[Range<usize>]) -> bool {
         let mut retried = self.retried.lock().unwrap_or_else(PoisonError::into_inner);
         if retried.is_some_and(|at| at.elapsed() < RETRY) {
@@ -203,7 +203,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
         // SAFETY: resetting a signal's action is allowed in a handler.
         libc::SIG_DFL | libc::SIG_IGN => drop(unsafe { libc::signal(signal, libc::SIG_DFL) }),
         earlier if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: a handler that was installed with SA_SIGINFO has this type. (Rust's, which reports stack overflows.)
+            // SAFETY: a handler that was installed with SA_SIGINFO has this type. (Rust's, which reports stack
+            // overflows.)
             let earlier: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(earlier) };
             earlier(signal, info, context);
@@ -228,8 +229,8 @@ fn replace(page_bytes: usize, address: usize) -> bool {
         let losses = entry.losses.fetch_add(1, Ordering::SeqCst);
         let (from, len) = if losses < PAGES_MOST { (page, 1) } else { (first, count) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the pages belong to a mapping that is in use, by this thread at least, and stay readable. errno is what it
-        // was for the interrupted code.
+        // SAFETY: the pages belong to a mapping that is in use, by this thread at least, and stay readable. errno is
+        // what it was for the interrupted code.
         return unsafe {
             let errno = *libc::__errno_location();
             let at = std::ptr::with_exposed_provenance_mut(from as usize * page_bytes);

@@ -1,11 +1,11 @@
 //! Admission policies: which blocks are kept when not all of them fit.
 //!
 //! The cast: [`Policy`] is what a dataset's cache asks; [`build_policy`] makes the four that [`PolicyKind`] names. `nr`
-//! keeps the first blocks admitted and never evicts, `lru` and `fifo` evict the oldest by use and by admission, `random`
-//! evicts any.
+//! keeps the first blocks admitted and never evicts, `lru` and `fifo` evict the oldest by use and by admission,
+//! `random` evicts any.
 //!
-//! Invariant: an admission never leaves more bytes used than the capacity. A policy is pure: no I/O and no clock, and its
-//! randomness comes from a seed, so that a simulator with 100 million blocks runs the same code as a node.
+//! Invariant: an admission never leaves more bytes used than the capacity. A policy is pure: no I/O and no clock, and
+//! its randomness comes from a seed, so that a simulator with 100 million blocks runs the same code as a node.
 //!
 //! Capacity counts the blocks' own bytes, so that the hit ratio of NR is exactly cache / dataset. On disk a block takes
 //! up to 4 KiB more, plus 64 bytes and 4 for each 64 KiB.

@@ -1,7 +1,8 @@
-//! The one test whether files can be made and written in a folder: it makes one. And the one measure of what a cache may take there.
+//! The one test whether files can be made and written in a folder: it makes one. And the one measure of what a cache
+//! may take there.
 //!
-//! Invariant: what a kill leaves behind has a name that only this module gives, so a folder with it is still an empty one, or a
-//! cache.
+//! Invariant: what a kill leaves behind has a name that only this module gives, so a folder with it is still an empty
+//! one, or a cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,8 +15,8 @@ use crate::record::ALIGN_BYTES;
 /// How the name of a probe begins.
 pub(crate) const PREFIX: &str = ".larder-probe-";
 
-/// Creates the folder if it is missing, and writes a file in it, which is removed. Errors: what the disk or the rights in the folder
-/// do not allow.
+/// Creates the folder if it is missing, and writes a file in it, which is removed. Errors: what the disk or the rights
+/// in the folder do not allow.
 pub fn try_to_write(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     with_file(dir, 0, |file| {
@@ -24,8 +25,8 @@ pub fn try_to_write(dir: &Path) -> io::Result<()> {
     })
 }
 
-/// Writes and reads a file in an existing folder past the page cache, and removes it. Errors: `InvalidInput` or `Unsupported`
-/// if the file system cannot do that.
+/// Writes and reads a file in an existing folder past the page cache, and removes it. Errors: `InvalidInput` or
+/// `Unsupported` if the file system cannot do that.
 pub fn try_direct(dir: &Path) -> io::Result<()> {
     with_file(dir, libc::O_DIRECT, |file| {
         write_page(file)?;

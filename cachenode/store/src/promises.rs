@@ -1,4 +1,5 @@
-//! The promises of a store: room for a snapshot that no other dataset gets, whether or not it is open or anything of it is cached.
+//! The promises of a store: room for a snapshot that no other dataset gets, whether or not it is open or anything of it
+//! is cached.
 //!
 //! ```text
 //!  promises, little-endian:
@@ -51,7 +52,10 @@ pub(crate) struct Promises {
 impl Promises {
     pub(crate) fn load(file: PathBuf) -> Self {
         let made = read(&file).unwrap_or_else(|error| {
-            warn!(?file, %error, "the promises of the cache cannot be read: they count again once they were made again");
+            warn!(
+                ?file, %error,
+                "the promises of the cache cannot be read: they count again once they were made again"
+            );
             Vec::new()
         });
         Self { made: Mutex::new(made), file: Mutex::new(Some(file)) }

@@ -5,16 +5,16 @@
 //!  | LREC | 1 | 0 0 | snapshot[..16] | block | len | zeros | crc32c | n chunk CRCs | data ...      | zeros      |
 //!           version                    u32     u32          of 0..60  u32 each
 //! ```
-//! Little-endian. `n = ceil(len / 64 KiB)`, at most 64, since `len` is 1 to 4 MiB. Each chunk CRC is the CRC32C of 64 KiB
-//! of the data; the last chunk is the remainder. Records start and end at multiples of 4 KiB, for direct I/O; header and
-//! chunk CRCs fit in the first 4 KiB. A part of a large block is therefore checked with the record's first page and the
-//! chunks that the part touches, and a small block takes one read.
+//! Little-endian. `n = ceil(len / 64 KiB)`, at most 64, since `len` is 1 to 4 MiB. Each chunk CRC is the CRC32C of 64
+//! KiB of the data; the last chunk is the remainder. Records start and end at multiples of 4 KiB, for direct I/O;
+//! header and chunk CRCs fit in the first 4 KiB. A part of a large block is therefore checked with the record's first
+//! page and the chunks that the part touches, and a small block takes one read.
 //!
-//! The cast: `encode_head` writes everything before the data, [`decode_header`] reads the first 64 bytes, [`Part`] knows
-//! which bytes of a record a read needs and checks them.
+//! The cast: `encode_head` writes everything before the data, [`decode_header`] reads the first 64 bytes, [`Part`]
+//! knows which bytes of a record a read needs and checks them.
 //!
-//! Invariant: [`Part::check`] returns the bytes that were encoded for this snapshot, block and length, or a [`Flaw`]. No
-//! bytes, however broken, make anything here panic.
+//! Invariant: [`Part::check`] returns the bytes that were encoded for this snapshot, block and length, or a [`Flaw`].
+//! No bytes, however broken, make anything here panic.
 
 use std::ops::Range;
 
@@ -125,7 +125,7 @@ pub const fn extent_bytes(len: u32) -> usize {
     (data_at(len) + len as usize).next_multiple_of(ALIGN_BYTES)
 }
 
-/// What is wrong with a record.
+/// A defect of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// Cut off, never completely written, or freed.
@@ -138,8 +138,8 @@ pub enum Flaw {
     RottenData,
 }
 
-/// Which bytes of a record a read of part of its block needs, and where they go in a buffer: first `head_bytes` from the
-/// record's start, then the bytes `from..to` of the record, or nothing when `head_bytes` reaches them.
+/// Which bytes of a record a read of part of its block needs, and where they go in a buffer: first `head_bytes` from
+/// the record's start, then the bytes `from..to` of the record, or nothing when `head_bytes` reaches them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     block_len: u32,
@@ -177,8 +177,8 @@ impl Part {
         self.head_bytes + self.to - self.from
     }
 
-    /// Where the part's bytes are in a buffer that was filled as this part says, if they are unchanged bytes of `block` in
-    /// the snapshot of `key`.
+    /// Where the part's bytes are in a buffer that was filled as this part says, if they are unchanged bytes of `block`
+    /// in the snapshot of `key`.
     pub fn check(&self, key: &[u8; KEY_BYTES], block: BlockIndex, buffer: &[u8]) -> Result<Range<usize>, Flaw> {
         if buffer.len() < self.buffer_bytes() {
             return Err(Flaw::Torn);

@@ -1,4 +1,4 @@
-//! What each dataset of the store was promised and has: in memory, and in files of the dataset's own folder.
+//! Each dataset's promise and used bytes: in memory, and in files of the dataset's own folder.
 //!
 //! ```text
 //!  datasets/<snapshot>/reservation, little-endian:
@@ -12,8 +12,8 @@
 //! ```
 //! A process that is killed leaves none, and then it is estimated from what the blocks take on the disk.
 //!
-//! A dataset without a reservation file has the row that the index keeps of it, as caches of earlier versions do. The folder and the
-//! index would both have to be damaged for a promise to be lost; such a dataset is listed without one.
+//! A dataset without a reservation file has the row that the index keeps of it, as caches of earlier versions do. The
+//! folder and the index would both have to be damaged for a promise to be lost; such a dataset is listed without one.
 //!
 //! Invariant: a change is synced before [`Reservations::put`] returns.
 
@@ -43,7 +43,7 @@ const ADOPTED_UNIT: u64 = 4096;
 /// The largest file that is read.
 const FILE_BYTES: u64 = 128 << 10;
 
-/// What a dataset was promised.
+/// The promise to a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     /// Bytes of the dataset's blocks.
@@ -61,25 +61,25 @@ impl Reservation {
     }
 }
 
-/// The most bytes that blocks take on the disk: `bytes` in `blocks` records, each with its header and checksums, rounded up to
-/// 4 KiB.
+/// The most bytes that blocks take on the disk: `bytes` in `blocks` records, each with its header and checksums,
+/// rounded up to 4 KiB.
 pub fn disk_bytes(bytes: u64, blocks: u64) -> u64 {
     let overhead = (record::HEADER_BYTES + 4 + record::ALIGN_BYTES - 1) as u64;
     let checksums = bytes / record::CHUNK_BYTES as u64 * 4;
     bytes.saturating_add(checksums).saturating_add(blocks.saturating_mul(overhead))
 }
 
-/// What is known about a dataset whether it is open or not.
+/// The facts about a dataset that are known whether it is open or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) name: String,
     pub(crate) reservation: Option<Reservation>,
-    /// What is kept when not all blocks fit.
+    /// Which blocks are kept when not all fit.
     pub(crate) policy: PolicyKind,
     /// The connections that show the dataset, or did when the process that served them ended; `None` if that was lost.
     pub(crate) connections: Option<BTreeSet<String>>,
     pub(crate) last_use_unix_s: u64,
-    /// What the blocks that it adopted take on the disk.
+    /// Bytes of its adopted blocks on the disk.
     pub(crate) adopted_disk_bytes: u64,
     /// Bytes of its blocks when it was closed, if that is known.
     pub(crate) used_bytes: Option<u64>,
@@ -140,8 +140,8 @@ impl Reservations {
         self.lock().get(snapshot).cloned()
     }
 
-    /// Changes what is known of a dataset, and writes it to `folder` so that it outlives a power loss; returns what is known now.
-    /// Blocks on the disk. If that fails, or there is no folder, the change is in memory only.
+    /// Changes what is known of a dataset, and writes it to `folder` so that it outlives a power loss; returns what is
+    /// known now. Blocks on the disk. If that fails, or there is no folder, the change is in memory only.
     pub(crate) fn put(&self, snapshot: &SnapshotId, folder: Option<&Path>, change: impl FnOnce(&mut Known)) -> Known {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let known = {
@@ -153,9 +153,12 @@ impl Reservations {
         if let Some(folder) = folder
             && let Err(error) = write_whole(&file_in(folder), &encode(&known))
         {
-            warn!(dataset = known.name, %error, "cannot write a reservation: after a restart the dataset may get another one");
-            // Better none than one that says that no connection serves the dataset: a start then keeps it for every mount that has
-            // a manifest.
+            warn!(
+                dataset = known.name, %error,
+                "cannot write a reservation: after a restart the dataset may get another one"
+            );
+            // Better none than one that says that no connection serves the dataset: a start then keeps it for every
+            // mount that has a manifest.
             let _ = std::fs::remove_file(file_in(folder));
         }
         known
@@ -168,8 +171,8 @@ impl Reservations {
         }
     }
 
-    /// Notes how many bytes the blocks of a dataset have, which is being closed, or with `None` that this changes from now on. Blocks
-    /// on the disk.
+    /// Notes how many bytes the blocks of a dataset have, which is being closed, or with `None` that this changes from
+    /// now on. Blocks on the disk.
     pub(crate) fn put_used(&self, snapshot: &SnapshotId, folder: &Path, used_bytes: Option<u64>) {
         self.note(snapshot, |known| known.used_bytes = used_bytes);
         let file = folder.join(USED);

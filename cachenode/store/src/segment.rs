@@ -8,8 +8,8 @@
 //! several links is shared with other datasets, so no part of it is freed: the room is free when the last link is gone.
 //!
 //! Invariant: a place in a segment is written once in the segment's life, and a segment's number is not reused while a
-//! process runs. A late reader therefore finds the record, zeros where it was freed, or no segment; never another record
-//! in its place.
+//! process runs. A late reader therefore finds the record, zeros where it was freed, or no segment; never another
+//! record in its place.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -32,7 +32,8 @@ pub(crate) struct Segment {
     pub(crate) key: Option<[u8; KEY_BYTES]>,
     file: File,
     path: PathBuf,
-    /// Records that have a slot or are being written. Changed under the dataset's admission lock (or by the rebuild) only.
+    /// Records that have a slot or are being written. Changed under the dataset's admission lock (or by the rebuild)
+    /// only.
     live: AtomicU32,
 }
 
@@ -92,14 +93,15 @@ impl Segment {
         Ok(true)
     }
 
-    /// Allocates room on the disk for the next records and extends the file: writers that neither extend a file nor fill
-    /// its holes need not wait for each other, which on ext4 allows two to four times as many writes. Without room it
-    /// does nothing; the writes themselves will fail.
+    /// Allocates room on the disk for the next records and extends the file: writers that neither extend a file nor
+    /// fill its holes need not wait for each other, which on ext4 allows two to four times as many writes. Without room
+    /// it does nothing; the writes themselves will fail.
     pub(crate) fn prepare(&self, offset: u64, len: u64) {
         let _ = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len);
     }
 
-    /// Frees the room from `offset` on that was prepared and not used. Only the segment's writer knows that there is no record.
+    /// Frees the room from `offset` on that was prepared and not used. Only the segment's writer knows that there is no
+    /// record.
     pub(crate) fn cut(&self, offset: u64) -> io::Result<()> {
         self.file.set_len(offset)
     }
@@ -202,8 +204,8 @@ pub(crate) struct LostSegment {
 pub(crate) struct SegmentTable(Vec<Arc<Segment>>);
 
 impl SegmentTable {
-    /// Opens all segments in `folder`, and returns those that cannot be opened. Other files are left alone. Errors: the folder
-    /// cannot be listed, or the process is short of what opening any file needs.
+    /// Opens all segments in `folder`, and returns those that cannot be opened. Other files are left alone. Errors: the
+    /// folder cannot be listed, or the process is short of what opening any file needs.
     pub(crate) fn open(folder: &Path, direct: bool) -> io::Result<(Self, Vec<LostSegment>)> {
         let (mut segments, mut lost) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder)? {

@@ -4,9 +4,9 @@
 //!  slot: 0 = absent, else  bit 63 = 1 | bits 32..63 = segment number | bits 0..32 = offset in 4 KiB
 //! ```
 //!
-//! A page that the disk cannot read shows no blocks. The first slot that is set in it mends it if the disk takes the write; the
-//! other slots of the page are lost until the rebuild of a later start fetches them from the index; `lost` in the file says so until
-//! that is done.
+//! A page that the disk cannot read shows no blocks. The first slot that is set in it mends it if the disk takes the
+//! write; the other slots of the page are lost until the rebuild of a later start fetches them from the index; `lost`
+//! in the file says so until that is done.
 //!
 //! Invariant: a slot may be stale or wrong: records name their own block.
 
@@ -61,8 +61,8 @@ impl Place {
 pub(crate) struct Slots(Table);
 
 impl Slots {
-    /// Opens the table at `path`, or creates it if it is missing, unreadable or not this snapshot's. A table on a disk that is
-    /// read-only can be read, and no slot of it can be set.
+    /// Opens the table at `path`, or creates it if it is missing, unreadable or not this snapshot's. A table on a disk
+    /// that is read-only can be read, and no slot of it can be set.
     pub(crate) fn open(path: &Path, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
         let (table, found) = Table::open(path, KIND, snapshot, blocks)?;
         Ok((Self(table), found))

@@ -50,7 +50,8 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, a disk that may become full, index synced every second.
+    /// The defaults: segments of 1 GiB, pauses from 10 s to 5 min, a disk that may become full, index synced every
+    /// second.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -71,7 +72,7 @@ pub struct DatasetInfo {
     pub snapshot: SnapshotId,
     /// Its name when it was last opened; empty if that was lost.
     pub name: String,
-    /// What it was promised when it was last opened; `None` if that was lost.
+    /// Its promise when it was last opened; `None` if that was lost.
     pub reservation: Option<Reservation>,
     /// Its policy when it was last opened.
     pub policy: PolicyKind,
@@ -87,14 +88,14 @@ pub struct DatasetInfo {
     pub disk_bytes: u64,
     /// The files that it shares with other datasets: one of them has adopted blocks of another.
     pub shared: Vec<SharedFile>,
-    /// What the blocks that it adopted take on the disk.
+    /// Bytes of its adopted blocks on the disk.
     pub adopted_disk_bytes: u64,
     /// How full it is, while a [`DatasetCache`] of it exists.
     pub open: Option<Usage>,
 }
 
-/// A cache folder. Methods block on the disk; call them off an async runtime. Dropping it without [`Store::close`] is like
-/// killing the process: nothing is lost, but a later power loss may cost some blocks.
+/// A cache folder. Methods block on the disk; call them off an async runtime. Dropping it without [`Store::close`] is
+/// like killing the process: nothing is lost, but a later power loss may cost some blocks.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) base: Arc<Base>,
@@ -102,12 +103,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot: the time does not depend on how
-    /// much is cached.
+    /// Opens or creates the cache folder and takes its lock. Reads no segment and no slot: the time does not depend on
+    /// how much is cached.
     ///
-    /// A disk that does not let the folder be used is no error: it is logged, and the store caches nothing. On a disk that is
-    /// read-only it serves the blocks that are there. A cache of another format is emptied. Errors: the folder is in use by
-    /// another process, or holds something else.
+    /// A disk that does not let the folder be used is no error: it is logged, and the store caches nothing. On a disk
+    /// that is read-only it serves the blocks that are there. A cache of another format is emptied. Errors: the folder
+    /// is in use by another process, or holds something else.
     pub fn open(config: StoreConfig, counters: Arc<StoreCounters>) -> Result<Self, StoreError> {
         // Without a boot id every unclean end counts as a power loss, which only costs background work.
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -122,7 +123,10 @@ impl Store {
         let folder = match Folder::open(&config.dir) {
             Ok(folder) => Some(folder),
             Err(error @ StoreError::Folder { .. }) => {
-                error!(error = %Chain(&error), "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)");
+                error!(
+                    error = %Chain(&error),
+                    "the cache folder cannot be used: nothing is cached until a restart (--cache-dir)"
+                );
                 None
             }
             Err(error) => return Err(error),
@@ -141,7 +145,11 @@ impl Store {
                 warn!(dir = ?folder.dir(), "the file system refuses direct I/O: cached bytes may be in memory twice");
             }
             if !abilities.free {
-                warn!(dir = ?folder.dir(), "the file system cannot free parts of files: an evicted block keeps its room until its segment is empty");
+                warn!(
+                    dir = ?folder.dir(),
+                    "the file system cannot free parts of files: an evicted block keeps its room until its segment is \
+                     empty"
+                );
             }
             (index, last_run) =
                 Index::open(&folder.index(), boot_id, config.index_queue, config.index_sync, Arc::clone(&counters));
@@ -179,14 +187,14 @@ impl Store {
         self.base.folder.is_some()
     }
 
-    /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the dataset
-    /// is already open with the same reservation and policy, returns the same cache.
+    /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the
+    /// dataset is already open with the same reservation and policy, returns the same cache.
     ///
-    /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR keeps
-    /// all blocks and admits nothing.
+    /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR
+    /// keeps all blocks and admits nothing.
     ///
-    /// A dataset whose part of the folder cannot be used has a cache that stays empty; [`Usage::degraded`] says why. Errors:
-    /// the store is closed, or the dataset is open with other settings.
+    /// A dataset whose part of the folder cannot be used has a cache that stays empty; [`Usage::degraded`] says why.
+    /// Errors: the store is closed, or the dataset is open with other settings.
     ///
     /// [`Usage::degraded`]: crate::Usage::degraded
     pub fn dataset(&self, config: CacheConfig) -> Result<Arc<DatasetCache>, StoreError> {
@@ -209,8 +217,8 @@ impl Store {
         Ok(cache)
     }
 
-    /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is free; until
-    /// then [`dropped_bytes`](Self::dropped_bytes) counts it.
+    /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is
+    /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it.
     pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
         let open = self.lock();
         if open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0) {
@@ -231,14 +239,14 @@ impl Store {
         self.base.promises.all()
     }
 
-    /// Replaces the promises; they stand until they are replaced, also in later processes. Blocks on the disk. Errors: they cannot be
-    /// written down; those before stand.
+    /// Replaces the promises; they stand until they are replaced, also in later processes. Blocks on the disk. Errors:
+    /// they cannot be written down; those before stand.
     pub fn promise(&self, promises: Vec<Promise>) -> io::Result<()> {
         self.base.promises.put(promises)
     }
 
-    /// The datasets in the store, and those that room is promised to, sorted by snapshot. If the disk cannot list them, those that were
-    /// there before.
+    /// The datasets in the store, and those that room is promised to, sorted by snapshot. If the disk cannot list them,
+    /// those that were there before.
     pub fn datasets(&self) -> Vec<DatasetInfo> {
         self.datasets_under(&self.promises())
     }
@@ -254,7 +262,7 @@ impl Store {
         let folder = self.base.folder.as_ref();
         let info = |snapshot| {
             let (promised_disk_bytes, promised_name) = promised.get(&snapshot).copied().unwrap_or_default();
-            // What is promised and not there was never shown.
+            // A dataset that is promised and not there was never shown.
             let unknown =
                 || Known { name: promised_name.to_owned(), connections: Some(BTreeSet::new()), ..Known::default() };
             let is_there = folder.is_some_and(|folder| folder.dataset(&snapshot).exists());
@@ -274,7 +282,7 @@ impl Store {
                 last_use_unix_s,
                 promised_disk_bytes,
                 used_bytes: match &open {
-                    // What is not counted yet is there.
+                    // Blocks that are not counted yet are in the estimate.
                     Some(cache) if cache.is_rebuilding() => {
                         cache.usage().used_bytes.max(estimate(used.bytes, reservation))
                     }
@@ -289,7 +297,10 @@ impl Store {
         };
         let mut snapshots: Vec<SnapshotId> = match folder {
             Some(folder) => folder.snapshots().unwrap_or_else(|error| {
-                warn!(%error, dir = ?folder.dir(), "the datasets of the cache cannot be listed: those that were there before count");
+                warn!(
+                    %error, dir = ?folder.dir(),
+                    "the datasets of the cache cannot be listed: those that were there before count"
+                );
                 self.base.reservations.all().into_iter().map(|(snapshot, _)| snapshot).collect()
             }),
             None => Vec::new(),
@@ -318,8 +329,9 @@ impl Store {
         self.change(snapshot, |known| known.connections = Some(connections));
     }
 
-    /// Notes that of the connections that showed datasets when the last process ended only these are left. Of a dataset that is open,
-    /// those that it has had since stay. True if an open dataset awaits none any more. Blocks on the disk.
+    /// Notes that of the connections that showed datasets when the last process ended only these are left. Of a dataset
+    /// that is open, those that it has had since stay. True if an open dataset awaits none any more. Blocks on the
+    /// disk.
     pub fn keep_connections(&self, is_left: impl Fn(&str) -> bool) -> bool {
         let open = self.lock();
         let mut complete = false;
@@ -327,7 +339,10 @@ impl Store {
             if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
                 complete |= cache.keep_connections(&is_left);
             } else if known.connections.iter().flatten().any(|connection| !is_left(connection)) {
-                info!(dataset = known.name, %snapshot, "the dataset was mounted when the last process ended, and is not any more");
+                info!(
+                    dataset = known.name, %snapshot,
+                    "the dataset was mounted when the last process ended, and is not any more"
+                );
                 self.change(&snapshot, |known| {
                     known.connections.get_or_insert_default().retain(|connection| is_left(connection));
                 });

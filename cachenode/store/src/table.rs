@@ -1,5 +1,5 @@
-//! A mapped file with a number for each block of a snapshot: slot tables and aliases. A look-up is one load from the mapped
-//! file; a restart maps the file again.
+//! A mapped file with a number for each block of a snapshot: slot tables and aliases. A look-up is one load from the
+//! mapped file; a restart maps the file again.
 //!
 //! ```text
 //!  0       8         16             48       52      60       64     72        4096          4096 + 8 b
@@ -13,10 +13,11 @@
 //! would be a SIGBUS; a `pwrite` is an error.
 //!
 //! A page that the disk cannot read is zeros (see `mapping`). The first word that is set in it writes it whole, which
-//! mends it if the disk takes the write; the other words of the page are lost. `lost` is not 0 from before that write until somebody
-//! has looked for them elsewhere.
+//! mends it if the disk takes the write; the other words of the page are lost. `lost` is not 0 from before that write
+//! until somebody has looked for them elsewhere.
 //!
-//! Invariant: the mapping has the length that the file was created with, and the file is never shortened while it is open.
+//! Invariant: the mapping has the length that the file was created with, and the file is never shortened while it is
+//! open.
 #![expect(unsafe_code, reason = "reads the mapped file as atomics")]
 
 use std::fs::{File, OpenOptions};
@@ -40,7 +41,7 @@ const TABLE_AT: u64 = 4096;
 /// Words in a page of the file.
 pub(crate) const PAGE_WORDS: u32 = 4096 / 8;
 
-/// What a table holds.
+/// A kind of table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     /// The first bytes of its file.
@@ -66,8 +67,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Opens the table at `path`, or creates it if it is missing, unreadable or not this snapshot's. A table on a disk that is
-    /// read-only can be read, and no word of it can be set.
+    /// Opens the table at `path`, or creates it if it is missing, unreadable or not this snapshot's. A table on a disk
+    /// that is read-only can be read, and no word of it can be set.
     pub(crate) fn open(path: &Path, kind: Kind, snapshot: &SnapshotId, blocks: u32) -> io::Result<(Self, Found)> {
         let (file, found) = match Self::open_existing(path, kind, snapshot, blocks) {
             Ok(Some(table)) => return Ok((table, Found::Kept)),
@@ -130,8 +131,8 @@ impl Table {
             written => written?,
         }
         if self.is_damaged() {
-            // The page can be read now, and the mapping may still show zeros in its place. If so, and it stays that way, its words
-            // are missing until the next start.
+            // The page can be read now, and the mapping may still show zeros in its place. If so, and it stays that
+            // way, its words are missing until the next start.
             let _ = self.map.map_again(page as usize..page as usize + 4096);
         }
         Ok(())

@@ -38,7 +38,7 @@ pub enum WriteError {
     /// The disk has no more room than the cache leaves to others.
     #[error("write to the cache: {source}")]
     TooLittleFree {
-        /// What is left to others.
+        /// Says how much room is left to others.
         source: io::Error,
     },
     /// The disk is read-only.

@@ -42,8 +42,8 @@ pub(crate) struct StatsArgs {
     /// Print one JSON document for each mount.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show how much of each mounted dataset every node of the cluster has cached, and the bytes of all datasets that it read
-    /// from other nodes and served to them since it started.
+    /// Show how much of each mounted dataset every node of the cluster has cached, and the bytes of all datasets that
+    /// it read from other nodes and served to them since it started.
     #[arg(long, conflicts_with = "watch")]
     pub(crate) cluster: bool,
 }

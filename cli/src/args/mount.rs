@@ -16,7 +16,7 @@ Examples:
   larder mount s3://bucket/imagenet /data/train --cache-size 100GiB
   larder mount imagenet.manifest /data/train --cache-dir /nvme/larder
   larder mount file:///datasets/coco /data/coco --foreground --verbose
-  larder mount s3://bucket/imagenet /data/train --refresh=24h    list again what was listed more than a day ago
+  larder mount s3://bucket/imagenet /data/train --refresh=24h    list again after a day
 
 The mount stays in the background until `larder umount DIR`. Its log is in ~/.cache/larder/logs.")]
 pub(crate) struct MountArgs {
@@ -27,17 +27,24 @@ pub(crate) struct MountArgs {
     /// The cache folder. Default: ~/.cache/larder/store. One process serves all mounts that use the same cache.
     #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
-    /// List the origin again before mounting: always, or if it was listed longer ago than this (--refresh=24h; units: ms, s, m, h,
-    /// d). Without this flag a mount serves the listing that it finds, however old. A manifest that is published beside the data is
-    /// renewed by `larder import --to` alone.
-    #[arg(long, value_name = "AGE|always|never", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
+    /// List the origin again before mounting: always, or if it was listed longer ago than this (--refresh=24h; units:
+    /// ms, s, m, h, d). Without this flag a mount serves the listing that it finds, however old. A manifest that is
+    /// published beside the data is renewed by `larder import --to` alone.
+    #[arg(
+        long,
+        value_name = "AGE|always|never",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "never",
+        default_missing_value = "always"
+    )]
     pub(crate) refresh: Refresh,
-    /// Bytes of the dataset to cache. Default: all of it, or with a placement
-    /// other than local what this node owns of it, if that leaves a fifth of the disk's free space.
-    /// On disk each file takes up to 5 KiB more. Units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB. With 0 nothing is cached, and every read asks the origin.
+    /// Bytes of the dataset to cache. Default: all of it, or with a placement other than local what this node owns of
+    /// it, if that leaves a fifth of the disk's free space. On disk each file takes up to 5 KiB more. Units: B, KB, MB,
+    /// GB, TB, KiB, MiB, GiB, TiB. With 0 nothing is cached, and every read asks the origin.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) cache_size: Option<u64>,
-    /// What to do when the cache is full. The default, nr, replaces nothing, so every epoch hits cache/dataset.
+    /// Replacement policy of a full cache. The default, nr, replaces nothing, so every epoch hits cache/dataset.
     #[arg(long, value_name = "nr|lru|fifo|random")]
     pub(crate) policy: Option<PolicyKind>,
     /// How the nodes that share the dataset divide it: each node caches for itself (local), each file has one owner
@@ -86,14 +93,15 @@ Examples:
 pub(crate) struct WarmArgs {
     /// The mount point of the dataset.
     pub(crate) dir: PathBuf,
-    /// Cache the files that this list names, in its order, which decides what is kept if not all of them fit. Each line is a
-    /// path below DIR, a folder, or a pattern (* ? [a-z], and ** for any folders). Lines that begin with # are comments.
+    /// Cache the files that this list names, in its order, which decides what is kept if not all of them fit. Each line
+    /// is a path below DIR, a folder, or a pattern (* ? [a-z], and ** for any folders). Lines that begin with # are
+    /// comments.
     /// - reads standard input.
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
-    /// Wait until the cache is filled. If it cannot keep blocks because its disk fails or has no room, or if blocks cannot be
-    /// fetched, the exit code is 1. A dataset that is larger than its reservation is no failure: the output says how many of
-    /// its blocks are cached.
+    /// Wait until the cache is filled. If it cannot keep blocks because its disk fails or has no room, or if blocks
+    /// cannot be fetched, the exit code is 1. A dataset that is larger than its reservation is no failure: the output
+    /// says how many of its blocks are cached.
     #[arg(long)]
     pub(crate) wait: bool,
     /// Print the result as JSON.

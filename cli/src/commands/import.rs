@@ -147,7 +147,7 @@ fn published(args: &ImportArgs, home: &Home, runtime: &Runtime) -> anyhow::Resul
     let fetched = runtime.block_on(fetch_manifest(&*folder, key.as_bytes(), &scratch, verify_file));
     match fetched {
         Ok(_) => {}
-        // Who may not list is denied what is not there; the listing says so, if it is that.
+        // Credentials that may not list are denied a missing object; the listing says so, if that is the cause.
         Err(PublishError::Origin { source: OriginError::NotFound { .. } | OriginError::Denied { .. }, .. })
             if !is_source =>
         {

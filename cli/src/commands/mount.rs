@@ -1,5 +1,5 @@
-//! `larder mount`: resolves the dataset in the foreground, where the progress is visible, then has the daemon that owns the
-//! cache serve it. If no daemon runs, one is started; it ends with its last mount.
+//! `larder mount`: resolves the dataset in the foreground, where the progress is visible, then has the daemon that owns
+//! the cache serve it. If no daemon runs, one is started; it ends with its last mount.
 
 mod announcement;
 mod foreground;
@@ -75,15 +75,15 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// True if there are files in the folder that a mount hides. A dead mount is replaced. The kernel may still list it, but asks it for
-/// its size.
+/// True if there are files in the folder that a mount hides. A dead mount is replaced. The kernel may still list it,
+/// but asks it for its size.
 fn hides_files(dir: &Path) -> bool {
     rustix::fs::statfs(dir).is_ok() && std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Says what is mounted: which snapshot, how old its listing is, and what of it cannot be cached.
 fn tell(args: &MountArgs, dataset: &ResolvedSource) -> anyhow::Result<()> {
-    // Who may mount need not be allowed to read it.
+    // A user who may mount is not always allowed to read it.
     let cache = mount_stats::read(&args.dir).ok().map(|stats| stats.cache);
     if let Some(warning) = cache.as_ref().and_then(doubt_cache) {
         output::note(format_args!("warning: {warning}"));
@@ -110,7 +110,7 @@ fn tell(args: &MountArgs, dataset: &ResolvedSource) -> anyhow::Result<()> {
     output::line(format_args!("snapshot {}, {made} {age} ago", &snapshot[..12]))
 }
 
-/// What a user should know about the dataset's part of the cache, if anything.
+/// A warning about the dataset's part of the cache, if a user should know one.
 fn doubt_cache(cache: &CacheStats) -> Option<String> {
     if let Some(why) = &cache.degraded {
         return Some(format!("nothing more is cached at present: {why} (`larder stats` shows the state)"));

@@ -58,7 +58,8 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Waits, within a timeout, until the process that served the mount has closed its cache, so that the next mount can use it.
+/// Waits, within a timeout, until the process that served the mount has closed its cache, so that the next mount can
+/// use it.
 fn wait_for_end(pid: u32) {
     const TIMEOUT: Duration = Duration::from_secs(30);
     let started = Instant::now();

@@ -148,7 +148,7 @@ reasons! {
     RefreshFailed of Degraded,
     /// A node cannot keep its promise: its cache has become smaller.
     PromiseUnkept of Degraded,
-    /// The annotation `larder.dev/clean` is no time, or cannot be acted on.
+    /// The annotation `larder.dev/clean` is not a time, or cannot be acted on.
     InvalidClean of Degraded,
     /// Nothing is worse than asked for.
     AsWanted of Degraded,

@@ -17,7 +17,7 @@ pub use status::{
     DatasetStatus, LAGGING_MAX, LagReason, LaggingNode, NodesStatus, SNAPSHOTS_MAX, Shown, SnapshotStatus, Users,
 };
 
-/// What a user wants of a dataset.
+/// The wanted state of a dataset.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "larder.dev",
@@ -28,7 +28,8 @@ pub use status::{
     namespaced,
     status = "DatasetStatus",
     derive = "PartialEq",
-    doc = "A tree of files in an origin for pods to read: imported once, cached on nodes, mounted by a claim of its name.",
+    doc = "A tree of files in an origin for pods to read: imported once, cached on nodes, mounted by a claim of its \
+           name.",
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -222,8 +223,8 @@ pub struct Nodes {
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub selector: std::collections::BTreeMap<String, String>,
-    /// How many nodes, or `all`; 0 by default. With a placement other than `local`, any value but 0 means all nodes that
-    /// match, each with its share.
+    /// How many nodes, or `all`; 0 by default. With a placement other than `local`, any value but 0 means all nodes
+    /// that match, each with its share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 0 && self <= 100000 : self == 'all'")
         .message("spec.nodes.count must be a number of nodes from 0 to 100000, or all"))]

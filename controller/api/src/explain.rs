@@ -24,10 +24,10 @@ pub struct Explanation {
     pub reason: Option<String>,
     /// Why.
     pub why: String,
-    /// What happens by itself; empty: nothing.
+    /// The next step, which happens by itself; empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
-    /// What a person can do; empty: nothing.
+    /// The step for a person to take; empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub todo: String,
 }
@@ -47,16 +47,16 @@ pub fn explain(dataset: &Dataset) -> Explanation {
     let ready = ConditionKind::Ready.find(conditions);
     let in_use = ready.filter(|ready| ready.reason == Reason::InUse.as_str());
     if dataset.metadata.deletion_timestamp.is_some() && in_use.is_none() {
-        let next = "it is gone within a minute where larder-controller runs";
-        return unknown("it was deleted, and what was made for it is being removed", next);
+        let next = "a running larder-controller usually finishes this within a minute";
+        return unknown("it was deleted, and its jobs, claims, volumes and promises are being removed", next);
     }
     let Some(ready) = ready else {
-        return unknown("larder-controller has not looked at it yet", "where it runs it does so within seconds");
+        return unknown("larder-controller has not looked at it yet", "a running controller does so within seconds");
     };
     let observed = dataset.status.as_ref().and_then(|status| status.observed_generation);
     if in_use.is_none() && observed < dataset.metadata.generation {
         let why = "larder-controller has not seen the last change of the spec yet";
-        return unknown(why, "where it runs it does so within seconds");
+        return unknown(why, "a running controller does so within seconds");
     }
     if ready.status != "True" {
         return by_reason(dataset, ready);
@@ -74,7 +74,7 @@ pub fn explain(dataset: &Dataset) -> Explanation {
 
 /// The controller has said nothing that counts.
 fn unknown(why: &str, next: &str) -> Explanation {
-    let todo = format!("otherwise look at it: {LOOK_AT_THE_CONTROLLER}");
+    let todo = format!("otherwise check that it runs: {LOOK_AT_THE_CONTROLLER}");
     Explanation { why: why.to_owned(), next: next.to_owned(), todo, ..Explanation::default() }
 }
 
@@ -89,7 +89,7 @@ fn by_reason(dataset: &Dataset, condition: &Condition) -> Explanation {
     Explanation { ready: false, reason, why, next: next.to_owned(), todo }
 }
 
-/// What a reason means: why, what happens next, what to do.
+/// The meaning of a reason: why, what happens next, what to do.
 fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static str, String) {
     let namespace = dataset.metadata.namespace.as_deref().unwrap_or("default");
     let name = dataset.metadata.name.as_deref().unwrap_or_default();
@@ -111,7 +111,7 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
         Reason::Importing => (
             or("its origin is being listed"),
             "once it is listed, nodes are chosen and the claim appears",
-            format!("if it does not move, look at its pod: {pods}"),
+            format!("if this takes too long, look at its pod: {pods}"),
         ),
         Reason::SecretMissing => match secret {
             Some(secret) => (
@@ -153,7 +153,7 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
             format!("see why: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=import"),
         ),
         Reason::NotAllowed => (
-            or("it has what only the administrator's Datasets may have"),
+            or("it uses something that only the administrator's Datasets may use"),
             "nothing is done until it is changed",
             format!("change it, or ask the administrator, whose Datasets are in {SYSTEM_NAMESPACE}"),
         ),
@@ -213,14 +213,14 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
             "give the cache of the node more room, or lower spec.nodes.count or spec.cache.size".to_owned(),
         ),
         Reason::InvalidClean => (
-            or("the annotation larder.dev/clean is no time"),
+            or("the annotation larder.dev/clean is not a time"),
             "nothing is dropped until it is corrected",
             format!("kubectl annotate --overwrite dset {name} -n {namespace} larder.dev/clean=$(date -u +%FT%TZ)"),
         ),
         Reason::InUse => (
             or("it was deleted, and pods use it"),
-            "no new pod gets it, and it goes with the last of them",
-            "to have it gone sooner, delete them".to_owned(),
+            "new pods cannot mount its own claim, and it is removed with the last pod that uses it",
+            "to remove it sooner, delete them".to_owned(),
         ),
     }
 }

@@ -6,7 +6,7 @@
 //! - [`conditions`]: the conditions of a Dataset and the closed list of their reasons.
 //! - [`names`]: labels, annotations and other names that programs and users meet each other by.
 //! - [`checked`]: the spec of a Dataset as values instead of texts, by the checks that the attributes of volumes pass.
-//! - [`rights`]: what only the administrator's Datasets may have.
+//! - [`rights`]: rights of the administrator's Datasets alone.
 //! - [`mod@explain`]: why a Dataset is ready or not, in words, and what to do.
 //! - [`definitions`]: the CustomResourceDefinitions, as `deploy/crds` has them.
 //!

@@ -41,8 +41,8 @@ pub const DATASET_ANNOTATION: &str = "larder.dev/dataset";
 pub const DATASETS_ANNOTATION: &str = "larder.dev/datasets";
 /// The controllerName of Kueue's AdmissionChecks that wait for data.
 pub const ADMISSION_CONTROLLER: &str = "larder.dev/data";
-/// On the pod template of a job, or on an AdmissionCheck for all jobs of its queues: the percentage of the data from which on
-/// the job starts.
+/// On the pod template of a job, or on an AdmissionCheck for the jobs whose templates do not have it: the percentage of
+/// the data from which on the job starts.
 pub const MIN_WARM_ANNOTATION: &str = "larder.dev/min-warm";
 /// Beside [`MIN_WARM_ANNOTATION`]: the longest that the job waits for data once it has its quota, such as 10m.
 pub const WARM_DEADLINE_ANNOTATION: &str = "larder.dev/warm-deadline";
@@ -132,7 +132,7 @@ impl DatasetKey {
         (!namespace.is_empty() && !name.is_empty()).then(|| Self::new(namespace, name))
     }
 
-    /// What inline volumes call the dataset: its name in [`SYSTEM_NAMESPACE`], `NAMESPACE/NAME` elsewhere.
+    /// The dataset's name in inline volumes: its name in [`SYSTEM_NAMESPACE`], `NAMESPACE/NAME` elsewhere.
     pub fn inline_name(&self) -> String {
         if self.namespace == SYSTEM_NAMESPACE { self.name.clone() } else { self.to_string() }
     }

@@ -1,8 +1,8 @@
 //! The `NodeCache`: one for each node, of the node's name and owned by its Node.
 //!
-//! The controller writes the spec, and that node's larderd the status. The admission policy `larder-nodecaches` confines
-//! each larderd to the status of its own node; RBAC confines everyone else. Node labels are derived from the status; it is
-//! the truth about which node has what.
+//! The controller writes the spec, and that node's larderd the status. The admission policy `larder-nodecaches`
+//! confines each larderd to the status of its own node; RBAC confines everyone else. Node labels are derived from the
+//! status; it is the truth about which node has what.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 #![expect(clippy::duplicated_attributes, reason = "columns of one type are several columns")]
@@ -85,7 +85,7 @@ pub struct CleanedSnapshot {
     pub before: Time,
 }
 
-/// What a node says of its cache.
+/// The state of a node's cache, as the node reports it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCacheStatus {
@@ -104,7 +104,7 @@ pub struct NodeCacheStatus {
     #[serde(default)]
     #[schemars(schema_with = "schemas::count")]
     pub free_bytes: u64,
-    /// What it has, by snapshot.
+    /// The cached snapshots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["snapshot".to_owned()]))]
@@ -115,7 +115,7 @@ pub struct NodeCacheStatus {
     pub unkept: Vec<UnkeptPromise>,
 }
 
-/// What a node has of a snapshot.
+/// A snapshot in a node's cache.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotCache {

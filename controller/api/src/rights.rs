@@ -1,4 +1,4 @@
-//! What only the administrator's Datasets may have: larderd's own identity, folders, and endpoints that are not listed.
+//! Rights of the administrator's Datasets alone: larderd's own identity, folders, and endpoints that are not listed.
 //!
 //! An admission policy refuses these at apply; the controller asks [`check`] too, since policies can be removed and
 //! lists change. Otherwise anyone who can create a Dataset could read what larderd can, or make it send requests

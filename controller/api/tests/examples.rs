@@ -1,4 +1,4 @@
-//! What `deploy/example` shows is what Larder accepts.
+//! Larder accepts the examples of `deploy/example`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a real API server accepts and refuses, with the definitions and the policies of `deploy`.
+//! A real API server with the definitions and the policies of `deploy`: which objects it accepts and refuses.
 
 #[path = "kubernetes/affinity.rs"]
 mod affinity;
@@ -96,7 +96,7 @@ fn dataset(namespace: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// What kubectl said.
+/// The output of kubectl.
 fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }

@@ -1,16 +1,17 @@
-//! What the spec of a NodeCache asks of its node.
+//! The requests of a NodeCache's spec to its node.
 
 use larder_cachenode::node::Promise;
 use larder_controller_api::NodeCacheSpec;
 use larder_dataset::SnapshotId;
 use tracing::warn;
 
-/// What a spec asks for.
+/// The requests of a spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The room to keep.
     pub promises: Vec<Promise>,
-    /// The snapshots whose bytes are to go, and the time in seconds since 1970 after which they must not have been in use.
+    /// The snapshots whose bytes are to go, and the time in seconds since 1970 after which they must not have been in
+    /// use.
     pub clean: Vec<(SnapshotId, u64)>,
 }
 
@@ -34,7 +35,7 @@ impl Asked {
             })
         };
         let clean = |cleaned: &larder_controller_api::CleanedSnapshot| {
-            // What was in use before 1970 was never in use.
+            // A time before 1970 means never in use.
             let before = u64::try_from(cleaned.before.0.as_second()).unwrap_or(0);
             Some((snapshot(&cleaned.snapshot)?, before))
         };

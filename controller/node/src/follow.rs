@@ -92,7 +92,10 @@ pub async fn follow_with(node: Arc<Node>, name: String, client: Client) {
             },
             _ = looks.tick() => {
                 if let Err(error) = follower.look().await {
-                    warn!(error = format!("{error:#}"), node = follower.name, "the NodeCache of this node is not current");
+                    warn!(
+                        error = format!("{error:#}"), node = follower.name,
+                        "the NodeCache of this node is not current"
+                    );
                 }
             }
         }

@@ -7,7 +7,8 @@ use larder_controller_api::NodeCacheStatus;
 /// The least time between two writes.
 pub const WRITE_EVERY: Duration = Duration::from_secs(10);
 
-/// A hundredth of the capacity: without a size of its own, the cache's capacity follows each file that anybody writes to its disk.
+/// A hundredth of the capacity: without a size of its own, the cache's capacity follows each file that anybody writes
+/// to its disk.
 pub const SMALL: u64 = 100;
 
 /// True if a status tells something that the written one does not.

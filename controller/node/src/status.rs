@@ -1,4 +1,4 @@
-//! What a node says of its cache.
+//! The status of a NodeCache, from the node's report about its cache.
 
 use std::cmp::Reverse;
 

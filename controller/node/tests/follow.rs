@@ -50,7 +50,10 @@ impl World {
     }
 
     fn ask(&self, promises: &[(&str, u64)]) {
-        let promise = |(number, (uid, bytes)): (usize, &(&str, u64))| json!({"uid": uid, "name": format!("team/{uid}"), "snapshot": format!("{number:064x}"), "bytes": bytes});
+        let promise = |(number, (uid, bytes)): (usize, &(&str, u64))| {
+            let (name, snapshot) = (format!("team/{uid}"), format!("{number:064x}"));
+            json!({"uid": uid, "name": name, "snapshot": snapshot, "bytes": bytes})
+        };
         let promises: Vec<Value> = promises.iter().enumerate().map(promise).collect();
         self.api.change("nodecaches", "", "n1", |object| object["spec"] = json!({"datasets": promises}));
     }

@@ -1,8 +1,8 @@
 //! Claims and volumes: how pods get at the dataset.
 //!
 //! A claim of the dataset's name is made in its namespace; a claim of another namespace is bound if that namespace was
-//! granted the dataset. A volume is made for exactly one claim. Others are refused in words that do not tell whether there is
-//! such a dataset.
+//! granted the dataset. A volume is made for exactly one claim. Others are refused in words that do not tell whether
+//! there is such a dataset.
 
 use larder_controller_api::names::{
     CSI_DRIVER, DATASET_ANNOTATION, ROLE_LABEL, ROLE_VOLUME, ROLE_WARM, STORAGE_CLASS, UID_LABEL,
@@ -23,7 +23,7 @@ const FIRST_WAIT_SECONDS: i64 = 600;
 /// A claim binds only to a volume that is at least as large as it asks for. A dataset takes no room of the claim's.
 const CAPACITY: &str = "1Pi";
 
-/// What the controller's own claims ask for: they must not use up a quota.
+/// The storage request of the controller's own claims: they must not use up a quota.
 const REQUEST: &str = "1Mi";
 
 pub(super) fn step(draft: &mut Draft<'_>) {
@@ -225,8 +225,8 @@ fn refuse(world: &World<'_>, claim: &Claim, decision: &mut Decision) {
         return;
     }
     let message = format!(
-        "the namespace {} may not use the dataset {wanted}, or it does not exist; ask its owner to list the namespace in \
-         spec.namespaces",
+        "the namespace {} may not use the dataset {wanted}, or it does not exist; ask its owner to list the namespace \
+         in spec.namespaces",
         key.namespace
     );
     let regarding = json!({

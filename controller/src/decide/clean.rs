@@ -1,9 +1,9 @@
-//! Drops cached bytes when somebody asks for it: the annotation `larder.dev/clean` is the time before which they were in
-//! use last.
+//! Drops cached bytes when somebody asks for it: the annotation `larder.dev/clean` is the time before which they were
+//! in use last.
 //!
 //! Each NodeCache that reports bytes of the dataset gets an entry. The entries stay until the status says that all have
-//! been acted on. So a controller that starts in between finds them, and a node whose bytes are back is not asked again.
-//! If it is nevertheless, it keeps what was in use later.
+//! been acted on. So a controller that starts in between finds them, and a node whose bytes are back is not asked
+//! again. If it is nevertheless, it keeps what was in use later.
 
 use k8s_openapi::jiff::Timestamp;
 use larder_controller_api::names::CLEAN_ANNOTATION;
@@ -65,8 +65,8 @@ fn refuse(draft: &mut Draft<'_>, what: String) {
     }
 }
 
-/// True if the node has bytes of the snapshot, or was told already to drop them. What another dataset was promised
-/// stays.
+/// True if the node has bytes of the snapshot, or was told already to drop them. Bytes that another dataset was
+/// promised stay.
 fn goes(facts: &NodeFacts<'_>, cache: &CacheObject, uid: &str, entry: &CleanedSnapshot) -> bool {
     let has = facts.snapshot(&entry.snapshot).is_some_and(|cached| cached.bytes > 0);
     let is_anothers = facts.promised.iter().any(|there| there.uid != uid && there.snapshot == entry.snapshot);

@@ -1,7 +1,7 @@
 //! Which snapshot the dataset has: from reports of import jobs, which list the origin or publish a manifest.
 //!
-//! A manifest is kept under its snapshot's id beside the current one, so an earlier snapshot can become current again. What
-//! pods read changes with the current manifest, and only a job changes that, with the dataset's own credentials.
+//! A manifest is kept under its snapshot's id beside the current one, so an earlier snapshot can become current again.
+//! Pods read the current manifest, and only a job changes that, with the dataset's own credentials.
 
 use larder_controller_api::dataset::SNAPSHOTS_MAX;
 use larder_controller_api::names::ROLE_IMPORT;
@@ -98,7 +98,8 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
             // Nodes list for themselves: what they find is what pods get.
             draft.status.snapshot = Some(target);
         } else if draft.status.snapshot.is_none() || !known(draft, &target) || may_switch(draft, &target) {
-            // Each roll has a job of its own: that of an earlier one to the same snapshot may still be there, and has ended.
+            // Each roll has a job of its own: that of an earlier one to the same snapshot may still be there, and has
+            // ended.
             let known = draft.status.snapshots.iter().find(|known| known.id == target);
             let listed = known.and_then(|known| known.listed.as_ref()).map_or(0, |time| time.0.as_second());
             let generation = draft.dataset.dataset.metadata.generation.unwrap_or_default();
@@ -270,7 +271,7 @@ fn tell_of_running(draft: &mut Draft<'_>, task: &Task, message: String) {
             draft.decision.again(draft.world.now + 60);
             draft.find(ConditionKind::Imported, false, Reason::Importing, message);
         }
-        // What there is goes on being served.
+        // The present snapshot goes on being served.
         Task::Publish(_) | Task::Again { .. } => tell_of_success(draft),
     }
 }

@@ -1,4 +1,5 @@
-//! The end of a dataset: its users keep it until they end; then everything that was made for it goes, the finalizer last.
+//! The end of a dataset: its users keep it until they end; then everything that was made for it goes, the finalizer
+//! last.
 
 use larder_controller_api::names::{DatasetKey, FINALIZER};
 use serde_json::json;

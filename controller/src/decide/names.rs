@@ -1,5 +1,5 @@
-//! The names of the objects that the controller makes. Each follows from what the object is for, so that two controllers
-//! that decide the same make the same object.
+//! The names of the objects that the controller makes. Each follows from what the object is for, so that two
+//! controllers that decide the same make the same object.
 
 use sha2::{Digest, Sha256};
 

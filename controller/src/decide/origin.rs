@@ -34,7 +34,7 @@ pub(super) fn attributes(spec: &CheckedSpec, source: &str) -> BTreeMap<&'static 
     attributes
 }
 
-/// What pods read: the manifest that is current.
+/// The source that pods read: the current manifest.
 pub(super) fn current_source(spec: &CheckedSpec) -> String {
     let source = &spec.dataset.source;
     let beside = format!("{}/.larder/manifest", source.trim_end_matches('/'));

@@ -1,7 +1,7 @@
 //! Which nodes promise room to the dataset, and how much.
 //!
-//! A promise that stands is kept as long as its node is fit: moving one costs a whole fetch. That of an earlier snapshot
-//! stays until no pod of its node reads it.
+//! A promise that stands is kept as long as its node is fit: moving one costs a whole fetch. That of an earlier
+//! snapshot stays until no pod of its node reads it.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ fn unused_since(draft: &mut Draft<'_>) -> Option<i64> {
     Some(since)
 }
 
-/// What stands, stands.
+/// Keeps the promises as they are.
 fn keep_promises(draft: &mut Draft<'_>) {
     let world = draft.world;
     for facts in &world.nodes {

@@ -1,5 +1,5 @@
-//! The jobs that import and warm. Their pods pass PodSecurity `restricted`, have no token of the API, and get a Secret by
-//! reference only: the kubelet hands it to the pod, and the controller never reads it.
+//! The jobs that import and warm. Their pods pass PodSecurity `restricted`, have no token of the API, and get a Secret
+//! by reference only: the kubelet hands it to the pod, and the controller never reads it.
 
 use larder_controller_api::names::{NODE_LABEL, ROLE_IMPORT, ROLE_LABEL, ROLE_WARM, SYSTEM_NAMESPACE, UID_LABEL};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::objects::{DatasetObject, PURPOSE_ANNOTATION};
 /// Kubernetes restarts what failed, after pauses that grow to five minutes, and remembers for how long.
 const RESTARTS: u32 = 1_000_000;
 
-/// What is finished stays for its log to be read.
+/// A finished job is kept this long for its log to be read.
 const KEPT_SECONDS: u32 = 600;
 
 /// Where a pod leaves its report.

@@ -1,5 +1,5 @@
-//! The status: conditions, numbers and texts. News of the conditions are written at once; the rest waits, so that a dataset
-//! that is warmed on many nodes does not write for each of them.
+//! The status: conditions, numbers and texts. News of the conditions are written at once; the rest waits, so that a
+//! dataset that is warmed on many nodes does not write for each of them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
@@ -38,7 +38,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     finish(world, dataset, status, verdicts, &mut draft.decision);
 }
 
-/// The status of a dataset whose spec is not accepted. What it has, it keeps.
+/// The status of a dataset whose spec is not accepted. It keeps its promises and its snapshot.
 pub(super) fn refused(
     world: &World<'_>,
     dataset: &DatasetObject,

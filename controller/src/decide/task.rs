@@ -1,4 +1,4 @@
-//! What an import job is for.
+//! The purpose of an import job.
 
 /// Work for an import job.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! Room on the nodes of jobs that wait in Kueue's queues, and how far it is filled.
 //!
-//! Each job gets as many nodes as it has pods, of those that they may run on. Jobs run beside each other, so one gets nodes
-//! that no other job has as long as there are any; nodes that `spec.nodes` chose are for all. The job that fewer nodes
-//! suit chooses first, then the one that waits longer. The conditions of the dataset are about `spec.nodes` alone.
+//! Each job gets as many nodes as it has pods, of those that they may run on. Jobs run beside each other, so one gets
+//! nodes that no other job has as long as there are any; nodes that `spec.nodes` chose are for all. The job that fewer
+//! nodes suit chooses first, then the one that waits longer. The conditions of the dataset are about `spec.nodes`
+//! alone.
 
 use std::collections::BTreeSet;
 
@@ -171,7 +172,7 @@ fn warmth(draft: &Draft<'_>, room: &Granted, snapshot: &str) -> Warmth {
         let here = facts.snapshot(snapshot);
         let wanted = here.map(|here| here.wanted_bytes).filter(|wanted| *wanted > 0).unwrap_or(bytes).min(bytes);
         warmth.wanted_bytes += wanted;
-        // What is there without the promise may go again.
+        // Bytes that are there without the promise may go again.
         if facts.has_taken(draft.uid(), snapshot) {
             warmth.holding += u64::from(facts.has_promised(draft.uid(), snapshot));
             warmth.cached_bytes += here.map_or(0, |here| here.bytes).min(wanted);

@@ -1,7 +1,7 @@
 //! The state of the AdmissionChecks of one Workload, and whether one of Larder's checks is active. Pure.
 //!
-//! The deadline counts from the time of the reservation, which the Workload has, so a controller that starts late is not late.
-//! Nothing but the deadline decides when the data does not come: data never holds a job for ever.
+//! The deadline counts from the time of the reservation, which the Workload has, so a controller that starts late is
+//! not late. Nothing but the deadline decides when the data does not come: data never holds a job for ever.
 
 use k8s_openapi::jiff::Timestamp;
 use larder_controller_api::names::{DATASETS_ANNOTATION, MIN_WARM_ANNOTATION, WARM_DEADLINE_ANNOTATION};
@@ -46,7 +46,7 @@ pub struct Situation<'a> {
     pub status_age: i64,
 }
 
-/// What is to be done about a Workload.
+/// The decision about a Workload.
 #[derive(Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The write of its state.
@@ -130,7 +130,8 @@ struct Terms {
     remarks: Vec<String>,
 }
 
-/// What the pods' annotations say, else those of the check.
+/// Each term comes from the first kind of pods whose annotation sets it, else from the check's annotation, else from
+/// the defaults. A value that cannot be read counts as the default, and a remark says so.
 fn terms(workload: &Workload, check: &Patience) -> Terms {
     let written: Vec<&Patience> = workload.pod_sets.iter().map(|set| &set.patience).chain([check]).collect();
     let mut remarks = Vec::new();
@@ -182,8 +183,8 @@ fn hour(seconds: i64) -> String {
     format!("{clock} UTC")
 }
 
-/// An apply of Larder's own states. It fails if the Workload has changed: a state that was decided before an eviction must not
-/// count after it.
+/// An apply of Larder's own states. It fails if the Workload has changed: a state that was decided before an eviction
+/// must not count after it.
 fn write(situation: &Situation<'_>, states: &[CheckState]) -> Write {
     let meta = &situation.workload.meta;
     let state = |state: &CheckState| {

@@ -1,5 +1,5 @@
-//! Finds out whether this cluster has Kueue, and follows its objects while it does. Kueue may be installed and removed at any
-//! time; a cluster without it is asked for its API groups now and then, and nothing is logged.
+//! Finds out whether this cluster has Kueue, and follows its objects while it does. Kueue may be installed and removed
+//! at any time; a cluster without it is asked for its API groups now and then, and nothing is logged.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ pub async fn follow_kueue(client: Client, news: mpsc::Sender<News>) {
                 let end = follow_version(&client, version, &news).await;
                 if end == End::Forbidden && told != Some(End::Forbidden) {
                     warn!(
-                        "the controller may not read Kueue's objects, so no job waits for data: apply its ClusterRole again"
+                        "the controller may not read Kueue's objects, so no job waits for data: apply its ClusterRole \
+                         again"
                     );
                 }
                 told = Some(end);

@@ -1,4 +1,4 @@
-//! What the controller knows of Kueue.
+//! Kueue's state as the controller knows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::kueue::objects::{Check, Flavor, Workload};
 use crate::kueue::wish::Progress;
 use crate::store::Store;
 
-/// What the controller knows of Kueue.
+/// Kueue's state as the controller knows it.
 #[derive(Debug, Default)]
 pub struct Kueue {
     /// The version of its API.

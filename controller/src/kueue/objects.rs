@@ -53,7 +53,7 @@ pub struct CheckState {
     pub state: String,
     /// Since when, as the API writes times.
     pub since: String,
-    /// What it waits for.
+    /// Its message: the condition that it waits for.
     pub message: String,
 }
 

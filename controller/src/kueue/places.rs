@@ -1,5 +1,5 @@
-//! The nodes that pods of a job may run on, as far as their labels and taints tell: the pod template's selector, required
-//! affinity and tolerations, with what the flavors of their quota add.
+//! The nodes that pods of a job may run on, as far as their labels and taints tell: the pod template's selector,
+//! required affinity and tolerations, with what the flavors of their quota add.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub struct Expression {
     pub key: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
     pub operator: String,
-    /// What to compare with.
+    /// The values to compare with.
     pub values: Vec<String>,
 }
 
@@ -83,7 +83,8 @@ impl Toleration {
     }
 }
 
-/// The labels of datasets follow the data. A pod that asks for one would otherwise wait for data that waits for the pod.
+/// The labels of datasets follow the data. A pod that asks for one would otherwise wait for data that waits for the
+/// pod.
 fn is_of_datasets(key: &str) -> bool {
     key.starts_with(NODE_LABEL_PREFIX)
 }

@@ -1,5 +1,5 @@
-//! From Kueue's objects to the few fields that are kept. What is not understood is left out: an object of a newer version
-//! must not stop a queue.
+//! From Kueue's objects to the few fields that are kept. A field that is not understood is left out: an object of a
+//! newer version must not stop a queue.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a job asks of a dataset, and how far its nodes are.
+//! A job's wish for a dataset, and how far its nodes are.
 
 use crate::key::Key;
 use crate::kueue::places::Places;
@@ -25,7 +25,7 @@ pub enum Progress {
     Warms(Warmth),
 }
 
-/// What the nodes of a Workload have of a dataset.
+/// How much of a dataset the nodes of a Workload have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warmth {
     /// Nodes that its pods can use.

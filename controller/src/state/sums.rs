@@ -1,4 +1,4 @@
-//! What is kept up to date so that no decision has to count everything.
+//! Sums that are kept up to date, so that no decision has to count everything.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -23,8 +23,8 @@ pub(super) fn is_ready(object: &DatasetObject) -> bool {
     conditions.any(|condition| condition.reason == Reason::Available.as_str() && condition.status == "True")
 }
 
-/// True if a dataset without room may have some now, or other numbers to tell. Reports of the bytes that are there come often,
-/// and change neither.
+/// True if a dataset without room may have some now, or other numbers to tell. Reports of the bytes that are there come
+/// often, and change neither.
 pub(super) fn makes_room(before: Option<&CacheObject>, now: Option<&CacheObject>) -> bool {
     match (before, now) {
         (Some(before), Some(now)) => {

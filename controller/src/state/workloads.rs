@@ -92,7 +92,7 @@ impl State {
         found
     }
 
-    /// What the Workloads of a dataset ask of it.
+    /// The wishes of Workloads for a dataset.
     pub(super) fn wishes(&self, key: &Key) -> Vec<Wish> {
         let claims = self.claims.of(key).map(|claim| &claim.meta.key);
         let workloads: BTreeMap<&Key, &Workload> = claims

@@ -1,11 +1,11 @@
-//! What is played, and what was seen of it.
+//! Settings of the stand-ins, and the events that they have seen.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is stood in for.
+/// Settings of the stand-ins.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The namespace whose jobs are ended.
@@ -35,7 +35,7 @@ pub struct Filled {
     pub at: Instant,
 }
 
-/// What has happened so far.
+/// The events so far.
 #[derive(Debug, Default)]
 pub struct Seen {
     filled: Mutex<Vec<Filled>>,

@@ -1,4 +1,5 @@
-//! Makes Kubernetes leave jobs alone, by `spec.managedBy`: a mutating admission policy sets it on each job of a namespace.
+//! Makes Kubernetes leave jobs alone, by `spec.managedBy`: a mutating admission policy sets it on each job of a
+//! namespace.
 
 use std::time::Duration;
 
@@ -34,7 +35,9 @@ pub async fn hand_over(client: &Client, namespace: &str) -> anyhow::Result<()> {
             },
             "mutations": [{
                 "patchType": "ApplyConfiguration",
-                "applyConfiguration": {"expression": format!("Object{{spec: Object.spec{{managedBy: \"{MANAGER}\"}}}}")},
+                "applyConfiguration": {
+                    "expression": format!("Object{{spec: Object.spec{{managedBy: \"{MANAGER}\"}}}}"),
+                },
             }],
         },
     });

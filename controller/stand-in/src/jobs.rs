@@ -178,7 +178,12 @@ fn now() -> String {
 
 fn ended() -> Value {
     let now = now();
-    let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "CompletionsReached", "lastProbeTime": now, "lastTransitionTime": now});
+    let condition = |kind: &str| {
+        json!({
+            "type": kind, "status": "True", "reason": "CompletionsReached",
+            "lastProbeTime": now, "lastTransitionTime": now,
+        })
+    };
     json!({"status": {
         "startTime": now, "completionTime": now, "succeeded": 1,
         "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],

@@ -1,5 +1,5 @@
-//! A larderd of each node, as the controller sees it: it reports the promises that it has taken and the bytes that it has,
-//! not more often than it may.
+//! A larderd of each node, as the controller sees it: it reports the promises that it has taken and the bytes that it
+//! has, not more often than it may.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::config::{Config, Seen};
 /// Tidings that one larderd has not heard yet; more make the teller wait.
 const EARS: usize = 16;
 
-/// What a larderd is told.
+/// A message to a larderd.
 #[derive(Debug)]
 pub(crate) enum Told {
     /// By its object: the promises.
@@ -118,7 +118,7 @@ impl Larderd {
                     self.uid = uid;
                 }
                 self.generation = generation;
-                // What is promised no longer is dropped.
+                // A snapshot without a promise is dropped.
                 self.warming.retain(|snapshot, _| promises.iter().any(|promise| promise.snapshot == *snapshot));
                 self.promises = promises;
             }
@@ -143,7 +143,7 @@ impl Larderd {
         let _permit = self.writers.acquire().await;
         let patch = Patch::Merge(json!({"status": status}));
         self.seen.add_write();
-        // What failed is reported again after the pause.
+        // A failed report is repeated after the pause.
         if self.api.patch_status(&self.node, &PatchParams::default(), &patch).await.is_ok() {
             if self.reported.is_none() {
                 self.seen.add_reporting();
@@ -155,10 +155,11 @@ impl Larderd {
     fn status(&self, now: Instant) -> Value {
         let promised: u64 = self.promises.iter().map(|promise| promise.bytes).sum();
         let snapshots = self.promises.iter().filter_map(|promise| {
-            let bytes = filled(promise.bytes, now.duration_since(*self.warming.get(&promise.snapshot)?), self.config.warming);
+            let since = *self.warming.get(&promise.snapshot)?;
+            let bytes = filled(promise.bytes, now.duration_since(since), self.config.warming);
             Some(json!({
-                "snapshot": promise.snapshot, "bytes": bytes, "wantedBytes": promise.bytes, "reservedBytes": promise.bytes,
-                "mounts": 0,
+                "snapshot": promise.snapshot, "bytes": bytes, "wantedBytes": promise.bytes,
+                "reservedBytes": promise.bytes, "mounts": 0,
             }))
         });
         let snapshots: Vec<Value> = snapshots.collect();

@@ -1,9 +1,9 @@
-//! Stands in for what `larder-controller` needs around it on a real API server, so that its own work can be measured and
-//! disturbed: no origin is listed, no byte is fetched, and no pod has to run.
+//! Stands in for what `larder-controller` needs around it on a real API server, so that its own work can be measured
+//! and disturbed: no origin is listed, no byte is fetched, and no pod has to run.
 //!
-//! The cast: [`handover`] makes Kubernetes leave the jobs of one namespace alone; `jobs` ends them as their pods would, with
-//! a report of the import; `larderd` is one of each node: it takes promises, and reports bytes that grow while a job warms.
-//! [`program`] starts the controller and reads its figures.
+//! The cast: [`handover`] makes Kubernetes leave the jobs of one namespace alone; `jobs` ends them as their pods would,
+//! with a report of the import; `larderd` is one of each node: it takes promises, and reports bytes that grow while a
+//! job warms. [`program`] starts the controller and reads its figures.
 //!
 //! Invariant: it writes what the kubelet, Kubernetes' controllers and larderd would, and no object of the controller's.
 
@@ -53,7 +53,7 @@ impl StandIn {
         Self { seen, _tasks: tasks }
     }
 
-    /// What has happened.
+    /// The events so far.
     pub fn seen(&self) -> &Seen {
         &self.seen
     }

@@ -1,5 +1,5 @@
-//! An API server in memory, as far as the controller uses one: lists, watches, creates, applies, merges, deletes. It can die
-//! for its client at a chosen write, before or after the write counts.
+//! An API server in memory, as far as the controller uses one: lists, watches, creates, applies, merges, deletes. It
+//! can die for its client at a chosen write, before or after the write counts.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -9,7 +9,7 @@ use super::api::Api;
 pub(crate) const SNAPSHOT: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 pub(crate) const NEWER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 pub(crate) const BYTES: u64 = 1000;
-/// What it takes on the disk of a node: most_on_disk of 10 files.
+/// Room that it takes on the disk of a node: most_on_disk of 10 files.
 pub(crate) const ROOM: u64 = 42_630;
 
 /// Plays the rest of the cluster until the task is dropped.
@@ -147,7 +147,7 @@ fn report(api: &Api, cache: &Value) {
             let asked = clean.iter().find(|entry| entry["snapshot"] == cached["snapshot"]);
             cached["mounts"] == 0 && asked.is_some_and(|entry| text(cached, "/lastUsed") < text(entry, "/before"))
         };
-        // What is promised no longer is dropped, too, unless a pod brought it.
+        // A snapshot without a promise is dropped, too, unless a pod brought it.
         let kept: BTreeSet<String> =
             promises.iter().map(|promise| promise["snapshot"].as_str().unwrap().to_owned()).collect();
         let snapshots: Vec<Value> = cache

@@ -1,4 +1,5 @@
-//! Jobs in Kueue's queues wait for their data. Of Kueue there are only its objects, which the tests change as Kueue would.
+//! Jobs in Kueue's queues wait for their data. Of Kueue there are only its objects, which the tests change as Kueue
+//! would.
 
 use std::time::Duration;
 
@@ -96,7 +97,7 @@ async fn a_job_is_ready_once_its_data_is_on_nodes_of_its_flavor() {
     world.until("its data is there", |api| is_data_ready(api, "train")).await;
     let api = &world.api;
     assert_eq!(state(api, "train", "data").1, "team-a/pets 100 % on 2 of 2 nodes");
-    // What is another controller's stays as it is.
+    // The check of another controller stays as it is.
     assert!(!active(api, "capacity"));
     assert_eq!(state(api, "train", "capacity"), ("Pending".to_owned(), String::new()));
     let holds = |node: &str| api.get("nodecaches", "", node).unwrap()["spec"].to_string().contains(SNAPSHOT);

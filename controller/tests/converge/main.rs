@@ -1,5 +1,5 @@
-//! The whole controller against an API server in memory ([`api`]) and the rest of a cluster ([`cluster`]): whatever becomes
-//! of the controller and of its requests, the cluster ends in the same state.
+//! The whole controller against an API server in memory ([`api`]) and the rest of a cluster ([`cluster`]): whatever
+//! becomes of the controller and of its requests, the cluster ends in the same state.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod api;
@@ -193,7 +193,8 @@ async fn at_rest_nothing_is_written_and_writes_are_few() {
     world.until("it is ready", |api| is_ready(api, "pets")).await;
     world.rest().await;
     let writes = world.api.writes();
-    // The file for inline volumes and the three NodeCaches are made whatever datasets there are; then 10, and 3 for each node.
+    // The file for inline volumes and the three NodeCaches are made whatever datasets there are; then 10, and 3 for
+    // each node.
     assert!(writes.len() <= 4 + 10 + 2 * 3, "{}: {writes:#?}", writes.len());
     tokio::time::sleep(Duration::from_secs(3 * 3600)).await;
     assert_eq!(world.api.writes(), writes);
@@ -287,8 +288,14 @@ async fn a_new_snapshot_is_warmed_beside_the_old_one_then_used_and_rolled_back()
     world.api.put("datasets", object);
     world.api.put(
         "deployments",
-        serde_json::json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "team-a", "name": "server",
-            "annotations": {"larder.dev/follow": "pets"}}, "spec": {"template": {"metadata": {}}}}),
+        serde_json::json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {
+                "namespace": "team-a", "name": "server", "annotations": {"larder.dev/follow": "pets"},
+            },
+            "spec": {"template": {"metadata": {}}},
+        }),
     );
     world.start();
     world.until("it is ready", |api| is_ready(api, "pets")).await;
@@ -488,7 +495,7 @@ async fn a_controller_killed_while_it_cleans_ends_in_the_same_state() {
             world.api.die_at(world.api.writes().len() + write, dies);
             world.rest().await;
             if !world.api.is_dead() {
-                // What came together this time made fewer writes.
+                // News that came together this time made fewer writes.
                 continue;
             }
             kills += 1;

@@ -1,5 +1,5 @@
-//! The controller as a process on a real API server: killed at random moments, and two of them at a time. Jobs and larderds
-//! are stood in for.
+//! The controller as a process on a real API server: killed at random moments, and two of them at a time. Jobs and
+//! larderds are stood in for.
 
 mod script;
 mod server;

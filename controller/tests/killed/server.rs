@@ -146,7 +146,7 @@ impl Server {
         api.list(&ListParams::default()).await.expect("a list").into_iter().map(|object| json!(object)).collect()
     }
 
-    /// The cluster as it is. What belongs to no Dataset is an `orphan`.
+    /// The cluster as it is. An object that belongs to no Dataset is an `orphan`.
     pub(crate) async fn state(&self) -> State {
         let mut state = State::new();
         let mut names: BTreeMap<String, String> = BTreeMap::new();
@@ -282,7 +282,7 @@ impl Process<'_> {
         self.identity
     }
 
-    /// What it tells; nothing until it runs.
+    /// Its metrics; none until it runs.
     pub(crate) async fn figures(&self) -> Figures {
         Figures::of(self.program_admin).await.unwrap_or_default()
     }

@@ -22,7 +22,7 @@ pub struct Connection {
     served: Mutex<Served>,
 }
 
-/// What a connection serves.
+/// The dataset that a connection serves.
 #[derive(Debug)]
 struct Served {
     dataset: v1::Dataset,
@@ -46,8 +46,8 @@ impl Connection {
         self.lock().dataset.credentials.clone()
     }
 
-    /// Replaces the credentials. True: larderd is to be told of them, because they are new or because it never said that it uses
-    /// them.
+    /// Replaces the credentials. True: larderd is to be told of them, because they are new or because it never said
+    /// that it uses them.
     pub(crate) fn renew(&self, credentials: &Option<v1::Credentials>) -> bool {
         let mut served = self.lock();
         if served.dataset.credentials != *credentials {

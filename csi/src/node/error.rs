@@ -38,8 +38,8 @@ pub enum PublishError {
     Daemon(#[from] DaemonError),
     /// larderd cannot read what the pod's own credentials can.
     #[error(
-        "the volume's Secret only checks that the pod may read the dataset; it is read with larderd's own credentials, from the \
-         Secret larder-origin, and with these: {0}"
+        "the volume's Secret only checks that the pod may read the dataset; it is read with larderd's own credentials, \
+         from the Secret larder-origin, and with these: {0}"
     )]
     OwnCredentials(#[source] DaemonError),
     /// larderd's own credentials lead to other data than the pod's.

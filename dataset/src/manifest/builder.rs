@@ -1,7 +1,7 @@
 //! Makes a manifest from a listing in any order.
 //!
-//! Invariant: the same files of the same origin give the same bytes and snapshot id, in whatever order they were listed,
-//! except for the creation time in the header. A name that cannot be a file's is never in the tree:
+//! Invariant: the same files of the same origin give the same bytes and snapshot id, in whatever order they were
+//! listed, except for the creation time in the header. A name that cannot be a file's is never in the tree:
 //! [`ManifestBuilder::push`] refuses it at once, and [`ManifestBuilder::finish`] returns those that a folder shadows.
 
 use super::built::{BuildError, Built, RejectedKey};

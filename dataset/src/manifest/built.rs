@@ -1,4 +1,4 @@
-//! What building a manifest gives: the finished bytes, or the reason why there are none.
+//! The result of building a manifest: the finished bytes, or the reason why there are none.
 
 use super::rows::Totals;
 use crate::name::Rejection;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// The bytes of a manifest. They never change, but some of them may be lost: a disk can fail to read a page of a mapped
-/// file. What is lost reads as anything. It is counted before it can be seen.
+/// file. Lost bytes read as anything. A loss is counted before it can be seen.
 pub trait ManifestBytes: AsRef<[u8]> {
     /// How often bytes were lost so far.
     fn losses(&self) -> u32 {

@@ -1,9 +1,9 @@
 //! Compares two snapshots of one origin, file by file.
 //!
-//! [`Manifest::compare`] merges the sorted rows of two manifests in one pass; [`Manifest::find_unchanged`] answers for a
-//! single file. A file is unchanged if its object is: the same path, size and version. A packed file is unchanged if it
-//! is the same range of the same version of the same pack. Versions that prove nothing, which are weak ETags and packs
-//! without an ETag, count as changed.
+//! [`Manifest::compare`] merges the sorted rows of two manifests in one pass; [`Manifest::find_unchanged`] answers for
+//! a single file. A file is unchanged if its object is: the same path, size and version. A packed file is unchanged if
+//! it is the same range of the same version of the same pack. Versions that prove nothing, which are weak ETags and
+//! packs without an ETag, count as changed.
 //!
 //! Invariant: files come in the order of their rows, in each of the two manifests. The walk visits each folder at most
 //! once, whatever the rows say, so it ends.
@@ -21,7 +21,7 @@ use super::layout::{StringRef, tag, u64_at};
 use super::read::Manifest;
 use super::rows::{Dir, DirIndex, Entry, File, FileIndex, Location};
 
-/// What became of a file from one snapshot to another.
+/// The change of a file from one snapshot to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileChange {
     /// Its bytes are the same in both.
@@ -63,9 +63,9 @@ struct FilesOf {
 }
 
 impl<B: ManifestBytes> Manifest<B> {
-    /// What became of each file from the snapshot `old` to this one, in one pass over both. The two must be of one origin:
-    /// the same URL on the same server and account, which only the caller can know. Takes 8 to 16 bytes of memory for each
-    /// folder, and none for a file. Ends after the first error.
+    /// Compares the snapshot `old` with this one, file by file, in one pass over both. The two must be of one origin:
+    /// the same URL on the same server and account, which only the caller can know. Takes 8 to 16 bytes of memory for
+    /// each folder, and none for a file. Ends after the first error.
     ///
     /// ```
     /// use larder_dataset::manifest::{FileChange, PlainFile};

@@ -1,8 +1,8 @@
 //! Encodes the rows of a manifest and seals it.
 //!
-//! [`RowEncoder`] turns rows into bytes, [`Seal`] computes the header and what follows the rows. Neither holds any rows, so a
-//! caller that gets its rows in order makes a manifest of any size in constant memory: it writes folder rows, file rows and
-//! heap as they come, and passes all of them to the seal afterwards, in file order.
+//! [`RowEncoder`] turns rows into bytes, [`Seal`] computes the header and what follows the rows. Neither holds any
+//! rows, so a caller that gets its rows in order makes a manifest of any size in constant memory: it writes folder
+//! rows, file rows and heap as they come, and passes all of them to the seal afterwards, in file order.
 //!
 //! Invariant: the same rows give the same bytes and the same snapshot id, whoever writes them.
 
@@ -41,7 +41,8 @@ impl<'a> FileRow<'a> {
             VersionTag::MtimeSize { .. } => (u32::from(tag::MTIME_SIZE), [0; 16], &[]),
             VersionTag::ETag(etag) => match parse_md5(etag) {
                 Some((md5, parts)) => (u32::from(tag::MD5) | parts << 8, md5, &[]),
-                // An ETag is a header's value, far below 64 KiB. A truncated one would match nothing, not the wrong version.
+                // An ETag is a header's value, far below 64 KiB. A truncated one would match nothing, not the wrong
+                // version.
                 None => (u32::from(tag::HEAP), [0; 16], &etag.as_bytes()[..etag.len().min(usize::from(u16::MAX))]),
             },
         };
@@ -89,8 +90,8 @@ pub struct DirRow {
     pub file_count: u32,
 }
 
-/// Encodes rows. The heap has the names of all folders first, then for each file its name and [`FileRow::heap_etag`]. Folders
-/// are numbered breadth first, files follow in the order of their folders and names.
+/// Encodes rows. The heap has the names of all folders first, then for each file its name and [`FileRow::heap_etag`].
+/// Folders are numbered breadth first, files follow in the order of their folders and names.
 #[derive(Debug, Default)]
 pub struct RowEncoder {
     heap_bytes: u64,
@@ -221,7 +222,7 @@ pub struct Seal {
     crcs: Vec<u8>,
 }
 
-/// What makes rows a manifest.
+/// The parts of a manifest that enclose its rows.
 #[derive(Debug)]
 pub struct Sealed {
     /// The first bytes of the file.
@@ -235,7 +236,8 @@ pub struct Sealed {
 }
 
 impl Seal {
-    /// Takes the next bytes of folder rows, file rows, block CRCs, pack rows and heap, which follow the header in this order.
+    /// Takes the next bytes of folder rows, file rows, block CRCs, pack rows and heap, which follow the header in this
+    /// order.
     pub fn update(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.check(bytes);

@@ -99,7 +99,7 @@ impl<B: ManifestBytes> Manifest<B> {
         self.packed
     }
 
-    /// What holds its bytes. Whoever reads them there reads them unchecked.
+    /// The holder of its bytes. Reads through it are unchecked.
     pub fn holder(&self) -> &B {
         self.sections.holder()
     }
@@ -196,8 +196,8 @@ impl<B: ManifestBytes> Manifest<B> {
         })
     }
 
-    /// The version that the bytes of a file's object (or of its pack) are bound to. `None` for a pack in a local folder,
-    /// whose blocks have CRCs instead.
+    /// The version that the bytes of a file's object (or of its pack) are bound to. `None` for a pack in a local
+    /// folder, whose blocks have CRCs instead.
     pub fn version(&self, file: &File<'_>) -> Result<Option<VersionTag<'_>>, ManifestError> {
         Ok(match file.tag as u8 {
             tag::MTIME_SIZE => Some(VersionTag::MtimeSize { mtime_ns: file.mtime_ns, size: file.size }),
@@ -214,9 +214,9 @@ impl<B: ManifestBytes> Manifest<B> {
         })
     }
 
-    /// The object that holds the bytes `range` of a file, as its key below the origin, and their range in it: the object
-    /// of the file's path in a plain snapshot, its pack in a packed one. Errors: `Corrupt`, also when `range` reaches
-    /// beyond the file.
+    /// The object that holds the bytes `range` of a file, as its key below the origin, and their range in it: the
+    /// object of the file's path in a plain snapshot, its pack in a packed one. Errors: `Corrupt`, also when `range`
+    /// reaches beyond the file.
     pub fn locate(&self, file: &File<'_>, range: Range<u64>) -> Result<(Vec<u8>, Range<u64>), ManifestError> {
         if range.start > range.end || range.end > file.size {
             return Err(corrupt("range beyond the file"));
@@ -351,8 +351,8 @@ fn split_string(bytes: &[u8]) -> Result<(&str, &[u8]), ManifestError> {
     Ok((std::str::from_utf8(string).map_err(|_| corrupt("meta"))?, rest))
 }
 
-/// Binary search over row numbers; `compare` gives the order of a row relative to the wanted one. Steps over rows that cannot be read.
-/// Errors: the wanted one may be among them.
+/// Binary search over row numbers; `compare` gives the order of a row relative to the wanted one. Steps over rows that
+/// cannot be read. Errors: the wanted one may be among them.
 fn search(
     rows: Range<u32>,
     mut compare: impl FnMut(u32) -> Result<Ordering, ManifestError>,
@@ -381,8 +381,8 @@ fn search(
     Ok(None)
 }
 
-/// The nearest row that can be read, up to `most` away, if all that are lost lie together; else any. Probes few of them: to find that
-/// a row is lost costs a checksum.
+/// The nearest row that can be read, up to `most` away, if all that are lost lie together; else any. Probes few of
+/// them: to find that a row is lost costs a checksum.
 fn nearest(most: u32, mut read: impl FnMut(u32) -> Option<Ordering>) -> Option<(u32, Ordering)> {
     let (mut lost, mut step) = (0, 1);
     let mut found = loop {

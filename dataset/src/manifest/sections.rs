@@ -1,8 +1,8 @@
 //! Access to a manifest's sections, which checks each chunk's CRC on first touch, and again after bytes were lost.
 //!
-//! Invariant: no byte of the body leaves this module before the CRC of its chunk was found right since the last loss, and no
-//! offset or length, however wrong, reaches outside the section it names. What [`Sections::stable`] returns was read from
-//! such bytes.
+//! Invariant: no byte of the body leaves this module before the CRC of its chunk was found right since the last loss,
+//! and no offset or length, however wrong, reaches outside the section it names. [`Sections::stable`] returns only
+//! values that were read from such bytes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -18,14 +18,14 @@ pub(super) struct Sections<B> {
     bytes: B,
     /// Offset and length of each section.
     table: [(usize, usize); 7],
-    /// A word for each [`CHUNKS_PER_WORD`] chunks: in the lower half a bit for each, set once its CRC was found right; in
-    /// the upper half how often bytes had been lost before that. A word of an earlier loss says nothing.
+    /// A word for each [`CHUNKS_PER_WORD`] chunks: in the lower half a bit for each, set once its CRC was found right;
+    /// in the upper half how often bytes had been lost before that. A word of an earlier loss says nothing.
     checked: Box<[AtomicU64]>,
 }
 
 const CHUNKS_PER_WORD: usize = 32;
 
-/// What is wrong with bytes that were lost.
+/// The error for bytes that were lost.
 const UNREADABLE: &str = "unreadable on its disk";
 
 impl<B: ManifestBytes> Sections<B> {
@@ -64,7 +64,7 @@ impl<B: ManifestBytes> Sections<B> {
         Ok(Self { table, checked, bytes })
     }
 
-    /// What holds the bytes.
+    /// The holder of the bytes.
     pub(super) fn holder(&self) -> &B {
         &self.bytes
     }
@@ -116,8 +116,8 @@ impl<B: ManifestBytes> Sections<B> {
         Ok(&self.bytes.as_ref()[HEADER_BYTES..self.table[Section::Meta as usize].0])
     }
 
-    /// Runs `read`, which reads bytes of the manifest. Errors: also `Corrupt` if bytes were lost meanwhile, since `read` may
-    /// have seen anything in their place.
+    /// Runs `read`, which reads bytes of the manifest. Errors: also `Corrupt` if bytes were lost meanwhile, since
+    /// `read` may have seen anything in their place.
     pub(super) fn stable<T, E: From<ManifestError>>(&self, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let losses = self.bytes.losses();
         let found = read()?;

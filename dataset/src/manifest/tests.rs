@@ -341,7 +341,7 @@ fn bytes_that_the_disk_loses_are_an_error_until_they_can_be_read_again_and_never
     for n in 0..5000 {
         assert_eq!(read(n), Ok((105, DirIndex(0))));
     }
-    // What is lost while it is used is an error as well, even if it had been read before.
+    // Bytes that are lost while they are used are an error as well, even if they had been read before.
     let used = manifest.stable(|| {
         let name = manifest.file(FileIndex(7))?.name;
         failing.lose();

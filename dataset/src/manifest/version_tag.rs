@@ -18,8 +18,8 @@ pub enum VersionTag<'a> {
 }
 
 impl VersionTag<'_> {
-    /// An ETag that is an MD5, and the number of parts of its upload (0 for one that was put whole, below 2^24); `None` for
-    /// any other version.
+    /// An ETag that is an MD5, and the number of parts of its upload (0 for one that was put whole, below 2^24); `None`
+    /// for any other version.
     pub fn md5(&self) -> Option<([u8; 16], u32)> {
         match self {
             Self::ETag(etag) => parse_md5(etag),

@@ -236,8 +236,8 @@ fn a_thousand_nodes_own_the_same_to_five_percent() {
     println!("of {mean}: {:.2} % to {:.2} %", 100.0 * least, 100.0 * most);
     assert!(least > 0.95 && most < 1.05, "{least} to {most}");
 
-    // The counts scatter by chance and no wider. If the nodes' true shares differed by 1 % (standard deviation), this sum
-    // would be larger by 640 for all owners and by 80 for the first owners, which are too few to be tested to 5 %.
+    // The counts scatter by chance and no wider. If the nodes' true shares differed by 1 % (standard deviation), this
+    // sum would be larger by 640 for all owners and by 80 for the first owners, which are too few to be tested to 5 %.
     for (counts, copies) in [(first, 1.0), (any, f64::from(COPIES))] {
         let share = copies / f64::from(NODES);
         let mean = f64::from(KEYS) * share;
@@ -326,7 +326,9 @@ proptest! {
     }
 
     #[test]
-    fn owners_are_those_that_sorting_gives(given in any_members(), placement in any_placement(), first in any::<u32>()) {
+    fn owners_are_those_that_sorting_gives(
+        given in any_members(), placement in any_placement(), first in any::<u32>(),
+    ) {
         let members = Members::new(given);
         for number in 0..KEYS {
             let key = block(first.wrapping_add(number));
@@ -355,7 +357,8 @@ proptest! {
 
     #[test]
     fn who_grows_only_gains(
-        given in any_members(), placement in any_placement(), zones: bool, who: prop::sample::Index, more in 1..=u32::MAX,
+        given in any_members(), placement in any_placement(), zones: bool, who: prop::sample::Index,
+        more in 1..=u32::MAX,
     ) {
         let before = one_name_each(given, zones);
         let who = before.get(who.index(before.len()) as u32).name.clone();

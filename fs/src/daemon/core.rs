@@ -34,8 +34,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How often the kept manifests are looked through for those that are needed no more.
 const COLLECT_EVERY: Duration = Duration::from_secs(900);
 
-/// How long ago a manifest was kept at least that may be needed no more. Between a Prepare and the mount made of it there are
-/// seconds, or minutes on a machine that swaps. As long as no keeper has said what it holds, it may hold any mount: this process waits as long for one.
+/// How long ago a manifest was kept at least that may be needed no more. Between a Prepare and the mount made of it
+/// there are seconds, or minutes on a machine that swaps. As long as no keeper has said what it holds, it may hold any
+/// mount: this process waits as long for one.
 const KEPT_LEAST: Duration = Duration::from_secs(3600);
 const KEPT_LEAST_UNHEARD: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -96,8 +97,8 @@ impl Daemon {
 
     /// Ends its own mounts, waiting for their readers to finish with the files that they have open; leaves connections
     /// that were handed over to the keeper, after their reads under way were answered; closes the cache. Mounts that
-    /// are still being made, and reads, are waited for 5 s. What is not answered by then is answered by the next
-    /// daemon.
+    /// are still being made, and reads, are waited for 5 s. The next daemon answers the requests that are not
+    /// answered by then.
     pub async fn stop(&self) -> anyhow::Result<()> {
         self.stopping().cancel();
         let _ = tokio::join!(self.end_mounts(), tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
@@ -231,7 +232,8 @@ impl Daemon {
         }
     }
 
-    /// Removes the manifests that were kept this long ago or longer and are needed no more. Blocks; not for the runtime's threads.
+    /// Removes the manifests that were kept this long ago or longer and are needed no more. Blocks; not for the
+    /// runtime's threads.
     pub(super) fn collect_kept_since(&self, kept_least: Duration) {
         let is_served = |id: &str| self.mounts.now().mounts.iter().any(|mount| mount.id == id);
         // In this order, since an offer becomes a mount.
@@ -283,7 +285,7 @@ impl Daemon {
 
     async fn try_offer(&self, offer: &Arc<Offer>) -> Result<(), DaemonError> {
         let request = offer.request();
-        // May ask the origin. What follows is done by one job at a time, and waits for the disk only.
+        // May ask the origin. The rest is done by one job at a time, and waits for the disk only.
         let found = self.node.find_again(&offer.mount, &request).await?;
         let config = ServeConfig { threads: self.threads, max_background: MAX_BACKGROUND };
         self.mounts.offer(found, request.clone(), Arc::clone(&offer.connection), config).await?;

@@ -1,6 +1,6 @@
 //! Takes FUSE connections from the keeper, and hands a restarted keeper those that this daemon holds. There is one
-//! keeper at a time: a newer one replaces an older one, which is dead or about to be. What the older one had sent is
-//! taken first.
+//! keeper at a time: a newer one replaces an older one, which is dead or about to be. The messages of the older one
+//! are taken first.
 //!
 //! Requests are answered as they are done, each by itself: one that waits for an origin holds up no other.
 

@@ -4,8 +4,8 @@
 //! Each offer is tried by itself: one whose manifest is gone and whose origin is down waits alone.
 //!
 //! Invariants: a connection that was handed over is in this table or among the mounts until its mount ends or the
-//! keeper has heard that it is refused, so a new keeper gets it back. What the keeper holds is tried until it is
-//! served, or forgotten, or its mount has ended.
+//! keeper has heard that it is refused, so a new keeper gets it back. A connection that the keeper holds is tried
+//! until it is served, or forgotten, or its mount has ended.
 
 #[cfg(test)]
 mod tests;

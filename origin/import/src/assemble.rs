@@ -3,10 +3,10 @@
 //! - [`RowSorter`] takes files and folders in any order and sorts them on disk.
 //! - [`RowSorter::assemble`] joins the two and writes the manifest.
 //!
-//! A manifest numbers its folders breadth first. The sort key of a path is therefore its depth, then its parts one by one: the
-//! path with `/` as the least byte. By it, folders come in the order of their numbers, the files of a folder are neighbours,
-//! and the folders of the next depth come in the order of their parents. So one pass over the files beside three cursors over
-//! the folders (parent, folder, children) has at hand all that a row needs.
+//! A manifest numbers its folders breadth first. The sort key of a path is therefore its depth, then its parts one by
+//! one: the path with `/` as the least byte. By it, folders come in the order of their numbers, the files of a folder
+//! are neighbours, and the folders of the next depth come in the order of their parents. So one pass over the files
+//! beside three cursors over the folders (parent, folder, children) has at hand all that a row needs.
 //!
 //! Invariant: the same files give the same bytes as the in-memory builder's, in whatever order they came.
 
@@ -114,8 +114,8 @@ impl RowSorter {
         Ok(self.files.settle()? + self.folders.settle()?)
     }
 
-    /// Writes the manifest to `to`, an empty file. Files that a folder shadows are passed to `shadowed`. Errors: `Disk`; `Build`
-    /// also when two different files were listed under one path.
+    /// Writes the manifest to `to`, an empty file. Files that a folder shadows are passed to `shadowed`. Errors:
+    /// `Disk`; `Build` also when two different files were listed under one path.
     pub(crate) fn assemble(
         self,
         to: &File,

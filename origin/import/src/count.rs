@@ -18,8 +18,8 @@ pub struct Counted {
     pub list_requests: u64,
 }
 
-/// Lists `origin` with at most `concurrency` calls at once, as an import does, and counts. Cancel-safe. Errors: a call fails for
-/// good, or the listing is inconsistent.
+/// Lists `origin` with at most `concurrency` calls at once, as an import does, and counts. Cancel-safe. Errors: a call
+/// fails for good, or the listing is inconsistent.
 pub async fn count(origin: Arc<dyn Origin>, concurrency: usize) -> Result<Counted, ListError> {
     let mut owner = Counting { walk: Walk::new(origin.url().scheme()), counted: Counted::default() };
     let mut list_requests = 0;

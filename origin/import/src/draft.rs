@@ -1,7 +1,7 @@
 //! A manifest that an import has made and nobody has stored yet.
 //!
-//! Invariant: it is a file that no other import uses, and that goes with it. What [`DraftManifest::write`] and
-//! [`DraftManifest::put`] store is complete, whichever process dies in between.
+//! Invariant: it is a file that no other import uses, and that goes with it. [`DraftManifest::write`] and
+//! [`DraftManifest::put`] store a complete manifest or none, whichever process dies in between.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
@@ -22,8 +22,8 @@ use crate::publish::{PIECE_BYTES, PublishError, failed, put_in_place, sync_folde
 /// How the name of a draft ends; the rest is that of its journal.
 pub(crate) const DRAFT_SUFFIX: &str = "draft";
 
-/// Removes the drafts of imports that were killed from the folder of the journals, which nothing would use any more. What cannot
-/// be removed stays for the next call. Blocking.
+/// Removes the drafts of imports that were killed from the folder of the journals, which nothing would use any more. A
+/// draft that cannot be removed stays for the next call. Blocking.
 pub fn remove_orphaned_drafts(journal_dir: &Path) {
     for entry in std::fs::read_dir(journal_dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -99,8 +99,9 @@ impl DraftManifest {
         Ok(bytes)
     }
 
-    /// Stores the manifest as a file, replacing any file at `to`. Once it returns, the manifest survives a power cut. The umask
-    /// decides who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file is untouched.
+    /// Stores the manifest as a file, replacing any file at `to`. Once it returns, the manifest survives a power cut.
+    /// The umask decides who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file is
+    /// untouched.
     pub fn write(self, to: &Path) -> Result<(), PublishError> {
         self.file.sync_all().map_err(|source| failed("sync", to, source))?;
         match std::fs::rename(&self.path, to) {

@@ -1,12 +1,12 @@
 //! Import: one listing of an origin becomes a manifest.
 //!
-//! [`import`] lists many parts of an origin in parallel. `Ledger` owns the sorted contents, the journal and the counts, and
-//! accepts the pages one after the other. [`Imported`] is the outcome: a draft of the manifest in a file.
+//! [`import`] lists many parts of an origin in parallel. `Ledger` owns the sorted contents, the journal and the counts,
+//! and accepts the pages one after the other. [`Imported`] is the outcome: a draft of the manifest in a file.
 //!
 //! Invariant: the contents and the journal hold the same pages, so a run that continues after `kill -9` ends with the
-//! manifest of a run that was never stopped; and once a manifest was made of a journal, no later run continues it. Every listed
-//! key is a file, a folder, a skipped key with a reason, or reserved. Memory does not grow with the number of keys. This module
-//! knows neither where the manifest goes nor how progress is shown.
+//! manifest of a run that was never stopped; and once a manifest was made of a journal, no later run continues it.
+//! Every listed key is a file, a folder, a skipped key with a reason, or reserved. Memory does not grow with the number
+//! of keys. This module knows neither where the manifest goes nor how progress is shown.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,7 +34,7 @@ pub use crate::skipped::SkippedKey;
 pub struct ImportOptions {
     /// The name of the dataset.
     pub name: String,
-    /// What distinguishes this origin from others of the same URL, such as its server. Neither shown nor stored.
+    /// Distinguishes this origin from others of the same URL, such as its server. Neither shown nor stored.
     pub place: String,
     /// The folder of the journal, which is kept until the manifest is stored.
     pub journal_dir: PathBuf,
@@ -44,7 +44,7 @@ pub struct ImportOptions {
     pub max_age_resume: Duration,
     /// Lists everything again, whatever the journal holds.
     pub restart: bool,
-    /// Memory for sorting; about three times as much is used. What does not fit is sorted on the disk, beside the journal.
+    /// Memory for sorting; about three times as much is used. More is sorted on the disk, beside the journal.
     pub sort_bytes: usize,
 }
 
@@ -119,10 +119,10 @@ impl ImportError {
     }
 }
 
-/// Lists `origin` into a manifest, continuing where an earlier run was stopped. Cancel-safe: the journal keeps everything
-/// listed so far. Errors: `List` when a call fails for good or the listing is inconsistent, `Journal` also when the same
-/// import is running, `Build` when the dataset is too large or changed during the listing, `Disk`. After an error other than of
-/// a single call the next import lists everything again.
+/// Lists `origin` into a manifest, continuing where an earlier run was stopped. Cancel-safe: the journal keeps
+/// everything listed so far. Errors: `List` when a call fails for good or the listing is inconsistent, `Journal` also
+/// when the same import is running, `Build` when the dataset is too large or changed during the listing, `Disk`. After
+/// an error other than of a single call the next import lists everything again.
 pub async fn import(
     origin: Arc<dyn Origin>,
     options: ImportOptions,

@@ -1,13 +1,13 @@
-//! The journal of an import or a packing: the finished part of the work, so that a run after `kill -9` continues where the
-//! last one ended.
+//! The journal of an import or a packing: the finished part of the work, so that a run after `kill -9` continues where
+//! the last one ended.
 //!
 //! - [`Journal`] is the file; one run at a time holds it.
 //! - `header` identifies the work that a journal belongs to, `frames` are the checksummed units that follow it, and
 //!   `records` are their contents.
 //!
-//! Invariant: a frame counts if it is complete and its CRC is right. The first other frame ends the journal and is cut off,
-//! with everything after it. A journal only repeats what can be found out again, so one of another version, of other work,
-//! or older than the caller accepts is started over; [`Journal::note`] says so.
+//! Invariant: a frame counts if it is complete and its CRC is right. The first other frame ends the journal and is cut
+//! off, with everything after it. A journal only repeats what can be found out again, so one of another version, of
+//! other work, or older than the caller accepts is started over; [`Journal::note`] says so.
 
 mod frames;
 mod header;
@@ -75,7 +75,7 @@ pub(crate) struct Journal {
     finished: bool,
 }
 
-/// What an existing journal is good for.
+/// How far an existing journal can be replayed.
 enum Replay {
     /// Its sound records end here; `lost` bytes after that are none.
     Until { end: u64, lost: u64 },
@@ -84,9 +84,9 @@ enum Replay {
 }
 
 impl Journal {
-    /// Opens or starts the journal of `identity` in the folder `dir`, which is created if missing, and passes every record
-    /// to `replay`, oldest first. A record that `replay` refuses ends the journal like a torn one. A journal older than
-    /// `max_age`, or any journal if `restart` is set, is started over. Blocking. Errors: `InUse`, `Io`.
+    /// Opens or starts the journal of `identity` in the folder `dir`, which is created if missing, and passes every
+    /// record to `replay`, oldest first. A record that `replay` refuses ends the journal like a torn one. A journal
+    /// older than `max_age`, or any journal if `restart` is set, is started over. Blocking. Errors: `InUse`, `Io`.
     pub(crate) fn open(
         dir: &Path,
         identity: JournalIdentity,
@@ -108,7 +108,8 @@ impl Journal {
                 file.set_len(end).map_err(|source| failed("cut the torn end off", &path, source))?;
                 let cut = || {
                     format!(
-                        "the journal {} is cut off or damaged after {end} bytes: what was in the {lost} after that is done again",
+                        "the journal {} is cut off or damaged after {end} bytes: what was in the {lost} after that is \
+                         done again",
                         path.display()
                     )
                 };
@@ -128,8 +129,8 @@ impl Journal {
         Ok(Self { file, path, synced: Instant::now(), note, finished: false })
     }
 
-    /// Adds a record, which survives `kill -9` once this returns. Blocking. After an error the journal's end may be torn,
-    /// so nothing may be appended any more.
+    /// Adds a record, which survives `kill -9` once this returns. Blocking. After an error the journal's end may be
+    /// torn, so nothing may be appended any more.
     pub(crate) fn append(&mut self, payload: &[u8]) -> Result<(), JournalError> {
         let frame = encode_frame(payload).ok_or(JournalError::FrameTooLarge { bytes: payload.len() })?;
         self.file.write_all(&frame).map_err(|source| failed("write", &self.path, source))?;
@@ -145,13 +146,13 @@ impl Journal {
         std::fs::remove_file(&self.path).map_err(|source| failed("remove", &self.path, source))
     }
 
-    /// What was wrong with the journal that was found, and what is done about it.
+    /// The defect of the journal that was found, and what is done about it.
     pub(crate) fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Empties the journal: its work is done, and no later run may take it for what there is then. Others cannot open it until
-    /// this is dropped, which removes it. Blocking.
+    /// Empties the journal: its work is done, and no later run may take it for what there is then. Others cannot open
+    /// it until this is dropped, which removes it. Blocking.
     pub(crate) fn finish(&mut self) -> Result<(), JournalError> {
         self.finished = true;
         self.file.set_len(0).map_err(|source| failed("empty", &self.path, source))
@@ -181,8 +182,8 @@ pub(crate) fn is_in_use(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
-/// Opens and locks the file at `path`. Repeats that if a run that just ended has removed the opened file, and for a moment if it is
-/// held: by a look, perhaps, whether it is in use.
+/// Opens and locks the file at `path`. Repeats that if a run that just ended has removed the opened file, and for a
+/// moment if it is held: by a look, perhaps, whether it is in use.
 fn lock(path: &Path) -> Result<File, JournalError> {
     let mut looks = 5;
     loop {

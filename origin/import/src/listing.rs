@@ -1,11 +1,12 @@
 //! Lists an origin, many calls at once.
 //!
-//! - [`Walk`] knows what is still to be listed; it is pure, so that replaying a journal and listing for real are the same. Where
-//!   a listing can begin at any key, `ranges` splits the keys themselves; elsewhere `tree` follows the prefixes.
+//! - [`Walk`] knows what is still to be listed; it is pure, so that replaying a journal and listing for real are the
+//!   same. Where a listing can begin at any key, `ranges` splits the keys themselves; elsewhere `tree` follows the
+//!   prefixes.
 //! - [`drive`] sends the LIST calls and passes each page to one owner.
 //!
-//! Invariant: every key that is there all the time is on exactly one accepted page, whatever was split where, and whether or
-//! not the run continues an earlier one. An answer that contradicts another is an error.
+//! Invariant: every key that is there all the time is on exactly one accepted page, whatever was split where, and
+//! whether or not the run continues an earlier one. An answer that contradicts another is an error.
 
 mod between;
 mod call;
@@ -24,7 +25,7 @@ use tree::TreeWalk;
 use crate::journal::{PageFile, PageRecord};
 use crate::version::into_tag;
 
-/// What is still to be listed.
+/// The work that is left of a listing.
 #[derive(Debug)]
 pub(crate) struct Walk(Kind);
 
@@ -38,7 +39,8 @@ impl Walk {
     pub(crate) fn new(scheme: Scheme) -> Self {
         match scheme {
             Scheme::S3 => Self(Kind::Ranges(Ranges::new())),
-            // The client of the other stores continues a listing by tokens, and lists markers under names that are not theirs.
+            // The client of the other stores continues a listing by tokens, and lists markers under names that are not
+            // theirs.
             Scheme::Gcs | Scheme::Azure | Scheme::Folder => Self(Kind::Tree(TreeWalk::new(scheme))),
         }
     }
@@ -120,8 +122,9 @@ pub(crate) trait PageOwner {
     async fn take(&mut self, page: PageRecord) -> Result<(), Self::Error>;
 }
 
-/// Lists until no unit is left, with at most `concurrency` calls in flight. After a failed call it still accepts the pages
-/// that have arrived, drops the calls in flight, and returns the first error. When cancelled it leaves no call behind.
+/// Lists until no unit is left, with at most `concurrency` calls in flight. After a failed call it still accepts the
+/// pages that have arrived, drops the calls in flight, and returns the first error. When cancelled it leaves no call
+/// behind.
 pub(crate) async fn drive<O: PageOwner>(
     origin: &Arc<dyn Origin>,
     owner: &mut O,

@@ -21,8 +21,8 @@ pub struct ObjectRange {
     pub version: Option<Version>,
 }
 
-/// Says where the bytes `range` of a file are: in the object of its path in a plain snapshot, in its pack in a packed one.
-/// Allocates the key and the version. Errors: `Corrupt`, also when `range` reaches beyond the file.
+/// Says where the bytes `range` of a file are: in the object of its path in a plain snapshot, in its pack in a packed
+/// one. Allocates the key and the version. Errors: `Corrupt`, also when `range` reaches beyond the file.
 pub fn object_range<B: ManifestBytes>(
     manifest: &Manifest<B>,
     file: &File<'_>,

@@ -1,7 +1,7 @@
 //! Packing: the files of a snapshot, back to back, in objects of about 64 MiB.
 //!
-//! `plan` divides the files, in manifest order, into packs; `writer` writes these; `manifest` builds their manifest, which
-//! is stored last. The journal holds the packs that are finished.
+//! `plan` divides the files, in manifest order, into packs; `writer` writes these; `manifest` builds their manifest,
+//! which is stored last. The journal holds the packs that are finished.
 //!
 //! Invariant: the manifest is stored after every pack it names, so no reader sees one whose packs are missing.
 
@@ -45,7 +45,7 @@ pub struct PackOptions {
     pub concurrency: usize,
     /// Maximum number of bytes read ahead, beside the packs in the making.
     pub read_ahead_bytes: u64,
-    /// What distinguishes these origins from others of the same URLs, such as their servers.
+    /// Distinguishes these origins from others of the same URLs, such as their servers.
     pub endpoint: Option<String>,
     /// The folder of the journal, which is kept until the manifest is stored.
     pub journal_dir: PathBuf,
@@ -81,8 +81,9 @@ pub struct Packed {
     pub packs_resumed: u64,
 }
 
-/// Packs the snapshot of `manifest`, whose bytes are in `src`, into `dst`, and stores the new manifest there. The source may
-/// be plain or packed. Cancel-safe: finished packs are kept. Holds at most three packs and the read-ahead in memory.
+/// Packs the snapshot of `manifest`, whose bytes are in `src`, into `dst`, and stores the new manifest there. The
+/// source may be plain or packed. Cancel-safe: finished packs are kept. Holds at most three packs and the read-ahead in
+/// memory.
 pub async fn pack<B: ManifestBytes + Send + Sync + 'static>(
     manifest: Arc<Manifest<B>>,
     src: Arc<dyn Origin>,

@@ -1,8 +1,8 @@
 //! Progress reports of long work.
 //!
-//! The caller implements [`Progress`] to draw a bar or to print lines, or passes [`Silent`]; nothing in this crate prints.
-//! Invariant: numbers only grow within one run. An implementation must return at once, since the loop that feeds the work
-//! calls it.
+//! The caller implements [`Progress`] to draw a bar or to print lines, or passes [`Silent`]; nothing in this crate
+//! prints. Invariant: numbers only grow within one run. An implementation must return at once, since the loop that
+//! feeds the work calls it.
 
 /// Receives the progress of a listing, a packing or a check. Every method has an empty default.
 pub trait Progress: Send + Sync {

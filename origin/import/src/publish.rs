@@ -60,8 +60,8 @@ pub enum PublishError {
     },
 }
 
-/// Stores a manifest as a file, replacing any file at `path`. Once it returns, the manifest survives a power cut. The umask
-/// decides who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file is untouched.
+/// Stores a manifest as a file, replacing any file at `path`. Once it returns, the manifest survives a power cut. The
+/// umask decides who may read it. Blocking: call it off the runtime. Errors: `File`; the previous file is untouched.
 pub fn write_manifest(path: &Path, built: &Built) -> Result<(), PublishError> {
     let mut file = temporary_beside(path)?;
     for part in &built.parts {
@@ -93,10 +93,10 @@ pub struct FetchedManifest {
     pub size: u64,
 }
 
-/// Fetches the manifest `key` into the file `to`, all of one version, in constant memory. `check` gets the path of the whole
-/// file before that replaces `to`; it checks every row, in a mapped file or however the caller reads manifests, and returns the
-/// snapshot. Cancel-safe: `to` stays as it was. Errors: `Origin` (with `NotFound` inside if there is none, `TooLarge` above
-/// 64 GiB), `Manifest` if it is damaged, `File`.
+/// Fetches the manifest `key` into the file `to`, all of one version, in constant memory. `check` gets the path of the
+/// whole file before that replaces `to`; it checks every row, in a mapped file or however the caller reads manifests,
+/// and returns the snapshot. Cancel-safe: `to` stays as it was. Errors: `Origin` (with `NotFound` inside if there is
+/// none, `TooLarge` above 64 GiB), `Manifest` if it is damaged, `File`.
 pub async fn fetch_manifest(
     origin: &dyn Origin,
     key: &[u8],

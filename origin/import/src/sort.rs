@@ -5,9 +5,9 @@
 //! - [`Merge`] gives the records back in the order of their keys; equal keys follow each other.
 //! - `run` is a run: prefix-compressed, checksummed, in a file that has no name.
 //!
-//! Invariant: memory stays within twice the share plus a buffer for each run, whatever the number of records; and no byte
-//! that the disk changed is taken for a record: the checksum of a run is compared before its end is passed on. The files
-//! vanish with the process, however it ends, and shrink as they are merged.
+//! Invariant: memory stays within twice the share plus a buffer for each run, whatever the number of records; and no
+//! byte that the disk changed is taken for a record: the checksum of a run is compared before its end is passed on. The
+//! files vanish with the process, however it ends, and shrink as they are merged.
 
 mod run;
 #[cfg(test)]
@@ -148,13 +148,14 @@ impl Sorter {
         Ok(())
     }
 
-    /// Waits until what was spilled is on the disk. Returns the bytes of all runs that were ever written. Errors: the disk's.
+    /// Waits until what was spilled is on the disk. Returns the bytes of all runs that were ever written. Errors: the
+    /// disk's.
     pub(crate) fn settle(&mut self) -> io::Result<u64> {
         self.end_spill()?;
         Ok(self.spilled_bytes)
     }
 
-    /// The records in order. What fits into memory was never on disk. Errors: the disk's.
+    /// The records in order. Records that fit into memory were never on disk. Errors: the disk's.
     pub(crate) fn finish(mut self) -> io::Result<Merge> {
         self.end_spill()?;
         self.spare = None;

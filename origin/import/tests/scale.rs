@@ -1,4 +1,5 @@
-//! Imports of very many objects, listed by a server that makes them up: memory, time, and what a broken listing leads to.
+//! Imports of very many objects, listed by a server that makes them up: memory, time, and what a broken listing leads
+//! to.
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
 use std::path::Path;

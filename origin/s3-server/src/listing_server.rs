@@ -1,11 +1,11 @@
 //! A server that lists any number of made-up objects, and does nothing else.
 //!
-//! - [`ListingServer`] answers ListObjectsV2 over HTTP: pages of 1,000 keys, `start-after` and continuation tokens, each page after
-//!   a set time. It can break the rules of such a listing: see [`ListingFault`].
+//! - [`ListingServer`] answers ListObjectsV2 over HTTP: pages of 1,000 keys, `start-after` and continuation tokens,
+//!   each page after a set time. It can break the rules of such a listing: see [`ListingFault`].
 //! - `keys` makes up the keys.
 //!
-//! Invariant: memory does not grow with the number of objects, since every key is computed from its number; and the same number
-//! always gives the same object.
+//! Invariant: memory does not grow with the number of objects, since every key is computed from its number; and the
+//! same number always gives the same object.
 
 mod http;
 mod keys;
@@ -27,7 +27,7 @@ const PAGE_KEYS: u64 = 1000;
 /// S3 refuses requests that were signed longer ago or later than this.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(15 * 60);
 
-/// What the server does wrong.
+/// The fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListingFault {
     /// Nothing.
@@ -51,7 +51,7 @@ pub struct ListingConfig {
     pub keys: MadeUpKeys,
     /// How long a page takes.
     pub page_time: Duration,
-    /// What it does wrong.
+    /// The fault.
     pub fault: ListingFault,
 }
 
@@ -176,7 +176,8 @@ fn page(config: &ListingConfig, request: &Request, nth: u64, replaced_one_of: u6
     if config.fault == ListingFault::LoopingToken {
         let token = if after.as_deref() == Some(b"one") { "two" } else { "one" };
         let text = format!(
-            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken></ListBucketResult>"
+            "<ListBucketResult><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>{token}</NextContinuationToken></ListBucketResult>"
         );
         return text.into_bytes();
     }
@@ -192,7 +193,10 @@ fn page(config: &ListingConfig, request: &Request, nth: u64, replaced_one_of: u6
     }
     let seed = if config.fault == ListingFault::Changing { nth } else { 0 };
     let mut xml = Vec::with_capacity(300 * order.len() + 512);
-    xml.extend_from_slice(b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    xml.extend_from_slice(
+        b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+          <ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">",
+    );
     xml.extend_from_slice(b"<Name>made-up</Name><MaxKeys>1000</MaxKeys><EncodingType>url</EncodingType><IsTruncated>");
     let truncated = end < keys.count && keys.have_prefix(&prefix);
     xml.extend_from_slice(if truncated { b"true" } else { b"false" });

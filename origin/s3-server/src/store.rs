@@ -1,7 +1,7 @@
 //! The buckets and objects of the server.
 //!
-//! [`Store`] is one lock around all buckets, held for look-ups only; objects are shared, so that a body can be sent while
-//! its key is overwritten.
+//! [`Store`] is one lock around all buckets, held for look-ups only; objects are shared, so that a body can be sent
+//! while its key is overwritten.
 
 pub(crate) mod digest;
 pub(crate) mod listing;
@@ -150,8 +150,8 @@ impl Store {
         Some(hex(&digest))
     }
 
-    /// Assembles the parts as Amazon does, with a tag made from the parts' tags; `None` if the upload or one of the parts
-    /// does not exist.
+    /// Assembles the parts as Amazon does, with a tag made from the parts' tags; `None` if the upload or one of the
+    /// parts does not exist.
     pub(crate) fn finish_upload(&self, bucket: &str, key: &str, upload: &str, numbers: &[i32]) -> Option<String> {
         let mut uploads = self.uploads();
         let parts = &uploads.get(upload)?.parts;

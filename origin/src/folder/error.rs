@@ -9,7 +9,8 @@ use crate::key::Key;
 pub(super) fn failed(key: &[u8], verb: &'static str, errno: Errno) -> OriginError {
     let key = Key::from(key);
     match errno {
-        // ELOOP is a symbolic link in the path and EXDEV a way out of the root: nothing behind them belongs to the dataset.
+        // ELOOP is a symbolic link in the path and EXDEV a way out of the root: nothing behind them belongs to the
+        // dataset.
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG | Errno::ISDIR => {
             OriginError::NotFound { key }
         }

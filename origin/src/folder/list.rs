@@ -15,8 +15,9 @@ use crate::listing::{Depth, Page, Skipped};
 /// Entries of one directory in a page. Sorting a page takes memory, and a directory can have any number of entries.
 const PAGE_ENTRIES: usize = 20_000;
 
-/// One page with everything below `prefix`, after the key `after`. A directory with more entries than a page has is listed in
-/// the order of its file system, in pages that are sorted by themselves; what its `next` names is a place in that order.
+/// One page with everything below `prefix`, after the key `after`. A directory with more entries than a page has is
+/// listed in the order of its file system, in pages that are sorted by themselves; what its `next` names is a place in
+/// that order.
 pub(super) fn list(root: &Root, prefix: &[u8], after: Option<&[u8]>, depth: Depth) -> Result<Page, OriginError> {
     let mut page = Page::default();
     let folder = match root.open_folder(prefix) {
@@ -69,8 +70,8 @@ fn place_of(after: &[u8]) -> Option<i64> {
     place.try_into().ok().map(i64::from_be_bytes)
 }
 
-/// Adds at most `most` entries of one directory from a place on to `page`, unsorted, and its subdirectories to `below`. Returns
-/// the place of the entry after the last one; `None` at the end.
+/// Adds at most `most` entries of one directory from a place on to `page`, unsorted, and its subdirectories to `below`.
+/// Returns the place of the entry after the last one; `None` at the end.
 fn read_folder(
     folder: &OwnedFd,
     prefix: &[u8],

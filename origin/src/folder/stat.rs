@@ -1,4 +1,4 @@
-//! What the metadata of a file says about an object.
+//! An object's version and size, from the metadata of its file.
 
 use rustix::fs::Stat;
 

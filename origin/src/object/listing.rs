@@ -1,10 +1,10 @@
 //! Listing through object_store, one page of the store at a time.
 //!
 //! A caller continues by the last key, a store by the token it sent with a page. [`Tokens`] remembers the token that
-//! belongs to a key, so that each page of a listing is one request. Without one (the first call of a resumed listing) the
-//! store is told the key; Azure knows that parameter only from service version 2026-02-06 on, which object_store does not
-//! send, and Azurite not at all. Therefore pages are skipped until they are past the key. The invariant: a listing that
-//! makes no progress is an error.
+//! belongs to a key, so that each page of a listing is one request. Without one (the first call of a resumed listing)
+//! the store is told the key; Azure knows that parameter only from service version 2026-02-06 on, which object_store
+//! does not send, and Azurite not at all. Therefore pages are skipped until they are past the key. The invariant: a
+//! listing that makes no progress is an error.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

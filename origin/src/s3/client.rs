@@ -45,8 +45,8 @@ struct NoCredentials(#[source] object_store::Error);
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "RequestTimeTooSkewed: the clock of this machine is {clock} that of {server}, and the server also refuses its own time: set \
-     the clock (NTP)"
+    "RequestTimeTooSkewed: the clock of this machine is {clock} that of {server}, and the server also refuses its own \
+     time: set the clock (NTP)"
 )]
 struct WrongClock {
     clock: String,
@@ -136,8 +136,8 @@ impl S3Client {
                     let clock = clock::shown(ahead_ms);
                     tracing::warn!(
                         origin = %url,
-                        "the clock of this machine is {clock} that of {bucket_endpoint}: requests are signed with the server's \
-                         time from now on; set the clock (NTP)"
+                        "the clock of this machine is {clock} that of {bucket_endpoint}: requests are signed with the \
+                         server's time from now on; set the clock (NTP)"
                     );
                 }
                 if !std::mem::replace(&mut corrected, true) {

@@ -1,7 +1,7 @@
 //! The server's clock, as far as it differs from this machine's.
 //!
-//! S3 refuses requests that were signed more than 15 minutes from its own time. The first such refusal says what time it is
-//! there; from then on all requests of the origin are signed with that time.
+//! S3 refuses requests that were signed more than 15 minutes from its own time. The first such refusal says what time
+//! it is there; from then on all requests of the origin are signed with that time.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,8 +32,8 @@ impl ServerClock {
         UNIX_EPOCH + Duration::from_millis(now.max(0).cast_unsigned())
     }
 
-    /// If this answer refuses a request because of the time it was signed at, `Some` of how far the server's clock is ahead of
-    /// this machine's, in milliseconds; 0 if it does not say.
+    /// If this answer refuses a request because of the time it was signed at, `Some` of how far the server's clock is
+    /// ahead of this machine's, in milliseconds; 0 if it does not say.
     pub(super) fn refusal(
         &self,
         signed: SystemTime,

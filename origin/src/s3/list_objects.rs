@@ -1,8 +1,9 @@
 //! The ListObjectsV2 request and answer: query, XML and encoding, without any I/O.
 //!
-//! object_store's own listing fails on the first key that is not a valid path to it (`a//b`, `..`, a control character),
-//! so one odd object would hide a whole bucket. Here every key comes out byte for byte. The invariant: a page that makes
-//! no progress, or whose keys are not below the prefix or not in order, is an error and never a listing.
+//! object_store's own listing fails on the first key that is not a valid path to it (`a//b`, `..`, a control
+//! character), so one odd object would hide a whole bucket. Here every key comes out byte for byte. The invariant: a
+//! page that makes no progress, or whose keys are not below the prefix or not in order, is an error and never a
+//! listing.
 
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
@@ -257,15 +258,18 @@ mod tests {
 
     fn answer(inner: &str, truncated: bool) -> String {
         format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
-             <Name>b</Name><Prefix>d/</Prefix><KeyCount>1</KeyCount><MaxKeys>1000</MaxKeys><EncodingType>url</EncodingType>\
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+             <ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+             <Name>b</Name><Prefix>d/</Prefix>\
+             <KeyCount>1</KeyCount><MaxKeys>1000</MaxKeys><EncodingType>url</EncodingType>\
              <IsTruncated>{truncated}</IsTruncated>{inner}</ListBucketResult>"
         )
     }
 
     fn entry(key: &str) -> String {
         format!(
-            "<Contents><Key>{key}</Key><LastModified>2009-10-12T17:50:30.000Z</LastModified><ETag>&quot;fba9&quot;</ETag>\
+            "<Contents><Key>{key}</Key>\
+             <LastModified>2009-10-12T17:50:30.000Z</LastModified><ETag>&quot;fba9&quot;</ETag>\
              <Size>434234</Size><StorageClass>STANDARD</StorageClass></Contents>"
         )
     }

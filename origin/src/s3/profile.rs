@@ -60,7 +60,8 @@ pub(crate) fn read(env: &Env) -> Result<Profile, OriginError> {
     if named.is_some() && in_credentials.is_none() && in_config.is_none() {
         return Err(OriginError::Invalid {
             what: format!(
-                "AWS_PROFILE names the profile {name:?}, which neither the credentials file nor the config file contains"
+                "AWS_PROFILE names the profile {name:?}, which neither the credentials file nor the config file \
+                 contains"
             ),
         });
     }
@@ -169,8 +170,10 @@ mod tests {
     #[test]
     fn profile_is_put_together_from_both_files() {
         let folder = folder(
-            "[default]\naws_access_key_id = A\naws_secret_access_key=B # mine\n[lab]\nAWS_ACCESS_KEY_ID=LK\naws_secret_access_key = s#e=c\naws_session_token=T\n",
-            "# comment\n[default]\nregion = eu-west-1\n[profile  lab]\nregion=lab-1\nendpoint_url = http://rgw:7480\ns3 =\n  addressing_style = path\n",
+            "[default]\naws_access_key_id = A\naws_secret_access_key=B # mine\n\
+             [lab]\nAWS_ACCESS_KEY_ID=LK\naws_secret_access_key = s#e=c\naws_session_token=T\n",
+            "# comment\n[default]\nregion = eu-west-1\n\
+             [profile  lab]\nregion=lab-1\nendpoint_url = http://rgw:7480\ns3 =\n  addressing_style = path\n",
         );
         let default = read(&env(folder.path(), &[])).expect("default");
         assert_eq!(default.keys, Some(Keys { id: "A".into(), secret: "B".into(), token: None }));

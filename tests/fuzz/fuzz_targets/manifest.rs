@@ -1,7 +1,7 @@
 //! Opens bytes as a manifest, as they are and with their checksums corrected, and makes every call that a mount makes.
 //!
-//! Invariant under test: for any bytes, the answer is an error or a row, never a panic, a loop or a read outside the file;
-//! and a manifest that verifies answers every call.
+//! Invariant under test: for any bytes, the answer is an error or a row, never a panic, a loop or a read outside the
+//! file; and a manifest that verifies answers every call.
 #![no_main]
 
 use larder_dataset::{BlockIndex, DirIndex, Entry, FileIndex, Manifest, ManifestError};

@@ -30,7 +30,8 @@ impl Platform {
         format!("s3://{BUCKET}/{}", self.key(dataset))
     }
 
-    /// A PersistentVolume of a dataset, and the claim `name` to it. `more` are further attributes, such as `cacheSize: 1MiB`.
+    /// A PersistentVolume of a dataset, and the claim `name` to it. `more` are further attributes, such as
+    /// `cacheSize: 1MiB`.
     pub fn volume(&self, name: &str, dataset: &str, mode: &str, more: &str) -> String {
         let (namespace, name) = self.place(name);
         format!(

@@ -1,8 +1,8 @@
 //! A real Kubernetes, started by `tests/cluster/cluster.sh`.
 //!
-//! The invariant: nothing is left behind. Dropping a [`Cluster`] of a test's own stops it; a shared one ends with the run
-//! of tests. The script's guard stops either when its owner is killed. All of a cluster but its cgroups is in namespaces of
-//! its own, so two clusters never meet.
+//! The invariant: nothing is left behind. Dropping a [`Cluster`] of a test's own stops it; a shared one ends with the
+//! run of tests. The script's guard stops either when its owner is killed. All of a cluster but its cgroups is in
+//! namespaces of its own, so two clusters never meet.
 
 mod processes;
 mod shared;
@@ -51,9 +51,9 @@ impl Cluster {
         Self::at(folder, None)
     }
 
-    /// The two-node cluster that the tests of this run share, one at a time: this waits for the tests before it to end. A
-    /// test works in its own namespace, leaves no pod behind, and undoes its changes to the nodes. After a test that failed,
-    /// the next one gets a new cluster.
+    /// The two-node cluster that the tests of this run share, one at a time: this waits for the tests before it to end.
+    /// A test works in its own namespace, leaves no pod behind, and undoes its changes to the nodes. After a test that
+    /// failed, the next one gets a new cluster.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -158,8 +158,8 @@ impl Cluster {
         succeeded(&format!("load {}", archive.display()), &loaded);
     }
 
-    /// Node `n`'s `/var/lib/kubelet`, as a path of this machine. The node's mounts are not visible below this path; they are
-    /// to [`Self::mounts_of_node`] and [`Self::exec_on_node`].
+    /// Node `n`'s `/var/lib/kubelet`, as a path of this machine. The node's mounts are not visible below this path;
+    /// they are to [`Self::mounts_of_node`] and [`Self::exec_on_node`].
     pub fn node_folder(&self, n: u32) -> PathBuf {
         self.folder.join(format!("n{n}/kubelet"))
     }
@@ -217,8 +217,8 @@ impl Cluster {
         self.in_network(|| TcpListener::bind((Self::HOST, port)).expect("the port is free in the cluster"))
     }
 
-    /// Runs `work` on a thread in the cluster's network. Sockets stay in the network in which they were made, so `work` may
-    /// return them for use anywhere.
+    /// Runs `work` on a thread in the cluster's network. Sockets stay in the network in which they were made, so `work`
+    /// may return them for use anywhere.
     ///
     /// # Panics
     /// When `work` does.

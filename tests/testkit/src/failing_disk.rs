@@ -3,8 +3,8 @@
 //! ```text
 //!  ext4 ── loop device ── FUSE: one file, served by this process ── image, a sparse file
 //! ```
-//! The FUSE server answers EIO for the blocks that a test has broken. All that lies above is the kernel's own: the page cache, ext4
-//! and its journal, SIGBUS under a mapping, EIO of a system call.
+//! The FUSE server answers EIO for the blocks that a test has broken. All that lies above is the kernel's own: the page
+//! cache, ext4 and its journal, SIGBUS under a mapping, EIO of a system call.
 //!
 //! As on a real disk, a block that cannot be read can be once it is written whole. Mounting needs root.
 
@@ -31,7 +31,8 @@ const BLOCK_BYTES: u64 = 4096;
 /// How long the kernel may keep what never changes.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// An ext4 on a disk with bad sectors. When it is dropped, the file system and the disk go, as soon as nobody uses them.
+/// An ext4 on a disk with bad sectors. When it is dropped, the file system and the disk go, as soon as nobody uses
+/// them.
 #[derive(Debug)]
 pub struct FailingDisk {
     dir: PathBuf,
@@ -85,7 +86,8 @@ impl FailingDisk {
         run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(&self.image).arg(&self.dir)).map(drop)
     }
 
-    /// Unmounts the file system and mounts it again, as a restart of the machine does. Waits 10 s at most for those that use it.
+    /// Unmounts the file system and mounts it again, as a restart of the machine does. Waits 10 s at most for those
+    /// that use it.
     ///
     /// # Errors
     /// When it is in use or cannot be mounted.
@@ -103,7 +105,8 @@ impl FailingDisk {
         self.mount()
     }
 
-    /// Makes a part of a file unreadable, and has the kernel forget what it has read of the file, except what is mapped.
+    /// Makes a part of a file unreadable, and has the kernel forget what it has read of the file, except what is
+    /// mapped.
     ///
     /// # Errors
     /// When the file's blocks cannot be determined.

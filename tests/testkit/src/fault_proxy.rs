@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use connection::{Connection, Shared};
 pub use fault::{Fault, RequestHead};
 
-/// What went through a proxy.
+/// Counters of a proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProxyCounters {
     /// Connections accepted.
@@ -59,7 +59,8 @@ impl FaultProxy {
         Self::serve(TcpListener::bind(("127.0.0.1", 0)).await?, upstream, hook)
     }
 
-    /// The same, on a listener that was made elsewhere, for example at another address. Must be called within a runtime.
+    /// The same, on a listener that was made elsewhere, for example at another address. Must be called within a
+    /// runtime.
     ///
     /// # Errors
     /// When the listener has no address.
@@ -90,7 +91,7 @@ impl FaultProxy {
         *self.shared.hook.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(hook);
     }
 
-    /// What went through up to now.
+    /// The counters now.
     pub fn counters(&self) -> ProxyCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ProxyCounters {

@@ -1,5 +1,5 @@
-//! The kernel's side of a FUSE connection, over a socket that keeps messages apart as `/dev/fuse` does: the layout of its
-//! requests, and [`Kernel`], which sends them and takes the answers. See `linux/fuse.h`.
+//! The kernel's side of a FUSE connection, over a socket that keeps messages apart as `/dev/fuse` does: the layout of
+//! its requests, and [`Kernel`], which sends them and takes the answers. See `linux/fuse.h`.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -29,7 +29,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// `struct fuse_out_header`.
 const ANSWER_HEADER_BYTES: usize = 16;
 
-/// Larder asks whether a request still waits by an answer that is a byte too long. This kernel has nothing to say to it.
+/// Larder asks whether a request still waits by an answer that is a byte too long. This kernel has nothing to say to
+/// it.
 const PROBE_BYTES: usize = ANSWER_HEADER_BYTES + 1;
 
 /// Numbers of 32 bits, as they lie in a request.

@@ -1,4 +1,4 @@
-//! What tests share. Only development dependencies may name this crate; no program links it.
+//! Shared parts of tests. Only development dependencies may name this crate; no program links it.
 //!
 //! - [`FaultProxy`] breaks HTTP on the wire, in front of any S3 endpoint.
 //! - [`TempTree`] makes reference folders whose bytes follow from a seed.

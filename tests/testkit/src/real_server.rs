@@ -1,7 +1,7 @@
 //! Real object stores and the emulators of those that only their owners run, started by the scripts in `tests/servers`.
 //!
-//! The invariant: nothing is left behind. Dropping a [`RealServer`] stops it, and the scripts' own guards stop it when the
-//! test's process is killed.
+//! The invariant: nothing is left behind. Dropping a [`RealServer`] stops it, and the scripts' own guards stop it when
+//! the test's process is killed.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;

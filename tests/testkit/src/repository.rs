@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The repository's root, found from the package whose test runs. It is found at run time, because clones share one target
-/// folder and the test may have been built in another clone.
+/// The repository's root, found from the package whose test runs. It is found at run time, because clones share one
+/// target folder and the test may have been built in another clone.
 ///
 /// # Panics
 /// When neither cargo nor nextest runs the test.

@@ -1,6 +1,7 @@
 //! How often tests repeat a step.
 
-/// The number of repetitions: `short` in an ordinary run, times `LARDER_TEST_SCALE` where that is set, as `make soak` does.
+/// The number of repetitions: `short` in an ordinary run, times `LARDER_TEST_SCALE` where that is set, as `make soak`
+/// does.
 ///
 /// # Panics
 /// When the variable is not a positive number.

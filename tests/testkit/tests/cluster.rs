@@ -144,7 +144,7 @@ fn interfaces() -> BTreeSet<PathBuf> {
     fs::read_dir("/sys/class/net").expect("read").map(|entry| entry.expect("read").path()).collect()
 }
 
-/// What a cluster leaves visible on this machine.
+/// Traces that a cluster leaves visible on this machine.
 struct Traces {
     folder: PathBuf,
     cgroup: String,

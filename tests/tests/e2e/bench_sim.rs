@@ -1,4 +1,5 @@
-//! `larder bench sim` against a real mount: one reader that reads the same files in the same order misses the same number.
+//! `larder bench sim` against a real mount: one reader that reads the same files in the same order misses the same
+//! number.
 
 use std::fmt::Write;
 
@@ -22,8 +23,8 @@ fn simulated(lab: &Lab, policy: &str, cache_bytes: &str, seed: &str) -> Vec<u64>
     epochs.iter().map(|epoch| epoch["missed_blocks"].as_u64().unwrap()).collect()
 }
 
-/// With one serving thread, the policy learns of a hit before the reader opens the next file. With several, the last touches
-/// of one file and the first touches of the next may change places, which makes lru that much less exact.
+/// With one serving thread, the policy learns of a hit before the reader opens the next file. With several, the last
+/// touches of one file and the first touches of the next may change places, which makes lru that much less exact.
 #[test]
 fn a_mount_with_one_reader_misses_just_what_the_simulation_says() {
     let lab = Lab::new();
@@ -32,8 +33,8 @@ fn a_mount_with_one_reader_misses_just_what_the_simulation_says() {
         let (name, bytes) = (format!("{number:04}"), seeded_bytes(number, FILE_BYTES));
         writeln!(list, "{FILE_BYTES} {:08x} {name}", larder_dataset::crc32c(&bytes)).unwrap();
         lab.put(&name, bytes);
-        // A file that nobody reads lies between any two, so that no run of reads looks like reading in order, which would
-        // fetch more.
+        // A file that nobody reads lies between any two, so that no run of reads looks like reading in order, which
+        // would fetch more.
         lab.put(&format!("{number:04}-unread"), vec![0]);
     }
     let expected = lab.folder().join("list");

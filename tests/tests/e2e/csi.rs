@@ -125,7 +125,8 @@ pub(crate) fn publish(lab: &Lab, target: &Path) -> csi::NodePublishVolumeRequest
     }
 }
 
-/// The folder of the sockets is another one in the new version. Until larder-csi is new, larderd has no rights in that folder.
+/// The folder of the sockets is another one in the new version. Until larder-csi is new, larderd has no rights in that
+/// folder.
 #[test]
 fn an_upgrade_to_another_folder_of_sockets_keeps_the_readers_whichever_process_is_first() {
     const FILES: u64 = 20;
@@ -224,8 +225,8 @@ fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
                 }
             });
         }
-        // A child inherits open files of the mount and closes them. Until the kernel has the first answer to a close, that
-        // would wait.
+        // A child inherits open files of the mount and closes them. Until the kernel has the first answer to a close,
+        // that would wait.
         wait_until("the readers read", || read.load(Ordering::Relaxed) > 0);
         for kill in 0..scaled(20) {
             if kill % 2 == 0 {

@@ -1,7 +1,8 @@
-//! A cache disk in trouble costs hits and never fails a read, and a part of a manifest that it cannot read fails nothing else.
+//! A cache disk in trouble costs hits and never fails a read, and a part of a manifest that it cannot read fails
+//! nothing else.
 //!
-//! `space`: a disk without room. `read_only`: one that takes no writes. `bad_sectors`: one with sectors that cannot be read or
-//! written. `damage`: files with other contents than they had.
+//! `space`: a disk without room. `read_only`: one that takes no writes. `bad_sectors`: one with sectors that cannot be
+//! read or written. `damage`: files with other contents than they had.
 
 mod bad_sectors;
 mod damage;

@@ -1,4 +1,4 @@
-//! What the documents say is true.
+//! Checks that the documents are true.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Connections that change hands while one dataset cannot be opened: its manifest is gone, and its origin does not answer.
+//! Connections that change hands while one dataset cannot be opened: its manifest is gone, and its origin does not
+//! answer.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

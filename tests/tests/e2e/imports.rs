@@ -29,7 +29,7 @@ fn dataset(url: &str) -> v1::Dataset {
     v1::Dataset { source: url.to_owned(), ..v1::Dataset::default() }
 }
 
-/// What larderd answers within `wait`.
+/// The answer of larderd within `wait`.
 fn prepare(lab: &Lab, larderd: &Larderd, url: &str, wait: Duration) -> Result<v1::Prepared, String> {
     let _in_runtime = lab.runtime().enter();
     let mut client = larderd.client();

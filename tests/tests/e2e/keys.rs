@@ -126,8 +126,8 @@ fn an_import_killed_at_any_time_goes_on_where_it_was() {
     lists_of_all += lab.server.counters().lists;
     assert_eq!((&resumed["files"], &resumed["snapshot"]), (&60_000.into(), &whole["snapshot"]));
     assert!(resumed["resumed_files"].as_u64().unwrap() > 0, "{resumed}");
-    // The listings in flight at each of the four kills are repeated, and each run divides the work anew: at most two for each of
-    // the 16 tasks.
+    // The listings in flight at each of the four kills are repeated, and each run divides the work anew: at most two
+    // for each of the 16 tasks.
     assert!(lists_of_all <= lists_of_one + 4 * 33, "{lists_of_all} listings instead of {lists_of_one}");
 }
 

@@ -95,7 +95,7 @@ fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart()
         platform.source("set"),
         platform.endpoint()
     );
-    // What an inline volume shows is read with larderd's own keys.
+    // An inline volume is read with larderd's own keys.
     let own_keys = platform.secret("larder-system").replace("name: origin", "name: larder-origin");
     let mut manifests = datasets + &own_keys + &platform.secret(own);
     for team in [team_a, team_b] {

@@ -1,5 +1,5 @@
-//! Datasets as objects: applied, warmed, mounted by pods, promised room, switched to another snapshot and removed, by the real
-//! controller on a real Kubernetes.
+//! Datasets as objects: applied, warmed, mounted by pods, promised room, switched to another snapshot and removed, by
+//! the real controller on a real Kubernetes.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,7 +14,7 @@ fn bytes(test: usize) -> impl Fn(usize) -> Vec<u8> {
     move |i| (0..5_000 + (i * 7919) % 90_000).map(|n| ((n * (2 * i + 3)) >> 3) as u8 ^ test as u8).collect()
 }
 
-/// What a Dataset of the test is.
+/// A Dataset of the test.
 fn dataset(platform: &Platform, name: &str, more: &Value) -> String {
     let mut spec = json!({
         "origin": {
@@ -138,8 +138,9 @@ fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     let team = format!("{own}-b");
     let claim = |name: &str, of: &str| {
         format!(
-            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: {team}, annotations: \
-             {{larder.dev/dataset: {of}}}}}\nspec: {{storageClassName: larder, accessModes: [ReadOnlyMany], resources: \
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\n\
+             metadata: {{name: {name}, namespace: {team}, annotations: {{larder.dev/dataset: {of}}}}}\n\
+             spec: {{storageClassName: larder, accessModes: [ReadOnlyMany], resources: \
              {{requests: {{storage: 1Gi}}}}}}\n"
         )
     };
@@ -314,7 +315,7 @@ fn another_snapshot_is_warmed_beside_the_old_one_and_followed_and_rolled_back() 
     );
     wait_for_condition(&platform, "set", "Ready", "Available");
     cluster.apply(&platform.pod("reader", 1, &["set"], &reader_script("set", &old_files)));
-    // What the pods of the Deployment have seen, when it is rolled out.
+    // The snapshot that the pods of the Deployment have seen, once it is rolled out.
     let served = || {
         platform.kubectl(&["rollout", "status", "deployment/server", "--timeout=60s"]);
         platform.kubectl(&["logs", "deployment/server"]).trim().to_owned()
@@ -355,7 +356,8 @@ fn another_snapshot_is_warmed_beside_the_old_one_and_followed_and_rolled_back() 
 const FAKE_NODES: usize = 20;
 const PODS: usize = 100;
 
-/// Nodes with room for pods and without a kubelet. They count as ready for about 40 s. Larder's own pods do not go there.
+/// Nodes with room for pods and without a kubelet. They count as ready for about 40 s. Larder's own pods do not go
+/// there.
 fn fake_nodes() -> String {
     let room = json!({"cpu": "32", "memory": "64Gi", "pods": "110"});
     let node = |number: usize| {

@@ -1,8 +1,8 @@
 //! Jobs in the queues of a real Kueue wait for their data.
 //!
-//! The controller is real, with the rights that it is deployed with. larderd, the listing and the bytes are stood in for: the
-//! test writes the status of the Datasets once, and that of the NodeCaches as larderd would. So pods that warm never run, and
-//! what the jobs' pods would read is not there; they say which datasets they use by an annotation.
+//! The controller is real, with the rights that it is deployed with. larderd, the listing and the bytes are stood in
+//! for: the test writes the status of the Datasets once, and that of the NodeCaches as larderd would. So pods that warm
+//! never run, and what the jobs' pods would read is not there; they say which datasets they use by an annotation.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,5 @@
-//! Nodes of a real Kubernetes read from each other's caches: Larder is deployed with the component `sharing`, members come
-//! from real EndpointSlices, certificates and tokens from Secrets.
+//! Nodes of a real Kubernetes read from each other's caches: Larder is deployed with the component `sharing`, members
+//! come from real EndpointSlices, certificates and tokens from Secrets.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn endpoints(platform: &Platform) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What node `n` knows of the nodes that share: `larder stats --cluster` on that node, for the mount that its pods share.
+/// Node `n`'s view of the nodes that share: `larder stats --cluster` on that node, for the mount that its pods share.
 /// `None` as long as one of the nodes does not answer it.
 fn nodes_seen_by(platform: &Platform, n: u32) -> Option<Vec<Value>> {
     let mounts = platform.mounts(n);

@@ -47,8 +47,8 @@ fn a_cache_that_an_earlier_version_wrote_is_served_without_its_origin() {
     }
 }
 
-/// The manifest of the next snapshot: the same files, of which one has changed, and one more before all of them, so that blocks have
-/// other numbers.
+/// The manifest of the next snapshot: the same files, of which one has changed, and one more before all of them, so
+/// that blocks have other numbers.
 fn next_snapshot(old: &Path, changed: &str) -> Vec<u8> {
     let old = Manifest::open(std::fs::read(old).unwrap()).unwrap();
     let mut next = ManifestBuilder::new();

@@ -1,5 +1,5 @@
-//! An origin in trouble: readers do not see faults that pass, faults that last end in one clear errno, and neither affects
-//! other files.
+//! An origin in trouble: readers do not see faults that pass, faults that last end in one clear errno, and neither
+//! affects other files.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -68,8 +68,8 @@ fn assert_all_hit(lab: &Lab, mount: &Mount, files: &Files) {
     assert_eq!(lab.server.counters().gets, 0, "{:#}", mount.stats());
 }
 
-/// Reads again and again in several threads, each in its own order, until `stop` is true. Errors are allowed only after the
-/// process was killed.
+/// Reads again and again in several threads, each in its own order, until `stop` is true. Errors are allowed only after
+/// the process was killed.
 fn read_until<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     mount: &'scope Mount,

@@ -38,7 +38,8 @@ impl Tree {
         lab.put(&Self::path(file), self.bytes(file));
     }
 
-    /// Replaces one file in `part`, adds half as many new ones and removes as many. Returns those that are new or replaced.
+    /// Replaces one file in `part`, adds half as many new ones and removes as many. Returns those that are new or
+    /// replaced.
     fn change(&mut self, lab: &Lab, part: usize) -> Vec<(u64, u64)> {
         let mut changed = Vec::new();
         let next = self.files.iter().map(|(number, _)| number + 1).max().unwrap_or_default();
@@ -210,7 +211,7 @@ fn nodes_that_share_a_dataset_fetch_what_changed_once_together() {
         tree.read_and_count(lab, &new.iter().collect::<Vec<_>>(), &changed, &format!("round {round}"));
         if round == 0 {
             drop(new);
-            // What was taken over is there after a restart, too.
+            // Adopted blocks are there after a restart, too.
             for node in &mut running {
                 node.kill();
                 node.restart();

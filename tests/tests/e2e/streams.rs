@@ -1,4 +1,5 @@
-//! Readers of what the cache does not keep: each byte comes once, however many they are and however busy the machine is.
+//! Readers of what the cache does not keep: each byte comes once, however many they are and however busy the machine
+//! is.
 
 use std::fs::File;
 use std::io::Read;
@@ -66,8 +67,8 @@ fn every_epoch_gets_each_missing_file_once_on_a_busy_machine() {
         }
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for epoch in 1..=u64::from(scaled(20)) {
-                // The kernel may keep a page that it was told to drop. Then it does not request all of the file, and what is
-                // left waits in the window for the epoch after.
+                // The kernel may keep a page that it was told to drop. Then it does not request all of the file, and
+                // what is left waits in the window for the epoch after.
                 let left = mount.metric("fs_window_bytes");
                 let gets = read_shuffled(epoch);
                 let twice: Vec<u64> = (0..FILES).filter(|n| lab.gets_of(&format!("{n:04}")) > 1).collect();
@@ -102,8 +103,8 @@ fn put_streams(lab: &Lab, files: u64, size: u64) {
     }
 }
 
-/// Reads files at the same time, one by each reader: at full speed, with pauses, the second half first, or with a stall in the
-/// middle until all others are done.
+/// Reads files at the same time, one by each reader: at full speed, with pauses, the second half first, or with a stall
+/// in the middle until all others are done.
 fn read_streams(mounts: &[&Mount], files: u64, size: u64) {
     let others_done = Barrier::new(files as usize);
     std::thread::scope(|readers| {
@@ -157,7 +158,8 @@ fn two_hundred_and_fifty_six_streams_get_each_byte_once_in_bounded_memory() {
     let peak = peak_bytes(mount.pid()) - before;
     println!("{} MiB peak, {} of {} bytes in {} GETs", peak >> 20, got, FILES * SIZE, lab.server.counters().gets);
     assert!(got.abs_diff(FILES * SIZE) <= FILES * SIZE / 50, "{got} of {}", FILES * SIZE);
-    // The window and what is in flight, 64 MiB each, and half as much for buffers and what the allocator does not return.
+    // The window and what is in flight, 64 MiB each, and half as much for buffers and what the allocator does not
+    // return.
     assert!(peak <= 192 * MIB, "{peak}");
 }
 

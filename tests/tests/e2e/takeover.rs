@@ -98,8 +98,8 @@ impl Readers {
         };
         let threads = each.map(start).collect();
         let readers = Self { stop, threads, read };
-        // A program that this process starts inherits its open files and closes them. Until the kernel has the first answer
-        // to a close, that would wait for the daemon, which may be the very program that starts.
+        // A program that this process starts inherits its open files and closes them. Until the kernel has the first
+        // answer to a close, that would wait for the daemon, which may be the very program that starts.
         while readers.totals().contains(&0) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -158,8 +158,8 @@ fn readers_outlive_300_kills_of_the_daemon() {
     assert_ne!(inherited(&larderd), (0, 0), "no kill met a request under way");
 }
 
-/// With a cache too small for them and an origin that takes its time, the reads of both datasets wait for the origin most of
-/// the time: a killed daemon has taken them, and they are in the table of their connection.
+/// With a cache too small for them and an origin that takes its time, the reads of both datasets wait for the origin
+/// most of the time: a killed daemon has taken them, and they are in the table of their connection.
 #[test]
 fn misses_of_two_datasets_outlive_kills_of_daemon_and_keeper_in_any_order() {
     let lab = lab();
@@ -250,8 +250,8 @@ fn an_upgrade_keeps_the_cache_and_the_readers() {
 
 /// A reader of a file whose GET gets this fault, and which has been asked for.
 fn reader_that_waits(lab: &Lab, dir: &Path, fault: Fault) -> std::thread::JoinHandle<std::io::Result<Vec<u8>>> {
-    // A child inherits open files of the mount and closes them. Until the kernel has the first answer to a close, that would
-    // wait.
+    // A child inherits open files of the mount and closes them. Until the kernel has the first answer to a close, that
+    // would wait.
     assert!(std::fs::read(path(dir, 1)).unwrap() == bytes(1));
     let asked = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&asked);

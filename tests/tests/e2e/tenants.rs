@@ -1,5 +1,5 @@
-//! Tenants of a node who share its mounts, each with keys of its own: real processes, real mounts, and an S3 server that
-//! revokes keys. The test plays the kubelet.
+//! Tenants of a node who share its mounts, each with keys of its own: real processes, real mounts, and an S3 server
+//! that revokes keys. The test plays the kubelet.
 
 use std::path::PathBuf;
 

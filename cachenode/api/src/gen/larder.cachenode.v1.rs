@@ -186,7 +186,7 @@ pub mod cache_node_client {
                 .insert(GrpcMethod::new("larder.cachenode.v1.CacheNode", "GetInfo"));
             self.inner.unary(req, path, codec).await
         }
-        /// What the node has cached of the datasets that the request names, and what it has counted.
+        /// The node's cached bytes of the datasets that the request names, and its counters.
         pub async fn get_stats(
             &mut self,
             request: impl tonic::IntoRequest<super::GetStatsRequest>,
@@ -231,7 +231,7 @@ pub mod cache_node_server {
             &self,
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
-        /// What the node has cached of the datasets that the request names, and what it has counted.
+        /// The node's cached bytes of the datasets that the request names, and its counters.
         async fn get_stats(
             &self,
             request: tonic::Request<super::GetStatsRequest>,

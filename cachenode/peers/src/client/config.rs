@@ -13,8 +13,8 @@ pub struct PeersConfig {
     pub answer_timeout: Duration,
     /// For the bytes, in addition to what [`rate_least`](Self::rate_least) allows. Default: 1 s.
     pub slack: Duration,
-    /// How long an answer may take to begin before a second peer is asked, at least. In between it is about the 99th percentile of
-    /// the peer's recent answers. Default: 10 ms.
+    /// How long an answer may take to begin before a second peer is asked, at least. In between it is about the 99th
+    /// percentile of the peer's recent answers. Default: 10 ms.
     pub hedge_after_least: Duration,
     /// The same, at most. Default: 500 ms.
     pub hedge_after_most: Duration,
@@ -34,8 +34,8 @@ pub struct PeersConfig {
     pub backoff_most: Duration,
     /// How long the client remembers that a peer does not serve a dataset, or not to this node. Default: 5 s.
     pub refusal_memory: Duration,
-    /// Connections to each peer for blocks, made when needed. Default: 2; more cost CPU time, and gained nothing where it was
-    /// measured.
+    /// Connections to each peer for blocks, made when needed. Default: 2; more cost CPU time, and gained nothing where
+    /// it was measured.
     pub lanes: usize,
 }
 

@@ -38,8 +38,8 @@ pub(super) trait Connection: Send + Sync + Sized {
     /// Notes that a request over it succeeded.
     fn worked(&self);
 
-    /// True if a request over it succeeded, or the peer announced its end. Such a connection may break without a failure of
-    /// the peer.
+    /// True if a request over it succeeded, or the peer announced its end. Such a connection may break without a
+    /// failure of the peer.
     fn has_worked(&self) -> bool;
 
     /// True if it takes no more requests.
@@ -64,8 +64,8 @@ pub(super) async fn dial(
             Security::Tls(tls) => {
                 let io = tls.connector(protocol).connect(node_name(), io).await?;
                 let mut wire = Wire::tls(io, tls, cancel.clone())?;
-                // The server sends its first bytes once it accepts our certificate, or an alert that says why it does not. The
-                // alert is lost if we send bytes first and the server has closed.
+                // The server sends its first bytes once it accepts our certificate, or an alert that says why it does
+                // not. The alert is lost if we send bytes first and the server has closed.
                 wire.peek(1).await?;
                 wire
             }

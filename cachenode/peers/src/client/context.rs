@@ -1,4 +1,4 @@
-//! What the connections to all peers share.
+//! State shared by the connections to all peers.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::buffers::Buffers;
 use crate::counters::PeerCounters;
 use crate::tls::Security;
 
-/// What the connections to all peers share.
+/// State shared by the connections to all peers.
 #[derive(Debug)]
 pub(super) struct ClientContext {
     pub(super) config: PeersConfig,

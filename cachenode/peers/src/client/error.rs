@@ -34,7 +34,7 @@ pub enum PeerError {
     /// The request cannot be answered: the caller's mistake.
     #[error("{what}")]
     Invalid {
-        /// What is wrong.
+        /// Why it is invalid.
         what: String,
     },
     /// The peer works, and refuses the range.
@@ -52,7 +52,7 @@ pub enum PeerError {
         peer: String,
         /// How the failure is counted.
         cause: Cause,
-        /// What happened, for people.
+        /// Description of the failure, for people.
         what: String,
     },
 }
@@ -124,7 +124,7 @@ pub(super) fn shortened(text: &str) -> String {
     text.chars().take(MESSAGE_CHARS_MOST).collect()
 }
 
-/// What a gRPC status says about a peer; `fault` is why its connection broke, if it did. The code distinguishes a broken
+/// Classifies a gRPC status of a peer; `fault` is why its connection broke, if it did. The code distinguishes a broken
 /// connection from a refusal, since only a peer sends the codes of refusals.
 pub(super) fn judge(status: &Status, fault: Option<&str>) -> RequestError {
     let message = shortened(status.message());

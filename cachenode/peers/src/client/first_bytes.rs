@@ -54,8 +54,8 @@ impl FirstBytes {
         buckets.total += 1;
     }
 
-    /// The time within which 99 of 100 answers began, up to a fifth too long. None: too few answers are known, or more than one
-    /// of 100 took longer than the last bucket.
+    /// The time within which 99 of 100 answers began, up to a fifth too long. None: too few answers are known, or more
+    /// than one of 100 took longer than the last bucket.
     pub(super) fn p99(&self) -> Option<Duration> {
         let buckets = self.lock();
         if buckets.total < KNOWN_LEAST {

@@ -1,12 +1,14 @@
-//! Reads from one of several peers: the next one when one fails, and a second one, a *hedge*, when the first does not begin to
-//! answer.
+//! Reads from one of several peers: the next one when one fails, and a second one, a *hedge*, when the first does not
+//! begin to answer.
 //!
-//! A hedge asks for what the second peer has cached, and for nothing else. It therefore causes no request to the origin, to a
-//! third node, or to a node that may wait for this one. It is made once for a read, when the answer has not begun after about as
-//! long as 99 of 100 answers of that peer take, or when it has begun and stalls. The budget bounds how often.
+//! A hedge asks for what the second peer has cached, and for nothing else. It therefore causes no request to the
+//! origin, to a third node, or to a node that may wait for this one. It is made once for a read, when the answer has
+//! not begun after about as long as 99 of 100 answers of that peer take, or when it has begun and stalls. The budget
+//! bounds how often.
 //!
-//! Invariants: at most two peers are asked at a time; the read ends with the first right bytes; a peer whose answer is not
-//! needed any more is told so, and judged by what it says to that, so that a dead one is found although no reader waited for it.
+//! Invariants: at most two peers are asked at a time; the read ends with the first right bytes; a peer whose answer is
+//! not needed any more is told so, and judged by what it says to that, so that a dead one is found although no reader
+//! waited for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,8 +48,8 @@ struct Ended {
 type Reads = FuturesUnordered<BoxFuture<'static, Ended>>;
 
 impl Peers {
-    /// A range from one of `peers`, which are asked in this order: the first bytes that are right. `None` if no peer has them.
-    /// Each read is bounded in time as by [`read`](Self::read). Cancel-safe, as that.
+    /// A range from one of `peers`, which are asked in this order: the first bytes that are right. `None` if no peer
+    /// has them. Each read is bounded in time as by [`read`](Self::read). Cancel-safe, as that.
     pub async fn read_from_any(
         self: &Arc<Self>,
         peers: &[(&str, ReadRequest)],

@@ -4,10 +4,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a hedge costs. A read earns as much of it as there are hedges for each hundred reads.
+/// The cost of a hedge. A read earns as much of it as there are hedges for each hundred reads.
 const HEDGE: u32 = 100;
 
-/// What is left for hedges, shared by all reads of a node.
+/// The remaining budget for hedges, shared by all reads of a node.
 #[derive(Debug)]
 pub(super) struct HedgeBudget {
     left: AtomicU32,

@@ -1,11 +1,12 @@
 //! The client's side of a lane: many reads at a time over one connection, answered in any order.
 //!
-//! One task owns the connection: it sends the requests that readers queue (`sender`), and receives the answers (`receiver`),
-//! each range directly into the buffer that its reader gets. Readers wait in [`PendingReads`]. A read that is dropped stays there
-//! until it is answered, so that the bytes of its answer are not taken for those of another; the peer receives a cancel.
+//! One task owns the connection: it sends the requests that readers queue (`sender`), and receives the answers
+//! (`receiver`), each range directly into the buffer that its reader gets. Readers wait in [`PendingReads`]. A read
+//! that is dropped stays there until it is answered, so that the bytes of its answer are not taken for those of
+//! another; the peer receives a cancel.
 //!
-//! Invariants: a lane that receives a malformed frame, or an answer to no read, ends and fails every pending read; so does a
-//! lane with a pending read on which nothing arrives.
+//! Invariants: a lane that receives a malformed frame, or an answer to no read, ends and fails every pending read; so
+//! does a lane with a pending read on which nothing arrives.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -114,8 +115,9 @@ impl Connection for Lane {
 }
 
 impl Lane {
-    /// The whole range, with the right sum. The peer is asked to answer within `timeout`; the caller bounds the wait. A read that
-    /// is given up is cancelled at the peer, and still waits for an answer: a peer that gives none has failed. Cancel-safe.
+    /// The whole range, with the right sum. The peer is asked to answer within `timeout`; the caller bounds the wait. A
+    /// read that is given up is cancelled at the peer, and still waits for an answer: a peer that gives none has
+    /// failed. Cancel-safe.
     pub(super) async fn read(
         &self,
         request: &ReadRequest,

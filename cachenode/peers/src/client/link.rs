@@ -139,7 +139,7 @@ impl Link {
         &self.info
     }
 
-    /// What a status says about the peer.
+    /// Classifies a status of the peer.
     pub(super) fn judge(&self, status: &Status) -> RequestError {
         judge(status, self.fault.reason())
     }

@@ -1,10 +1,10 @@
 //! One peer: whether it can be read from, and how that is found out.
 //!
-//! A peer is *up*, *down* or *on trial*. A failure of the peer itself takes it down: reads in flight fail, and new ones fail at
-//! once. A background task probes the peer after a pause that doubles. A successful probe (a lane and the peer's hello) puts the
-//! peer on trial: one read at a time is let through, and the first that succeeds brings the peer up. A peer that is dead, or that
-//! answers probes but not reads, therefore costs one timeout for each pause, and not one for each read. A refusal is not a
-//! failure: a peer that refuses works.
+//! A peer is *up*, *down* or *on trial*. A failure of the peer itself takes it down: reads in flight fail, and new ones
+//! fail at once. A background task probes the peer after a pause that doubles. A successful probe (a lane and the
+//! peer's hello) puts the peer on trial: one read at a time is let through, and the first that succeeds brings the peer
+//! up. A peer that is dead, or that answers probes but not reads, therefore costs one timeout for each pause, and not
+//! one for each read. A refusal is not a failure: a peer that refuses works.
 //!
 //! Invariant: no lock is held across an await, except the one that opens one connection for all requests.
 
@@ -159,8 +159,9 @@ impl Peer {
         Ok(Attempt { peer: self, abandon: state.abandon.clone(), on_trial, judged: AtomicBool::new(false) })
     }
 
-    /// Sends a request if the peer may be asked: runs `request` over the slot's connection. If a connection breaks that had
-    /// worked before, as it does when the peer restarts, runs `request` again over a new one. Judges the peer by the outcome.
+    /// Sends a request if the peer may be asked: runs `request` over the slot's connection. If a connection breaks that
+    /// had worked before, as it does when the peer restarts, runs `request` again over a new one. Judges the peer by
+    /// the outcome.
     pub(super) async fn ask<C: Connection, T, A: Future<Output = Result<T, RequestError>>>(
         &self,
         slot: &ConnectionSlot<C>,
@@ -235,7 +236,10 @@ impl Peer {
     pub(super) fn refused(&self, snapshot: SnapshotId, error: &ReadError) {
         self.context.counters.refused_by_peers.add(error);
         if self.refused.note(snapshot, error) {
-            info!(peer = %self.name, %snapshot, %error, "a peer does not serve a dataset to this node; the origin is asked instead");
+            info!(
+                peer = %self.name, %snapshot, %error,
+                "a peer does not serve a dataset to this node; the origin is asked instead"
+            );
         }
         if self.refuses(snapshot) {
             self.context.refusals.notify_one();
@@ -291,7 +295,10 @@ impl Peer {
         }
         if first {
             self.context.counters.went_down.fetch_add(1, Ordering::Relaxed);
-            warn!(peer = %self.name, address = %self.address, cause = cause.name(), what, "a peer failed and is bypassed");
+            warn!(
+                peer = %self.name, address = %self.address, cause = cause.name(), what,
+                "a peer failed and is bypassed"
+            );
         } else {
             debug!(peer = %self.name, cause = cause.name(), what, "the peer failed again");
         }

@@ -58,7 +58,8 @@ impl Peers {
         Arc::new(peers)
     }
 
-    /// Follows the membership and probes peers that are down until `stopping` is cancelled. Then it closes all connections.
+    /// Follows the membership and probes peers that are down until `stopping` is cancelled. Then it closes all
+    /// connections.
     pub async fn run(self: Arc<Self>, stopping: CancellationToken) {
         let mut membership = self.membership.clone();
         membership.mark_changed();
@@ -162,7 +163,8 @@ impl Peers {
         self.lock_peers().get(peer).is_some_and(|peer| peer.is_up())
     }
 
-    /// Waits until a peer has refused a dataset, or has served one that it refused. For one caller at a time. Cancel-safe.
+    /// Waits until a peer has refused a dataset, or has served one that it refused. For one caller at a time.
+    /// Cancel-safe.
     pub async fn refusals_changed(&self) {
         self.context.refusals.notified().await;
     }
@@ -181,8 +183,8 @@ impl Peers {
         all
     }
 
-    /// A range of a block that the peer has or fetches: exactly as many bytes as requested, with the right checksum. Bounded in
-    /// time. Cancel-safe: a read that is dropped sends the peer a cancel.
+    /// A range of a block that the peer has or fetches: exactly as many bytes as requested, with the right checksum.
+    /// Bounded in time. Cancel-safe: a read that is dropped sends the peer a cancel.
     pub async fn read(&self, peer: &str, request: &ReadRequest) -> Result<Bytes, PeerError> {
         let peer = self.peer(peer)?;
         self.read_over(&peer, request, None).await
@@ -228,7 +230,7 @@ impl Peers {
         outcome
     }
 
-    /// What the peer has cached of these datasets, as far as it shares them, and what it has counted. Cancel-safe.
+    /// The peer's counters, and statistics of those of these datasets that it shares. Cancel-safe.
     pub async fn stats(&self, peer: &str, asked: &[AskedDataset]) -> Result<NodeStats, PeerError> {
         let peer = self.peer(peer)?;
         let within = self.context.config.answer_timeout + self.context.config.slack;

@@ -1,4 +1,4 @@
-//! What is known about peers, for people and for `GetStats`.
+//! The state of peers, for people and for `GetStats`.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ pub struct NodeInfo {
     pub version: String,
 }
 
-/// What a node has cached and counted.
+/// A node's cached datasets and its counters.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStats {
     /// Of each dataset.

@@ -1,7 +1,7 @@
 //! The endpoints of a Kubernetes service as nodes: EndpointSlices are listed once, then watched.
 //!
-//! A watch continues where the last one ended, by resource version. When the API server no longer has that version, the slices
-//! are listed again. `service` says which endpoints, `api` makes the requests, `endpoints` decodes the answers.
+//! A watch continues where the last one ended, by resource version. When the API server no longer has that version, the
+//! slices are listed again. `service` says which endpoints, `api` makes the requests, `endpoints` decodes the answers.
 //!
 //! Invariant: an error leaves the nodes as they were; the token is never printed.
 
@@ -89,7 +89,10 @@ impl KubernetesService {
                 Err(error) => error,
             };
             if !logged {
-                warn!(service = %self.service, error = %Chain(&error), "cannot watch the endpoints; the last good list stays");
+                warn!(
+                    service = %self.service, error = %Chain(&error),
+                    "cannot watch the endpoints; the last good list stays"
+                );
                 logged = true;
             }
             tokio::time::sleep(pause).await;

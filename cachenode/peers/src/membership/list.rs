@@ -9,8 +9,8 @@ use super::node::{MembershipError, Node, check_name, invalid};
 /// The largest weight.
 const WEIGHT_MOST: u32 = 1_000_000;
 
-/// Nodes written as text: `a=10.0.0.1:9466,b=10.0.0.2:9466;weight=2;zone=z1`. Commas separate nodes, semicolons the settings of
-/// one node: `weight=N` (1 to 1000000) and `zone=Z`.
+/// Nodes written as text: `a=10.0.0.1:9466,b=10.0.0.2:9466;weight=2;zone=z1`. Commas separate nodes, semicolons the
+/// settings of one node: `weight=N` (1 to 1000000) and `zone=Z`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeList(pub Vec<Node>);
 
@@ -30,8 +30,8 @@ impl FromStr for NodeList {
     }
 }
 
-/// Nodes written in a file, one per line: `NAME ADDRESS:PORT [weight=N] [zone=Z]`. Empty lines and everything after a `#` are
-/// ignored.
+/// Nodes written in a file, one per line: `NAME ADDRESS:PORT [weight=N] [zone=Z]`. Empty lines and everything after a
+/// `#` are ignored.
 pub(super) fn parse_file(text: &str) -> Result<Vec<Node>, MembershipError> {
     let mut nodes = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

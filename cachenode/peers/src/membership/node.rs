@@ -33,7 +33,7 @@ pub enum MembershipError {
     /// The text does not have the right form.
     #[error("{what}")]
     Invalid {
-        /// What is wrong, and what is accepted.
+        /// Why it is invalid, and which values are accepted.
         what: String,
     },
     /// The file cannot be read.

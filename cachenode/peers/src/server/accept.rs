@@ -26,8 +26,8 @@ use crate::wire::Wire;
 /// A pause after the kernel failed to accept a connection, since it would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until the server stops: serves lanes, and sends connections for gRPC to `grpc`. `cancel_all` closes
-/// every connection.
+/// Accepts connections until the server stops: serves lanes, and sends connections for gRPC to `grpc`. `cancel_all`
+/// closes every connection.
 pub(super) async fn accept(
     state: Arc<ServerState>,
     listener: TcpListener,
@@ -66,8 +66,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Authenticates a connection and finds its protocol; `None` if it is rejected. It has its `place` until then, and one among the
-/// `connections` after it.
+/// Authenticates a connection and finds its protocol; `None` if it is rejected. It has its `place` until then, and one
+/// among the `connections` after it.
 async fn handshake(
     state: &ServerState,
     io: TcpStream,

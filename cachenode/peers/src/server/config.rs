@@ -25,8 +25,8 @@ pub struct ServerConfig {
     pub handshakes_each_most: usize,
     /// How long the start of a connection may take: TLS, and a lane's hello. Default: 5 s.
     pub handshake_timeout: Duration,
-    /// A connection older than this is closed when its requests are done, so that its peer presents its certificate again.
-    /// Default: 10 minutes.
+    /// A connection older than this is closed when its requests are done, so that its peer presents its certificate
+    /// again. Default: 10 minutes.
     pub connection_age_most: Duration,
     /// How long requests in flight may take to finish once the server stops. Default: 5 s.
     pub stop_timeout: Duration,

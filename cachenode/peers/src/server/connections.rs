@@ -1,5 +1,5 @@
-//! Bounds the connections whose handshake is finished: those of all peers, and those of one address, so that no peer takes the places
-//! of the others.
+//! Bounds the connections whose handshake is finished: those of all peers, and those of one address, so that no peer
+//! takes the places of the others.
 //!
 //! Invariant: never more than [`ServerConfig::connections_most`](super::ServerConfig) places are taken, nor more than
 //! [`ServerConfig::connections_each_most`](super::ServerConfig) by one address.

@@ -1,7 +1,7 @@
 //! Bounds the connections whose handshake is not finished: nobody knows yet whose they are.
 //!
-//! When an address has as many as it may, or all places are taken, the oldest of that address, or of all, is closed for the new
-//! one. So connections that send nothing keep nobody out: a peer needs its place for a few round trips only.
+//! When an address has as many as it may, or all places are taken, the oldest of that address, or of all, is closed for
+//! the new one. So connections that send nothing keep nobody out: a peer needs its place for a few round trips only.
 //!
 //! Invariant: never more than [`ServerConfig::handshakes_most`](super::ServerConfig) places are taken, nor more than
 //! [`ServerConfig::handshakes_each_most`](super::ServerConfig) by one address.
@@ -62,7 +62,8 @@ impl Handshakes {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a new connection. If there is none left, the oldest connection of the address, or of all, loses its own.
+    /// Takes a place for a new connection. If there is none left, the oldest connection of the address, or of all,
+    /// loses its own.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Place {
         let address = counted(address);
         let lost = CancellationToken::new();

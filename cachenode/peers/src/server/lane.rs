@@ -1,12 +1,13 @@
 //! The server's side of a lane: reads arrive, and their ranges leave as soon as they are ready.
 //!
-//! One task handles both directions. It answers a read itself if the bytes are at hand; a read that must wait gets its own
-//! task, so that later reads need not wait for it (`reading`). Ready answers are queued, and the room that they take is released
-//! when the kernel has all of their bytes (`queue`). A range that is still arriving at this node leaves in pieces, with other
-//! answers in between, so that a stalled origin delays nothing else. `tokens` reads the tokens.
+//! One task handles both directions. It answers a read itself if the bytes are at hand; a read that must wait gets its
+//! own task, so that later reads need not wait for it (`reading`). Ready answers are queued, and the room that they
+//! take is released when the kernel has all of their bytes (`queue`). A range that is still arriving at this node
+//! leaves in pieces, with other answers in between, so that a stalled origin delays nothing else. `tokens` reads the
+//! tokens.
 //!
-//! Invariants: each read is answered exactly once, with its whole range or a refusal, even if it was cancelled; a piece that
-//! was started is sent in full, or the lane ends. A lane whose peer reads nothing ends, whatever it asks for.
+//! Invariants: each read is answered exactly once, with its whole range or a refusal, even if it was cancelled; a piece
+//! that was started is sent in full, or the lane ends. A lane whose peer reads nothing ends, whatever it asks for.
 
 use std::collections::HashMap;
 use std::io;

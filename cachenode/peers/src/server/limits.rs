@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::counters::PeerCounters;
 
-/// How long after its deadline a request whose peer has stopped reading is tolerated before its connection is closed. A working
-/// peer has given the request up by then.
+/// How long after its deadline a request whose peer has stopped reading is tolerated before its connection is closed. A
+/// working peer has given the request up by then.
 pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 /// How often overdue requests are searched for.
@@ -77,8 +77,8 @@ impl AnswerLimits {
         Some(RequestPermit { limits: Arc::clone(self), number, _permit: permit })
     }
 
-    /// Waits for a range's bytes, first in the peer's share, then in the total: a request that waits for the total delays only
-    /// its own peer. `None` if the limits are closed.
+    /// Waits for a range's bytes, first in the peer's share, then in the total: a request that waits for the total
+    /// delays only its own peer. `None` if the limits are closed.
     pub(super) async fn reserve(&self, share: Arc<Semaphore>, bytes: u32) -> Option<BytesPermit> {
         let share = share.acquire_many_owned(bytes).await.ok()?;
         let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;

@@ -1,4 +1,4 @@
-//! What the connections of a server share.
+//! State shared by the connections of a server.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -19,7 +19,7 @@ use crate::tls::Security;
 /// Entries that a set of peers already logged remembers.
 const LOGGED_MOST: usize = 1024;
 
-/// What the connections of a server share.
+/// State shared by the connections of a server.
 pub(super) struct ServerState {
     pub(super) config: ServerConfig,
     pub(super) security: Security,
@@ -83,8 +83,8 @@ impl ServerState {
                 %peer,
                 dataset,
                 %snapshot,
-                "a peer did not show the dataset's token and reads from the origin instead: set the same LARDER_PEER_TOKEN on \
-                 all nodes"
+                "a peer did not show the dataset's token and reads from the origin instead: set the same \
+                 LARDER_PEER_TOKEN on all nodes"
             );
         }
     }

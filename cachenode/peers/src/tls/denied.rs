@@ -1,7 +1,7 @@
 //! The certificates that are denied although the CA signed them, and the connections that end when theirs is.
 //!
-//! Invariant: no connection lives on whose certificate is denied. One lock covers both the list and the connections, so that a
-//! connection that begins while the list changes is found by the one or checks the other.
+//! Invariant: no connection lives on whose certificate is denied. One lock covers both the list and the connections, so
+//! that a connection that begins while the list changes is found by the one or checks the other.
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
@@ -57,8 +57,8 @@ pub enum DeniedError {
     },
     /// A line is no fingerprint.
     #[error(
-        "{} line {line}: {text:?} is not a SHA-256 fingerprint: write one per line, as `openssl x509 -noout -fingerprint -sha256 \
-         -in tls.crt` prints it",
+        "{} line {line}: {text:?} is not a SHA-256 fingerprint: write one per line, as `openssl x509 -noout \
+         -fingerprint -sha256 -in tls.crt` prints it",
         path.display()
     )]
     Line {
@@ -114,7 +114,8 @@ impl Denials {
         self.lock().denied.contains(&certificate)
     }
 
-    /// Denies these certificates and no others. Closes the open connections that have one of them, and returns their number.
+    /// Denies these certificates and no others. Closes the open connections that have one of them, and returns their
+    /// number.
     pub(super) fn replace(&self, denied: HashSet<Fingerprint>) -> usize {
         let mut state = self.lock();
         state.denied = denied;
@@ -127,8 +128,8 @@ impl Denials {
         if self.contains(Fingerprint::of(certificate)) { Err(revoked()) } else { Ok(()) }
     }
 
-    /// Accepts a connection, unless its certificate is denied. If that is denied before the connection is dropped, `cancel` is
-    /// cancelled.
+    /// Accepts a connection, unless its certificate is denied. If that is denied before the connection is dropped,
+    /// `cancel` is cancelled.
     pub(super) fn enter(
         self: &Arc<Self>,
         certificate: &CertificateDer<'_>,

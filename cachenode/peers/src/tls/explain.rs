@@ -24,7 +24,8 @@ fn explain_tls(error: &Error) -> String {
             "the peer's certificate is not valid yet: correct the clocks"
         }
         Error::InvalidCertificate(Wrong::UnknownIssuer | Wrong::BadSignature) => {
-            "the peer's certificate is signed by another CA: give all nodes the same CA, or both while one replaces the other"
+            "the peer's certificate is signed by another CA: give all nodes the same CA, or both while one replaces \
+             the other"
         }
         Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
             return format!("the peer's certificate is not that of a node: it lacks the DNS name {NODE_DNS_NAME}");

@@ -1,6 +1,6 @@
 //! The protocols that nodes speak over one port, as TLS negotiates them (ALPN).
 
-/// What a connection carries.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AppProtocol {
     /// gRPC over HTTP/2.

@@ -1,5 +1,5 @@
-//! Handshakes over memory, while time stands still between the looks at the files: what is asserted does not depend on the
-//! machine's speed.
+//! Handshakes over memory, while time stands still between the looks at the files: what is asserted does not depend on
+//! the machine's speed.
 
 use std::path::Path;
 

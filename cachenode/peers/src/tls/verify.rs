@@ -1,5 +1,5 @@
-//! The one rule of both sides: a peer's certificate is valid, signed by our CA, and carries [`NODE_DNS_NAME`]. A server refuses
-//! denied certificates here already, so that the client is told why.
+//! The one rule of both sides: a peer's certificate is valid, signed by our CA, and carries [`NODE_DNS_NAME`]. A server
+//! refuses denied certificates here already, so that the client is told why.
 
 use std::sync::Arc;
 

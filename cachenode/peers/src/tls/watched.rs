@@ -17,7 +17,7 @@ pub(super) fn versions<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Version
     paths.into_iter().map(version).collect()
 }
 
-/// What was seen of files.
+/// Versions of files, as last seen.
 #[derive(Debug)]
 pub(super) struct Watched {
     /// Before they were loaded last: a file that changes meanwhile is loaded again.
@@ -32,8 +32,8 @@ impl Watched {
         Self { loaded, reported: None }
     }
 
-    /// Loads the files if they differ from those that were loaded last. `None`: they do not, or cannot be loaded still, which
-    /// was returned before. Blocks.
+    /// Loads the files if they differ from those that were loaded last. `None`: they do not, or cannot be loaded still,
+    /// which was returned before. Blocks.
     pub(super) fn look<T, E>(&mut self, now: Versions, load: impl FnOnce() -> Result<T, E>) -> Option<Result<T, E>> {
         if now == self.loaded {
             self.reported = None;

@@ -229,7 +229,7 @@ async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost()
             })
         })
         .collect();
-    // What the second side presents is seen where it serves, too.
+    // The certificate that the second side presents is seen where it serves, too.
     let mirror = TestNode::start(Fake::open(), b.security(), |_| {}).await;
     // As in a cluster: both sides trust both CAs before either changes its certificate, and the old CA is removed last.
     for (trusted, signer) in [(&[&old, &new][..], &old), (&[&old, &new], &new), (&[&new], &new)] {

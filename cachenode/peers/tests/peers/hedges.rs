@@ -16,7 +16,7 @@ const MS: Duration = Duration::from_millis(1);
 /// The longest that a hedge waits.
 const LATEST: Duration = Duration::from_millis(500);
 
-/// What is read: long enough to arrive in pieces.
+/// The length of the reads: enough to arrive in pieces.
 const LEN: u32 = 300_000;
 
 /// Where a range begins to be asked for.
@@ -193,7 +193,7 @@ async fn an_answer_that_begins_and_stalls_is_hedged_later() {
     asked.begin(LEN / 2).await;
     world.clock.pass(LATEST).await;
     assert_eq!(world.counts.all(), [0, 0, 0], "it has begun");
-    // What 4 MB a second allow for the bytes.
+    // The time that 4 MB a second allow for the bytes.
     world.clock.pass(75 * MS).await;
     world.second.asked().await.answer().await;
     assert_eq!(read.await.unwrap(), right(1));

@@ -46,14 +46,14 @@ impl StoppedClock {
         Self { here, there, sent: 0, _stops: sender }
     }
 
-    /// Lets all tasks do what they can without time. What was sent over the loopback before has arrived then.
+    /// Lets all tasks do what they can without time. Bytes that were sent over the loopback before have arrived then.
     pub(crate) async fn settle(&mut self) {
         for _ in 0..4 {
             self.sent = self.sent.wrapping_add(1);
             self.here.write_all(&[self.sent]).await.unwrap();
             // A turn that was abandoned has left bytes of its own.
             while self.there.read_u8().await.unwrap() != self.sent {}
-            // What was sent is often there at once, and then nobody else has had a turn.
+            // Sent bytes are often there at once, and then nobody else has had a turn.
             for _ in 0..4 {
                 tokio::task::yield_now().await;
             }
@@ -88,7 +88,7 @@ impl StoppedClock {
     }
 }
 
-/// What a peer was sent.
+/// An event that a peer received.
 #[derive(Debug)]
 pub(crate) enum Event {
     Read(Asked),

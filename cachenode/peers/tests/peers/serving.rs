@@ -124,7 +124,7 @@ async fn who_lacks_the_token_gets_nothing_and_is_not_asked_for_again_at_once() {
     reader.read("a").await.unwrap();
 }
 
-/// What a peer hears that asks for a dataset: the answer to a read, and to a request for statistics.
+/// The answers to a peer that asks for a dataset: to a read, and to a request for statistics.
 async fn heard(server: &TestNode, snapshot: SnapshotId, token: Option<&str>) -> (Answer, Vec<u8>, NodeStats) {
     let mut lane = RawLane::connect(server).await;
     lane.ask_for(snapshot, 1, range(1, 0, 1), token.unwrap_or_default(), 0).await;

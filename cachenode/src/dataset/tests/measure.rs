@@ -1,7 +1,8 @@
 //! Measures a restart with many cached blocks: `LARDER_RESTART_BLOCKS=50000000 cargo nextest run --release --workspace
 //! --run-ignored only --no-capture -E 'test(measure_a_restart)'`.
 //!
-//! The slot table says that nearly every block is cached, in segments that are holes: only the first block has a record.
+//! The slot table says that nearly every block is cached, in segments that are holes: only the first block has a
+//! record.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -127,8 +128,8 @@ async fn measure_a_restart_with_many_blocks() {
         assert!(dataset.cache.wait_rebuilt(PATIENCE * 20));
         let counted = begun.elapsed();
         println!(
-            "{policy}, {blocks} blocks, {} bytes: opened after {opened:.0?}, first hit {hit:.0?}, first miss {missed:.0?} \
-             (while counting: {counting}), {} blocks counted {counted:.0?}",
+            "{policy}, {blocks} blocks, {} bytes: opened after {opened:.0?}, first hit {hit:.0?}, first miss \
+             {missed:.0?} (while counting: {counting}), {} blocks counted {counted:.0?}",
             totals.bytes,
             dataset.cache_usage().blocks_cached,
         );

@@ -8,13 +8,13 @@ use super::limit::Limit;
 use super::{Budget, Extent, NodeError, Promises, is_promised, on_disk};
 use crate::dataset::Dataset;
 
-/// What an open dataset is promised from now on.
+/// An open dataset's promise from now on.
 struct Change {
     bytes: u64,
     wanted_bytes: u64,
 }
 
-/// What becomes of the blocks of closed datasets.
+/// The fate of blocks of closed datasets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closed {
     /// They make room.
@@ -24,8 +24,8 @@ enum Closed {
 }
 
 impl Budget<'_> {
-    /// Makes the reservation of an open dataset what this node owns of it since the list of nodes changed, as far as there is
-    /// room; never less than what is cached. Blocks on the disk.
+    /// Makes the reservation of an open dataset what this node owns of it since the list of nodes changed, as far as
+    /// there is room; never less than what is cached. Blocks on the disk.
     pub(in super::super) fn follow_owned(&self, dataset: &Dataset, owned_bytes: u64) -> Result<(), NodeError> {
         self.change(dataset, "the reservation follows the list of nodes", Closed::MakeRoom, |usage, room| {
             let bytes = owned_bytes.min(room).max(usage.used_bytes);
@@ -34,8 +34,8 @@ impl Budget<'_> {
         })
     }
 
-    /// Gives an open dataset that has less than it wants more, if there is room beside all other datasets, closed ones included, for
-    /// all of it or for another block at least. Blocks on the disk.
+    /// Gives an open dataset that has less than it wants more, if there is room beside all other datasets, closed ones
+    /// included, for all of it or for another block at least. Blocks on the disk.
     pub(in super::super) fn grow(&self, dataset: &Dataset) -> Result<(), NodeError> {
         self.grow_beside(dataset, "the reservation grows: the cache has more room", Closed::Stay)
     }
@@ -54,7 +54,8 @@ impl Budget<'_> {
         })
     }
 
-    /// Changes a reservation to what `choose` makes of the usage and of the bytes of the dataset for which there is room.
+    /// Changes a reservation to what `choose` makes of the usage and of the bytes of the dataset for which there is
+    /// room.
     fn change(
         &self,
         dataset: &Dataset,

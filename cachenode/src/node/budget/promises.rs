@@ -9,9 +9,9 @@ use larder_store::{DatasetInfo, Promise};
 use super::{Budget, Promises};
 
 impl Budget<'_> {
-    /// Replaces the promises. Each keeps the room that it has, and in their order they get what is promised to nobody. What is cached of
-    /// closed datasets makes room when the promised bytes come. Blocks on the disk. Errors: the disk does not tell its free room, or
-    /// they cannot be written down; those before stand.
+    /// Replaces the promises. Each keeps the room that it has, and in their order they get room that is promised to
+    /// nobody. Blocks of closed datasets make room when the promised bytes come. Blocks on the disk. Errors: the disk
+    /// does not tell its free room, or they cannot be written down; those before stand.
     pub(in super::super) fn promise(&self, mut promises: Vec<Promise>) -> io::Result<()> {
         let standing = self.store.promises();
         for promise in &mut promises {

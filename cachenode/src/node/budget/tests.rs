@@ -70,7 +70,7 @@ async fn what_the_keeper_does_not_hold_counts_as_closed_once_it_has_said_so() {
         let second = world.offer(second).await;
         assert_eq!(has(&second), before, "the keeper holds it");
         world.close(new).await;
-        // What was let go is not remembered by the next process either.
+        // The next process does not remember released blocks either.
         let mut kept = world.kill(vec![second], |_| ()).into_iter();
         let new = world.show("newer", 40, whole()).await;
         assert_eq!(new.open.cache_usage().blocks_cached, 40);

@@ -53,7 +53,7 @@ impl World {
         finder_in(self.folder.path(), OriginConfig::default())
     }
 
-    /// What the mounts of this request are served from now, and the name of the dataset.
+    /// The source that the mounts of this request are served from now, and the name of the dataset.
     async fn resolved(&self, request: &DatasetRequest) -> (String, ResolvedSource) {
         let (spec, config) = (&request.spec, OriginConfig::default());
         let source = resolve(&spec.source, &config, &self.finder.home, Refresh::Never, &Here, &Silent).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a change of the list of nodes does to open datasets: to blocks, reservations and openings.
+//! Effects of a change of the list of nodes on open datasets: on blocks, reservations and openings.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, mpsc};
@@ -51,7 +51,7 @@ impl World {
     /// Kills the node, which shows these, and starts the next one, which knows these nodes.
     async fn kill(self, shown: [OpenDataset; 2], names: &[&str]) -> Self {
         let [cache, left] = ["store", "left"].map(|name| self.folder.path().join(name));
-        // What another process would find.
+        // A copy, as another process would find it.
         let copied = std::process::Command::new("cp").arg("-r").args([&cache, &left]).status().unwrap();
         assert!(copied.success());
         drop(shown);
@@ -91,8 +91,8 @@ impl World {
         tokio::spawn(async move { node.run().await.unwrap() });
     }
 
-    /// Makes all questions for the list of nodes wait until what is returned is dropped: what counts the blocks of this node is
-    /// held.
+    /// Makes all questions for the list of nodes wait until what is returned is dropped: what counts the blocks of this
+    /// node is held.
     async fn hold_the_list(&self) -> mpsc::Sender<()> {
         let (release, released) = mpsc::channel();
         let (hold, is_held) = tokio::sync::oneshot::channel();
@@ -262,7 +262,7 @@ async fn a_list_that_changes_during_the_count_is_counted_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_dataset_is_opened_while_reservations_follow_the_list_of_nodes() {
     let world = World::knowing(&["n", "m"]);
-    // What is being rebuilt does not follow.
+    // A dataset that is being rebuilt does not follow.
     let shared = world.open_again("shared", Placement::Partitioned, None).await;
     let release = world.hold_the_list().await;
     let node = Arc::clone(&world.node);
@@ -394,7 +394,7 @@ async fn what_was_wanted_of_a_cache_stays_when_a_user_that_owns_less_is_offered_
     assert_eq!((Some(usage.capacity_bytes), usage.wanted_bytes), (owned, ALL_BYTES), "the other wanted all");
     let local = world.open_again("local", Placement::Local, None).await;
     world = world.kill([local, shared], &["n", "m"]).await;
-    // What it wanted is there for it, since there is room by now.
+    // It gets all that it wanted, since there is room by now.
     let local = world.open_again("local", Placement::Local, None).await;
     assert_eq!((local.cache_usage().capacity_bytes, local.cache_usage().wanted_bytes), (ALL_BYTES, ALL_BYTES));
     let shared = world.open_again("shared", Placement::Partitioned, None).await;

@@ -1,4 +1,5 @@
-//! How a block gets into the cache, and out of it: a permit takes its room, a write sets its slot, an eviction clears it.
+//! How a block gets into the cache, and out of it: a permit takes its room, a write sets its slot, an eviction clears
+//! it.
 
 use std::io;
 use std::sync::PoisonError;
@@ -16,8 +17,8 @@ use crate::record::Header;
 const TAKEN_OUT_AT_ONCE: usize = 256;
 
 impl Shared {
-    /// Takes room for a block: free room, or that of disowned blocks, or what the policy evicts if it `may_evict`. Returns the
-    /// number of the permit to write it.
+    /// Takes room for a block: free room, or that of disowned blocks, or what the policy evicts if it `may_evict`.
+    /// Returns the number of the permit to write it.
     pub(super) fn admit(&self, block: BlockIndex, len: u32, may_evict: bool, now: Instant) -> Option<u64> {
         let counters = &self.base.counters;
         if block.0 >= self.slots.blocks() || len == 0 || u64::from(len) > BLOCK_BYTES {
@@ -50,7 +51,8 @@ impl Shared {
         Some(state.last_permit)
     }
 
-    /// Takes out disowned blocks until there is room for `len` bytes, or none is known, or enough were taken out at once.
+    /// Takes out disowned blocks until there is room for `len` bytes, or none is known, or enough were taken out at
+    /// once.
     fn make_room(&self, state: &mut State, len: u32, now: Instant) {
         let could_fit = state.policy.as_ref().is_some_and(|policy| u64::from(len) <= policy.capacity_bytes());
         if !could_fit || state.has_room(len) {

@@ -1,4 +1,5 @@
-//! What callers of a dataset's cache see of an adoption: it begins, blocks that it has not reached yet are read, and it ends.
+//! Adoption as the callers of a dataset's cache see it: it begins, blocks that it has not reached yet are read, and it
+//! ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,8 +17,8 @@ use crate::earlier::Earlier;
 const STEP: Duration = Duration::from_secs(1);
 
 impl DatasetCache {
-    /// Adopts the blocks that the store has of other snapshots of the same origin, without copying them, on a thread of its own.
-    /// Calls `done` when that has ended, however it ends; `done` must not block.
+    /// Adopts the blocks that the store has of other snapshots of the same origin, without copying them, on a thread of
+    /// its own. Calls `done` when that has ended, however it ends; `done` must not block.
     pub fn adopt(&self, earlier: Vec<Arc<dyn Earlier>>, done: impl FnOnce() + Send + 'static) {
         if self.is_adopting() {
             return done();
@@ -25,7 +26,10 @@ impl DatasetCache {
         let shared = Arc::clone(&self.shared);
         let open = |earlier| {
             Ancestor::open(&shared.base, earlier).unwrap_or_else(|error| {
-                warn!(dataset = shared.config.name, %error, "the cache of another snapshot cannot be read: its blocks are fetched again");
+                warn!(
+                    dataset = shared.config.name, %error,
+                    "the cache of another snapshot cannot be read: its blocks are fetched again"
+                );
                 None
             })
         };
@@ -43,7 +47,10 @@ impl DatasetCache {
         match std::thread::Builder::new().name("larder-adopt".into()).spawn(adopt) {
             Ok(thread) => self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
             Err(error) => {
-                warn!(dataset = self.shared.config.name, %error, "cannot start the adoption of another snapshot's blocks: they are fetched again");
+                warn!(
+                    dataset = self.shared.config.name, %error,
+                    "cannot start the adoption of another snapshot's blocks: they are fetched again"
+                );
             }
         }
     }
@@ -53,8 +60,8 @@ impl DatasetCache {
         self.shared.ancestors.load().is_some()
     }
 
-    /// Calls `use_bytes` with all bytes of a block that is to be adopted, checked against their CRCs. None if the block is in no
-    /// other snapshot's cache, or no adoption is under way. Blocks on the disk.
+    /// Calls `use_bytes` with all bytes of a block that is to be adopted, checked against their CRCs. None if the block
+    /// is in no other snapshot's cache, or no adoption is under way. Blocks on the disk.
     pub fn read_earlier<R>(&self, block: BlockIndex, block_len: u32, use_bytes: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let ancestors = self.shared.ancestors.load_full()?;
         let mut use_bytes = Some(use_bytes);
@@ -66,15 +73,15 @@ impl DatasetCache {
         Some(used)
     }
 
-    /// Frees the room of adopted segments that no dataset uses any more. Called after another dataset was released. Blocks on the
-    /// disk.
+    /// Frees the room of adopted segments that no dataset uses any more. Called after another dataset was released.
+    /// Blocks on the disk.
     pub fn free_unused(&self) {
         if !self.is_adopting() && !self.is_rebuilding() {
             self.shared.free_unused();
         }
     }
 
-    /// What adopted blocks take on the disk, which other datasets may share.
+    /// Bytes of adopted blocks on the disk, which other datasets may share.
     pub(crate) fn adopted_disk_bytes(&self) -> u64 {
         self.shared.adopted_disk_bytes.load(Ordering::Relaxed)
     }

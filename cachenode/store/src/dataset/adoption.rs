@@ -1,12 +1,12 @@
-//! Adoption: blocks that have the same bytes in another snapshot of the origin are taken over from its cache. No byte is copied:
-//! the segments of the other dataset are linked into this one's folder, and slots point to the records in them. It runs in the
-//! background, after the rebuild; a block that is missed meanwhile is read from the other cache.
+//! Adoption: blocks that have the same bytes in another snapshot of the origin are taken over from its cache. No byte
+//! is copied: the segments of the other dataset are linked into this one's folder, and slots point to the records in
+//! them. It runs in the background, after the rebuild; a block that is missed meanwhile is read from the other cache.
 //!
-//! Adopted blocks take no more room on the disk than they did, so they raise what may be cached, up to what the dataset wanted.
-//! The room in them that is not used is freed once the other datasets have left it.
+//! Adopted blocks take no more room on the disk than they did, so they raise what may be cached, up to what the dataset
+//! wanted. The room in them that is not used is freed once the other datasets have left it.
 //!
-//! Invariant: when a slot is set, the link to its segment and the block's alias are there. So a killed process leaves an adoption
-//! that is correct as far as it went, and the next one continues it.
+//! Invariant: when a slot is set, the link to its segment and the block's alias are there. So a killed process leaves
+//! an adoption that is correct as far as it went, and the next one continues it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ struct Adoption<'a> {
     aliases: &'a Aliases,
     /// The segments of this dataset by inode. None: it could not be linked.
     links: HashMap<u64, Option<Arc<Segment>>>,
-    /// What may be cached without the adopted blocks, and with all of them.
+    /// Bytes that may be cached without the adopted blocks, and with all of them.
     capacity_bytes: u64,
     limit_bytes: u64,
     blocks: u64,
@@ -67,7 +67,10 @@ impl Shared {
         let aliases = match self.space.aliases(|| Aliases::open(&path, &snapshot, self.slots.blocks())) {
             Ok(aliases) => aliases,
             Err(error) => {
-                warn!(dataset = self.config.name, %error, "the blocks of another snapshot cannot be adopted and are fetched");
+                warn!(
+                    dataset = self.config.name, %error,
+                    "the blocks of another snapshot cannot be adopted and are fetched"
+                );
                 return;
             }
         };
@@ -99,8 +102,8 @@ impl Shared {
         info!(dataset = self.config.name, %from, blocks, bytes, took_ms, "blocks of another snapshot adopted");
     }
 
-    /// Frees the room in adopted segments that no block of this dataset uses and that no other dataset shares. Must not run beside
-    /// an adoption.
+    /// Frees the room in adopted segments that no block of this dataset uses and that no other dataset shares. Must not
+    /// run beside an adoption.
     pub(super) fn free_unused(&self) {
         let all = Arc::clone(&self.space.segments());
         let is_ours = |segment: &&Arc<Segment>| segment.key.is_some() && !segment.is_shared().unwrap_or(true);
@@ -165,7 +168,8 @@ impl Adoption<'_> {
         shared.free_room(false);
     }
 
-    /// Makes sure that the link and the alias of a block are there. None if they cannot be made: the block will be fetched.
+    /// Makes sure that the link and the alias of a block are there. None if they cannot be made: the block will be
+    /// fetched.
     fn prepare(&mut self, block: BlockIndex, len: u32, found: &Located<'_>) -> Option<Candidate> {
         let segment = self.link(found.segment, found.key)?;
         match &segment.key {
@@ -184,7 +188,10 @@ impl Adoption<'_> {
             let linked = shared.lock().allocator.link(&shared.space, other, key);
             linked
                 .inspect_err(|error| {
-                    warn!(dataset = shared.config.name, %error, "a segment of another snapshot cannot be linked: its blocks are fetched");
+                    warn!(
+                        dataset = shared.config.name, %error,
+                        "a segment of another snapshot cannot be linked: its blocks are fetched"
+                    );
                 })
                 .ok()
         });

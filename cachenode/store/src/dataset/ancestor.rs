@@ -1,5 +1,5 @@
-//! The files of another snapshot's cache, as a dataset reads them that adopts its blocks. The other dataset may be open and
-//! change meanwhile: slots and records are read as they are, and prove themselves or are of no use.
+//! The files of another snapshot's cache, as a dataset reads them that adopts its blocks. The other dataset may be open
+//! and change meanwhile: slots and records are read as they are, and prove themselves or are of no use.
 
 use std::io;
 use std::sync::Arc;

@@ -1,12 +1,14 @@
-//! Disowned blocks: blocks that are cached here and owned by other nodes, since the list of nodes changed. Only a node that has
-//! not seen the change asks for them. Their room counts as free: an admission that finds no other room takes it.
+//! Disowned blocks: blocks that are cached here and owned by other nodes, since the list of nodes changed. Only a node
+//! that has not seen the change asks for them. Their room counts as free: an admission that finds no other room takes
+//! it.
 //!
-//! [`Disowned`] is the blocks that were found, and where the search for more continues; [`Shown`] is what is known of it without
-//! the lock that guards it. The search (`search`) goes over the
-//! slot table once for each list of nodes, in steps, each when admissions have used up most of what the last step found.
+//! [`Disowned`] is the blocks that were found, and where the search for more continues; [`Shown`] is what is known of
+//! it without the lock that guards it. The search (`search`) goes over the slot table once for each list of nodes, in
+//! steps, each when admissions have used up most of what the last step found.
 //!
-//! Invariant: a block leaves only for an admission that needs its room, and only while the list of nodes by which it was found
-//! is the present one. All of this is derived from the slot table and the list, so a restart only begins the search anew.
+//! Invariant: a block leaves only for an admission that needs its room, and only while the list of nodes by which it
+//! was found is the present one. All of this is derived from the slot table and the list, so a restart only begins the
+//! search anew.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -81,7 +83,7 @@ impl Disowned {
     }
 }
 
-/// What is known of the disowned blocks, for those who do not hold the lock.
+/// Figures about the disowned blocks, readable without the lock.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     bytes: AtomicU64,

@@ -27,15 +27,22 @@ impl Files {
         fs::create_dir_all(&segments).map_err(failed("create the folder"))?;
         let (slots, found) =
             Slots::open(&folder.join("slots"), &snapshot, config.blocks).map_err(failed("open the slot table"))?;
-        let aliases = Aliases::open_existing(&folder.join("aliases"), &snapshot, config.blocks).unwrap_or_else(|error| {
-            warn!(dataset = config.name, %error, "the blocks adopted from another snapshot are fetched again: their aliases cannot be read");
-            None
-        });
+        let aliases =
+            Aliases::open_existing(&folder.join("aliases"), &snapshot, config.blocks).unwrap_or_else(|error| {
+                warn!(
+                    dataset = config.name, %error,
+                    "the blocks adopted from another snapshot are fetched again: their aliases cannot be read"
+                );
+                None
+            });
         let space = Self::space(base, Some(segments), aliases, config).map_err(failed("open the segments"))?;
         let lost = space.0.lost();
         if let Some(first) = lost.first() {
             let (dataset, segments, error) = (&config.name, lost.len(), &first.error);
-            warn!(dataset, segments, path = ?first.path, %error, "segments that cannot be opened are skipped: their blocks are fetched again");
+            warn!(
+                dataset, segments, path = ?first.path, %error,
+                "segments that cannot be opened are skipped: their blocks are fetched again"
+            );
         }
         Ok(Self { slots, found, space })
     }

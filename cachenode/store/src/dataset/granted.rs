@@ -1,11 +1,11 @@
-//! What a dataset was granted of the cache. It may change while the dataset is open.
+//! The room that a dataset was granted in the cache. It may change while the dataset is open.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::reservations::Reservation;
 
-/// What a dataset was granted.
+/// The room that a dataset was granted.
 #[derive(Debug)]
 pub(super) struct Granted {
     capacity_bytes: AtomicU64,
@@ -31,7 +31,7 @@ impl Granted {
         self.capacity_bytes.load(Ordering::Relaxed)
     }
 
-    /// What a later process finds.
+    /// The promise that a later process finds.
     pub(super) fn promised(&self) -> Reservation {
         *self.promised.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,8 +1,8 @@
-//! The users of one cache, and which blocks each of them owns: a snapshot may be open several times, from several servers and with
-//! several placements.
+//! The users of one cache, and which blocks each of them owns: a snapshot may be open several times, from several
+//! servers and with several placements.
 //!
-//! Invariant: a block is disowned only if no user owns it. While one of them owns all blocks, or knows no list of nodes, none is; nor
-//! while a connection is awaited, since it may be a user that owns all blocks.
+//! Invariant: a block is disowned only if no user owns it. While one of them owns all blocks, or knows no list of
+//! nodes, none is; nor while a connection is awaited, since it may be a user that owns all blocks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::ownership::Ownership;
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     each: Vec<Owner>,
-    /// The connections that showed the dataset when the last process ended, and that this one neither has nor was told are gone.
+    /// The connections that showed the dataset when the last process ended, and that this one neither has nor was told
+    /// are gone.
     awaited: BTreeSet<String>,
     last_number: u64,
     version: u64,
@@ -79,20 +80,20 @@ impl Owners {
         (!self.each.is_empty()).then_some(self.version)
     }
 
-    /// What they own by the lists that [`version`](Self::version) saw last.
+    /// The blocks that they own by the lists that [`version`](Self::version) saw last.
     pub(super) fn owned(&self) -> Owned {
         let owned = |owner: &Owner| Some((Arc::clone(owner.ownership.as_ref()?), owner.version?));
         Owned(self.each.iter().filter_map(owned).collect())
     }
 }
 
-/// What the users of a cache own.
+/// The blocks that the users of a cache own.
 #[derive(Debug)]
 pub(super) struct Owned(Vec<(Arc<dyn Ownership>, u64)>);
 
 impl Owned {
-    /// Removes the blocks that a user owns from `blocks`, which are in ascending order. False if a list of nodes has changed;
-    /// `blocks` is of no use then.
+    /// Removes the blocks that a user owns from `blocks`, which are in ascending order. False if a list of nodes has
+    /// changed; `blocks` is of no use then.
     pub(super) fn retain_disowned(&self, blocks: &mut Vec<BlockIndex>) -> bool {
         self.0.iter().all(|(ownership, version)| ownership.retain_disowned(*version, blocks))
     }

@@ -1,10 +1,10 @@
 //! Counting the blocks of an earlier run, while hits are already served.
 //!
-//! One pass over the slots, in their order, which is that of the manifest's files: the length of each block is the next one
-//! and no search.
+//! One pass over the slots, in their order, which is that of the manifest's files: the length of each block is the next
+//! one and no search.
 //!
-//! Invariant: until the count ends there is no policy, so nothing is admitted or evicted, and only this thread changes slots.
-//! Flaws that reads find meanwhile are kept for the end.
+//! Invariant: until the count ends there is no policy, so nothing is admitted or evicted, and only this thread changes
+//! slots. Flaws that reads find meanwhile are kept for the end.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::slots::Place;
 /// Blocks evicted under one hold of the lock.
 const EVICTED_AT_ONCE: usize = 256;
 
-/// What a rebuild does besides counting.
+/// The work of a rebuild besides counting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     /// Restore the slots that only the index has.
@@ -46,7 +46,7 @@ impl Cached {
     }
 }
 
-/// What the slots say of a segment.
+/// A segment according to its slots.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     live: u32,
@@ -103,7 +103,7 @@ impl Shared {
             self.free_unused();
         }
         for lost in self.space.lost() {
-            // No slot points to it any more. What cannot be removed now is tried again by the next start.
+            // No slot points to it any more. The next start tries again to remove a file that cannot be removed now.
             let _ = std::fs::remove_file(&lost.path);
         }
     }
@@ -214,8 +214,8 @@ impl Shared {
         true
     }
 
-    /// Tells the segments what lies in them, and cuts off the room that the last run prepared and the records whose slots it
-    /// did not live to set. What cannot be cut off now is freed with its segment, like the gaps below.
+    /// Tells the segments what lies in them, and cuts off the room that the last run prepared and the records whose
+    /// slots it did not live to set. Room that cannot be cut off now is freed with its segment, like the gaps below.
     fn trust(&self, segments: &SegmentTable, tallies: &[Tally]) {
         for (segment, tally) in segments.iter().zip(tallies) {
             segment.add_live(tally.live);
@@ -226,8 +226,8 @@ impl Shared {
         }
     }
 
-    /// Frees the room between the records of blocks that have a slot: records of evicted blocks that the last run did not
-    /// live to free.
+    /// Frees the room between the records of blocks that have a slot: records of evicted blocks that the last run did
+    /// not live to free.
     fn free_gaps(&self, segments: &SegmentTable, sorted: &[Cached]) {
         for segment in segments.iter() {
             let from = sorted.partition_point(|cached| cached.place.segment < segment.number);

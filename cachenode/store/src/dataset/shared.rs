@@ -1,8 +1,8 @@
-//! The state of a dataset's cache that its readers, writers and permits share, most of it behind one lock, and the changes that
-//! have several callers.
+//! The state of a dataset's cache that its readers, writers and permits share, most of it behind one lock, and the
+//! changes that have several callers.
 //!
-//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a permit once (except for slots
-//! that a failing disk would not let go of).
+//! Invariant, whenever the lock is free: the policy counts each block that has a slot or a permit once (except for
+//! slots that a failing disk would not let go of).
 
 use std::collections::HashMap;
 use std::io;
@@ -27,7 +27,7 @@ use crate::policy::{Policy, build_policy};
 use crate::record::{self, Flaw, Header, KEY_BYTES};
 use crate::slots::{Place, Slots};
 
-/// What a dataset's readers, writers and permits share.
+/// State shared by a dataset's readers, writers and permits.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(super) base: Arc<Base>,
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(super) space: Space,
     pub(super) used_bytes: AtomicU64,
     pub(super) blocks_cached: AtomicU64,
-    /// What adopted blocks take on the disk, which other datasets may share.
+    /// Bytes of adopted blocks on the disk, which other datasets may share.
     pub(super) adopted_disk_bytes: AtomicU64,
     /// The caches of other snapshots, while their blocks are adopted.
     pub(super) ancestors: ArcSwapOption<Vec<Ancestor>>,
@@ -137,7 +137,7 @@ impl Shared {
     pub(super) fn change_owners<T>(&self, change: impl FnOnce(&mut Owners) -> T) -> T {
         let mut state = self.lock();
         let changed = change(&mut state.owners);
-        // What was disowned before may have an owner now.
+        // A block that was disowned before may have an owner now.
         let version = state.owners.version();
         state.disowned.follow(version);
         self.disowned.show(&state.disowned, self.is_stopped());
@@ -163,8 +163,8 @@ impl Shared {
         }
     }
 
-    /// Takes a block out of the slot table and the index, and frees its record if its length is certain. False if the disk does
-    /// not let the block go: it stays a hit.
+    /// Takes a block out of the slot table and the index, and frees its record if its length is certain. False if the
+    /// disk does not let the block go: it stays a hit.
     pub(super) fn take_out(
         &self,
         state: &mut State,
@@ -187,7 +187,8 @@ impl Shared {
         true
     }
 
-    /// Writes down what is shared with other datasets, so that it is known while this one is closed. Blocks on the disk.
+    /// Writes down what is shared with other datasets, so that it is known while this one is closed. Blocks on the
+    /// disk.
     pub(super) fn remember_adopted(&self) {
         let (adopted, promised) = (self.adopted_disk_bytes.load(Ordering::Relaxed), self.granted.promised());
         self.base.change(&self.config.snapshot, |known| {

@@ -1,16 +1,18 @@
 //! The segments of a dataset and the room in them.
 //!
-//! The cast: [`Space`] is shared by readers and writers: the table of segments, the folder, and the sizes; [`Allocator`]
-//! is the part behind the admission lock: where the next record goes, and the room that nobody needs any more.
+//! The cast: [`Space`] is shared by readers and writers: the table of segments, the folder, and the sizes;
+//! [`Allocator`] is the part behind the admission lock: where the next record goes, and the room that nobody needs any
+//! more.
 //!
-//! Invariant, whenever the lock is free: a segment's live count is the slots and the writes in flight in it, and a segment
-//! that has none and is not the current one is being deleted.
+//! Invariant, whenever the lock is free: a segment's live count is the slots and the writes in flight in it, and a
+//! segment that has none and is not the current one is being deleted.
 //!
-//! Freeing a part of a file locks the whole file in the kernel: it waits for all direct reads and writes of that file in
-//! flight, later ones wait for it, and some file systems also wait for the disk. The write path therefore avoids it:
+//! Freeing a part of a file locks the whole file in the kernel: it waits for all direct reads and writes of that file
+//! in flight, later ones wait for it, and some file systems also wait for the disk. The write path therefore avoids it:
 //! nothing is freed in the segment that is being written to, as long as that is little; evicting policies have small
-//! segments, so that most evicted records lie in others; and records are freed in batches, neighbours in one call. Records
-//! leave FIFO and, in an epoch, LRU in the order of their places, so that most of their segments are deleted whole.
+//! segments, so that most evicted records lie in others; and records are freed in batches, neighbours in one call.
+//! Records leave FIFO and, in an epoch, LRU in the order of their places, so that most of their segments are deleted
+//! whole.
 
 use std::io;
 use std::ops::Range;
@@ -36,7 +38,7 @@ const AHEAD_MOST: u64 = 64 << 20;
 const BATCH_LEAST: u64 = 64 << 10;
 const BATCH_MOST: u64 = 4 << 20;
 
-/// What is in the way of a hit.
+/// Why a cached block cannot be read.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// The record is not usable.
@@ -110,8 +112,8 @@ pub(super) enum Garbage {
 }
 
 impl Space {
-    /// Opens the segments in `folder`; without one, there is no room and there are no segments. A cache that `evicts` gets small
-    /// ones.
+    /// Opens the segments in `folder`; without one, there is no room and there are no segments. A cache that `evicts`
+    /// gets small ones.
     pub(super) fn open(
         folder: Option<PathBuf>,
         aliases: Option<Aliases>,

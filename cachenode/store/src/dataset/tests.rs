@@ -1,8 +1,9 @@
 //! A dataset's cache over a real folder.
 //!
-//! The cast: here, a cache to test; `admission`, normal operation; `adoption`, blocks of another snapshot; `restart`, what a restart finds; `store`, what is around the
-//! dataset; `faults`, failing disks and broken bytes; `crash`, kills and races; `disowned`, blocks that other nodes own now;
-//! `space`, the room in the segments; `model`, any order of all that against a map.
+//! The cast: here, a cache to test; `admission`, normal operation; `adoption`, blocks of another snapshot; `restart`,
+//! what a restart finds; `store`, what is around the dataset; `faults`, failing disks and broken bytes; `crash`, kills
+//! and races; `disowned`, blocks that other nodes own now; `space`, the room in the segments; `model`, any order of all
+//! that against a map.
 
 mod admission;
 mod adoption;

@@ -32,8 +32,8 @@ fn options() -> Options {
 
 pub(super) fn open_or_create(path: &Path) -> Result<DB, rocksdb::Error> {
     open(path).or_else(|error| {
-        // An index that is damaged, unreadable or something else is replaced: blocks are found through their slots. If the
-        // disk is full, or the process has reached a limit, the index is sound.
+        // An index that is damaged, unreadable or something else is replaced: blocks are found through their slots. If
+        // the disk is full, or the process has reached a limit, the index is sound.
         if SHORTAGES.iter().any(|shortage| error.as_ref().contains(shortage)) || set_aside(path).is_err() {
             return Err(error);
         }

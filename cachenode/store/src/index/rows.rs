@@ -6,7 +6,8 @@
 //!  datasets  snapshot[32]                             1 | policy | number u32 | reservation u64 | last use u64 | name, at most 1 KiB
 //!  blocks    number u32 BE | block u32 BE             segment u32 BE | offset in 4 KiB u32 BE
 //! ```
-//! Earlier versions also had a family `epochs`, with a history that nothing read; it is dropped when the index is opened.
+//! Earlier versions also had a family `epochs`, with a history that nothing read; it is dropped when the index is
+//! opened.
 //!
 //! Invariant: a row of another version or of the wrong length decodes to nothing.
 
@@ -21,7 +22,7 @@ pub(super) const STATE_KEY: &[u8] = b"state";
 const VERSION: u8 = 1;
 const NAME_BYTES: usize = 1024;
 
-/// What the index knows about a dataset.
+/// A dataset's row in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatasetRow {
     pub(crate) number: u32,

@@ -1,4 +1,4 @@
-//! What a dataset's cache asks of a policy.
+//! The contract between a dataset's cache and its policy.
 
 use larder_dataset::BlockIndex;
 
@@ -8,8 +8,8 @@ pub trait Policy: Send + std::fmt::Debug {
     /// are no longer cached. False changes nothing. An empty block or one larger than the capacity is refused.
     fn admit(&mut self, block: BlockIndex, len: u32, evict: &mut Vec<BlockIndex>) -> bool;
 
-    /// Counts a block that is on the disk from an earlier run; oldest first. Only this may raise the used bytes above the
-    /// capacity, when the reservation has become smaller.
+    /// Counts a block that is on the disk from an earlier run; oldest first. Only this may raise the used bytes above
+    /// the capacity, when the reservation has become smaller.
     fn restore(&mut self, block: BlockIndex, len: u32);
 
     /// Evicts until the used bytes fit the capacity. NR, which never evicts, changes nothing and admits nothing until
@@ -28,8 +28,8 @@ pub trait Policy: Send + std::fmt::Debug {
     /// Bytes of all cached blocks.
     fn used_bytes(&self) -> u64;
 
-    /// Changes how many bytes may be cached. If more are cached, evicting policies evict at the next admission, and NR admits
-    /// nothing until there is room.
+    /// Changes how many bytes may be cached. If more are cached, evicting policies evict at the next admission, and NR
+    /// admits nothing until there is room.
     fn set_capacity(&mut self, capacity_bytes: u64);
 
     /// Bytes that may be cached.

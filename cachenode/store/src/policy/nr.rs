@@ -1,6 +1,6 @@
-//! NR, no replacement: the first blocks admitted stay until the dataset is released, so that every epoch hits
-//! cache / dataset. Where blocks are read in a new order each epoch, every eviction discards a block that is as likely to
-//! be used next as its replacement. No eviction is therefore worth its write.
+//! NR, no replacement: the first blocks admitted stay until the dataset is released, so that every epoch hits cache /
+//! dataset. Where blocks are read in a new order each epoch, every eviction discards a block that is as likely to be
+//! used next as its replacement. No eviction is therefore worth its write.
 
 use larder_dataset::BlockIndex;
 

@@ -1,8 +1,8 @@
 //! The queue of LRU and FIFO: a doubly linked list through three flat arrays, so that pushing, removing from the middle
 //! and popping the oldest are O(1) and allocate nothing.
 //!
-//! Invariant: a block is in the queue if and only if its length is not 0, and `used_bytes` is the sum of all lengths. Links
-//! are block numbers plus one, 0 is the end; arrays of zeros cost no memory until they are touched.
+//! Invariant: a block is in the queue if and only if its length is not 0, and `used_bytes` is the sum of all lengths.
+//! Links are block numbers plus one, 0 is the end; arrays of zeros cost no memory until they are touched.
 
 use larder_dataset::BlockIndex;
 

@@ -9,15 +9,25 @@ use clap::Args;
 Examples:
   larder bench controller
   larder bench controller --nodes 100 --datasets 100 --rest 10     a short try
-  larder bench controller --kubeconfig test.yaml --controller target/release/larder-controller --json controller.json
+  larder bench controller --kubeconfig test.yaml --json controller.json
+  larder bench controller --controller target/release/larder-controller
 
-Use a cluster of the benchmark's own, with Larder's definitions (kubectl apply -k deploy/crds) and with
-kwok, which makes the fake nodes ready. `tests/cluster/kwok.sh start DIR` starts one, and
-`tests/cluster/cluster.sh exec DIR larder bench controller` runs the benchmark in it.
-larder-controller runs as a process beside this one. The pods of its jobs, which import and warm, and
-a larderd of each node are stood in for; no byte is fetched. A cluster that has Datasets or a
-larder-controller already is refused. Everything is made in the namespace larder-bench or named so,
-and removed in the end, after Ctrl-C too.")]
+The benchmark needs a cluster of its own: Kubernetes 1.36, Larder's definitions, and kwok, which
+makes the fake nodes ready. As root, in Larder's repository (Kubernetes and kwok are built with Go):
+  cargo build --release -p larder -p larder-controller
+  tests/cluster/cluster.sh install
+  tests/cluster/kwok.sh install
+  tests/cluster/kwok.sh start /tmp/kwok
+  tests/cluster/cluster.sh exec /tmp/kwok kubectl apply -k $PWD/deploy/crds
+  tests/cluster/cluster.sh exec /tmp/kwok $PWD/target/release/larder bench controller
+  tests/cluster/cluster.sh stop /tmp/kwok
+Commands in the cluster start in the folder /, so they need absolute paths. The cluster ends with
+the shell that started it.
+
+larder-controller runs as a process beside the benchmark. The pods of its jobs, which import and
+warm, and a larderd of each node are stood in for; no byte is fetched. A cluster that already has
+Datasets or a larder-controller is refused. All objects are in the namespace larder-bench, or their
+names begin with larder-bench; they are removed in the end, after Ctrl-C too.")]
 pub(crate) struct ControllerArgs {
     /// Number of fake nodes.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -33,8 +33,8 @@ pub(crate) struct MetaArgs {
     /// Rounds; each measures every system once.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Measure only these systems: ext4, larder, "larder packed", juicefs, "juicefs tuned", mountpoint-s3, rclone, "rclone tuned",
-    /// s3fs.
+    /// Measure only these systems: ext4, larder, "larder packed", juicefs, "juicefs tuned", mountpoint-s3, rclone,
+    /// "rclone tuned", s3fs.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// A folder on the disk to measure. Default: a folder in ~/.cache/larder.

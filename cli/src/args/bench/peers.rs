@@ -35,12 +35,12 @@ pub(crate) struct PeersArgs {
     /// Rounds; each measures every system once.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Measure only these systems: ext4, larder, "larder packed", juicefs, "juicefs tuned", mountpoint-s3, rclone, "rclone tuned",
-    /// s3fs.
+    /// Measure only these systems: ext4, larder, "larder packed", juicefs, "juicefs tuned", mountpoint-s3, rclone,
+    /// "rclone tuned", s3fs.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// A folder on the disk to measure, for the files and all caches. It needs room for four times the dataset. Default:
-    /// a folder in ~/.cache/larder.
+    /// A folder on the disk to measure, for the files and all caches. It needs room for four times the dataset.
+    /// Default: a folder in ~/.cache/larder.
     #[arg(long, value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
     /// Seed of the files and the shuffles.

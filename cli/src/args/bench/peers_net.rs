@@ -18,10 +18,22 @@ each reader. Its bytes are not inspected, or (raw-summed) both ends compute thei
 peers do.")]
 pub(crate) struct PeersNetArgs {
     /// Sizes of one read, up to 4MiB.
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "111KB,1MiB,4MiB", value_parser = parse_record_size)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_delimiter = ',',
+        default_value = "111KB,1MiB,4MiB",
+        value_parser = parse_record_size
+    )]
     pub(crate) record_size: Vec<u32>,
     /// Numbers of concurrent reads.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,16", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "1,16",
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     pub(crate) readers: Vec<u32>,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
@@ -35,8 +47,8 @@ pub(crate) struct PeersNetArgs {
     /// Write all figures of all rounds to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Measure only these servers: raw-tcp, raw-summed, peer, peer-tls, peer-store, peer-store-tls, origin. Without raw-tcp
-    /// the table has no ratios.
+    /// Measure only these servers: raw-tcp, raw-summed, peer, peer-tls, peer-store, peer-store-tls, origin. Without
+    /// raw-tcp the table has no ratios.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) only: Vec<ServerKind>,
     /// Serve with these settings (JSON); used by the command itself.

@@ -19,7 +19,7 @@ pub(super) struct Finding {
     pub(super) what: &'static str,
     pub(super) verdict: Verdict,
     pub(super) found: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) remedy: &'static str,
 }

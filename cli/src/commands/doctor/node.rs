@@ -1,5 +1,5 @@
-//! Checks of a Kubernetes node, for larder-csi and larderd. Each check takes the kernel's text as an argument, so that tests can
-//! show it a machine with a fault.
+//! Checks of a Kubernetes node, for larder-csi and larderd. Each check takes the kernel's text as an argument, so that
+//! tests can show it a machine with a fault.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -91,7 +91,8 @@ fn background(max_user_bgreq: &str) -> Finding {
     finding("reads ahead", verdict, found, "echo 1024 > /sys/module/fuse/parameters/max_user_bgreq")
 }
 
-/// The kernel aborts a connection whose daemon does not answer within this time, whether it restarts or waits for the origin.
+/// The kernel aborts a connection whose daemon does not answer within this time, whether it restarts or waits for the
+/// origin.
 fn request_timeout(default: &str, most: &str) -> Finding {
     let seconds = [default, most].into_iter().filter_map(number).filter(|seconds| *seconds > 0).min();
     let (verdict, found) = match seconds {

@@ -32,7 +32,7 @@ struct Failure {
 }
 
 impl Report {
-    /// What the report is about. Until a place turns out to be closed, it is published.
+    /// Sets the snapshot that the report is about. Until a place turns out to be closed, it is published.
     pub(super) fn of(&mut self, snapshot: SnapshotId, totals: Totals) {
         self.snapshot = snapshot.to_string();
         (self.files, self.bytes) = (u64::from(totals.files), totals.bytes);

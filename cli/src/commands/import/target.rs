@@ -28,7 +28,7 @@ pub(super) enum Target {
     Object { url: String, folder: Arc<dyn Origin>, key: Vec<u8> },
 }
 
-/// What became of the files since the manifest that was there before.
+/// Changes of the files since the manifest that was there before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Changes {
     pub(super) added: u64,
@@ -70,8 +70,8 @@ impl Target {
         Ok(Self::Object { url: to.to_owned(), folder, key: key.as_bytes().to_vec() })
     }
 
-    /// Stores the manifest of `origin`; a file takes the draft away. A file is written anew even if nothing changed: it has the time of the listing. An
-    /// object is not.
+    /// Stores the manifest of `origin`; a file takes the draft away. A file is written anew even if nothing changed: it
+    /// has the time of the listing. An object is not.
     pub(super) fn store(
         &self,
         draft: &mut Option<DraftManifest>,
@@ -135,7 +135,7 @@ impl Target {
             Self::File(path) => open_manifest(path).map_err(anyhow::Error::from),
             Self::Object { folder, key, .. } => {
                 match runtime.block_on(fetch_manifest(&**folder, key, scratch, verify_file)) {
-                    // Who may publish but not list is denied what is not there.
+                    // Credentials that may publish but not list are denied a missing object.
                     Err(PublishError::Origin {
                         source: OriginError::NotFound { .. } | OriginError::Denied { .. },
                         ..

@@ -37,8 +37,8 @@ pub(super) fn run_dir(cache_dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(Home::of_process()?.sub_folder(&format!("run/{:016x}", hash.finish()))?)
 }
 
-/// False if the folder is on a disk that is read-only or fails, or belongs to another user. Tries it with a file without a
-/// name: a disk that went read-only after an error does not show it otherwise.
+/// False if the folder is on a disk that is read-only or fails, or belongs to another user. Tries it with a file
+/// without a name: a disk that went read-only after an error does not show it otherwise.
 fn can_make_files(dir: &Path) -> bool {
     use rustix::fs::{Mode, OFlags, open};
     use rustix::io::Errno;

@@ -87,7 +87,8 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
         row(
             "peers",
             format_args!(
-                "{read} read from other nodes, {given} served to them, {failures} failures, {hedges} slow answers hedged ({won} won)"
+                "{read} read from other nodes, {given} served to them, {failures} failures, {hedges} slow answers \
+                 hedged ({won} won)"
             ),
         );
     }

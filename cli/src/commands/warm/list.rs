@@ -19,8 +19,8 @@ const RETRY: Duration = Duration::from_millis(20);
 /// The longest line that is handed over whole. No path is longer.
 const LINE_MOST: usize = 8_000;
 
-/// Hands over the list in the file `from`, or `-` for standard input, to the mount at `dir`, whose stats are open as `stats`.
-/// Returns once the mount has all of it, or once its cache is full.
+/// Hands over the list in the file `from`, or `-` for standard input, to the mount at `dir`, whose stats are open as
+/// `stats`. Returns once the mount has all of it, or once its cache is full.
 pub(super) fn send(from: &Path, dir: &Path, stats: &File) -> anyhow::Result<()> {
     let mut lines: Box<dyn BufRead> = match from.to_str() {
         Some("-") => Box::new(io::stdin().lock()),

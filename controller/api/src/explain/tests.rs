@@ -30,7 +30,7 @@ fn sentence(dataset: &Value) -> String {
     explain(&dataset).sentence("team-a/pets")
 }
 
-/// What `Ready=False` with this reason means.
+/// The sentence for `Ready=False` with this reason.
 fn not_ready(reason: Reason, message: &str) -> String {
     sentence(&with(&[("Ready", "False", reason.as_str(), message)]))
 }
@@ -38,7 +38,7 @@ fn not_ready(reason: Reason, message: &str) -> String {
 #[test]
 fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
     for reason in Reason::ALL {
-        // What a person can do, or that it goes on by itself; only of steps that are done there is nothing to say.
+        // The remedy, or that it goes on by itself; a step that is done has neither.
         let (why, rest) = match reason {
             Reason::Listed | Reason::Found | Reason::ListedByNodes | Reason::Promised | Reason::Cached => ("done", ""),
             Reason::NotWanted => ("no node is to hold it", ""),
@@ -69,7 +69,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
         assert!(said.starts_with("team-a/pets is not ready: ") && said.contains(why) && said.contains(rest), "{said}");
         let is_one = said.ends_with('.') && !said.contains(". ") && !said.contains('\n') && !said.contains(": ;");
         assert!(is_one, "{reason}: {said}");
-        // What the controller said is passed on, unless the whole of it is in other words.
+        // The controller's message is passed on, unless the whole of it is in other words.
         let with_message = not_ready(*reason, "n3: the controller's words; it is tried again");
         let other_words = matches!(reason, Reason::SecretMissing | Reason::Available);
         assert_eq!(with_message.contains("n3: the controller's words"), !other_words, "{with_message}");
@@ -136,7 +136,7 @@ fn without_a_word_of_the_controller_it_says_where_to_look() {
     deleted["status"]["conditions"][0]["reason"] = "InUse".into();
     deleted["status"]["conditions"][0]["status"] = "False".into();
     deleted["status"]["conditions"][0]["message"] = "it will be removed when these pods end: team-a/a".into();
-    assert!(sentence(&deleted).contains("when these pods end: team-a/a; no new pod gets it"));
+    assert!(sentence(&deleted).contains("when these pods end: team-a/a; new pods cannot mount its own claim"));
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn source(source: &str) -> Value {
     origin(json!({"source": source, "anonymous": true}))
 }
 
-/// What the controller finds wrong with a spec.
+/// Checks a spec as the controller does.
 fn checked(namespace: &str, spec: &Value) -> Result<(), InvalidField> {
     let spec: DatasetSpec = serde_json::from_value(spec.clone()).expect("of the schema's form");
     rights::check(&DatasetKey::new(namespace, "d"), &spec, &Endpoints::parse(LISTED))?;

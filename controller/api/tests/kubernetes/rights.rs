@@ -79,7 +79,7 @@ fn a_larderd_writes_the_status_of_its_own_node_cache_and_nothing_else() {
     }));
     let own = server.token(LARDERD_ACCOUNT, Some("of-n1"));
     let of_no_pod = server.token(LARDERD_ACCOUNT, None);
-    // What it says of the spec meanwhile is not heard.
+    // A change of the spec in a write of the status is ignored.
     let status = json!({"spec": {"clean": []}, "status": {
         "capacityBytes": 5_u64 << 40, "promisedBytes": 1_u64 << 40, "freeBytes": 4_u64 << 40,
         "snapshots": [{"snapshot": snapshot, "bytes": 7, "wantedBytes": 9, "reservedBytes": 9, "mounts": 2}]

@@ -45,7 +45,7 @@ fn decide_at(
     })
 }
 
-/// What the first check's state becomes: its state and its message.
+/// The first check's new state and its message.
 fn written(outcome: &Outcome) -> (String, String) {
     let Some(Write { change: Change::ApplyStatus(fields), .. }) = &outcome.write else { panic!("{outcome:?}") };
     let first = &fields["status"]["admissionChecks"][0];
@@ -170,7 +170,7 @@ fn without_a_reservation_or_when_all_are_ready_nothing_is_written() {
     evicted.reserved = None;
     let (checks, cold) = ([check("data")], || vec![imagenet(0, 8)]);
     assert_eq!(decide_at(60, &evicted, &checks, cold(), i64::MAX), Outcome::default());
-    // What is ready stays ready, even if a node loses its data.
+    // A ready check stays ready, even if a node loses its data.
     assert_eq!(decide_at(60, &workload(&[("data", READY)]), &checks, cold(), i64::MAX), Outcome::default());
     assert_eq!(decide_at(60, &workload(&[("data", "Retry")]), &checks, cold(), i64::MAX), Outcome::default());
 }

@@ -41,7 +41,8 @@ fn path_of(manifest: &Manifest<Vec<u8>>, file: FileIndex) -> String {
     String::from_utf8(manifest.file_path(&manifest.file(file).unwrap()).unwrap()).unwrap()
 }
 
-/// Compares, and checks that rows come in order and that `find_unchanged` agrees. Returns the paths of each kind of change.
+/// Compares, and checks that rows come in order and that `find_unchanged` agrees. Returns the paths of each kind of
+/// change.
 fn changes(old: &Manifest<Vec<u8>>, new: &Manifest<Vec<u8>>) -> [BTreeSet<String>; 4] {
     let mut found: [BTreeSet<String>; 4] = Default::default();
     let (mut olds, mut news) = (0, 0);
@@ -165,7 +166,7 @@ fn folders_that_contain_each_other_end_the_walk_with_an_error() {
     assert!(refused > 3 * dirs as usize);
 }
 
-/// What comparing two snapshots of ten million files takes: `cargo test --release -- --ignored ten_million --nocapture`.
+/// Measures comparing two snapshots of ten million files: `cargo test --release -- --ignored ten_million --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn ten_million_files_are_compared() {

@@ -102,7 +102,7 @@ fn a_mount_that_becomes_served_while_the_keeper_says_what_it_holds_is_not_waited
     assert!(offers.all_tried(), "the first is served, and the second will be tried");
     serve(&second);
     assert!(offers.all_tried());
-    // What is served by the time of the next keeper is not waited for either.
+    // A mount that is served by the time of the next keeper is not waited for either.
     offers.hold(mounts(&["first", "second"]), || served.lock().unwrap().clone());
     assert!(offers.all_tried());
 }

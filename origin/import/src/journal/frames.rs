@@ -5,8 +5,8 @@
 //!   4  CRC32C of the length and the payload
 //!   8  payload
 //! ```
-//! All numbers are little-endian. Invariant: no bytes, however broken, make the decoder panic or reserve more memory than
-//! they themselves take.
+//! All numbers are little-endian. Invariant: no bytes, however broken, make the decoder panic or reserve more memory
+//! than they themselves take.
 //!
 //! The fuzz targets include this file by its path, so it uses nothing of this crate.
 
@@ -50,8 +50,8 @@ impl<R: Read> Frames<R> {
         Self { from, payload: Vec::new() }
     }
 
-    /// The next payload. `None` at the end, and at a frame that is cut off, empty, too long or has a wrong CRC; after that
-    /// there is nothing more to read. Errors: only those of reading.
+    /// The next payload. `None` at the end, and at a frame that is cut off, empty, too long or has a wrong CRC; after
+    /// that there is nothing more to read. Errors: only those of reading.
     pub(super) fn next_frame(&mut self) -> io::Result<Option<&[u8]>> {
         let mut head = [0; FRAME_HEAD_BYTES];
         match self.from.read_exact(&mut head) {

@@ -1,8 +1,8 @@
 //! The records of a journal: the payloads of its frames.
 //!
-//! All numbers are little-endian; a byte string is its length as u32 and its bytes. Invariant: no bytes, however broken,
-//! make a decoder panic or reserve more memory than they themselves take; and a record that decodes encodes to the same
-//! bytes.
+//! All numbers are little-endian; a byte string is its length as u32 and its bytes. Invariant: no bytes, however
+//! broken, make a decoder panic or reserve more memory than they themselves take; and a record that decodes encodes to
+//! the same bytes.
 //!
 //! The fuzz targets include this file by its path, so it uses nothing of this crate.
 

@@ -281,7 +281,9 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..300), page in page(), at in any::<usize>()) {
+    fn garbage_never_panics(
+        garbage in prop::collection::vec(any::<u8>(), 0..300), page in page(), at in any::<usize>(),
+    ) {
         let _ = (PageRecord::decode(&garbage), PackRecord::decode(&garbage));
         let mut payload = page.encode();
         let at = at % payload.len();

@@ -1,7 +1,7 @@
 //! Guesses keys between two others.
 //!
-//! Keys are taken for fractions, with the characters seen so far as digits, in the order of their bytes (UTF-8 sorts like its
-//! code points). A guess decides only how evenly the work is divided, never what is listed.
+//! Keys are taken for fractions, with the characters seen so far as digits, in the order of their bytes (UTF-8 sorts
+//! like its code points). A guess decides only how evenly the work is divided, never what is listed.
 
 use std::collections::BTreeSet;
 
@@ -59,8 +59,8 @@ impl Alphabet {
         (shared, self.digits(after, shared), until.map_or(after_all, |until| self.digits(until, shared)))
     }
 
-    /// The binary logarithm of the distance from `after` to `until` (`None`: the end of all keys); the distance of all keys
-    /// is 0, and that of keys which cannot be told apart is negative infinity.
+    /// The binary logarithm of the distance from `after` to `until` (`None`: the end of all keys); the distance of all
+    /// keys is 0, and that of keys which cannot be told apart is negative infinity.
     pub(super) fn log_distance(&self, after: &[u8], until: Option<&[u8]>) -> f64 {
         let (after, until) = (String::from_utf8_lossy(after), until.map(String::from_utf8_lossy));
         let (shared, low, high) = self.both(&after, until.as_deref());

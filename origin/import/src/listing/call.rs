@@ -1,4 +1,4 @@
-//! What the parts of a listing share: a call to make, and why a listing cannot continue.
+//! Types that the parts of a listing share: a call to make, and why a listing cannot continue.
 
 use larder_dataset::name::NameRules;
 use larder_origin::{Depth, Key, OriginError, Scheme};
@@ -23,7 +23,10 @@ pub enum ListError {
         what: &'static str,
     },
     /// Two pages show different versions of one object.
-    #[error("{} changed at the origin while it was being listed: import the dataset when nothing writes to it", Key::from(key.as_slice()))]
+    #[error(
+        "{} changed at the origin while it was being listed: import the dataset when nothing writes to it",
+        Key::from(key.as_slice())
+    )]
     Changed {
         /// The key of the object.
         key: Vec<u8>,

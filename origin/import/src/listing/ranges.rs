@@ -1,12 +1,12 @@
 //! A walk over ranges of keys, for stores that can begin a listing after any key.
 //!
-//! At first there is one range, of all keys. Whenever a call could be made and no range waits for one, the range with the most
-//! keys left, as its pages so far suggest, is split at a guessed key: the call that lists its upper part is under way while
-//! the lower part goes on. A guess beyond the last key costs one empty page and halves the range; a few of these are allowed
-//! at first, and later a part of all calls.
+//! At first there is one range, of all keys. Whenever a call could be made and no range waits for one, the range with
+//! the most keys left, as its pages so far suggest, is split at a guessed key: the call that lists its upper part is
+//! under way while the lower part goes on. A guess beyond the last key costs one empty page and halves the range; a few
+//! of these are allowed at first, and later a part of all calls.
 //!
-//! Invariant: the open ranges and the accepted pages never overlap, and together they are all keys. A page is cut at the end of
-//! its range. What it shows beyond must agree with the next range's first page.
+//! Invariant: the open ranges and the accepted pages never overlap, and together they are all keys. A page is cut at
+//! the end of its range. Its keys beyond must agree with the next range's first page.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
@@ -47,7 +47,7 @@ pub(crate) struct Ranges {
     /// By their starts; `None` is before all keys.
     open: BTreeMap<Option<Vec<u8>>, Range>,
     alphabet: Alphabet,
-    /// What one of two neighbours has shown of the first keys after their border. The other one compares.
+    /// Versions of the first keys after a border, as one of its two neighbours has seen them. The other one compares.
     seams: HashMap<Vec<u8>, Shown>,
     pages: u64,
     empty_pages: u64,
@@ -115,7 +115,7 @@ impl Ranges {
             let distance = self.alphabet.log_distance(after.as_deref().unwrap_or_default(), range.until.as_deref());
             Some((distance - range.log_page?, after.clone()))
         };
-        // What is behind a guess may be empty; the same range is rather split again, closer to its start.
+        // A range that begins at a guess may be empty; the same range is rather split again, closer to its start.
         let proven = self.open.iter().filter(|(_, range)| !range.unproven);
         let left = proven.filter_map(pages_left).filter(|(left, _)| *left > LOG_PAGES_LEAST);
         let (_, after) = left.max_by(|(a, _), (b, _)| a.total_cmp(b))?;

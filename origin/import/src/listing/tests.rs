@@ -121,7 +121,7 @@ impl Origin for MadeUp {
     }
 }
 
-/// What a bucket is like, and its keys by their numbers.
+/// The description of a kind of bucket, and its keys by their numbers.
 type Shape = (&'static str, fn(u64) -> String);
 
 /// Kinds of buckets: in order, and all of one length where digits are counted.
@@ -152,7 +152,8 @@ async fn sixteen_calls_at_a_time_list_at_least_six_times_as_fast_as_one() {
         assert_eq!(all.keys.len(), 600_000, "{what}");
         assert!(all.keys.values().all(|times| *times == 1), "{what}");
         let one = Duration::from_millis(20 * 600);
-        // With a year's days it takes a third of these 600 pages until the ranges are even; later it is as fast as the others.
+        // With a year's days it takes a third of these 600 pages until the ranges are even; later it is as fast as the
+        // others.
         let times = if what == "days" { 6 } else { 8 };
         assert!(parallel * times <= one, "{what}: {parallel:?} instead of {one:?}, {requests} requests");
         assert!(requests <= 600 * 5 / 3, "{what}: {requests} requests");
@@ -165,7 +166,7 @@ async fn one_call_at_a_time_makes_no_call_for_nothing() {
     assert_eq!((all.keys.len(), requests), (50_000, 50));
 }
 
-/// What an origin can do wrong, and what is said about it.
+/// Each way for an origin to contradict itself is reported in its own words.
 #[tokio::test(start_paused = true)]
 async fn an_origin_that_contradicts_itself_is_an_error_that_says_so() {
     type Spoil = fn(&mut Page, u64);

@@ -1,8 +1,8 @@
 //! A walk over the prefixes of an origin: for folders, and for stores that cannot begin a listing anywhere.
 //!
-//! A unit is a prefix and the depth of its listing. Invariant: every key belongs to exactly one unit. A unit of depth one owns
-//! the keys directly below its prefix and makes a unit of each prefix it finds; a unit of depth all owns everything below.
-//! Therefore the outcome does not depend on the depth with which a prefix was listed, nor on the run.
+//! A unit is a prefix and the depth of its listing. Invariant: every key belongs to exactly one unit. A unit of depth
+//! one owns the keys directly below its prefix and makes a unit of each prefix it finds; a unit of depth all owns
+//! everything below. Therefore the outcome does not depend on the depth with which a prefix was listed, nor on the run.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

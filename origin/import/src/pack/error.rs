@@ -11,7 +11,10 @@ use crate::publish::PublishError;
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// A file is not as the snapshot describes it.
-    #[error("{} changed or vanished at the origin since the snapshot was made: import the dataset again, then pack it", Key::from(path.as_slice()))]
+    #[error(
+        "{} changed or vanished at the origin since the snapshot was made: import the dataset again, then pack it",
+        Key::from(path.as_slice())
+    )]
     SourceChanged {
         /// The file's path.
         path: Vec<u8>,

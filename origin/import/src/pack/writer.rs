@@ -45,7 +45,8 @@ pub(super) struct PackWriter<B> {
 }
 
 impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
-    /// Makes at most `concurrency` GET calls per pack, and reads at most `read_ahead_bytes` ahead for all packs together.
+    /// Makes at most `concurrency` GET calls per pack, and reads at most `read_ahead_bytes` ahead for all packs
+    /// together.
     pub(super) fn new(
         manifest: Arc<Manifest<B>>,
         src: Arc<dyn Origin>,
@@ -89,7 +90,8 @@ impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
         }
     }
 
-    /// Writes the pack as it is read. Its key is needed before its contents are known, so it is derived from the snapshot.
+    /// Writes the pack as it is read. Its key is needed before its contents are known, so it is derived from the
+    /// snapshot.
     async fn stream_pack(self: &Arc<Self>, plan: &PackPlan) -> Result<(Vec<u8>, Version, Vec<u32>), PackError> {
         let name = crc32c_append(crc32c(&self.manifest.snapshot().0), &plan.files.start.to_le_bytes());
         let key = pack_key(plan.number, name);
@@ -117,8 +119,9 @@ impl<B: ManifestBytes + Send + Sync + 'static> PackWriter<B> {
         }
     }
 
-    /// The bytes of the pack's files in order, read ahead. A piece gets its share of the read-ahead before any later piece
-    /// of the pack. Therefore the oldest piece of each pack can always be read, and the packs cannot block each other.
+    /// The bytes of the pack's files in order, read ahead. A piece gets its share of the read-ahead before any later
+    /// piece of the pack. Therefore the oldest piece of each pack can always be read, and the packs cannot block each
+    /// other.
     fn pieces(self: &Arc<Self>, plan: &PackPlan) -> BoxStream<'static, Result<ReadPiece, PackError>> {
         let (rows, ahead) = (Arc::clone(&self.manifest), Arc::clone(&self.ahead));
         futures::stream::iter(plan.files.clone().map(FileIndex))

@@ -4,8 +4,8 @@
 //!   record   shared varint (bytes of the previous key that this one begins with), rest varint, value varint, rest, value
 //!   end      CRC32C of all records, u32
 //! ```
-//! Invariant: a reader passes a record on only after the bytes of it were read completely, and reaches the end only if the
-//! checksum of everything before is right. Runs are read by offset, so one may have several readers.
+//! Invariant: a reader passes a record on only after the bytes of it were read completely, and reaches the end only if
+//! the checksum of everything before is right. Runs are read by offset, so one may have several readers.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -203,7 +203,8 @@ fn lens(bytes: &[u8]) -> Option<([usize; 3], usize)> {
             }
             shift += 7;
             if shift > 28 {
-                // No record is that long: the checksum will say so at the end, and until then nothing is read from here.
+                // No record is that long: the checksum will say so at the end, and until then nothing is read from
+                // here.
                 return None;
             }
         }

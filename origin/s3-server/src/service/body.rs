@@ -20,8 +20,8 @@ pub(super) async fn outgoing(object: Arc<Object>, range: std::ops::Range<u64>) -
     match &object.content {
         Content::Memory(bytes) => Ok(Body::from(bytes.slice(range.start as usize..range.end as usize)).into()),
         Content::File { path, .. } => {
-            // The first piece is read before the head is sent, so that a missing file is an error and not a broken body;
-            // most files are one piece.
+            // The first piece is read before the head is sent, so that a missing file is an error and not a broken
+            // body; most files are one piece.
             let first_end = range.end.min(range.start + PIECE);
             let first = piece(path, range.start..first_end).await.map_err(|error| s3_error!(error, InternalError))?;
             if first_end == range.end {

@@ -1,7 +1,7 @@
 //! The cluster that the tests of one run share, and whose turn it is.
 //!
-//! A run is the process that starts the tests: nextest, or cargo. Its first test that needs the cluster starts it, and it
-//! ends with the run. Tests use it one after the other, so each may kill, upgrade and restart what it likes.
+//! A run is the process that starts the tests: nextest, or cargo. Its first test that needs the cluster starts it, and
+//! it ends with the run. Tests use it one after the other, so each may kill, upgrade and restart what it likes.
 
 use std::fs::File;
 use std::os::unix::process::parent_id;

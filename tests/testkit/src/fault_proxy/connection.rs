@@ -15,7 +15,7 @@ use super::http::{
 
 pub(super) type Hook = Arc<dyn Fn(&RequestHead) -> Fault + Send + Sync>;
 
-/// What all connections of a proxy share.
+/// State shared by all connections of a proxy.
 pub(super) struct Shared {
     pub(super) upstream: SocketAddr,
     pub(super) hook: RwLock<Hook>,
@@ -63,7 +63,8 @@ impl Connection {
             Fault::Status { status, code } => {
                 self.skip_body(request, body).await?;
                 let text = format!(
-                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>made up</Message></Error>"
+                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
+                     <Error><Code>{code}</Code><Message>made up</Message></Error>"
                 );
                 let body = if request.method == "HEAD" { "" } else { text.as_str() };
                 let answer = format!(

@@ -1,8 +1,8 @@
-//! What a hook decides, and what it decides by.
+//! The faults that a hook can choose, and the requests that it sees.
 
 use std::time::Duration;
 
-/// What the proxy does to a request.
+/// A fault of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
@@ -21,7 +21,7 @@ pub enum Fault {
     },
     /// Sends a wrong `Content-Length` with the whole body, then closes the connection.
     WrongLength {
-        /// What is added to the true length.
+        /// Added to the true length.
         delta: i64,
     },
     /// Sends the head and half of the body, then nothing until the client hangs up.

@@ -13,10 +13,11 @@ struct Files {
     sources: BTreeMap<Module, Source>,
 }
 
-/// Circles such as `a.rs ─► b.rs (crate::b::X) ─► a.rs (super::a)`, until each file that is in a circle is in one of them.
+/// Circles such as `a.rs ─► b.rs (crate::b::X) ─► a.rs (super::a)`, until each file that is in a circle is in one of
+/// them.
 ///
-/// A file uses another if it has a path outside of test code that leads to an item of it. A file that declares a module does
-/// not use it for that alone; a re-export does.
+/// A file uses another if it has a path outside of test code that leads to an item of it. A file that declares a module
+/// does not use it for that alone; a re-export does.
 pub(super) fn of_crate(folder: &Path) -> Vec<String> {
     let files = Files::read(folder);
     let graph: BTreeMap<&Module, BTreeMap<&Module, String>> =

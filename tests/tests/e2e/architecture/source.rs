@@ -1,4 +1,4 @@
-//! What a source file says about modules: which it declares, and which paths it uses outside of test code.
+//! The modules that a source file declares, and the paths that it uses outside of test code.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Sectors that the disk cannot read or write, under each kind of file: the processes live, other datasets notice nothing, and what
-//! cannot be read is fetched again, or an error where it cannot be.
+//! Sectors that the disk cannot read or write, under each kind of file: the processes live, other datasets notice
+//! nothing, and what cannot be read is fetched again, or an error where it cannot be.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

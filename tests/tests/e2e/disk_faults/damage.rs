@@ -1,5 +1,5 @@
-//! Files of the cache with other contents than they had, and a damaged manifest, which cannot be fetched again and is refused with
-//! a message.
+//! Files of the cache with other contents than they had, and a damaged manifest, which cannot be fetched again and is
+//! refused with a message.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -54,7 +54,7 @@ fn torn_and_rotten_segments_are_fetched_again() {
             let context = format!("{damage}, restart: {restart}: {:#}", mount.stats());
             assert_eq!(mount.metric("store_corrupt_total"), flaws, "{context}");
             assert_eq!(lab.server.counters().gets, flaws, "{context}");
-            // What was fetched again is kept again.
+            // A block that was fetched again is kept again.
             assert_reads_right(&mount, &files);
             assert_eq!(lab.server.counters().gets, flaws, "{context}");
             assert_eq!(mount.metric("store_blocks"), FILES, "{context}");
@@ -166,8 +166,8 @@ fn a_damaged_manifest_is_refused_in_words() {
         std::fs::write(&manifest, bytes).unwrap();
         refused(&format!("bit {bit} of the header flipped"));
     }
-    // Rows are checked at their first use, because a mount must not read ten million of them. A damaged row is an error for
-    // the reader that needs it, and never a wrong name, size or byte.
+    // Rows are checked at their first use, because a mount must not read ten million of them. A damaged row is an error
+    // for the reader that needs it, and never a wrong name, size or byte.
     let mut rng = StdRng::seed_from_u64(1);
     let mut refusals = 0;
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! What the nodes read.
+//! The dataset that the nodes read.
 
 use std::io::Read;
 use std::path::Path;
@@ -63,8 +63,8 @@ impl Files {
         }
     }
 
-    /// Every mount's readers read these files, all at the same time, each mount in an order of its own. Returns when nothing
-    /// is in flight any more.
+    /// Every mount's readers read these files, all at the same time, each mount in an order of its own. Returns when
+    /// nothing is in flight any more.
     pub(super) fn read_part(&self, mounts: &[&Mount], seed: u64, part: impl Fn(usize, usize) -> bool) {
         std::thread::scope(|scope| {
             for (at, mount) in mounts.iter().enumerate() {

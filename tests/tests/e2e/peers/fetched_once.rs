@@ -51,9 +51,9 @@ fn a_packed_dataset_is_fetched_once_by_all_nodes_together() {
     }
 }
 
-/// Every node keeps an eighth of the data, out of the quarter or so that it owns, and `nr` keeps it for good: the nodes hold
-/// exactly half of the files, each of them once. Only the origin's count is not exact: two nodes that read a file at the same
-/// time share a GET.
+/// Every node keeps an eighth of the data, out of the quarter or so that it owns, and `nr` keeps it for good: the nodes
+/// hold exactly half of the files, each of them once. Only the origin's count is not exact: two nodes that read a file
+/// at the same time share a GET.
 #[test]
 fn four_nodes_with_an_eighth_each_hit_half() {
     const SIZE: u64 = 20_000;

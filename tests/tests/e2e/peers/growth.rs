@@ -110,7 +110,7 @@ fn four_full_nodes_that_grow_to_eight_hit_the_sum_again_and_shrinking_costs_no_m
     assert_eq!(cluster.sum("store_evicted_total"), 0);
 }
 
-/// What a node knows of disowned blocks ends with its process, and is found out again.
+/// A node's knowledge of disowned blocks ends with its process, and is found out again.
 #[test]
 fn full_nodes_that_are_killed_after_they_grew_hit_the_sum_again() {
     let mut cluster = Cluster::new(1..=2, 4);
@@ -176,7 +176,7 @@ fn a_node_reserves_what_it_owns_and_follows_the_list() {
     cluster.hits(2, 2);
     assert_eq!(cluster.hits(2, 3), FILES);
 
-    // What is cached stays reserved, on nodes that left and on those that stayed.
+    // Cached blocks stay reserved, on nodes that left and on those that stayed.
     cluster.become_members(1..=4);
     assert_eq!(cluster.hits(4, 4), FILES);
     assert_eq!(cluster.sum("store_evicted_total") + cluster.sum("store_disowned_total"), 0);

@@ -21,9 +21,9 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Starts `each` readers for each mount. When this returns, each has read a file. A program that starts later closes the
-    /// files that it inherits, and until the kernel has the first answer to a close, that would wait for a daemon: possibly
-    /// the very program that starts.
+    /// Starts `each` readers for each mount. When this returns, each has read a file. A program that starts later
+    /// closes the files that it inherits, and until the kernel has the first answer to a close, that would wait for a
+    /// daemon: possibly the very program that starts.
     pub(super) fn start(files: &Files, mounts: &[&Mount], each: usize) -> Self {
         let mut readers =
             Self { stop: Arc::default(), read: Arc::default(), failures: Arc::default(), threads: Vec::new() };
@@ -90,7 +90,8 @@ pub(super) fn from_peers(mount: &Mount) -> u64 {
     mount.metric("fs_read_bytes_peer_total")
 }
 
-/// Waits until each of these mounts gets bytes from a peer, and `peer` serves some: its link carries more than protocol.
+/// Waits until each of these mounts gets bytes from a peer, and `peer` serves some: its link carries more than
+/// protocol.
 pub(super) fn wait_until_served(what: &str, peer: &Node, readers: &[&Mount]) {
     let sent = peer.link.sent_bytes();
     let got: Vec<u64> = readers.iter().map(|mount| from_peers(mount)).collect();

@@ -17,7 +17,7 @@ struct Stranger {
     /// The flags of its certificate.
     secrecy: Vec<String>,
     token: Option<&'static str>,
-    /// What the peers may log: one of these.
+    /// The peers log one of these.
     words: &'static [&'static str],
 }
 
@@ -81,9 +81,9 @@ fn who_has_no_certificate_another_cas_or_an_expired_one_or_no_token_is_refused()
     assert!(from_peers(&mount) > 0, "{}", node.log());
 }
 
-/// All nodes trust two authorities, and the certificates of one are replaced by those of the other. A node that trusts the
-/// second authority alone then shows that the daemons, which were running all the time, use the new certificates as clients
-/// and as servers.
+/// All nodes trust two authorities, and the certificates of one are replaced by those of the other. A node that trusts
+/// the second authority alone then shows that the daemons, which were running all the time, use the new certificates as
+/// clients and as servers.
 #[test]
 fn certificates_are_rotated_under_load() {
     let nodes = Nodes::new(3);
@@ -121,7 +121,7 @@ fn certificates_are_rotated_under_load() {
     readers.finish();
 }
 
-/// What a node knows of another, for a mount's dataset: `larder stats --cluster`.
+/// A node's view of another, for a mount's dataset: `larder stats --cluster`.
 fn told(asking: &Node, mount: &Mount, about: &str) -> Value {
     let dir = mount.dir().to_str().unwrap();
     let output = asking.larder(&["stats", dir, "--cluster", "--json"], Some(TOKEN));

@@ -34,7 +34,7 @@ struct Reads {
     ended: Option<Failure>,
 }
 
-/// What readers and the lane's task share.
+/// State shared by readers and the lane's task.
 #[derive(Debug, Default)]
 pub(super) struct PendingReads {
     reads: Mutex<Reads>,

@@ -84,8 +84,8 @@ impl Receiver {
         Failure::new(Cause::Broken, self.fault.reason().map_or_else(|| error.to_string(), str::to_owned))
     }
 
-    /// Receives a piece of a range. Returns the range after its last piece, if the sum is right. Receives a range in full even
-    /// if its reader is gone.
+    /// Receives a piece of a range. Returns the range after its last piece, if the sum is right. Receives a range in
+    /// full even if its reader is gone.
     async fn receive_piece(&mut self, read: &mut PendingRead, len: usize) -> Result<Option<Bytes>, Failure> {
         let wanted = read.range.len as usize;
         let fresh = || (self.buffers.take(wanted), 0);

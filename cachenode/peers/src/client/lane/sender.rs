@@ -14,8 +14,8 @@ use crate::token::Token;
 /// A request that waits to be sent, and its token.
 pub(super) type QueuedRequest = (Request, Option<Token>);
 
-/// Sends requests. Pings when a read is pending and nothing arrived for `half` of the timeout; ends when nothing arrives for the
-/// other half. Returns why it ended.
+/// Sends requests. Pings when a read is pending and nothing arrived for `half` of the timeout; ends when nothing
+/// arrives for the other half. Returns why it ended.
 pub(super) async fn send_requests(
     mut writer: impl AsyncWrite + Unpin,
     mut queue: mpsc::Receiver<QueuedRequest>,

@@ -1,4 +1,5 @@
-//! Requests to the Kubernetes API server. The token and the CA are read for each connection, since their files are replaced.
+//! Requests to the Kubernetes API server. The token and the CA are read for each connection, since their files are
+//! replaced.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -109,7 +110,8 @@ pub(super) enum ApiError {
 }
 
 impl ApiError {
-    /// True if the API server is unreachable or overloaded, so that a retry may succeed. All other errors need a person.
+    /// True if the API server is unreachable or overloaded, so that a retry may succeed. All other errors need a
+    /// person.
     pub(super) fn is_temporary(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::TimedOut | Self::Broken { .. } => true,

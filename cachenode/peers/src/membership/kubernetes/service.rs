@@ -38,8 +38,8 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// A service whose endpoints are the nodes: those that it publishes as ready or that serve. Each has the name of its Kubernetes
-/// node, or of its pod if it has none.
+/// A service whose endpoints are the nodes: those that it publishes as ready or that serve. Each has the name of its
+/// Kubernetes node, or of its pod if it has none.
 #[derive(Clone, Debug)]
 pub struct KubernetesService {
     /// Which service.

@@ -18,11 +18,11 @@ use crate::server::limits::{BytesPermit, RequestPermit};
 /// Answers that wait to be written. A read that finds the queue full waits.
 pub(super) const QUEUE: usize = 64;
 
-/// Ready answers are written together, up to this many bytes and one answer more: that costs one system call, and wakes the
-/// peer once.
+/// Ready answers are written together, up to this many bytes and one answer more: that costs one system call, and wakes
+/// the peer once.
 const BATCH_BYTES: usize = 512 << 10;
 
-/// What a read holds until the kernel has the last of its bytes.
+/// The permits that a read holds until the kernel has the last of its bytes.
 pub(super) struct ReadPermits {
     pub(super) _bytes: BytesPermit,
     pub(super) _request: RequestPermit,
@@ -47,7 +47,7 @@ pub(super) enum QueuedAnswer {
     Goodbye,
 }
 
-/// What accompanies the last bytes of a range.
+/// Accompanies the last bytes of a range.
 pub(super) struct RangeEnd {
     /// Written after the bytes.
     sum: [u8; SUM_BYTES],

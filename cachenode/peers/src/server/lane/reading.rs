@@ -48,7 +48,9 @@ impl Reading {
         };
         let outcome = tokio::select! {
             biased;
-            outcome = tokio::time::timeout_at(deadline.into(), answering) => outcome.unwrap_or(Err(ReadError::TimedOut)),
+            outcome = tokio::time::timeout_at(deadline.into(), answering) => {
+                outcome.unwrap_or(Err(ReadError::TimedOut))
+            }
             () = state.stopping.cancelled() => Err(ReadError::Stopping),
         };
         outcome.unwrap_or_else(|error| {
@@ -71,7 +73,10 @@ fn panicked(request: &ReadRequest) -> ReadError {
 }
 
 fn wrong_length(request: &ReadRequest, got: usize) -> ReadError {
-    error!(block = %request.range.block, wanted = request.range.len, got, "a read for a peer returned the wrong length");
+    error!(
+        block = %request.range.block, wanted = request.range.len, got,
+        "a read for a peer returned the wrong length"
+    );
     ReadError::unavailable("an internal error")
 }
 

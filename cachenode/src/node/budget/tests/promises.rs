@@ -23,7 +23,7 @@ impl World {
         report.snapshots.into_iter().find(|cached| cached.snapshot == snapshot)
     }
 
-    /// What the promises have, and what all promises are together.
+    /// Bytes on the disk of each promise, and those of all promises together.
     async fn kept(&self) -> (Vec<u64>, u64) {
         let report = self.node.cache_report().await.unwrap();
         (report.promises.iter().map(|promise| promise.disk_bytes).collect(), report.promised_bytes)

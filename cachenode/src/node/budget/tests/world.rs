@@ -1,4 +1,5 @@
-//! Nodes that share a cache folder one after the other. A kill is a copy of the folder: what another process would find.
+//! Nodes that share a cache folder one after the other. A kill is a copy of the folder: what another process would
+//! find.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -160,7 +161,7 @@ pub(super) fn sized(cache_bytes: u64) -> DatasetSpec {
     DatasetSpec { cache_bytes: Some(cache_bytes), ..DatasetSpec::default() }
 }
 
-/// What a restart must not change.
+/// The state that a restart must not change.
 pub(super) fn has(shown: &Shown) -> (String, u64, u64, u64) {
     let Usage { capacity_bytes, wanted_bytes, blocks_cached, .. } = shown.open.cache_usage();
     (shown.open.id().to_owned(), capacity_bytes, wanted_bytes, blocks_cached)

@@ -11,8 +11,8 @@ use crate::store::DatasetInfo;
 const BLOCKS: u32 = 1000;
 const CHILD_DIR: &str = "LARDER_TEST_ADOPTING_DIR";
 
-/// Snapshot `version` of the dataset. In each, a tenth of the blocks differ from those of the one before, and all numbers are one
-/// higher.
+/// Snapshot `version` of the dataset. In each, a tenth of the blocks differ from those of the one before, and all
+/// numbers are one higher.
 #[derive(Clone, Copy, Debug)]
 struct Version(u8);
 
@@ -63,7 +63,7 @@ impl Version {
     }
 }
 
-/// What the second version has in common with the first.
+/// The blocks that the second version has in common with the first.
 #[derive(Debug)]
 struct Same {
     old: Version,
@@ -145,7 +145,7 @@ impl Versions {
         all.into_iter().find(|info| info.snapshot == version.snapshot()).unwrap()
     }
 
-    /// What all versions take on the disk.
+    /// Bytes of all versions on the disk.
     fn disk_bytes(&self) -> u64 {
         let mut seen = std::collections::HashSet::new();
         let mut bytes = 0;
@@ -319,7 +319,7 @@ fn a_block_is_read_from_the_other_cache_until_it_is_adopted() {
         assert_eq!(read.is_some(), find(block));
         assert!(two.is_adopting() && !two.contains(BlockIndex(block)));
     }
-    // What is fetched meanwhile is kept.
+    // A block that is fetched meanwhile is kept.
     let changed = (0..BLOCKS).find(|block| !find(*block)).unwrap();
     assert!(put(&two, TWO, changed));
     drop(gate);

@@ -1,4 +1,5 @@
-//! Any order of reads, admissions, changes of the list of nodes, restarts and rot against a map of the blocks that may be cached.
+//! Any order of reads, admissions, changes of the list of nodes, restarts and rot against a map of the blocks that may
+//! be cached.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -95,7 +96,8 @@ fn run(policy: PolicyKind, ops: &[Op]) {
         }
         bed.cache().search_disowned();
         let cached: BTreeSet<_> = (0..BLOCKS).filter(|&block| bed.cache().contains(BlockIndex(block))).collect();
-        // The policy decides on evictions, and disowned blocks leave for others; every block that stays must have been kept.
+        // The policy decides on evictions, and disowned blocks leave for others; every block that stays must have been
+        // kept.
         let left: Vec<u32> = kept.difference(&cached).copied().collect();
         assert!(policy.evicts() || left.iter().all(|&block| !list.owns(block)), "{left:?} left after {op:?}");
         assert!(left.is_empty() || matches!(op, Op::Put(_) | Op::GiveUp(_)), "{left:?} left after {op:?}");

@@ -1,4 +1,4 @@
-//! What a restart finds, with other settings, and after the loss of slots or index.
+//! The state after a restart, with other settings, and after the loss of slots or index.
 
 use super::*;
 

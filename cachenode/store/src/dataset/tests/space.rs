@@ -149,7 +149,8 @@ fn measure_writes_that_evict() {
             });
             let (took, written) = (begun.elapsed(), bed.counters.admitted.get());
             println!(
-                "{policy} {share} % cached, {threads} threads: {:.0} writes/s, {:.2} ms a write, the slowest {:.1} ms, {} evicted",
+                "{policy} {share} % cached, {threads} threads: {:.0} writes/s, {:.2} ms a write, the slowest {:.1} ms, \
+                 {} evicted",
                 written as f64 / took.as_secs_f64(),
                 took.as_secs_f64() * 1e3 * f64::from(threads) / written as f64,
                 slowest.load(Ordering::Relaxed) as f64 / 1e3,

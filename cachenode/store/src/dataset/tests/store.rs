@@ -27,7 +27,8 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     bed.open();
     assert_eq!(bed.hits(0..10), 10, "a release changes no other dataset");
     let infos = bed.store().datasets();
-    assert!(infos.iter().all(|info| info.last_use_unix_s > 1_600_000_000 && info.reservation == Some(Reservation::exactly(1 << 30))));
+    let promised = Some(Reservation::exactly(1 << 30));
+    assert!(infos.iter().all(|info| info.last_use_unix_s > 1_600_000_000 && info.reservation == promised));
 }
 
 #[test]
