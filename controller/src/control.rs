@@ -252,6 +252,10 @@ impl Control {
         let (all, ready) = self.state.counts();
         self.counters.datasets.store(all, Ordering::Relaxed);
         self.counters.datasets_ready.store(ready, Ordering::Relaxed);
+        if self.state.unreadable.contains_key(key) {
+            // Nothing is known of it, not even that it refuses anybody.
+            return Vec::new();
+        }
         let taken = self.state.warming() + self.warming_begun;
         let slots = self.config.max_warming.saturating_sub(taken);
         let time = self.seconds();
