@@ -21,6 +21,7 @@ mod kubernetes;
 mod kubernetes_datasets;
 mod kubernetes_kueue;
 mod kubernetes_sharing;
+mod kubernetes_warming;
 mod lists;
 mod main_job;
 mod nodes;
