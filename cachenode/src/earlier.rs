@@ -16,6 +16,8 @@ use crate::manifest_file::MappedManifest;
 pub(crate) struct EarlierSnapshot {
     pub(crate) old: Arc<MappedManifest>,
     pub(crate) new: Arc<MappedManifest>,
+    /// The earlier one has room of its own.
+    pub(crate) is_promised: bool,
 }
 
 impl EarlierSnapshot {
@@ -27,8 +29,8 @@ impl EarlierSnapshot {
         Ok(nth.and_then(|nth| first.0.checked_add(nth)).map(BlockIndex))
     }
 
-    fn runs(&self, f: &mut dyn FnMut(SameBlocks) -> bool) -> Result<(), ManifestError> {
-        for change in self.new.compare(&self.old) {
+    fn runs(&self, is_stopped: &dyn Fn() -> bool, f: &mut dyn FnMut(SameBlocks) -> bool) -> Result<(), ManifestError> {
+        for change in self.new.compare(&self.old).take_while(|_| !is_stopped()) {
             let FileChange::Unchanged { old, new } = change? else { continue };
             let (file, earlier) = (self.new.file(new)?, self.old.file(old)?.first_block);
             // A manifest has at most u32::MAX blocks.
@@ -50,16 +52,47 @@ impl Earlier for EarlierSnapshot {
         self.old.totals().blocks
     }
 
+    fn is_promised(&self) -> bool {
+        self.is_promised
+    }
+
     fn find(&self, block: BlockIndex) -> Option<BlockIndex> {
         self.find_block(block).ok().flatten()
     }
 
-    fn each_run(&self, f: &mut dyn FnMut(SameBlocks) -> bool) {
-        if let Err(error) = self.runs(f) {
+    fn each_run(&self, is_stopped: &dyn Fn() -> bool, f: &mut dyn FnMut(SameBlocks) -> bool) {
+        if let Err(error) = self.runs(is_stopped, f) {
             warn!(
                 snapshot = %self.old.snapshot(), %error,
                 "an earlier snapshot cannot be compared to its end: its other blocks are fetched again"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::fetch::tests::manifest;
+
+    #[test]
+    fn a_comparison_ends_when_it_is_stopped_however_many_files_differ() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let old = manifest(folders[0].path(), &[1; 1000]);
+        // The first file alone is the same.
+        let new = manifest(folders[1].path(), &[&[1; 1][..], &[2; 999][..]].concat());
+        let earlier = EarlierSnapshot { old, new, is_promised: false };
+        let (asked, mut found) = (Cell::new(0), 0);
+        let is_stopped = || {
+            asked.set(asked.get() + 1);
+            asked.get() == 10
+        };
+        earlier.each_run(&is_stopped, &mut |run| {
+            found += run.count;
+            true
+        });
+        assert_eq!((asked.get(), found), (10, 1));
     }
 }

@@ -6,7 +6,8 @@
 //! restart. The block stays in flight until its bytes are in the store or in the window. A later reader therefore finds
 //! it in one of the three, and never causes a second GET. A block for which neither the store nor the window has room
 //! is read in pieces, each fetched for its reader alone. The fetch of a packed file includes its neighbours as long as
-//! the store has room for them. Readers in order are read ahead of (`ahead`).
+//! the store has room for them. Readers in order are read ahead of (`ahead`). What an earlier snapshot's cache has, while
+//! its blocks are taken over, is read there part by part and is not in flight.
 //!
 //! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
 //! within the read deadline; no lock is held across an await.
@@ -33,7 +34,7 @@ use bytes::Bytes;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::Origin;
 use larder_peers::{BlockBytes, ReadError};
-use larder_store::DatasetCache;
+use larder_store::{DatasetCache, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_stream::StreamExt;
@@ -157,12 +158,15 @@ impl Fetcher {
         self.context.window.mark_read(part);
     }
 
-    /// A part's bytes: from the window, from a fetch in flight, or from a new one. The caller marks the part as read.
-    /// Cancel-safe: the fetch continues, except for that of a piece.
+    /// A part's bytes: from the window, an earlier snapshot's cache, a fetch in flight, or a new one. The caller marks
+    /// the part as read. Cancel-safe: the fetch continues, except for that of a piece.
     pub(crate) async fn fetch(self: &Arc<Self>, file: FileIndex, part: BlockPart) -> Result<Fetched, FetchError> {
         loop {
             if let Some(bytes) = self.in_window(&part) {
                 return Ok(Fetched { bytes, tier: Tier::Window });
+            }
+            if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, &self.memory).await? {
+                return Ok(Fetched { bytes: Bytes::from(memory).slice(range), tier: Tier::Window });
             }
             if self.context.window.is_piece(&part) {
                 return self.fetch_piece(file, part, Asker::Here).await;
@@ -212,6 +216,9 @@ impl Fetcher {
         loop {
             if let Some(held) = self.held_for_peer(&part) {
                 return Ok(Some(held));
+            }
+            if let Some(PartBytes { memory, range, crc }) = self.keeper.read_earlier(part, &self.memory).await? {
+                return Ok(Some(BlockBytes::Whole { bytes: Bytes::from(memory).slice(range), crc }));
             }
             if self.context.window.is_in_pieces(part.block) {
                 let Fetched { bytes, .. } = self.fetch_piece(file, part, Asker::Peer { forwarded }).await?;
@@ -279,7 +286,8 @@ impl Fetcher {
                 bytes += u64::from(part.block_len);
                 blocks += 1;
                 last = part.block;
-                if part.block > stream.last && !cache.contains(part.block) && !window.contains(part.block) {
+                let is_here = |block| cache.contains(block) || window.contains(block) || cache.has_earlier(block);
+                if part.block > stream.last && !is_here(part.block) {
                     let _ = self.join_or_start(file_index, part, Purpose::Ahead);
                     has_started = true;
                 }
@@ -332,7 +340,7 @@ impl Fetcher {
         let StartedFetch { mut blocks, mut entries } = started;
         let first = blocks[0].part;
         // Another fetch may have ended between the reader's look at store and window and the start of this one.
-        if let Some(bytes) = self.keeper.find(first, purpose).await {
+        if let Some(bytes) = self.keeper.find(first, purpose, &self.memory).await {
             let neighbours = blocks.split_off(1);
             entries.release(blocks, &Outcome::Fetched(bytes, Tier::Window));
             return entries.release(neighbours, &Outcome::Skipped);

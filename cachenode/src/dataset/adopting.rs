@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use larder_dataset::SnapshotId;
 use larder_store::Earlier;
 
 use super::Dataset;
@@ -9,10 +10,19 @@ use crate::earlier::EarlierSnapshot;
 use crate::manifest_file::MappedManifest;
 
 impl Dataset {
-    /// Takes over what the store has of earlier snapshots of the same origin, and calls `done` when that has ended.
-    /// `done` must not block.
-    pub(crate) fn adopt(&self, earlier: Vec<Arc<MappedManifest>>, done: impl FnOnce() + Send + 'static) {
-        let snapshot = |old| Arc::new(EarlierSnapshot { old, new: Arc::clone(&self.manifest) }) as Arc<dyn Earlier>;
+    /// Takes over what the store has of earlier snapshots of the same origin; those of them that are `promised` have
+    /// room of their own. Calls `done` when that has ended, with true if nothing is left to take over. `done` must not
+    /// block.
+    pub(crate) fn adopt(
+        &self,
+        earlier: Vec<Arc<MappedManifest>>,
+        promised: &[SnapshotId],
+        done: impl FnOnce(bool) + Send + 'static,
+    ) {
+        let snapshot = |old: Arc<MappedManifest>| {
+            let (new, is_promised) = (Arc::clone(&self.manifest), promised.contains(&old.snapshot()));
+            Arc::new(EarlierSnapshot { old, new, is_promised }) as Arc<dyn Earlier>
+        };
         self.cache.adopt(earlier.into_iter().map(snapshot).collect(), done);
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::BlockPart;
-use larder_store::AdmissionPermit;
+use larder_store::{AdmissionPermit, PartBytes};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -20,12 +20,16 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::context::FetchContext;
+use super::error::FetchError;
 use super::in_flight::PendingBlock;
 use super::purpose::Purpose;
 use super::receive::{Admission, BlockToKeep, ExpectedBlock};
 
 /// Interval between two looks at whether an adoption has ended.
 const ADOPTED_POLL: Duration = Duration::from_millis(20);
+
+/// KiB that a read of a part of a block may need beyond the part: what its checksums cover is read whole.
+const ROUNDED_KIB: u32 = 136;
 
 /// Decides which fetched blocks the store keeps, and writes them.
 #[derive(Debug)]
@@ -48,24 +52,47 @@ impl Keeper {
         Self { context, runtime, tasks, searching: Arc::default(), waiting, leaving: CancellationToken::new() }
     }
 
-    /// The whole block, if it is in the window, in the store, or in the store's part of a snapshot whose blocks are
-    /// taken over. In the window it is of no use to a fetch that fills the store.
-    pub(super) async fn find(&self, part: BlockPart, purpose: Purpose) -> Option<Bytes> {
+    /// The whole block, if it is in the window or has come into the store just now: the first with `memory` for it. In
+    /// the window it is of no use to a fetch that fills the store.
+    pub(super) async fn find(&self, part: BlockPart, purpose: Purpose, memory: &Arc<Semaphore>) -> Option<Bytes> {
         if let Some(block) = self.context.window.unread(part.block).filter(|_| !purpose.is_warm()) {
             return Some(block);
         }
         let cache = Arc::clone(&self.context.cache);
-        let is_adopting = cache.is_adopting();
-        // In this order: a block may be taken over just now.
-        if !cache.contains(part.block) && !is_adopting {
+        if !cache.contains(part.block) {
             return None;
         }
+        let room = Arc::clone(memory).acquire_many_owned((part.block_len >> 10) + 1).await.ok()?;
         let read = move || {
             let BlockPart { block, block_len, .. } = part;
-            let earlier = is_adopting.then(|| cache.read_earlier(block, block_len, Bytes::copy_from_slice)).flatten();
-            earlier.or_else(|| cache.read(block, block_len, 0, block_len, Bytes::copy_from_slice).hit())
+            let found = cache.read_into(block, block_len, 0, block_len, Vec::with_capacity).hit();
+            drop(room);
+            found.map(|PartBytes { memory, range, .. }| Bytes::from(memory).slice(range))
         };
         self.runtime.spawn_blocking(read).await.ok().flatten()
+    }
+
+    /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are taken over, with `memory`
+    /// for it. Errors: `TimedOut`, if there is none for as long as a read may take.
+    pub(super) async fn read_earlier(
+        &self,
+        part: BlockPart,
+        memory: &Arc<Semaphore>,
+    ) -> Result<Option<PartBytes>, FetchError> {
+        let cache = Arc::clone(&self.context.cache);
+        if !cache.is_adopting() {
+            return Ok(None);
+        }
+        let (block, deadline) = (part.block, self.context.config.read_deadline);
+        let room = Arc::clone(memory).acquire_many_owned((part.len >> 10) + ROUNDED_KIB);
+        let room = tokio::time::timeout(deadline, room).await.map_err(|_| FetchError::TimedOut { block, deadline })?;
+        let room = room.map_err(|_| FetchError::Stopped)?;
+        let read = move || {
+            let found = cache.read_earlier(block, part.block_len, part.start, part.len);
+            drop(room);
+            found
+        };
+        Ok(self.runtime.spawn_blocking(read).await.ok().flatten())
     }
 
     /// Whether the store keeps a block. Warming evicts no other block.

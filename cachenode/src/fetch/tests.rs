@@ -16,6 +16,7 @@ use super::*;
 use crate::manifest_file::open_manifest;
 
 mod checksums;
+mod earlier;
 mod owners;
 
 /// An origin whose objects have any bytes that are asked for, and which notes the ranges.

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use larder_dataset::SnapshotId;
 use tracing::warn;
 
 use super::Node;
@@ -31,19 +32,38 @@ impl Node {
         earlier
     }
 
-    /// Makes a dataset that was just opened take over the blocks of earlier snapshots, in the background. Without any,
-    /// its opening has released what was in its way.
-    pub(super) fn adopt(self: &Arc<Self>, dataset: &Dataset, earlier: Vec<Arc<MappedManifest>>) {
+    /// Makes a dataset that was just opened take over the blocks of earlier snapshots, in the background; those of them
+    /// that are `promised` have room of their own. Without any, its opening has released what was in its way.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        dataset: &Arc<Dataset>,
+        earlier: Vec<Arc<MappedManifest>>,
+        promised: &[SnapshotId],
+    ) {
         if earlier.is_empty() {
             return;
         }
-        let (node, runtime) = (Arc::downgrade(self), self.runtime.clone());
-        dataset.adopt(earlier, move || {
+        let (node, runtime, adopting) = (Arc::downgrade(self), self.runtime.clone(), Arc::downgrade(dataset));
+        dataset.adopt(earlier, promised, move |is_complete| {
+            if !is_complete {
+                // What is left is taken over when the dataset is opened again, unless its room is needed before.
+                return;
+            }
             runtime.spawn(async move {
                 let Some(node) = node.upgrade() else { return };
                 let _opening = node.opening.lock().await;
-                let tidying = Arc::clone(&node);
-                if let Err(error) = tokio::task::spawn_blocking(move || tidying.tidy()).await {
+                let settling = Arc::clone(&node);
+                let settle = move || {
+                    if let Some(dataset) = adopting.upgrade()
+                        && let Err(error) = settling.budget().grow_adopted(&dataset)
+                    {
+                        warn!(dataset = dataset.name(), %error, "the reservation does not follow what was taken over");
+                    }
+                    settling.tidy();
+                    // What had to wait for the earlier snapshots.
+                    settling.grow_promised();
+                };
+                if let Err(error) = tokio::task::spawn_blocking(settle).await {
                     warn!(%error, "the room that earlier snapshots no longer need is not freed");
                 }
             });

@@ -66,6 +66,8 @@ pub(super) struct Share {
     pub(super) policy: PolicyKind,
     /// Why that is less than it wants, and what to do, if it is.
     pub(super) shortage: Option<String>,
+    /// Those of the snapshots whose blocks it will take over that have room of their own beside it.
+    pub(super) promised_earlier: Vec<SnapshotId>,
 }
 
 /// How much of a dataset this node can use.
@@ -110,16 +112,21 @@ impl Budget<'_> {
         let snapshot = claim.manifest.snapshot();
         let datasets = self.store.datasets();
         let own = datasets.iter().find(|info| info.snapshot == snapshot);
+        let adopts = |info: &&DatasetInfo| claim.adopts.contains(&info.snapshot);
+        let promised_earlier: Vec<SnapshotId> =
+            datasets.iter().filter(adopts).filter(|info| is_promised(info)).map(|info| info.snapshot).collect();
         if let Some(usage) = own.and_then(|info| info.open) {
             let promised = own.and_then(|info| info.reservation).unwrap_or_default();
-            let share = Share { promised, bytes: usage.capacity_bytes, policy: usage.policy, shortage: None };
+            let (bytes, policy) = (usage.capacity_bytes, usage.policy);
+            let share = Share { promised, bytes, policy, shortage: None, promised_earlier };
             claim.check(&share)?;
             return Ok(Share { shortage: self.shortage(&share, self.bytes(&datasets).ok()), ..share });
         }
         if !self.store.has_folder() {
             // Nothing is cached, so there is nothing to share.
             let (bytes, policy) = (claim.wanted(), claim.spec.policy.unwrap_or_default());
-            return Ok(Share { promised: Reservation::exactly(bytes), bytes, policy, shortage: None });
+            let promised = Reservation::exactly(bytes);
+            return Ok(Share { promised, bytes, policy, shortage: None, promised_earlier });
         }
         let measured = self.bytes(&datasets).inspect_err(|error| {
             warn!(
@@ -136,7 +143,7 @@ impl Budget<'_> {
         let kept = own.filter(|info| is_shown(info)).and_then(|info| Some((info.policy, info.reservation?)));
         let mut share = match kept {
             Some((policy, kept)) => {
-                let share = Share { promised: kept, bytes: kept.bytes, policy, shortage: None };
+                let share = Share { promised: kept, bytes: kept.bytes, policy, shortage: None, promised_earlier };
                 claim.check(&share)?;
                 Share { promised: claim.grow(kept, free), ..share }
             }
@@ -149,7 +156,7 @@ impl Budget<'_> {
                     // The blocks of a larger reservation stay.
                     promised.disk_bytes = promised.disk_bytes.max(own.disk_bytes.min(before.disk_bytes));
                 }
-                Share { promised, bytes: 0, policy, shortage: None }
+                Share { promised, bytes: 0, policy, shortage: None, promised_earlier }
             }
         };
         let needed = promised.saturating_add(share.promised.disk_bytes);
@@ -173,7 +180,6 @@ impl Budget<'_> {
             // The disk may hold less than the budget: other data fill it, too.
             let room = budget.min(self.disk_room(&datasets).unwrap_or(u64::MAX));
             // Blocks that a closed dataset has in common with this one will be shared, which `tidy` finds out.
-            let adopts = |info: &&DatasetInfo| claim.adopts.contains(&info.snapshot);
             let closed = others().filter(|info| !is_promised(info) && !adopts(info));
             self.release_for(needed, room, closed.collect(), &counted);
         }
@@ -197,8 +203,10 @@ impl Budget<'_> {
     }
 
     /// Releases closed datasets until `needed` and what the remaining ones take beside the promises fit into `room`.
-    /// Returns the number of those released.
+    /// Returns the number of those released. Those whose blocks are being taken over neither leave nor count: what
+    /// others share of them is known when that ends.
     fn release_for(&self, needed: u64, room: u64, mut closed: Vec<&DatasetInfo>, promises: &Promises) -> usize {
+        closed.retain(|info| !info.is_ancestor);
         closed.sort_by_key(|info| info.last_use_unix_s);
         let mut released = 0;
         for at in 0..closed.len() {
@@ -299,9 +307,10 @@ impl Promises {
     }
 }
 
-/// True if nobody else gets the dataset's room.
+/// True if nobody else gets the dataset's room. Of one that had a promise when another began to take over its blocks,
+/// nobody does until that has ended: what was taken over has its room there.
 fn is_promised(info: &DatasetInfo) -> bool {
-    is_shown(info) || info.promised_disk_bytes > 0
+    is_shown(info) || info.promised_disk_bytes > 0 || info.keeps_promise
 }
 
 /// True if the dataset is open, or must be because the keeper holds a connection that shows it.
@@ -310,10 +319,11 @@ fn is_shown(info: &DatasetInfo) -> bool {
 }
 
 /// Bytes on the disk that it was promised; if that was lost, what it takes. Of a closed dataset a promise counts, and
-/// what it has cached beyond that.
+/// what it has cached beyond that. A killed process may have taken over more than it lived to write down.
 fn promised_bytes(info: &DatasetInfo) -> u64 {
     let reserved = info.reservation.map_or(info.disk_bytes, |reservation| reservation.disk_bytes);
-    info.promised_disk_bytes.max(if is_shown(info) { reserved } else { reserved.min(info.disk_bytes) })
+    let has = if is_shown(info) { reserved.max(info.adopted_disk_bytes) } else { reserved.min(info.disk_bytes) };
+    info.promised_disk_bytes.max(has)
 }
 
 impl Claim<'_> {

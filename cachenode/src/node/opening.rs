@@ -98,7 +98,8 @@ impl Node {
             let earlier = node.earlier(&found, &request);
             let adopts: Vec<SnapshotId> = earlier.iter().map(|earlier| earlier.snapshot()).collect();
             let claim = Claim { manifest: &found.manifest, spec, owned_bytes, exactly, adopts: &adopts };
-            let Share { promised, bytes: reservation_bytes, policy, shortage } = node.budget().reserve(claim)?;
+            let share = node.budget().reserve(claim)?;
+            let Share { promised, bytes: reservation_bytes, policy, shortage, promised_earlier } = share;
             info!(mount = found.id, reservation_bytes, wanted_bytes = promised.wanted_bytes, %policy, "dataset open");
             let cache = CacheSpec { reservation_bytes, promised, policy, seed: u64::from(std::process::id()) };
             let dataset = Dataset::open(
@@ -115,7 +116,7 @@ impl Node {
             if spec.cache_bytes.is_none() {
                 dataset.follow_owned();
             }
-            node.adopt(&dataset, earlier);
+            node.adopt(&dataset, earlier, &promised_earlier);
             if let Some(socket) = &node.config.socket {
                 dataset.served_at(socket.clone());
             }

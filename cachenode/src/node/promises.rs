@@ -27,7 +27,7 @@ impl Node {
     }
 
     /// Gives the open datasets that are promised room what they want of it. Blocks on the disk.
-    fn grow_promised(&self) {
+    pub(super) fn grow_promised(&self) {
         let promised = self.budget().promised();
         for dataset in self.short() {
             if promised.contains(&dataset.manifest().snapshot())
@@ -65,8 +65,8 @@ impl Node {
         Ok(CacheReport { capacity_bytes, promised_bytes, snapshots, promises: self.store.promises() })
     }
 
-    /// Drops what is cached of a snapshot that nobody has open and that was last in use before `before_unix_s`. True if
-    /// there was something.
+    /// Drops what is cached of a snapshot that nobody has open or takes over blocks of, and that was last in use before
+    /// `before_unix_s`. True if there was something.
     pub async fn drop_unused(self: &Arc<Self>, snapshot: SnapshotId, before_unix_s: u64) -> Result<bool, NodeError> {
         let _opening = self.opening.lock().await;
         let node = Arc::clone(self);
@@ -74,7 +74,7 @@ impl Node {
             let datasets = node.store.datasets();
             let is_unused = |info: &&larder_store::DatasetInfo| {
                 let is_shown = info.open.is_some() || info.connections.as_ref().is_none_or(|it| !it.is_empty());
-                info.snapshot == snapshot && !is_shown && info.last_use_unix_s < before_unix_s
+                info.snapshot == snapshot && !is_shown && !info.is_ancestor && info.last_use_unix_s < before_unix_s
             };
             let Some(info) = datasets.iter().find(is_unused) else { return Ok(false) };
             info!(dataset = info.name, %snapshot, "cached bytes dropped as requested");

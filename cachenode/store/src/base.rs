@@ -12,6 +12,7 @@ use crate::health::Health;
 use crate::index::{Index, LastRun};
 use crate::promises::Promises;
 use crate::reservations::{Known, Reservations};
+use crate::uses::Uses;
 
 /// State shared by a store's datasets.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ pub(crate) struct Base {
     pub(crate) index: Index,
     pub(crate) reservations: Reservations,
     pub(crate) promises: Promises,
+    pub(crate) uses: Uses,
     pub(crate) last_run: LastRun,
     pub(crate) abilities: Abilities,
     pub(crate) segment_bytes: u64,

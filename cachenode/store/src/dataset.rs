@@ -53,6 +53,7 @@ use crate::record::{Header, Part};
 use crate::reservations::{Known, Reservation};
 use crate::slots::{Found, Place};
 use crate::usage::Usage;
+use crate::uses::InUse;
 use crate::write_error::WriteError;
 use admission::is_full;
 use files::Files;
@@ -71,10 +72,13 @@ pub struct DatasetCache {
     fault: Option<&'static str>,
     /// The rebuild and the adoption.
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Last: it ends when nothing of this cache runs any more.
+    _in_use: InUse,
 }
 
 impl DatasetCache {
     pub(crate) fn open(base: Arc<Base>, config: CacheConfig) -> Result<Self, StoreError> {
+        let in_use = InUse::by_cache(&base, config.snapshot);
         let opened = base.folder.as_ref().map(|folder| {
             let open = || Files::open(&base, &folder.dataset(&config.snapshot), &config);
             open().or_else(|error| {
@@ -117,7 +121,7 @@ impl DatasetCache {
             let failed = |source| StoreError::Dataset { snapshot, step: "start the rebuild", source };
             threads.push(thread.spawn(move || shared.rebuild(work)).map_err(failed)?);
         }
-        Ok(Self { shared, fault, threads: Mutex::new(threads) })
+        Ok(Self { shared, fault, threads: Mutex::new(threads), _in_use: in_use })
     }
 
     /// Notes a user of the cache, which owns these blocks of it, or all of them. A block can be disowned only while
@@ -166,11 +170,10 @@ impl DatasetCache {
         memory.resize(bytes.max(memory.len()), 0);
         let aligned = buffer::aligned(&memory, part.buffer_bytes());
         let begin = aligned.start;
-        let result = shared.space.read(&shared.key, block, place, &part, &mut memory[aligned]).map(|found| {
-            let range = begin + found.start..begin + found.end;
-            let crc = larder_dataset::crc32c(&memory[range.clone()]);
-            PartBytes { memory, range, crc }
-        });
+        let result = shared
+            .space
+            .read(&shared.key, block, place, &part, &mut memory[aligned])
+            .map(|found| PartBytes::new(memory, begin + found.start..begin + found.end));
         self.looked_up(block, place, len, result)
     }
 
@@ -304,10 +307,12 @@ impl DatasetCache {
     /// No block leaves now; see [`Policy::set_capacity`](crate::Policy::set_capacity). Blocks on the disk.
     pub fn resize(&self, capacity_bytes: u64, promised: Reservation) {
         let shared = &*self.shared;
+        let mut state = shared.lock();
         shared.granted.change(capacity_bytes, promised);
-        if let Some(policy) = &mut shared.lock().policy {
+        if let Some(policy) = &mut state.policy {
             policy.set_capacity(capacity_bytes);
         }
+        drop(state);
         remember(&shared.base, &shared.config, promised, |_| ());
     }
 

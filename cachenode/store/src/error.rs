@@ -45,16 +45,13 @@ pub enum StoreError {
         /// The system's error.
         source: io::Error,
     },
-    /// Opened a second time with different settings.
-    #[error(
-        "dataset {snapshot} is already open with another reservation or policy: unmount it first, or request the same \
-         values"
-    )]
+    /// Opened a second time with another policy.
+    #[error("dataset {snapshot} is already open with another policy: unmount it first, or request the same one")]
     AlreadyOpen {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// Released while open.
+    /// Released while open, or while another dataset takes over its blocks.
     #[error("dataset {snapshot} is in use: unmount it first")]
     DatasetInUse {
         /// The snapshot.

@@ -6,7 +6,8 @@
 //! what each dataset was promised, and `promises` the room that is kept for datasets that nobody has open; `aliases`
 //! name the blocks that were adopted from another snapshot; [`policy`] decides what is kept; `health` pauses admissions
 //! when the disk fails, and `free_share` when little of it is free; [`probe`] tests whether a folder can be written to;
-//! [`Mapping`] is a mapped file whose disk errors do not end the process.
+//! [`Mapping`] is a mapped file whose disk errors do not end the process; `uses` knows which datasets must not be
+//! released.
 //!
 //! Invariant: [`DatasetCache::read`] returns exactly the bytes that were admitted for this snapshot and block, whatever
 //! happened to process, disk or folder in between. Everything else is a [`Lookup::Miss`] and a counter. A block has a
@@ -28,6 +29,7 @@ mod folder;
 mod free_share;
 mod health;
 mod index;
+mod info;
 mod lookup;
 mod mapping;
 mod ownership;
@@ -41,6 +43,7 @@ mod slots;
 mod store;
 mod table;
 mod usage;
+mod uses;
 mod write_error;
 
 pub use config::{BlockLens, CacheConfig};
@@ -50,12 +53,13 @@ pub use draft::{Draft, Record};
 pub use earlier::{Earlier, SameBlocks};
 pub use error::StoreError;
 pub use folder::{SharedFile, has_snapshot};
+pub use info::DatasetInfo;
 pub use lookup::{Lookup, PartBytes};
 pub use mapping::Mapping;
 pub use ownership::Ownership;
 pub use policy::{Policy, build_policy};
 pub use promises::Promise;
 pub use reservations::{Reservation, disk_bytes};
-pub use store::{DatasetInfo, Store, StoreConfig};
+pub use store::{Store, StoreConfig};
 pub use usage::Usage;
 pub use write_error::WriteError;

@@ -31,3 +31,10 @@ pub struct PartBytes {
     /// Their CRC32C.
     pub crc: u32,
 }
+
+impl PartBytes {
+    pub(crate) fn new(memory: Vec<u8>, range: Range<usize>) -> Self {
+        let crc = larder_dataset::crc32c(&memory[range.clone()]);
+        Self { memory, range, crc }
+    }
+}

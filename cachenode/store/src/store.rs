@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use larder_dataset::{Chain, PolicyKind, SnapshotId};
+use larder_dataset::{Chain, SnapshotId};
 use tracing::{error, info, warn};
 
 use crate::base::{Base, LoggedFlaws};
@@ -20,13 +20,14 @@ use crate::config::CacheConfig;
 use crate::counters::StoreCounters;
 use crate::dataset::DatasetCache;
 use crate::error::StoreError;
-use crate::folder::{Abilities, Folder, SharedFile, disk_use};
+use crate::folder::{Abilities, Folder, disk_use};
 use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::index::{Index, LastRun};
+use crate::info::DatasetInfo;
 use crate::promises::{Promise, Promises};
 use crate::reservations::{Known, Reservation, Reservations};
-use crate::usage::Usage;
+use crate::uses::{Use, Uses};
 use crate::write_error::READ_ONLY;
 
 /// Where a store is, and how it behaves.
@@ -63,35 +64,6 @@ impl StoreConfig {
             index_sync: Duration::from_secs(1),
         }
     }
-}
-
-/// A dataset in a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatasetInfo {
-    /// The snapshot.
-    pub snapshot: SnapshotId,
-    /// Its name when it was last opened; empty if that was lost.
-    pub name: String,
-    /// Its promise when it was last opened; `None` if that was lost.
-    pub reservation: Option<Reservation>,
-    /// Its policy when it was last opened.
-    pub policy: PolicyKind,
-    /// The connections that show it, or did when the process that served them ended; `None` if that was lost.
-    pub connections: Option<BTreeSet<String>>,
-    /// When it was last opened or closed, seconds since 1970; 0 if that was lost.
-    pub last_use_unix_s: u64,
-    /// Bytes on the disk that are promised to it, whether or not it is open; see [`Promise`].
-    pub promised_disk_bytes: u64,
-    /// Bytes of its blocks.
-    pub used_bytes: u64,
-    /// Bytes that it takes on the disk now, with those that it shares with other datasets.
-    pub disk_bytes: u64,
-    /// The files that it shares with other datasets: one of them has adopted blocks of another.
-    pub shared: Vec<SharedFile>,
-    /// Bytes of its adopted blocks on the disk.
-    pub adopted_disk_bytes: u64,
-    /// How full it is, while a [`DatasetCache`] of it exists.
-    pub open: Option<Usage>,
 }
 
 /// A cache folder. Methods block on the disk; call them off an async runtime. Dropping it without [`Store::close`] is
@@ -163,6 +135,7 @@ impl Store {
         let base = Base {
             reservations,
             promises,
+            uses: Uses::default(),
             counters,
             health,
             free_share: FreeShare::new(config.dir.clone(), config.keep_free_percent),
@@ -188,28 +161,36 @@ impl Store {
     }
 
     /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the
-    /// dataset is already open with the same reservation and policy, returns the same cache.
+    /// dataset is already open with the same policy, returns the same cache, which keeps its reservation. Waits for a cache of it
+    /// that is being closed: two at once would write to the same files.
     ///
     /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR
     /// keeps all blocks and admits nothing.
     ///
     /// A dataset whose part of the folder cannot be used has a cache that stays empty; [`Usage::degraded`] says why.
-    /// Errors: the store is closed, or the dataset is open with other settings.
+    /// Errors: the store is closed, or the dataset is open with another policy.
     ///
     /// [`Usage::degraded`]: crate::Usage::degraded
     pub fn dataset(&self, config: CacheConfig) -> Result<Arc<DatasetCache>, StoreError> {
-        let mut open = self.lock();
-        if self.base.closed.load(Ordering::Relaxed) {
-            return Err(StoreError::Closed);
-        }
         let snapshot = config.snapshot;
-        if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
-            let usage = cache.usage();
-            return if (usage.capacity_bytes, usage.policy) == (config.reservation_bytes, config.policy) {
-                Ok(cache)
-            } else {
-                Err(StoreError::AlreadyOpen { snapshot })
-            };
+        let mut open = self.lock();
+        loop {
+            if self.base.closed.load(Ordering::Relaxed) {
+                return Err(StoreError::Closed);
+            }
+            if let Some(cache) = open.get(&snapshot).and_then(Weak::upgrade) {
+                return match cache.usage().policy == config.policy {
+                    true => Ok(cache),
+                    false => Err(StoreError::AlreadyOpen { snapshot }),
+                };
+            }
+            let uses = self.base.uses.lock();
+            if uses.get(&snapshot).is_none_or(|by| by.caches == 0) {
+                break;
+            }
+            drop(open);
+            self.base.uses.wait(uses);
+            open = self.lock();
         }
         let cache = Arc::new(DatasetCache::open(Arc::clone(&self.base), config)?);
         open.retain(|_, cache| cache.strong_count() > 0);
@@ -218,12 +199,26 @@ impl Store {
     }
 
     /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is
-    /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it.
+    /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it. Errors: it is open, or another dataset is
+    /// taking over its blocks, or its folder cannot be removed.
     pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
-        let open = self.lock();
-        if open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0) {
-            return Err(StoreError::DatasetInUse { snapshot: *snapshot });
-        }
+        // Locked until it is gone: an adoption that begins now finds all of it or nothing.
+        let (_open, _uses) = loop {
+            let open = self.lock();
+            let uses = self.base.uses.lock();
+            let is_open = open.get(snapshot).is_some_and(|cache| cache.strong_count() > 0);
+            match uses.get(snapshot) {
+                None => break (open, uses),
+                Some(by) if is_open || by.adoptions > 0 => {
+                    return Err(StoreError::DatasetInUse { snapshot: *snapshot });
+                }
+                // Its cache is being closed.
+                Some(_) => {
+                    drop(open);
+                    self.base.uses.wait(uses);
+                }
+            }
+        };
         let Some(folder) = &self.base.folder else { return Ok(false) };
         let known = self.base.index.release(snapshot);
         self.base.reservations.remove(snapshot);
@@ -272,6 +267,7 @@ impl Store {
                 known;
             let used = folder.map(|folder| disk_use(&folder.dataset(&snapshot))).unwrap_or_default();
             let open = open.get(&snapshot).and_then(Weak::upgrade);
+            let Use { adoptions, promised, .. } = self.base.uses.of(&snapshot);
             let counted = open.as_ref().filter(|cache| !cache.is_rebuilding());
             DatasetInfo {
                 snapshot,
@@ -292,6 +288,8 @@ impl Store {
                 disk_bytes: used.bytes,
                 shared: used.shared,
                 adopted_disk_bytes: counted.map_or(adopted_disk_bytes, |cache| cache.adopted_disk_bytes()),
+                is_ancestor: adoptions > 0,
+                keeps_promise: promised > 0,
                 open: open.map(|cache| cache.usage()),
             }
         };

@@ -10,6 +10,7 @@ use larder_store::Usage;
 use crate::node::{NodeError, User};
 use world::{FILE_BYTES, Shown, World, all, crowded, has, ids, sized, whole};
 
+mod adoption;
 mod promises;
 mod world;
 

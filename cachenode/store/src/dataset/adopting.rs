@@ -12,37 +12,48 @@ use super::DatasetCache;
 use super::ancestor::Ancestor;
 use super::shared::Shared;
 use crate::earlier::Earlier;
+use crate::lookup::PartBytes;
+use crate::record::Part;
+use crate::uses::InUse;
 
 /// How long the adoption waits for the rebuild before it looks whether it was stopped.
 const STEP: Duration = Duration::from_secs(1);
 
 impl DatasetCache {
     /// Adopts the blocks that the store has of other snapshots of the same origin, without copying them, on a thread of
-    /// its own. Calls `done` when that has ended, however it ends; `done` must not block.
-    pub fn adopt(&self, earlier: Vec<Arc<dyn Earlier>>, done: impl FnOnce() + Send + 'static) {
+    /// its own. None of these is released until that has ended.
+    ///
+    /// Calls `done` when it has ended, however it ends, with true if nothing is left to adopt; `done` must not block.
+    pub fn adopt(&self, earlier: Vec<Arc<dyn Earlier>>, done: impl FnOnce(bool) + Send + 'static) {
         if self.is_adopting() {
-            return done();
+            return done(false);
         }
         let shared = Arc::clone(&self.shared);
-        let open = |earlier| {
-            Ancestor::open(&shared.base, earlier).unwrap_or_else(|error| {
+        let open = |earlier: Arc<dyn Earlier>| {
+            // First: what is opened then stays.
+            let in_use = InUse::by_adoption(&shared.base, earlier.snapshot(), earlier.is_promised());
+            let opened = Ancestor::open(&shared.base, earlier).unwrap_or_else(|error| {
                 warn!(
                     dataset = shared.config.name, %error,
                     "the cache of another snapshot cannot be read: its blocks are fetched again"
                 );
                 None
-            })
+            });
+            Some((opened?, in_use))
         };
-        let ancestors: Arc<Vec<Ancestor>> = Arc::new(earlier.into_iter().filter_map(open).collect());
+        let (ancestors, in_use): (Vec<Ancestor>, Vec<InUse>) = earlier.into_iter().filter_map(open).unzip();
         if ancestors.is_empty() {
-            return done();
+            return done(true);
         }
+        let ancestors = Arc::new(ancestors);
         shared.ancestors.store(Some(Arc::clone(&ancestors)));
-        let ended = Ended { shared: Arc::clone(&shared), done: Some(done) };
+        let mut ended = Ended { shared: Arc::clone(&shared), in_use, is_complete: false, done: Some(done) };
         let adopt = move || {
-            let _ended = ended;
             while !shared.wait_rebuilt(STEP) && shared.is_rebuilding() && !shared.is_stopped() {}
-            ancestors.iter().for_each(|ancestor| shared.adopt(ancestor));
+            let adopted_room = shared.adopted_room.lock().unwrap_or_else(PoisonError::into_inner);
+            ended.is_complete = ancestors.iter().all(|ancestor| shared.adopt(ancestor));
+            drop(adopted_room);
+            drop(ended);
         };
         match std::thread::Builder::new().name("larder-adopt".into()).spawn(adopt) {
             Ok(thread) => self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread),
@@ -60,23 +71,31 @@ impl DatasetCache {
         self.shared.ancestors.load().is_some()
     }
 
-    /// Calls `use_bytes` with all bytes of a block that is to be adopted, checked against their CRCs. None if the block
-    /// is in no other snapshot's cache, or no adoption is under way. Blocks on the disk.
-    pub fn read_earlier<R>(&self, block: BlockIndex, block_len: u32, use_bytes: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        let ancestors = self.shared.ancestors.load_full()?;
-        let mut use_bytes = Some(use_bytes);
-        let mut used = |bytes: &[u8]| use_bytes.take().map(|use_bytes| use_bytes(bytes));
-        let used = ancestors.iter().find_map(|ancestor| ancestor.read(block, block_len, &mut used)).flatten()?;
-        let counters = &self.shared.base.counters;
-        counters.hits.add(1);
-        counters.hit_bytes.add(block_len.into());
-        Some(used)
+    /// True if another snapshot's cache has a block that is to be adopted, as far as its slot table knows.
+    pub fn has_earlier(&self, block: BlockIndex) -> bool {
+        let ancestors = self.shared.ancestors.load();
+        ancestors.as_ref().is_some_and(|ancestors| ancestors.iter().any(|ancestor| ancestor.has(block)))
     }
 
-    /// Frees the room of adopted segments that no dataset uses any more. Called after another dataset was released.
-    /// Blocks on the disk.
+    /// Exactly `len` bytes from `start` of a block that is to be adopted, checked against their CRCs, in memory of their
+    /// own. `block_len` is the length of the whole block. None if they are in no other snapshot's cache, or no adoption
+    /// is under way. Blocks on the disk.
+    pub fn read_earlier(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> Option<PartBytes> {
+        let ancestors = self.shared.ancestors.load_full()?;
+        let part = Part::new(block_len, start, len)?;
+        let found = ancestors.iter().find_map(|ancestor| ancestor.read(block, &part))?;
+        let counters = &self.shared.base.counters;
+        counters.hits.add(1);
+        counters.hit_bytes.add(len.into());
+        Some(found)
+    }
+
+    /// Frees the room of adopted segments that no dataset uses any more, unless blocks are being adopted. Called after
+    /// another dataset was released. Blocks on the disk.
     pub fn free_unused(&self) {
-        if !self.is_adopting() && !self.is_rebuilding() {
+        if !self.is_rebuilding()
+            && let Ok(_adopted_room) = self.shared.adopted_room.try_lock()
+        {
             self.shared.free_unused();
         }
     }
@@ -88,18 +107,24 @@ impl DatasetCache {
 }
 
 /// Ends an adoption, also one that was stopped or panicked.
-struct Ended<F: FnOnce()> {
+struct Ended<F: FnOnce(bool)> {
     shared: Arc<Shared>,
+    /// The other datasets.
+    in_use: Vec<InUse>,
+    /// Nothing is left to adopt.
+    is_complete: bool,
     /// Taken when it is dropped.
     done: Option<F>,
 }
 
-impl<F: FnOnce()> Drop for Ended<F> {
+impl<F: FnOnce(bool)> Drop for Ended<F> {
     fn drop(&mut self) {
         self.shared.ancestors.store(None);
         self.shared.remember_adopted();
+        // Before anyone is told: the others may be released now.
+        self.in_use.clear();
         if let Some(done) = self.done.take() {
-            done();
+            done(self.is_complete);
         }
     }
 }

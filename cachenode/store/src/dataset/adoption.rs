@@ -2,8 +2,10 @@
 //! is copied: the segments of the other dataset are linked into this one's folder, and slots point to the records in
 //! them. It runs in the background, after the rebuild; a block that is missed meanwhile is read from the other cache.
 //!
-//! Adopted blocks take no more room on the disk than they did, so they raise what may be cached, up to what the dataset
-//! wanted. The room in them that is not used is freed once the other datasets have left it.
+//! The blocks of a snapshot that has room of its own take none of this dataset's: they raise what may be cached, up to
+//! what the dataset wanted, and with that its reservation. Those of a snapshot that has none, because it is closed, take
+//! the room that this dataset was given. The room in adopted segments that is not used is freed once the other datasets
+//! have left it.
 //!
 //! Invariant: when a slot is set, the link to its segment and the block's alias are there. So a killed process leaves
 //! an adoption that is correct as far as it went, and the next one continues it.
@@ -11,7 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use larder_dataset::BlockIndex;
 use tracing::{info, warn};
@@ -20,12 +22,15 @@ use super::ancestor::{Ancestor, Located};
 use super::shared::Shared;
 use crate::aliases::Aliases;
 use crate::record::{self, KEY_BYTES};
-use crate::reservations::Reservation;
 use crate::segment::Segment;
 use crate::slots::Place;
 
 /// Blocks that are adopted under one hold of the lock.
 const ADOPTED_AT_ONCE: usize = 512;
+
+/// Interval between two writes of what was adopted so far: a killed process loses the room of what it adopted since the
+/// last one, until its successor has gone on with it.
+const WRITTEN_EVERY: Duration = Duration::from_secs(5);
 
 /// Segments whose unused room is found in one walk over the slot table.
 const SEGMENTS_AT_ONCE: usize = 64;
@@ -36,12 +41,12 @@ struct Adoption<'a> {
     aliases: &'a Aliases,
     /// The segments of this dataset by inode. None: it could not be linked.
     links: HashMap<u64, Option<Arc<Segment>>>,
-    /// Bytes that may be cached without the adopted blocks, and with all of them.
-    capacity_bytes: u64,
-    limit_bytes: u64,
+    /// The other snapshot has room of its own.
+    is_promised: bool,
+    /// When it was last written what was adopted so far.
+    written: Option<Instant>,
     blocks: u64,
     bytes: u64,
-    disk_bytes: u64,
     /// There is no room for more, or the disk fails.
     ended: bool,
 }
@@ -55,14 +60,15 @@ struct Candidate {
 }
 
 impl Shared {
-    /// Adopts all blocks that are in the cache of another snapshot and not in this one. Must not run beside a rebuild.
-    pub(super) fn adopt(&self, ancestor: &Ancestor) {
+    /// Adopts all blocks that are in the cache of another snapshot and not in this one; false if it was stopped. The
+    /// caller holds `adopted_room`. Must not run beside a rebuild.
+    pub(super) fn adopt(&self, ancestor: &Ancestor) -> bool {
         let (started, snapshot) = (Instant::now(), self.config.snapshot);
         let path = self.base.folder.as_ref().map(|folder| folder.dataset(&snapshot).join("aliases"));
-        let Some(path) = path.filter(|_| self.lock().policy.is_some()) else { return };
+        let Some(path) = path.filter(|_| self.lock().policy.is_some()) else { return !self.is_stopped() };
         // A restart finds what was adopted before.
         if self.blocks_cached.load(Ordering::Relaxed) >= u64::from(self.slots.blocks()) {
-            return;
+            return true;
         }
         let aliases = match self.space.aliases(|| Aliases::open(&path, &snapshot, self.slots.blocks())) {
             Ok(aliases) => aliases,
@@ -71,39 +77,32 @@ impl Shared {
                     dataset = self.config.name, %error,
                     "the blocks of another snapshot cannot be adopted and are fetched"
                 );
-                return;
+                return true;
             }
         };
         let own = Arc::clone(&self.space.segments());
         let links = own.iter().filter_map(|segment| Some((segment.inode().ok()?, Some(Arc::clone(segment)))));
-        let promised = self.granted.promised();
-        let capacity_bytes = self.granted.capacity_bytes();
         let mut adoption = Adoption {
             shared: self,
             aliases,
             links: links.collect(),
-            capacity_bytes,
-            limit_bytes: promised.wanted_bytes.max(capacity_bytes),
+            is_promised: ancestor.earlier.is_promised(),
+            written: None,
             blocks: 0,
             bytes: 0,
-            disk_bytes: 0,
             ended: false,
         };
         adoption.run(ancestor);
-        let Adoption { blocks, bytes, disk_bytes, .. } = adoption;
+        let Adoption { blocks, bytes, .. } = adoption;
         self.base.counters.adopted.add(blocks);
         self.base.counters.adopted_bytes.add(bytes);
-        if bytes > 0 && promised.wanted_bytes > capacity_bytes {
-            let disk_bytes = promised.disk_bytes.saturating_add(disk_bytes);
-            let capacity_bytes = self.granted.capacity_bytes();
-            self.granted.change(capacity_bytes, Reservation { bytes: capacity_bytes, disk_bytes, ..promised });
-        }
         let (from, took_ms) = (ancestor.earlier.snapshot(), started.elapsed().as_millis() as u64);
         info!(dataset = self.config.name, %from, blocks, bytes, took_ms, "blocks of another snapshot adopted");
+        !self.is_stopped()
     }
 
-    /// Frees the room in adopted segments that no block of this dataset uses and that no other dataset shares. Must not
-    /// run beside an adoption.
+    /// Frees the room in adopted segments that no block of this dataset uses and that no other dataset shares. The
+    /// caller holds `adopted_room`.
     pub(super) fn free_unused(&self) {
         let all = Arc::clone(&self.space.segments());
         let is_ours = |segment: &&Arc<Segment>| segment.key.is_some() && !segment.is_shared().unwrap_or(true);
@@ -112,7 +111,7 @@ impl Shared {
             let mut found: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
             found.extend(group.iter().map(|segment| (segment.number, Vec::new())));
             let mut len_of = self.config.block_lens.in_order();
-            for (block, place) in self.slots.pages(0).flat_map(|page| self.slots.present(page)) {
+            for (block, place) in self.cached() {
                 let Some(records) = found.get_mut(&place.segment) else { continue };
                 // If the manifest cannot be read, it is not known what is unused.
                 let Some(len) = len_of(block) else { return };
@@ -142,7 +141,7 @@ impl Adoption<'_> {
         let shared = self.shared;
         let mut len_of = shared.config.block_lens.in_order();
         let mut batch = Vec::new();
-        ancestor.earlier.each_run(&mut |run| {
+        ancestor.earlier.each_run(&|| shared.is_stopped(), &mut |run| {
             for nth in 0..run.count {
                 let block = BlockIndex(run.first.0.saturating_add(nth));
                 if block.0 >= shared.slots.blocks() || shared.slots.get(block).is_some() {
@@ -151,9 +150,13 @@ impl Adoption<'_> {
                 let located = ancestor.locate(BlockIndex(run.earlier.0.saturating_add(nth)));
                 let Some((located, len)) = located.zip(len_of(block)) else { continue };
                 batch.extend(self.prepare(block, len, &located));
-            }
-            if batch.len() >= ADOPTED_AT_ONCE {
-                self.show(&mut batch);
+                // A file may have any number of blocks.
+                if batch.len() >= ADOPTED_AT_ONCE {
+                    self.show(&mut batch);
+                    if self.ended || shared.is_stopped() {
+                        return false;
+                    }
+                }
             }
             !self.ended && !shared.is_stopped()
         });
@@ -183,19 +186,24 @@ impl Adoption<'_> {
     }
 
     fn link(&mut self, other: &Arc<Segment>, key: [u8; KEY_BYTES]) -> Option<Arc<Segment>> {
-        let shared = self.shared;
-        let link = self.links.entry(other.inode().ok()?).or_insert_with(|| {
-            let linked = shared.lock().allocator.link(&shared.space, other, key);
-            linked
-                .inspect_err(|error| {
-                    warn!(
-                        dataset = shared.config.name, %error,
-                        "a segment of another snapshot cannot be linked: its blocks are fetched"
-                    );
-                })
-                .ok()
+        let (shared, inode) = (self.shared, other.inode().ok()?);
+        if let Some(link) = self.links.get(&inode) {
+            let segments = shared.space.segments();
+            // A segment is deleted with the last of its blocks that leaves.
+            if link.as_ref().is_none_or(|link| segments.get(link.number).is_some()) {
+                return link.clone();
+            }
+        }
+        let linked = shared.lock().allocator.link(&shared.space, other, key);
+        let linked = linked.inspect_err(|error| {
+            warn!(
+                dataset = shared.config.name, %error,
+                "a segment of another snapshot cannot be linked: its blocks are fetched"
+            );
         });
-        link.clone()
+        let link = linked.ok();
+        self.links.insert(inode, link.clone());
+        link
     }
 
     /// Sets the slots of blocks whose links and aliases are there.
@@ -205,11 +213,17 @@ impl Adoption<'_> {
         let mut guard = shared.lock();
         let state = &mut *guard;
         let Some(policy) = &mut state.policy else { return };
+        let wanted_bytes = shared.granted.promised().wanted_bytes;
+        let limit_bytes = policy.capacity_bytes().max(if self.is_promised { wanted_bytes } else { 0 });
+        let (mut bytes, mut disk_bytes) = (0, 0);
+        let segments = shared.space.segments();
         for Candidate { block, len, segment, place } in batch.drain(..) {
-            if self.ended || shared.slots.get(block).is_some() || state.pending.contains_key(&block) {
+            let is_here = shared.slots.get(block).is_some() || state.pending.contains_key(&block);
+            // All that was adopted of its segment may have left since it was linked.
+            if self.ended || is_here || segments.get(segment.number).is_none() {
                 continue;
             }
-            if policy.used_bytes().saturating_add(len.into()) > self.limit_bytes {
+            if policy.used_bytes().saturating_add(len.into()) > limit_bytes {
                 self.ended = true;
                 continue;
             }
@@ -220,21 +234,32 @@ impl Adoption<'_> {
             }
             segment.add_live(1);
             policy.restore(block, len);
-            self.bytes += u64::from(len);
-            let disk_bytes = record::extent_bytes(len) as u64;
-            self.disk_bytes += disk_bytes;
-            shared.adopted_disk_bytes.fetch_add(disk_bytes, Ordering::Relaxed);
+            bytes += u64::from(len);
+            disk_bytes += record::extent_bytes(len) as u64;
             shown.push((block, place));
         }
-        let capacity_bytes = self.capacity_bytes.saturating_add(self.bytes).min(self.limit_bytes);
-        policy.set_capacity(capacity_bytes);
-        shared.granted.set_capacity(capacity_bytes);
+        shared.adopted_disk_bytes.fetch_add(disk_bytes, Ordering::Relaxed);
+        if self.is_promised {
+            policy.set_capacity(shared.granted.raise(bytes, disk_bytes));
+        }
         shared.used_bytes.store(policy.used_bytes(), Ordering::Relaxed);
         shared.blocks_cached.fetch_add(shown.len() as u64, Ordering::Relaxed);
         drop(guard);
+        self.bytes += bytes;
         self.blocks += shown.len() as u64;
         for (block, place) in shown {
             shared.base.index.put_waiting(shared.number, block, place);
+        }
+        self.remember();
+    }
+
+    /// Whoever reserves room now finds what was adopted so far; now and then it is written down.
+    fn remember(&mut self) {
+        if self.written.is_none_or(|written| written.elapsed() >= WRITTEN_EVERY) {
+            self.shared.remember_adopted();
+            self.written = Some(Instant::now());
+        } else {
+            self.shared.base.reservations.note(&self.shared.config.snapshot, self.shared.adopted());
         }
     }
 }

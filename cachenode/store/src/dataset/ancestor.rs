@@ -10,6 +10,7 @@ use crate::aliases::Aliases;
 use crate::base::Base;
 use crate::buffer;
 use crate::earlier::Earlier;
+use crate::lookup::PartBytes;
 use crate::record::{Header, KEY_BYTES, Part};
 use crate::segment::{Segment, SegmentTable};
 use crate::slots::{Place, Slots};
@@ -59,14 +60,22 @@ impl Ancestor {
         Some(Located { segment, place, key, block })
     }
 
-    /// The bytes of a block of the adopting dataset, if they are here.
-    pub(super) fn read<R>(&self, block: BlockIndex, block_len: u32, use_bytes: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    /// True if it has this block of the adopting dataset.
+    pub(super) fn has(&self, block: BlockIndex) -> bool {
+        self.earlier.find(block).and_then(|block| self.locate(block)).is_some()
+    }
+
+    /// Bytes of a block of the adopting dataset, in memory of their own, if they are here.
+    pub(super) fn read(&self, block: BlockIndex, part: &Part) -> Option<PartBytes> {
         let Located { segment, place, key, block } = self.locate(self.earlier.find(block)?)?;
-        let part = Part::new(block_len, 0, block_len)?;
-        buffer::with(part.buffer_bytes(), |buffer| {
-            let is_read = segment.read(place, &part, buffer).unwrap_or(false);
-            let range = is_read.then(|| part.check(&key, block, buffer).ok())??;
-            Some(use_bytes(&buffer[range]))
-        })
+        let mut memory = vec![0; buffer::bytes_for(part.buffer_bytes())];
+        let aligned = buffer::aligned(&memory, part.buffer_bytes());
+        let begin = aligned.start;
+        let buffer = &mut memory[aligned];
+        if !segment.read(place, part, buffer).unwrap_or(false) {
+            return None;
+        }
+        let found = part.check(&key, block, buffer).ok()?;
+        Some(PartBytes::new(memory, begin + found.start..begin + found.end))
     }
 }

@@ -22,7 +22,21 @@ impl Granted {
         self.set_capacity(capacity_bytes);
     }
 
-    pub(super) fn set_capacity(&self, capacity_bytes: u64) {
+    /// Adds room for blocks that have it elsewhere, up to what was wanted. Returns how many bytes may be cached now.
+    pub(super) fn raise(&self, bytes: u64, disk_bytes: u64) -> u64 {
+        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        let up_to_wanted = |from: u64| from.saturating_add(bytes).min(promised.wanted_bytes).max(from);
+        let (capacity_bytes, more) =
+            (up_to_wanted(self.capacity_bytes()), up_to_wanted(promised.bytes) - promised.bytes);
+        promised.bytes += more;
+        // At most `disk_bytes`, as `more` is at most `bytes`.
+        let more_on_disk = u128::from(disk_bytes) * u128::from(more) / u128::from(bytes.max(1));
+        promised.disk_bytes = promised.disk_bytes.saturating_add(more_on_disk as u64);
+        self.set_capacity(capacity_bytes);
+        capacity_bytes
+    }
+
+    fn set_capacity(&self, capacity_bytes: u64) {
         self.capacity_bytes.store(capacity_bytes, Ordering::Relaxed);
     }
 

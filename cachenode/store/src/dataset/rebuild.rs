@@ -7,8 +7,8 @@
 //! slots. Flaws that reads find meanwhile are kept for the end.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use larder_dataset::{BLOCK_BYTES, BlockIndex};
@@ -100,6 +100,7 @@ impl Shared {
         );
         self.free_room(true);
         if !config.policy.evicts() {
+            let _adopted_room = self.adopted_room.lock().unwrap_or_else(PoisonError::into_inner);
             self.free_unused();
         }
         for lost in self.space.lost() {
@@ -123,13 +124,13 @@ impl Shared {
         is_damaged
     }
 
-    /// The pages of the slot table, until the rebuild is stopped.
+    /// The pages of the slot table, until the dataset is closed.
     fn pages(&self) -> impl Iterator<Item = Range<u32>> {
         self.slots.pages(0).take_while(|_| !self.is_stopped())
     }
 
-    /// The blocks that have a slot, in order, until the rebuild is stopped.
-    fn cached(&self) -> impl Iterator<Item = (BlockIndex, Place)> {
+    /// The blocks that have a slot, in order, until the dataset is closed.
+    pub(super) fn cached(&self) -> impl Iterator<Item = (BlockIndex, Place)> {
         self.pages().flat_map(|page| self.slots.present(page))
     }
 

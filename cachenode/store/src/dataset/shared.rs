@@ -25,6 +25,7 @@ use crate::base::Base;
 use crate::config::CacheConfig;
 use crate::policy::{Policy, build_policy};
 use crate::record::{self, Flaw, Header, KEY_BYTES};
+use crate::reservations::Known;
 use crate::slots::{Place, Slots};
 
 /// State shared by a dataset's readers, writers and permits.
@@ -43,6 +44,9 @@ pub(crate) struct Shared {
     pub(super) adopted_disk_bytes: AtomicU64,
     /// The caches of other snapshots, while their blocks are adopted.
     pub(super) ancestors: ArcSwapOption<Vec<Ancestor>>,
+    /// Held by an adoption, and while the room in adopted segments that no block uses is freed: what is not used yet may
+    /// be adopted a moment later.
+    pub(super) adopted_room: Mutex<()>,
     pub(super) disowned: Shown,
     pub(super) granted: Granted,
     touches: Touches,
@@ -108,6 +112,7 @@ impl Shared {
             blocks_cached: AtomicU64::new(0),
             adopted_disk_bytes: AtomicU64::new(0),
             ancestors: ArcSwapOption::empty(),
+            adopted_room: Mutex::new(()),
             disowned: Shown::default(),
             granted: Granted::new(config.reservation_bytes, config.promised),
             touches: Touches::new(policy.wants_touch()),
@@ -190,11 +195,16 @@ impl Shared {
     /// Writes down what is shared with other datasets, so that it is known while this one is closed. Blocks on the
     /// disk.
     pub(super) fn remember_adopted(&self) {
+        self.base.change(&self.config.snapshot, self.adopted());
+    }
+
+    /// Notes what is shared with other datasets, and the promise that includes it.
+    pub(super) fn adopted(&self) -> impl FnOnce(&mut Known) + use<> {
         let (adopted, promised) = (self.adopted_disk_bytes.load(Ordering::Relaxed), self.granted.promised());
-        self.base.change(&self.config.snapshot, |known| {
+        move |known| {
             known.adopted_disk_bytes = adopted;
             known.reservation = Some(promised);
-        });
+        }
     }
 
     pub(super) fn forget(&self, state: &mut State, block: BlockIndex, len: u32) {

@@ -1,12 +1,14 @@
 //! Blocks that another snapshot's cache has, taken over without copying them.
 
+mod interrupted;
+
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
 use super::*;
 use crate::earlier::{Earlier, SameBlocks};
+use crate::info::DatasetInfo;
 use crate::record::extent_bytes;
-use crate::store::DatasetInfo;
 
 const BLOCKS: u32 = 1000;
 const CHILD_DIR: &str = "LARDER_TEST_ADOPTING_DIR";
@@ -68,13 +70,18 @@ impl Version {
 struct Same {
     old: Version,
     new: Version,
+    is_promised: bool,
     /// The walk waits for it before each block.
     gate: Option<Mutex<mpsc::Receiver<()>>>,
 }
 
 impl Same {
     fn of(old: Version, new: Version) -> Arc<Self> {
-        Arc::new(Self { old, new, gate: None })
+        Arc::new(Self::between(old, new))
+    }
+
+    fn between(old: Version, new: Version) -> Self {
+        Self { old, new, is_promised: true, gate: None }
     }
 }
 
@@ -85,6 +92,10 @@ impl Earlier for Same {
 
     fn blocks(&self) -> u32 {
         BLOCKS
+    }
+
+    fn is_promised(&self) -> bool {
+        self.is_promised
     }
 
     fn find(&self, block: BlockIndex) -> Option<BlockIndex> {
@@ -99,8 +110,8 @@ impl Earlier for Same {
         same.then_some(BlockIndex(found))
     }
 
-    fn each_run(&self, f: &mut dyn FnMut(SameBlocks) -> bool) {
-        for first in (0..BLOCKS).map(BlockIndex) {
+    fn each_run(&self, is_stopped: &dyn Fn() -> bool, f: &mut dyn FnMut(SameBlocks) -> bool) {
+        for first in (0..BLOCKS).map(BlockIndex).take_while(|_| !is_stopped()) {
             if let Some(gate) = &self.gate {
                 let _ = gate.lock().unwrap().recv();
             }
@@ -184,9 +195,13 @@ fn same(old: Version, new: Version) -> Vec<u32> {
 }
 
 fn adopt(cache: &DatasetCache, old: Version, new: Version) {
+    adopt_from(cache, Same::between(old, new));
+}
+
+fn adopt_from(cache: &DatasetCache, earlier: impl Earlier + 'static) {
     let (sender, ended) = mpsc::channel();
-    cache.adopt(vec![Same::of(old, new)], move || sender.send(()).unwrap());
-    ended.recv_timeout(TIMEOUT).unwrap();
+    cache.adopt(vec![Arc::new(earlier)], move |complete| sender.send(complete).unwrap());
+    assert!(ended.recv_timeout(TIMEOUT).unwrap());
     assert!(!cache.is_adopting());
 }
 
@@ -307,16 +322,22 @@ fn a_block_is_read_from_the_other_cache_until_it_is_adopted() {
     drop(versions.filled(ONE));
     let two = versions.all(TWO);
     let (gate, waiting) = mpsc::channel();
-    let same = Arc::new(Same { old: ONE, new: TWO, gate: Some(Mutex::new(waiting)) });
+    let same = Arc::new(Same { gate: Some(Mutex::new(waiting)), ..Same::between(ONE, TWO) });
     let (sender, ended) = mpsc::channel();
     let find = {
         let same = Arc::clone(&same);
         move |block| same.find(BlockIndex(block)).is_some()
     };
-    two.adopt(vec![same], move || sender.send(()).unwrap());
+    two.adopt(vec![same], move |complete| sender.send(complete).unwrap());
     for block in 0..BLOCKS {
-        let read = two.read_earlier(BlockIndex(block), TWO.len(block), |bytes| assert!(bytes == TWO.bytes(block)));
-        assert_eq!(read.is_some(), find(block));
+        let len = TWO.len(block);
+        // The middle of it.
+        let (start, middle) = (len / 3, len - 2 * (len / 3));
+        let read = two.read_earlier(BlockIndex(block), len, start, middle);
+        assert_eq!((read.is_some(), two.has_earlier(BlockIndex(block))), (find(block), find(block)));
+        if let Some(PartBytes { memory, range, .. }) = read {
+            assert!(memory[range] == TWO.bytes(block)[start as usize..(start + middle) as usize]);
+        }
         assert!(two.is_adopting() && !two.contains(BlockIndex(block)));
     }
     // A block that is fetched meanwhile is kept.
@@ -326,7 +347,7 @@ fn a_block_is_read_from_the_other_cache_until_it_is_adopted() {
     ended.recv_timeout(TIMEOUT).unwrap();
     let expected: Vec<u32> = (0..BLOCKS).filter(|block| find(*block) || *block == changed).collect();
     assert_eq!(hits(&two, TWO), expected);
-    assert!(two.read_earlier(BlockIndex(1), TWO.len(1), |_| ()).is_none());
+    assert!(two.read_earlier(BlockIndex(1), TWO.len(1), 0, 1).is_none() && !two.has_earlier(BlockIndex(1)));
 }
 
 #[test]
@@ -342,7 +363,12 @@ fn no_more_is_adopted_than_was_wanted_and_adopted_blocks_leave_the_room_of_other
     let usage = two.usage();
     assert!(usage.used_bytes <= half && usage.used_bytes + (256 << 10) > half, "{usage:?}");
     assert_eq!(usage.capacity_bytes, half);
-    assert_eq!(versions.info(TWO).reservation.unwrap().bytes, half);
+    let info = versions.info(TWO);
+    let reservation = info.reservation.unwrap();
+    assert_eq!(reservation.bytes, half);
+    // Of the adopted blocks, those count that made it larger.
+    let most = info.adopted_disk_bytes as f64 * (half - tenth) as f64 / usage.used_bytes as f64;
+    assert!((reservation.disk_bytes - tenth) as f64 <= most + 1.0, "{reservation:?}, {info:?}");
     // One that wants all of it, and of which less than all is there to adopt: the rest has its own room.
     drop(two);
     versions.bed.store().release(&TWO.snapshot()).unwrap();

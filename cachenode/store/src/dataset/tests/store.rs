@@ -62,8 +62,13 @@ fn a_dataset_is_open_once_and_given_again_to_who_wants_the_same() {
     let bed = Bed::new(PolicyKind::Nr, 1 << 20);
     let again = bed.store().dataset(bed.config.clone()).unwrap();
     assert!(std::ptr::eq(&*again, bed.cache()));
-    let other = CacheConfig { reservation_bytes: 1 << 21, ..bed.config.clone() };
+    let other = CacheConfig { policy: PolicyKind::Lru, ..bed.config.clone() };
     assert!(matches!(bed.store().dataset(other), Err(StoreError::AlreadyOpen { .. })));
+    // An adoption may have raised its reservation a moment ago.
+    let before = CacheConfig { reservation_bytes: 1 << 21, ..bed.config.clone() };
+    let again = bed.store().dataset(before).unwrap();
+    assert!(std::ptr::eq(&*again, bed.cache()));
+    assert_eq!(again.usage().capacity_bytes, 1 << 20);
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! Reads of blocks that an earlier snapshot's cache has, while they are taken over.
+
+use larder_store::{Earlier, SameBlocks};
+
+use super::*;
+use crate::earlier::EarlierSnapshot;
+
+const PIECE_BYTES: u64 = 128 << 10;
+const FILE_BYTES: u64 = 9 << 20;
+
+/// An earlier snapshot of which no block is taken over until the cache is closed.
+#[derive(Debug)]
+struct Held(EarlierSnapshot);
+
+impl Earlier for Held {
+    fn snapshot(&self) -> larder_dataset::SnapshotId {
+        self.0.snapshot()
+    }
+
+    fn blocks(&self) -> u32 {
+        self.0.blocks()
+    }
+
+    fn is_promised(&self) -> bool {
+        true
+    }
+
+    fn find(&self, block: BlockIndex) -> Option<BlockIndex> {
+        self.0.find(block)
+    }
+
+    fn each_run(&self, is_stopped: &dyn Fn() -> bool, _: &mut dyn FnMut(SameBlocks) -> bool) {
+        while !is_stopped() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A dataset that keeps nothing itself. An earlier snapshot of it has all of its first file.
+fn adopting() -> World {
+    let (folder, before) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let old = manifest(before.path(), &[FILE_BYTES]);
+    let new = manifest(folder.path(), &[FILE_BYTES, 1000]);
+    let world = world_of(folder, Arc::clone(&new), None, FetchConfig::DEFAULT);
+    let row = old.file(FileIndex(0)).unwrap();
+    let cache = world
+        ._store
+        .dataset(CacheConfig {
+            snapshot: old.snapshot(),
+            name: "data".into(),
+            blocks: old.totals().blocks,
+            reservation_bytes: FILE_BYTES,
+            promised: Reservation::exactly(FILE_BYTES),
+            policy: PolicyKind::Nr,
+            seed: 1,
+            block_lens: Arc::new(|_: BlockIndex| 0),
+        })
+        .unwrap();
+    for part in row.parts(0, FILE_BYTES) {
+        let bytes: Vec<u8> = (0..part.block_len).map(|at| at as u8).collect();
+        let permit = cache.admit(part.block, part.block_len).unwrap();
+        cache.write(permit, &cache.record(part.block, &bytes)).unwrap();
+    }
+    let earlier = Arc::new(Held(EarlierSnapshot { old, new, is_promised: true }));
+    world.fetcher.context.cache.adopt(vec![earlier], |_| ());
+    assert!(world.fetcher.context.cache.is_adopting());
+    world
+}
+
+fn read_bytes(world: &World) -> u64 {
+    world._store.counters().hit_bytes.get()
+}
+
+#[tokio::test]
+async fn a_block_that_is_being_taken_over_is_read_in_the_parts_that_are_asked_for() {
+    let world = adopting();
+    let stream = Stream { first: BlockIndex(0), last: BlockIndex(0), limit: BlockIndex(u32::MAX), read: 0 };
+    world.fetcher.read_ahead(BlockIndex(0), stream);
+    world.fetcher.wait_idle().await;
+    assert_eq!(read_bytes(&world), 0, "nobody waits for it");
+    // The second file is read ahead.
+    assert_eq!(std::mem::take(&mut *world.origin.ranges.lock().unwrap()), [0..1000]);
+    for piece in 0..FILE_BYTES / PIECE_BYTES {
+        world.read(0, piece * PIECE_BYTES, PIECE_BYTES).await;
+    }
+    world.fetcher.wait_idle().await;
+    assert_eq!((read_bytes(&world), world.origin.take()), (FILE_BYTES, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_of_blocks_that_are_being_taken_over_wait_for_the_memory_of_fetches() {
+    let world = adopting();
+    let all = world.fetcher.memory.available_permits() as u32;
+    let taken = world.fetcher.memory.acquire_many(all).await.unwrap();
+    let part = world.part(0, 0, PIECE_BYTES);
+    let read = world.fetcher.fetch(FileIndex(0), part).await;
+    assert!(matches!(read, Err(FetchError::TimedOut { .. })), "{read:?}");
+    drop(taken);
+    world.read(0, 0, PIECE_BYTES).await;
+    assert_eq!(world.origin.take(), []);
+}

@@ -1,0 +1,100 @@
+//! Who uses the files of a dataset: the cache that has it open, and the adoptions of other datasets that take over its
+//! blocks.
+//!
+//! Invariant: what is in use is not released, and a dataset has at most one cache. A cache that is being closed counts
+//! until nothing of it runs any more.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use larder_dataset::SnapshotId;
+
+use crate::base::Base;
+
+/// The datasets whose files are in use.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    all: Mutex<HashMap<SnapshotId, Use>>,
+    /// Some use has ended.
+    ended: Condvar,
+}
+
+/// How the files of one dataset are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// Caches that have it open.
+    pub(crate) caches: usize,
+    /// Adoptions that take over its blocks.
+    pub(crate) adoptions: usize,
+    /// Those of them at whose beginning it had a promise of its own.
+    pub(crate) promised: usize,
+}
+
+impl Uses {
+    /// Locked: no use begins or ends.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SnapshotId, Use>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn of(&self, snapshot: &SnapshotId) -> Use {
+        self.lock().get(snapshot).copied().unwrap_or_default()
+    }
+
+    /// Waits until some use has ended.
+    pub(crate) fn wait(&self, uses: MutexGuard<'_, HashMap<SnapshotId, Use>>) {
+        drop(self.ended.wait(uses).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Ends a use when it is dropped.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    base: Arc<Base>,
+    snapshot: SnapshotId,
+    by: Use,
+}
+
+impl InUse {
+    /// A cache has the dataset open.
+    pub(crate) fn by_cache(base: &Arc<Base>, snapshot: SnapshotId) -> Self {
+        Self::by(base, snapshot, Use { caches: 1, ..Use::default() })
+    }
+
+    /// An adoption takes over blocks of this snapshot, which has or has not a promise of its own.
+    pub(crate) fn by_adoption(base: &Arc<Base>, snapshot: SnapshotId, is_promised: bool) -> Self {
+        Self::by(base, snapshot, Use { adoptions: 1, promised: is_promised.into(), ..Use::default() })
+    }
+
+    fn by(base: &Arc<Base>, snapshot: SnapshotId, by: Use) -> Self {
+        base.uses.lock().entry(snapshot).or_default().add(by);
+        Self { base: Arc::clone(base), snapshot, by }
+    }
+}
+
+impl Use {
+    fn add(&mut self, other: Self) {
+        self.caches += other.caches;
+        self.adoptions += other.adoptions;
+        self.promised += other.promised;
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.caches -= other.caches;
+        self.adoptions -= other.adoptions;
+        self.promised -= other.promised;
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut uses = self.base.uses.lock();
+        if let Some(all) = uses.get_mut(&self.snapshot) {
+            all.subtract(self.by);
+            if *all == Use::default() {
+                uses.remove(&self.snapshot);
+            }
+        }
+        drop(uses);
+        self.base.uses.ended.notify_all();
+    }
+}
