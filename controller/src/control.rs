@@ -9,16 +9,16 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use kube::Client;
-use kube::api::DynamicObject;
-use larder_controller_api::names::{LEASE, REGISTRY_CONFIG_MAP, ROLE_LABEL, ROLE_WARM};
+use larder_controller_api::names::{LEASE, REGISTRY_CONFIG_MAP};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::admin::{Counters, Status};
 use crate::decide::decide;
+use crate::execute::{Written, execute_all, warming};
 use crate::kinds::Kind;
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
@@ -28,7 +28,7 @@ use crate::queue::{Queue, Work};
 use crate::read::Object;
 use crate::state::State;
 use crate::watch::{News, follow};
-use crate::write::{Change, Write, execute};
+use crate::write::{Change, Write};
 use crate::{nodes, registry};
 
 /// Things whose writes are under way at the same time.
@@ -36,9 +36,6 @@ const WRITERS: usize = 32;
 
 /// News that wait to be taken in; more make their watches wait.
 const NEWS: usize = 1024;
-
-/// The longest that one write may take.
-const WRITE: Duration = Duration::from_secs(30);
 
 /// How a controller is run.
 #[derive(Clone, Debug)]
@@ -86,18 +83,6 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
         }
     }
     Ok(())
-}
-
-/// The results of the writes of a piece of work.
-struct Written {
-    work: Work,
-    /// As they are now, and whether the write may have made them.
-    objects: Vec<(Kind, DynamicObject, bool)>,
-    /// The names of the events among them.
-    told: Vec<String>,
-    wrote_status: bool,
-    succeeded: bool,
-    warming: u32,
 }
 
 /// Follows the cluster and acts on it until `stop`. No other controller may.
@@ -318,9 +303,14 @@ impl Control {
             match Object::read(kind, object) {
                 // An object that was changed and is not known any more is gone: the watch was faster than the answer.
                 Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
-                Ok(Some(object)) => self.take_in(News::Changed(Box::new(object))),
+                Ok(Some(object)) => self.take_in(News::Written(kind, Box::new(object))),
                 Ok(None) => {}
                 Err(unreadable) => self.take_in(News::Unreadable(unreadable)),
+            }
+        }
+        for (kind, key, uid, deletion) in written.deleted {
+            for work in self.state.deleted(kind, &key, &uid, deletion) {
+                self.queue.add(work, now);
             }
         }
         if !written.succeeded {
@@ -333,61 +323,4 @@ impl Control {
 fn unix_seconds() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
-/// How many of the writes begin to warm a node.
-fn warming(writes: &[Write]) -> u32 {
-    let begins = |write: &&Write| match (&write.kind, &write.change) {
-        (Kind::Job, Change::Create(job)) => job["metadata"]["labels"][ROLE_LABEL] == ROLE_WARM,
-        _ => false,
-    };
-    writes.iter().filter(begins).count() as u32
-}
-
-/// Executes writes in their order, up to the first that fails.
-async fn execute_all(client: Client, counters: Arc<Counters>, work: Work, writes: Vec<Write>) -> Written {
-    let mut written = Written {
-        work,
-        objects: Vec::new(),
-        told: Vec::new(),
-        wrote_status: false,
-        succeeded: true,
-        warming: warming(&writes),
-    };
-    for write in writes {
-        counters.count(&write);
-        let done = match tokio::time::timeout(WRITE, execute(&client, &write)).await {
-            Ok(Ok(object)) => object,
-            // Kueue changes its objects at any time; the watch tells, and then it is decided anew.
-            Ok(Err(kube::Error::Api(status)))
-                if [404, 409].contains(&status.code) && matches!(write.kind, Kind::Kueue(..)) =>
-            {
-                debug!(name = write.name, reason = status.reason, "a Workload has changed");
-                written.succeeded = false;
-                return written;
-            }
-            Ok(Err(error)) => {
-                let (kind, namespace, name) = (write.kind.name(), &write.namespace, &write.name);
-                warn!(kind, namespace, name, %error, "a write failed; it is tried again");
-                written.succeeded = false;
-                return written;
-            }
-            Err(_) => {
-                warn!(kind = write.kind.name(), name = write.name, "the API server did not answer in time");
-                written.succeeded = false;
-                return written;
-            }
-        };
-        debug!(kind = write.kind.name(), namespace = write.namespace, name = write.name, "wrote");
-        written.wrote_status |= matches!(write.change, Change::ApplyStatus(_));
-        if write.kind == Kind::Event {
-            written.told.push(write.name);
-            continue;
-        }
-        // The watch tells what becomes of a deleted object, and may have told it already.
-        let done = done.filter(|_| !matches!(write.change, Change::Delete(_)));
-        let is_new = matches!(write.change, Change::Create(_) | Change::Apply(_));
-        written.objects.extend(done.map(|object| (write.kind, object, is_new)));
-    }
-    written
 }

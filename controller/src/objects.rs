@@ -193,6 +193,10 @@ macro_rules! stored {
                 &self.meta
             }
 
+            fn meta_mut(&mut self) -> &mut Meta {
+                &mut self.meta
+            }
+
             fn belongs_to(&self) -> Vec<Key> {
                 let of: fn(&Self) -> Vec<Key> = $of;
                 of(self)

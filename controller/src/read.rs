@@ -16,8 +16,8 @@ use crate::kinds::Kind;
 use crate::kueue::objects::KueueObject;
 use crate::kueue::read;
 use crate::objects::{
-    CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Node, Pod,
-    Role, Taint, Terminated, Volume, Waiting,
+    CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Meta, Node,
+    Pod, Role, Taint, Terminated, Volume, Waiting,
 };
 
 /// An object of any kind.
@@ -338,7 +338,12 @@ fn config_map(object: DynamicObject) -> Option<Object> {
 impl Object {
     /// Its name.
     pub fn key(&self) -> Key {
-        let meta = match self {
+        self.meta().key.clone()
+    }
+
+    /// Its name and version.
+    pub fn meta(&self) -> &Meta {
+        match self {
             Self::Dataset(object) => &object.meta,
             Self::NodeCache(object) => &object.meta,
             Self::Node(object) => &object.meta,
@@ -348,8 +353,7 @@ impl Object {
             Self::Claim(object) => &object.meta,
             Self::Deployment(object) => &object.meta,
             Self::ConfigMap(object) => &object.meta,
-            Self::Kueue(object) => return object.key(),
-        };
-        meta.key.clone()
+            Self::Kueue(object) => object.meta(),
+        }
     }
 }

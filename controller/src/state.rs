@@ -21,10 +21,13 @@ use touched::{put_into, take_from};
 
 mod changes;
 mod clean;
+mod deletions;
 mod sums;
 mod touched;
 mod view;
 mod workloads;
+
+pub use deletions::Deletion;
 
 /// What the controller knows.
 #[derive(Debug, Default)]
@@ -45,6 +48,8 @@ pub struct State {
     /// The ConfigMaps.
     pub config_maps: Store<ConfigMap>,
     listed: BTreeSet<Kind>,
+    /// The latest version that the watch of a kind has told of.
+    seen: BTreeMap<Kind, u64>,
     /// The promises that this process has decided, by Dataset and node.
     decided: BTreeMap<String, BTreeMap<String, Vec<PromisedDataset>>>,
     /// The Datasets of [`Self::decided`] by node.
@@ -85,11 +90,23 @@ impl State {
     pub fn apply(&mut self, news: News) -> Vec<Work> {
         let mut work = Vec::new();
         match news {
-            News::Changed(object) => self.put(*object, &mut work),
-            News::Gone(kind, key) => self.remove(kind, &key, &mut work),
+            News::Changed(kind, object) => {
+                self.saw(kind, object.meta().version);
+                self.put(*object, &mut work);
+            }
+            News::Written(kind, object) => {
+                if !self.is_old_news(kind, object.meta()) {
+                    self.put(*object, &mut work);
+                }
+            }
+            News::Gone(kind, key, version) => {
+                self.saw(kind, version);
+                self.remove(kind, &key, &mut work);
+            }
             News::All(kind, objects, unreadable) => {
                 let mut gone = self.keys(kind);
                 for object in objects {
+                    self.saw(kind, object.meta().version);
                     gone.remove(&object.key());
                     self.put(object, &mut work);
                 }
