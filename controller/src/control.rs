@@ -290,6 +290,11 @@ impl Control {
                 let now = self.seconds();
                 self.state.status_written.insert(key.clone(), now);
             }
+            if written.refused.is_empty() {
+                self.state.refused.remove(key);
+            } else {
+                self.state.refused.insert(key.clone(), written.refused);
+            }
             // The decision after these writes finds what they changed.
             self.queue.add(written.work.clone(), now);
         }

@@ -50,7 +50,8 @@ pub fn decide(world: &World<'_>) -> Decision {
     let mut decision = Decision::default();
     let finalizers = dataset.dataset.metadata.finalizers.as_deref().unwrap_or_default();
     let key = &dataset.meta.key;
-    if !finalizers.iter().any(|name| name == FINALIZER) {
+    let is_new = !finalizers.iter().any(|name| name == FINALIZER);
+    if is_new {
         let fields = json!({"metadata": {"finalizers": [FINALIZER], "uid": dataset.meta.uid}});
         decision.writes.push(Write::new(Kind::Dataset, &key.namespace, &key.name, Change::Apply(fields)));
     }
@@ -73,7 +74,15 @@ pub fn decide(world: &World<'_>) -> Decision {
     follow::step(&mut draft);
     clean::step(&mut draft);
     report::step(&mut draft);
-    draft.decision
+    let mut decision = draft.decision;
+    if is_new {
+        // Without its finalizer it could go and leave behind what is made for it.
+        let makes = |write: &&mut Write| matches!(write.change, Change::Create(_)) && write.kind != Kind::Event;
+        for write in decision.writes.iter_mut().filter(makes).filter(|write| write.needs.is_none()) {
+            write.needs = Some((Kind::Dataset, key.name.clone()));
+        }
+    }
+    decision
 }
 
 /// The spec as values, if the dataset may have it.

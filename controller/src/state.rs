@@ -15,7 +15,7 @@ use crate::queue::Work;
 use crate::read::{Object, Unreadable};
 use crate::store::{Put, Store};
 use crate::watch::News;
-use crate::world::Settings;
+use crate::world::{Refusals, Settings};
 use sums::mark;
 use touched::{put_into, take_from};
 
@@ -72,6 +72,9 @@ pub struct State {
     pub cleaning: BTreeSet<Key>,
     /// The names of the events that were written.
     pub told: BTreeSet<String>,
+    /// What the API refused of the last writes about a dataset.
+    pub refused: BTreeMap<Key, Refusals>,
+    nothing_refused: Refusals,
     /// When the status of a dataset was written last.
     pub status_written: BTreeMap<Key, i64>,
     /// What the administrator set.

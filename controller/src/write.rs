@@ -5,6 +5,7 @@
 //! leaves nothing that the next one does not finish.
 
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::Status;
 use kube::{Client, Error};
 use larder_controller_api::names::FIELD_MANAGER;
 use serde_json::Value;
@@ -22,6 +23,8 @@ pub struct Write {
     pub name: String,
     /// The change.
     pub change: Change,
+    /// The object without which it makes no sense: if the write of that is refused, this one is left out.
+    pub needs: Option<(Kind, String)>,
 }
 
 /// How an object is changed.
@@ -42,7 +45,13 @@ pub enum Change {
 impl Write {
     /// A write to an object.
     pub fn new(kind: Kind, namespace: &str, name: &str, change: Change) -> Self {
-        Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change }
+        Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change, needs: None }
+    }
+
+    /// The same, but only if the write of this object is not refused.
+    pub fn needing(mut self, kind: Kind, name: &str) -> Self {
+        self.needs = Some((kind, name.to_owned()));
+        self
     }
 
     /// The written resource, as the API calls it.

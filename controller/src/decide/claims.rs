@@ -107,7 +107,8 @@ fn make(draft: &mut Draft<'_>, key: &Key, source: &str, role: &str) {
             "resources": {"requests": {"storage": REQUEST}},
         },
     });
-    draft.write(Kind::Claim, &key.namespace, &key.name, Change::Create(claim));
+    let volume = names::volume(draft.uid(), key);
+    draft.write_with((Kind::Volume, &volume), Kind::Claim, key, Change::Create(claim));
 }
 
 fn labels(draft: &Draft<'_>, role: &str) -> Value {

@@ -52,6 +52,12 @@ impl Draft<'_> {
     pub(super) fn write(&mut self, kind: Kind, namespace: &str, name: &str, change: Change) {
         self.decision.writes.push(Write::new(kind, namespace, name, change));
     }
+
+    /// A write that makes no sense if that of the object `needs` is refused.
+    pub(super) fn write_with(&mut self, needs: (Kind, &str), kind: Kind, key: &Key, change: Change) {
+        let write = Write::new(kind, &key.namespace, &key.name, change).needing(needs.0, needs.1);
+        self.decision.writes.push(write);
+    }
 }
 
 /// A time of the API.

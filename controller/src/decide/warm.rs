@@ -7,7 +7,7 @@ use larder_controller_api::{ConditionKind, LagReason, LaggingNode, NodesStatus, 
 use super::draft::{Draft, time};
 use super::{claims, names, pods};
 use crate::kinds::Kind;
-use crate::objects::{Job, Pod};
+use crate::objects::{Job, Key, Pod};
 use crate::world::NodeFacts;
 use crate::write::Change;
 
@@ -60,9 +60,14 @@ pub(super) fn step(draft: &mut Draft<'_>) {
             match holder.job {
                 None if holder.facts.node.ready && slots > 0 => {
                     slots -= 1;
-                    let namespace = draft.key().namespace.clone();
+                    let key = Key::new(&draft.key().namespace, &name);
                     let job = pods::warm_job(draft, &node, &claim, &purpose(holder));
-                    draft.write(Kind::Job, &namespace, &name, Change::Create(job));
+                    draft.write_with((Kind::Claim, &claim), Kind::Job, &key, Change::Create(job));
+                }
+                None if holder.facts.node.ready => {
+                    draft.decision.is_queued = true;
+                    // A job that does not start loses its slot in silence.
+                    draft.decision.again(world.now + QUEUED_SECONDS);
                 }
                 None if holder.facts.node.ready => draft.decision.is_queued = true,
                 Some(job) if job.meta.deleting => {}

@@ -40,6 +40,7 @@ impl State {
             self.queued.remove(key);
             self.cleaning.remove(key);
             self.status_written.remove(key);
+            self.refused.remove(key);
         }
         if old != new || leaves {
             if let Some(old) = &old
