@@ -61,12 +61,8 @@ pub(super) fn step(draft: &mut Draft<'_>) {
 /// Wishes for a dataset whose spec is not accepted.
 pub(super) fn hold(world: &World<'_>, dataset: &DatasetObject, reason: Reason, decision: &mut Decision) {
     let own = &dataset.meta.key.namespace;
-    let granted = |namespace: &str| {
-        let namespaces = &dataset.dataset.spec.namespaces;
-        own == namespace || namespaces.iter().any(|name| name == "*" || name == namespace)
-    };
     for wish in &world.wishes {
-        if granted(&wish.workload.namespace) {
+        if dataset.dataset.spec.is_granted(own, &wish.workload.namespace) {
             let warmth = Warmth { why: reason.to_string(), ..Warmth::default() };
             decision.progress.insert(wish.workload.clone(), Progress::Warms(warmth));
         } else {
