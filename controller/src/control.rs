@@ -237,9 +237,9 @@ impl Control {
         let (all, ready) = self.state.counts();
         self.counters.datasets.store(all, Ordering::Relaxed);
         self.counters.datasets_ready.store(ready, Ordering::Relaxed);
-        let taken = self.state.warming() + self.warming_begun;
-        let slots = self.config.max_warming.saturating_sub(taken);
         let time = self.seconds();
+        let taken = self.state.warming(time) + self.warming_begun;
+        let slots = self.config.max_warming.saturating_sub(taken);
         let world = self.state.world(key, time, slots);
         let uid = world.dataset.map(|dataset| dataset.meta.uid.clone());
         let decision = decide(&world);

@@ -180,6 +180,7 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
     #[serde(default)]
     struct StateFields {
         waiting: Option<WaitingFields>,
+        running: Option<Value>,
         terminated: Option<TerminatedFields>,
     }
     #[derive(Default, Deserialize)]
@@ -216,6 +217,7 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         .find(|condition| condition.kind == "PodScheduled" && condition.status == "False")
         .map(|condition| Waiting { reason: condition.reason, message: condition.message });
     // Only of our own pods is it known what their words mean.
+    let runs = ours && state.running.is_some();
     let waiting = state.waiting.map(|waiting| Waiting { reason: waiting.reason, message: waiting.message });
     let terminated = state.terminated.or(last_state.terminated).map(|end| Terminated {
         exit_code: end.exit_code,
@@ -230,6 +232,7 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         ended: ["Succeeded", "Failed"].contains(&status.phase.as_str()),
         claims,
         inline,
+        runs,
         waiting: waiting.or(unscheduled).filter(|_| ours),
         terminated: terminated.filter(|_| ours),
     }))

@@ -25,6 +25,7 @@ mod deletions;
 mod sums;
 mod touched;
 mod view;
+mod warming;
 mod workloads;
 
 pub use deletions::Deletion;
@@ -60,7 +61,7 @@ pub struct State {
     cleaned: BTreeMap<String, BTreeMap<String, Vec<CleanedSnapshot>>>,
     /// The datasets whose pods read a snapshot.
     by_snapshot: BTreeMap<String, BTreeSet<Key>>,
-    /// The jobs that warm.
+    /// The jobs that warm, of Datasets that are known.
     warming: BTreeSet<Key>,
     /// The Datasets that are ready.
     ready: BTreeSet<Key>,
@@ -211,8 +212,7 @@ impl State {
                 let ended = object.end.is_some() && object.role.role == ROLE_WARM;
                 let key = object.meta.key.clone();
                 put_into(&mut self.jobs, object, &self.datasets, &self.claims, work);
-                let warms = |job: &Job| job.role.role == ROLE_WARM && job.end.is_none();
-                mark(&mut self.warming, &key, self.jobs.get(&key).is_some_and(warms));
+                self.mark_warming(&key);
                 if ended {
                     work.extend(self.queued.iter().take(64).cloned().map(Work::Dataset));
                 }
@@ -369,11 +369,6 @@ impl State {
     /// All promises of a node.
     pub fn promised(&self, node: &str) -> &[PromisedDataset] {
         self.promised.get(node).map_or(&[], Vec::as_slice)
-    }
-
-    /// Warming jobs that have not ended.
-    pub fn warming(&self) -> u32 {
-        self.warming.len() as u32
     }
 
     /// How many Datasets there are, and how many of them are ready.

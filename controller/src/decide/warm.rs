@@ -14,6 +14,9 @@ use crate::write::Change;
 /// How long a node may take to report what a pod has warmed.
 const REPORT_SECONDS: i64 = 30;
 
+/// How soon a slot is looked for again.
+const QUEUED_SECONDS: i64 = 60;
+
 /// A node and what it has of a snapshot.
 struct Holder<'a> {
     facts: &'a NodeFacts<'a>,
@@ -69,7 +72,6 @@ pub(super) fn step(draft: &mut Draft<'_>) {
                     // A job that does not start loses its slot in silence.
                     draft.decision.again(world.now + QUEUED_SECONDS);
                 }
-                None if holder.facts.node.ready => draft.decision.is_queued = true,
                 Some(job) if job.meta.deleting => {}
                 // Not all of it fits: another try is worth it when Kubernetes has removed this one, and not before.
                 Some(job) if job.end.is_some() && !holder.promised => {}
