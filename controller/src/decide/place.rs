@@ -53,7 +53,10 @@ fn unused_since(draft: &mut Draft<'_>) -> Option<i64> {
     if !draft.world.users.is_empty() {
         return None;
     }
-    let since = draft.status.last_used.as_ref().map_or(draft.dataset.meta.created, |time| time.0.as_second());
+    // The last pod may have ended just now: the status is written after this.
+    let had_users = draft.status.users.as_ref().is_some_and(|users| users.count > 0);
+    let last_used = draft.status.last_used.as_ref().map_or(draft.dataset.meta.created, |time| time.0.as_second());
+    let since = if had_users { draft.world.now } else { last_used };
     let due = since.saturating_add(i64::try_from(most.as_secs()).unwrap_or(i64::MAX));
     if draft.world.now < due {
         draft.decision.again(due);
