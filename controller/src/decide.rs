@@ -1,7 +1,7 @@
 //! The decision about one dataset: from what there is to what is to be written. Pure, so that the same cluster gives
 //! the same decision in any controller, whatever the one before it had begun.
 //!
-//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `warm`, `claims`, `follow`, `clean`, `report`. Each
+//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `import` (the switch to the next snapshot), `warm`, `claims`, `follow`, `clean`, `report`. Each
 //! step reads what the steps before it found, and adds writes; nothing is written that is there already.
 
 mod claims;
@@ -69,6 +69,8 @@ pub fn decide(world: &World<'_>) -> Decision {
     import::step(&mut draft);
     place::step(&mut draft);
     wishes::step(&mut draft);
+    place::pin(&mut draft);
+    import::switch(&mut draft);
     warm::step(&mut draft);
     claims::step(&mut draft);
     follow::step(&mut draft);

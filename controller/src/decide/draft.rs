@@ -28,6 +28,8 @@ pub(super) struct Draft<'a> {
     pub(super) status: DatasetStatus,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) decision: Decision,
+    /// The purpose of the job that publishes the next snapshot, once nodes hold it.
+    pub(super) switch: Option<String>,
     /// Nodes that hold a snapshot for jobs that wait for it, and that `spec.nodes` does not ask for.
     pub(super) only_wished: BTreeSet<(String, String)>,
 }

@@ -97,16 +97,19 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
         if !published {
             // Nodes list for themselves: what they find is what pods get.
             draft.status.snapshot = Some(target);
-        } else if draft.status.snapshot.is_none() || !known(draft, &target) || may_switch(draft, &target) {
+        } else {
             // Each roll has a job of its own: that of an earlier one to the same snapshot may still be there, and has
             // ended.
+            let is_known = known(draft, &target);
             let known = draft.status.snapshots.iter().find(|known| known.id == target);
             let listed = known.and_then(|known| known.listed.as_ref()).map_or(0, |time| time.0.as_second());
             let generation = draft.dataset.dataset.metadata.generation.unwrap_or_default();
             let purpose = format!("publish {target} {listed} {generation} {fingerprint}");
-            return Some((Task::Publish(target), purpose));
-        } else {
+            if draft.status.snapshot.is_none() || !is_known || job_of(draft, &purpose).is_some() {
+                return Some((Task::Publish(target), purpose));
+            }
             draft.status.next = Some(target);
+            draft.switch = Some(purpose);
         }
     } else {
         draft.status.next = None;
@@ -127,12 +130,13 @@ fn imported_reason(draft: &Draft<'_>) -> Option<Reason> {
     before.reason.parse().ok().filter(|_| before.status == "True")
 }
 
-/// True once new pods may have `target`: the nodes that are to hold it do, or there is no room for both.
-fn may_switch(draft: &Draft<'_>, target: &str) -> bool {
-    if draft.status.next.as_deref() != Some(target) {
-        return false;
+/// Begins to publish the next snapshot once the nodes that this pass has chosen for it hold it, or there is no room for
+/// both. Only then is it known which these are: what an earlier pass chose may never have been written.
+pub(super) fn switch(draft: &mut Draft<'_>) {
+    let (Some(next), Some(purpose)) = (draft.status.next.clone(), draft.switch.take()) else { return };
+    if super::warm::next_is_ready(draft, &next) {
+        begin(draft, &Task::Publish(next), &purpose);
     }
-    super::warm::next_is_ready(draft, target)
 }
 
 fn job_of(draft: &Draft<'_>, purpose: &str) -> Option<Progress> {

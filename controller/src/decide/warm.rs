@@ -121,22 +121,13 @@ fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
     holders
 }
 
-/// True if every node that promised room to the snapshot has it, or as much of it as there turned out to be room for; also
-/// if there is none.
+/// True if every node that is to hold the snapshot has it, or as much of it as there turned out to be room for; also if
+/// there is none.
 pub(super) fn next_is_ready(draft: &Draft<'_>, snapshot: &str) -> bool {
-    let of_this = |facts: &&NodeFacts<'_>| {
-        facts.promised.iter().any(|promise| promise.uid == draft.uid() && promise.snapshot == snapshot)
-    };
-    draft.world.nodes.iter().filter(of_this).all(|facts| {
-        let promised = facts.promised.iter().find(|promise| promise.uid == draft.uid() && promise.snapshot == snapshot);
-        let bytes = promised.map_or(0, |promise| promise.bytes);
-        let here = facts.snapshot(snapshot);
-        let wanted = here.map(|here| here.wanted_bytes).filter(|wanted| *wanted > 0).unwrap_or(bytes).min(bytes);
-        let cached = here.map_or(0, |here| here.bytes);
-        let name = names::warm_job(draft.key(), draft.uid(), snapshot, &facts.node.meta.key.name);
-        let has_tried = draft.world.jobs.iter().any(|job| job.meta.key.name == name && job.end.is_some());
-        let is_full = has_tried && !facts.has_promised(draft.uid(), snapshot);
-        facts.has_taken(draft.uid(), snapshot) && (is_full || cached.saturating_mul(100) >= wanted.saturating_mul(99))
+    holders(draft, snapshot).iter().all(|holder| {
+        let has_tried = holder.job.is_some_and(|job| job.end.is_some());
+        let is_full = has_tried && !holder.promised;
+        holder.taken && (is_full || holder.is_warm())
     })
 }
 
