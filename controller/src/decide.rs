@@ -44,6 +44,7 @@ pub fn decide(world: &World<'_>) -> Decision {
     };
     if dataset.meta.deleting {
         let mut decision = leave::decide(world, dataset);
+        claims::refuse_ungranted(world, dataset, &mut decision);
         wishes::refuse_all(world, &mut decision);
         return decision;
     }
@@ -60,6 +61,7 @@ pub fn decide(world: &World<'_>) -> Decision {
     let spec = match checked {
         Ok(spec) => spec,
         Err((reason, message)) => {
+            claims::refuse_ungranted(world, dataset, &mut decision);
             wishes::hold(world, dataset, reason, &mut decision);
             return report::refused(world, dataset, status, decision, reason, message);
         }

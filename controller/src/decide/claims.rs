@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::draft::Draft;
 use super::{names, origin, pods};
 use crate::kinds::Kind;
-use crate::objects::{Claim, DESCRIPTION_ANNOTATION, Key, Volume};
+use crate::objects::{Claim, DESCRIPTION_ANNOTATION, DatasetObject, Job, Key, Volume};
 use crate::world::{Decision, World};
 use crate::write::{Change, Write};
 
@@ -29,7 +29,8 @@ const REQUEST: &str = "1Mi";
 pub(super) fn step(draft: &mut Draft<'_>) {
     let world = draft.world;
     let own = draft.key().clone();
-    if is_open(draft) {
+    refuse_ungranted(world, draft.dataset, &mut draft.decision);
+    if !origin::has_moved(&draft.spec, &draft.status) && is_open(draft) {
         let source = origin::current_source(&draft.spec);
         if replace_if_stale(draft, &own, &source) {
             return;
@@ -41,9 +42,8 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         if claim.role.is_some() || *key == own || claim.meta.deleting {
             continue;
         }
-        if !draft.spec.is_granted(&own.namespace, &key.namespace) {
-            refuse(world, claim, &mut draft.decision);
-        } else if is_imported(draft) && claim.volume.is_empty() {
+        let is_granted = draft.spec.is_granted(&own.namespace, &key.namespace);
+        if is_granted && is_imported(draft) {
             let source = origin::current_source(&draft.spec);
             make_volume(draft, key, &source, ROLE_VOLUME);
         }
@@ -59,11 +59,16 @@ fn is_imported(draft: &Draft<'_>) -> bool {
 /// True once pods may have the claim: when their nodes are warm, or cannot be for now, or took too long.
 fn is_open(draft: &mut Draft<'_>) -> bool {
     let own = draft.key();
-    if draft.world.claims.iter().any(|claim| claim.meta.key == *own) {
+    let claim = draft.world.claims.iter().find(|claim| claim.meta.key == *own);
+    if claim.is_some_and(|claim| claim.role.is_some()) {
         return true;
     }
     if !is_imported(draft) {
         return false;
+    }
+    // A user's claim was there first: its pods wait for nothing but the import.
+    if claim.is_some() {
+        return true;
     }
     let is_true = |kind| draft.found(kind).is_some_and(|verdict| verdict.status);
     // Nodes that do not report yet may do so soon; room may take days.
@@ -209,10 +214,23 @@ pub(super) fn is_abandoned(volume: &Volume, claims: &[&Claim]) -> bool {
     !volume.claim_uid.is_empty() && claim.is_none_or(|claim| claim.meta.uid != volume.claim_uid)
 }
 
-/// Refuses every claim to a dataset that does not exist.
+/// Refuses the claims of namespaces that may not have the dataset, whatever its state is: claims that wait in silence
+/// would tell that it exists.
+pub(super) fn refuse_ungranted(world: &World<'_>, dataset: &DatasetObject, decision: &mut Decision) {
+    let (own, spec) = (&dataset.meta.key, &dataset.dataset.spec);
+    for claim in &world.claims {
+        let is_granted = spec.is_granted(&own.namespace, &claim.meta.key.namespace);
+        if claim.role.is_none() && !claim.meta.deleting && !is_granted {
+            refuse(world, claim, decision);
+        }
+    }
+}
+
+/// Refuses every claim to a dataset that does not exist. Those that are bound were granted it before it could not be read
+/// any more.
 pub(super) fn refuse_all(world: &World<'_>, decision: &mut Decision) {
     for claim in &world.claims {
-        if claim.role.is_none() && !claim.meta.deleting {
+        if claim.role.is_none() && !claim.meta.deleting && !claim.bound {
             refuse(world, claim, decision);
         }
     }
