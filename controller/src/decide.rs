@@ -66,8 +66,17 @@ pub fn decide(world: &World<'_>) -> Decision {
             return report::refused(world, dataset, status, decision, reason, message);
         }
     };
-    let mut draft =
-        Draft { world, dataset, spec, status, verdicts: Vec::new(), decision, only_wished: BTreeSet::new() };
+    let mut draft = Draft {
+        world,
+        dataset,
+        spec,
+        status,
+        verdicts: Vec::new(),
+        decision,
+        switch: None,
+        only_wished: BTreeSet::new(),
+        only_pinned: BTreeSet::new(),
+    };
     import::step(&mut draft);
     place::step(&mut draft);
     wishes::step(&mut draft);

@@ -32,6 +32,8 @@ pub(super) struct Draft<'a> {
     pub(super) switch: Option<String>,
     /// Nodes that hold a snapshot for jobs that wait for it, and that `spec.nodes` does not ask for.
     pub(super) only_wished: BTreeSet<(String, String)>,
+    /// Nodes that keep what they have of a snapshot, and that nothing asks for more.
+    pub(super) only_pinned: BTreeSet<(String, String)>,
 }
 
 impl Draft<'_> {

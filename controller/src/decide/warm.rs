@@ -95,7 +95,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
 }
 
-/// The nodes that are to hold a snapshot.
+/// The nodes that are to hold a snapshot. Those that only keep what they have are none of them.
 fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
     let world = draft.world;
     let decided = |facts: &&NodeFacts<'_>| {
@@ -105,6 +105,9 @@ fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
     let mut holders = Vec::new();
     for facts in &world.nodes {
         let Some(bytes) = decided(&facts) else { continue };
+        if draft.only_pinned.contains(&(facts.node.meta.key.name.clone(), snapshot.to_owned())) {
+            continue;
+        }
         let here = facts.snapshot(snapshot);
         let wanted = here.map(|here| here.wanted_bytes).filter(|wanted| *wanted > 0).unwrap_or(bytes).min(bytes);
         let name = names::warm_job(draft.key(), draft.uid(), snapshot, &facts.node.meta.key.name);
