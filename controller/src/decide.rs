@@ -109,6 +109,11 @@ fn check(world: &World<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Rea
     }
 }
 
+/// True if the spec names another place than the one that was imported, where there may be nothing yet.
+pub fn has_moved(spec: &CheckedSpec, status: Option<&DatasetStatus>) -> bool {
+    status.is_some_and(|status| origin::has_moved(spec, status))
+}
+
 /// The entry of a dataset in the file that inline volumes are resolved by. It names the snapshot by its own manifest,
 /// since the file reaches nodes later than the current manifest does.
 pub fn inline_attributes(

@@ -52,6 +52,9 @@ pub(super) fn step(draft: &mut Draft<'_>) {
 }
 
 fn is_imported(draft: &Draft<'_>) -> bool {
+    if origin::has_moved(&draft.spec, &draft.status) {
+        return false;
+    }
     // A folder has no snapshot that the controller knows.
     draft.status.snapshot.is_some() || origin::is_folder(&draft.spec) && draft.found(ConditionKind::Imported).is_some()
 }
