@@ -54,13 +54,12 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         jobs_wanted.extend(jobs.map(|node| names::warm_job(draft.key(), draft.uid(), snapshot, node)));
         let cold: Vec<&Holder<'_>> = holders.iter().filter(|holder| holder.taken && !holder.is_warm()).collect();
         let claim = names::warm_claim(draft.key(), draft.uid(), snapshot);
-        if !cold.is_empty() {
-            claims::make_for_warming(draft, &claim, snapshot);
-        }
+        let has_claim = !cold.is_empty() && claims::make_for_warming(draft, &claim, snapshot);
         for holder in cold {
             let node = holder.facts.node.meta.key.name.clone();
             let name = names::warm_job(draft.key(), draft.uid(), snapshot, &node);
             match holder.job {
+                _ if !has_claim => {}
                 None if holder.facts.node.ready && slots > 0 => {
                     slots -= 1;
                     let key = Key::new(&draft.key().namespace, &name);
