@@ -71,6 +71,8 @@ pub struct State {
     pub queued: BTreeSet<Key>,
     /// The datasets whose bytes are being dropped.
     pub cleaning: BTreeSet<Key>,
+    /// The datasets for which the ConfigMap of inline volumes has no room.
+    pub left_out: BTreeSet<Key>,
     /// The names of the events that were written.
     pub told: BTreeSet<String>,
     /// What the API refused of the last writes about a dataset.
@@ -125,19 +127,27 @@ impl State {
                 for key in gone {
                     self.remove(kind, &key, &mut work);
                 }
-                let was_complete = self.is_complete();
+                let was_complete = self.is_complete() && !self.kueue.is_unknown();
                 match kind {
                     Kind::Kueue(kind, version) => self.kueue.all_listed(kind, version),
                     kind => _ = self.listed.insert(kind),
                 }
                 // Kueue's objects are few, and those that changed have made their work.
-                if self.is_complete() && !(was_complete && matches!(kind, Kind::Kueue(..))) {
+                let is_known = was_complete || self.kueue.is_unknown();
+                if self.is_complete() && !(is_known && matches!(kind, Kind::Kueue(..))) {
                     self.everything(&mut work);
                 }
             }
             News::NoKueue => {
-                let was_complete = self.is_complete();
+                let was_complete = self.is_complete() && !self.kueue.is_unknown();
                 self.forget_kueue(&mut work);
+                if self.is_complete() && !was_complete {
+                    self.everything(&mut work);
+                }
+            }
+            News::SilentKueue => {
+                let was_complete = self.is_complete();
+                self.kueue.is_silent();
                 if self.is_complete() && !was_complete {
                     self.everything(&mut work);
                 }

@@ -31,6 +31,8 @@ pub enum News {
     Unreadable(Unreadable),
     /// This cluster has no Kueue, or has it no more.
     NoKueue,
+    /// It has Kueue, whose objects cannot be listed for now.
+    SilentKueue,
 }
 
 /// Why a watch ended.

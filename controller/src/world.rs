@@ -57,6 +57,10 @@ pub struct World<'a> {
     pub deployments: Vec<&'a Deployment>,
     /// The wishes of jobs in Kueue's queues for it.
     pub wishes: Vec<Wish>,
+    /// There may be others.
+    pub wishes_unknown: bool,
+    /// Inline volumes cannot name it: there is no room for it in their ConfigMap.
+    pub is_left_out: bool,
     /// How many more pods may warm.
     pub warming_slots: u32,
     /// Seconds since this process last wrote the status, which small news wait for.

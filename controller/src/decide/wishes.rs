@@ -28,6 +28,9 @@ struct Granted {
 
 pub(super) fn step(draft: &mut Draft<'_>) {
     let world = draft.world;
+    if world.wishes_unknown {
+        keep_promises(draft);
+    }
     if world.wishes.is_empty() {
         return;
     }
@@ -55,6 +58,18 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     // A job that starts after the next snapshot took over reads that one.
     if let Some(next) = draft.status.next.clone() {
         place(draft, &granted, &next);
+    }
+}
+
+/// While nobody knows which jobs there are, what was promised to them stays.
+fn keep_promises(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    let snapshots: Vec<String> = draft.status.snapshot.iter().chain(&draft.status.next).cloned().collect();
+    for facts in &world.nodes {
+        let own = facts.promised.iter().filter(|there| there.uid == draft.uid() && snapshots.contains(&there.snapshot));
+        for there in own.cloned().collect::<Vec<_>>() {
+            promise(draft, facts, &there.snapshot, there.bytes);
+        }
     }
 }
 

@@ -74,6 +74,8 @@ impl State {
             volumes,
             deployments: self.deployments.of(key).collect(),
             wishes: self.wishes(key),
+            is_left_out: self.left_out.contains(key),
+            wishes_unknown: self.kueue.is_unknown(),
             warming_slots,
             status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - written),
             told: &self.told,
