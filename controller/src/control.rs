@@ -65,14 +65,14 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
         });
     }
     let election = Election::new(client.clone(), &config.namespace, LEASE, &config.identity);
-    tokio::select! {
-        () = election.win() => {}
+    let since = tokio::select! {
+        since = election.win() => since,
         () = stop.cancelled() => return Ok(()),
         Some(ended) = tasks.join_next() => return ended?,
-    }
+    };
     counters.leading.store(true, Ordering::Relaxed);
     let (holding, acting) = (stop.clone(), stop.clone());
-    tasks.spawn(async move { election.hold(holding).await });
+    tasks.spawn(async move { election.hold(since, holding).await });
     tasks.spawn(act(client, config, counters, acting));
     // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop
     // lead.
