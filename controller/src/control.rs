@@ -225,9 +225,18 @@ impl Control {
                 let there = self.state.config_maps.get(&Key::new(&self.config.namespace, REGISTRY_CONFIG_MAP));
                 let there = there.map(|map| map.text.as_str());
                 let (state, endpoints) = (&self.state, &self.state.settings.endpoints);
-                registry::write(&self.config.namespace, there, state.datasets.iter(), &state.unreadable, endpoints)
-                    .into_iter()
-                    .collect()
+                let made = registry::registry(
+                    &self.config.namespace,
+                    there,
+                    state.datasets.iter(),
+                    &state.unreadable,
+                    endpoints,
+                );
+                let before = std::mem::replace(&mut self.state.left_out, made.left_out);
+                for key in before.symmetric_difference(&self.state.left_out) {
+                    self.queue.add(Work::Dataset(key.clone()), now);
+                }
+                made.write.into_iter().collect()
             }
         }
     }
