@@ -63,6 +63,7 @@ fn run(api: &Api, job: &Value) {
         .filter_map(Value::as_str)
         .collect();
     let message = match arguments[0] {
+        "import" if is_held_by_name(api, name) => return,
         "import" => {
             let source = arguments[1];
             if source.contains(NEWER) && warm_nodes(api, NEWER) < 2 {
@@ -139,6 +140,12 @@ fn warm_nodes(api: &Api, snapshot: &str) -> usize {
 /// True if the pods of warming jobs do not start: of all, or of those whose name has the text in the ConfigMap.
 fn is_held(api: &Api, job: &str) -> bool {
     api.get("configmaps", "test", "hold").is_some_and(|map| job.contains(text(&map, "/data/jobs")))
+}
+
+/// The same, of jobs of any kind.
+fn is_held_by_name(api: &Api, job: &str) -> bool {
+    let names = |map: Value| !text(&map, "/data/jobs").is_empty();
+    is_held(api, job) && api.get("configmaps", "test", "hold").is_some_and(names)
 }
 
 /// True if nodes turn out to have room for half of it only.

@@ -92,7 +92,7 @@ async fn jobs_with_forged_labels_take_no_slot_to_warm() {
 async fn jobs_whose_pods_do_not_start_give_their_slots_back() {
     let mut world = World::new(9);
     let api = world.api.clone();
-    let hold = json!({"metadata": {"namespace": "test", "name": "hold"}, "data": {"jobs": "stuck"}});
+    let hold = json!({"metadata": {"namespace": "test", "name": "hold"}, "data": {"jobs": "larder-warm-stuck"}});
     api.put("configmaps", hold);
     let mut stuck = dataset("team-a", "stuck", 0);
     stuck["spec"]["nodes"]["count"] = "all".into();
@@ -145,13 +145,14 @@ async fn a_claim_that_was_there_before_its_dataset_waits_for_the_import() {
     let mut early = claim("team-a", "pets", "");
     early["metadata"].as_object_mut().unwrap().remove("annotations");
     api.put("persistentvolumeclaims", early);
-    api.deny("POST team-a/jobs/", 500);
+    let hold = json!({"metadata": {"namespace": "test", "name": "hold"}, "data": {"jobs": "larder-import"}});
+    api.put("configmaps", hold);
     api.put("datasets", dataset("team-a", "pets", 0));
     world.start();
-    world.rest().await;
+    tokio::time::sleep(std::time::Duration::from_secs(600)).await;
     let volumes = |api: &Api| api.list("persistentvolumes").len();
     assert_eq!(volumes(&api), 0, "a pod would have its node list the origin");
-    api.allow();
+    api.delete("configmaps", "test", "hold");
     world.until("it is ready", |api| is_ready(api, "pets")).await;
     world.until("its claim is bound", |api| volumes(api) == 1).await;
 }
