@@ -9,16 +9,16 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use kube::Client;
-use kube::api::DynamicObject;
-use larder_controller_api::names::{LEASE, REGISTRY_CONFIG_MAP, ROLE_LABEL, ROLE_WARM};
+use larder_controller_api::names::{LEASE, REGISTRY_CONFIG_MAP};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::admin::{Counters, Status};
 use crate::decide::decide;
+use crate::execute::{Written, execute_all, warming};
 use crate::kinds::Kind;
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
@@ -28,7 +28,7 @@ use crate::queue::{Queue, Work};
 use crate::read::Object;
 use crate::state::State;
 use crate::watch::{News, follow};
-use crate::write::{Change, Write, execute};
+use crate::write::{Change, Write};
 use crate::{nodes, registry};
 
 /// Things whose writes are under way at the same time.
@@ -36,9 +36,6 @@ const WRITERS: usize = 32;
 
 /// News that wait to be taken in; more make their watches wait.
 const NEWS: usize = 1024;
-
-/// The longest that one write may take.
-const WRITE: Duration = Duration::from_secs(30);
 
 /// How a controller is run.
 #[derive(Clone, Debug)]
@@ -68,14 +65,14 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
         });
     }
     let election = Election::new(client.clone(), &config.namespace, LEASE, &config.identity);
-    tokio::select! {
-        () = election.win() => {}
+    let since = tokio::select! {
+        since = election.win() => since,
         () = stop.cancelled() => return Ok(()),
         Some(ended) = tasks.join_next() => return ended?,
-    }
+    };
     counters.leading.store(true, Ordering::Relaxed);
     let (holding, acting) = (stop.clone(), stop.clone());
-    tasks.spawn(async move { election.hold(holding).await });
+    tasks.spawn(async move { election.hold(since, holding).await });
     tasks.spawn(act(client, config, counters, acting));
     // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop
     // lead.
@@ -86,18 +83,6 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
         }
     }
     Ok(())
-}
-
-/// The results of the writes of a piece of work.
-struct Written {
-    work: Work,
-    /// As they are now, and whether the write may have made them.
-    objects: Vec<(Kind, DynamicObject, bool)>,
-    /// The names of the events among them.
-    told: Vec<String>,
-    wrote_status: bool,
-    succeeded: bool,
-    warming: u32,
 }
 
 /// Follows the cluster and acts on it until `stop`. No other controller may.
@@ -240,9 +225,18 @@ impl Control {
                 let there = self.state.config_maps.get(&Key::new(&self.config.namespace, REGISTRY_CONFIG_MAP));
                 let there = there.map(|map| map.text.as_str());
                 let (state, endpoints) = (&self.state, &self.state.settings.endpoints);
-                registry::write(&self.config.namespace, there, state.datasets.iter(), &state.unreadable, endpoints)
-                    .into_iter()
-                    .collect()
+                let made = registry::registry(
+                    &self.config.namespace,
+                    there,
+                    state.datasets.iter(),
+                    &state.unreadable,
+                    endpoints,
+                );
+                let before = std::mem::replace(&mut self.state.left_out, made.left_out);
+                for key in before.symmetric_difference(&self.state.left_out) {
+                    self.queue.add(Work::Dataset(key.clone()), now);
+                }
+                made.write.into_iter().collect()
             }
         }
     }
@@ -256,9 +250,9 @@ impl Control {
             // Nothing is known of it, not even that it refuses anybody.
             return Vec::new();
         }
-        let taken = self.state.warming() + self.warming_begun;
-        let slots = self.config.max_warming.saturating_sub(taken);
         let time = self.seconds();
+        let taken = self.state.warming(time) + self.warming_begun;
+        let slots = self.config.max_warming.saturating_sub(taken);
         let world = self.state.world(key, time, slots);
         let uid = world.dataset.map(|dataset| dataset.meta.uid.clone());
         let decision = decide(&world);
@@ -309,6 +303,11 @@ impl Control {
                 let now = self.seconds();
                 self.state.status_written.insert(key.clone(), now);
             }
+            if written.refused.is_empty() {
+                self.state.refused.remove(key);
+            } else {
+                self.state.refused.insert(key.clone(), written.refused);
+            }
             // The decision after these writes finds what they changed.
             self.queue.add(written.work.clone(), now);
         }
@@ -322,9 +321,14 @@ impl Control {
             match Object::read(kind, object) {
                 // An object that was changed and is not known any more is gone: the watch was faster than the answer.
                 Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
-                Ok(Some(object)) => self.take_in(News::Changed(Box::new(object))),
+                Ok(Some(object)) => self.take_in(News::Written(kind, Box::new(object))),
                 Ok(None) => {}
                 Err(unreadable) => self.take_in(News::Unreadable(unreadable)),
+            }
+        }
+        for (kind, key, uid, deletion) in written.deleted {
+            for work in self.state.deleted(kind, &key, &uid, deletion) {
+                self.queue.add(work, now);
             }
         }
         if !written.succeeded {
@@ -337,61 +341,4 @@ impl Control {
 fn unix_seconds() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
-/// How many of the writes begin to warm a node.
-fn warming(writes: &[Write]) -> u32 {
-    let begins = |write: &&Write| match (&write.kind, &write.change) {
-        (Kind::Job, Change::Create(job)) => job["metadata"]["labels"][ROLE_LABEL] == ROLE_WARM,
-        _ => false,
-    };
-    writes.iter().filter(begins).count() as u32
-}
-
-/// Executes writes in their order, up to the first that fails.
-async fn execute_all(client: Client, counters: Arc<Counters>, work: Work, writes: Vec<Write>) -> Written {
-    let mut written = Written {
-        work,
-        objects: Vec::new(),
-        told: Vec::new(),
-        wrote_status: false,
-        succeeded: true,
-        warming: warming(&writes),
-    };
-    for write in writes {
-        counters.count(&write);
-        let done = match tokio::time::timeout(WRITE, execute(&client, &write)).await {
-            Ok(Ok(object)) => object,
-            // Kueue changes its objects at any time; the watch tells, and then it is decided anew.
-            Ok(Err(kube::Error::Api(status)))
-                if [404, 409].contains(&status.code) && matches!(write.kind, Kind::Kueue(..)) =>
-            {
-                debug!(name = write.name, reason = status.reason, "a Workload has changed");
-                written.succeeded = false;
-                return written;
-            }
-            Ok(Err(error)) => {
-                let (kind, namespace, name) = (write.kind.name(), &write.namespace, &write.name);
-                warn!(kind, namespace, name, %error, "a write failed; it is tried again");
-                written.succeeded = false;
-                return written;
-            }
-            Err(_) => {
-                warn!(kind = write.kind.name(), name = write.name, "the API server did not answer in time");
-                written.succeeded = false;
-                return written;
-            }
-        };
-        debug!(kind = write.kind.name(), namespace = write.namespace, name = write.name, "wrote");
-        written.wrote_status |= matches!(write.change, Change::ApplyStatus(_));
-        if write.kind == Kind::Event {
-            written.told.push(write.name);
-            continue;
-        }
-        // The watch tells what becomes of a deleted object, and may have told it already.
-        let done = done.filter(|_| !matches!(write.change, Change::Delete(_)));
-        let is_new = matches!(write.change, Change::Create(_) | Change::Apply(_));
-        written.objects.extend(done.map(|object| (write.kind, object, is_new)));
-    }
-    written
 }

@@ -1,7 +1,7 @@
 //! The decision about one dataset: from what there is to what is to be written. Pure, so that the same cluster gives
 //! the same decision in any controller, whatever the one before it had begun.
 //!
-//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `warm`, `claims`, `follow`, `clean`, `report`. Each
+//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `import` (the switch to the next snapshot), `warm`, `claims`, `follow`, `clean`, `report`. Each
 //! step reads what the steps before it found, and adds writes; nothing is written that is there already.
 
 mod claims;
@@ -44,13 +44,15 @@ pub fn decide(world: &World<'_>) -> Decision {
     };
     if dataset.meta.deleting {
         let mut decision = leave::decide(world, dataset);
+        claims::refuse_ungranted(world, dataset, &mut decision);
         wishes::refuse_all(world, &mut decision);
         return decision;
     }
     let mut decision = Decision::default();
     let finalizers = dataset.dataset.metadata.finalizers.as_deref().unwrap_or_default();
     let key = &dataset.meta.key;
-    if !finalizers.iter().any(|name| name == FINALIZER) {
+    let is_new = !finalizers.iter().any(|name| name == FINALIZER);
+    if is_new {
         let fields = json!({"metadata": {"finalizers": [FINALIZER], "uid": dataset.meta.uid}});
         decision.writes.push(Write::new(Kind::Dataset, &key.namespace, &key.name, Change::Apply(fields)));
     }
@@ -59,21 +61,41 @@ pub fn decide(world: &World<'_>) -> Decision {
     let spec = match checked {
         Ok(spec) => spec,
         Err((reason, message)) => {
+            claims::refuse_ungranted(world, dataset, &mut decision);
             wishes::hold(world, dataset, reason, &mut decision);
             return report::refused(world, dataset, status, decision, reason, message);
         }
     };
-    let mut draft =
-        Draft { world, dataset, spec, status, verdicts: Vec::new(), decision, only_wished: BTreeSet::new() };
+    let mut draft = Draft {
+        world,
+        dataset,
+        spec,
+        status,
+        verdicts: Vec::new(),
+        decision,
+        switch: None,
+        only_wished: BTreeSet::new(),
+        only_pinned: BTreeSet::new(),
+    };
     import::step(&mut draft);
     place::step(&mut draft);
     wishes::step(&mut draft);
+    place::pin(&mut draft);
+    import::switch(&mut draft);
     warm::step(&mut draft);
     claims::step(&mut draft);
     follow::step(&mut draft);
     clean::step(&mut draft);
     report::step(&mut draft);
-    draft.decision
+    let mut decision = draft.decision;
+    if is_new {
+        // Without its finalizer it could go and leave behind what is made for it.
+        let makes = |write: &&mut Write| matches!(write.change, Change::Create(_)) && write.kind != Kind::Event;
+        for write in decision.writes.iter_mut().filter(makes).filter(|write| write.needs.is_none()) {
+            write.needs = Some((Kind::Dataset, key.name.clone()));
+        }
+    }
+    decision
 }
 
 /// The spec as values, if the dataset may have it.
@@ -85,6 +107,11 @@ fn check(world: &World<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Rea
         Ok(()) => Ok(checked),
         Err(error) => Err((Reason::NotAllowed, error.to_string())),
     }
+}
+
+/// True if the spec names another place than the one that was imported, where there may be nothing yet.
+pub fn has_moved(spec: &CheckedSpec, status: Option<&DatasetStatus>) -> bool {
+    status.is_some_and(|status| origin::has_moved(spec, status))
 }
 
 /// The entry of a dataset in the file that inline volumes are resolved by. It names the snapshot by its own manifest,

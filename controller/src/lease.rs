@@ -1,7 +1,7 @@
 //! One controller acts at a time: the holder of a Lease. A holder that cannot renew it ends its process, so that it
 //! does not act beside its successor.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -9,17 +9,22 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, Error};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 /// How long a lease counts after it was renewed.
 const LASTS: Duration = Duration::from_secs(15);
 
-/// A holder that could not renew for this long gives up, before others may take over.
+/// A holder that could not renew for this long gives up, before others may take over: they count from when they saw the
+/// last renewal, which is not before it was sent.
 const GIVES_UP: Duration = Duration::from_secs(10);
 
 /// How often a holder renews, and the others look.
 const EVERY: Duration = Duration::from_secs(5);
+
+/// How soon a renewal that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The longest that one request may take.
 const REQUEST: Duration = Duration::from_secs(4);
@@ -38,15 +43,16 @@ impl Election {
         Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned() }
     }
 
-    /// Waits until this process holds the lease. Errors of the API are tried again.
-    pub async fn win(&self) {
+    /// Waits until this process holds the lease. Returns when that was asked for. Errors of the API are tried again.
+    pub async fn win(&self) -> Instant {
         // Clocks of machines differ: another's lease has run out when it did not change for as long as it lasts here.
         let mut seen: Option<(LeaseSpec, Instant)> = None;
         loop {
+            let sent = Instant::now();
             match tokio::time::timeout(REQUEST, self.try_to_take(&mut seen)).await {
                 Ok(Ok(true)) => {
                     info!(lease = self.name, identity = self.identity, "this controller acts from now on");
-                    return;
+                    return sent;
                 }
                 Ok(Ok(false)) | Err(_) => {}
                 Ok(Err(error)) => warn!(lease = self.name, %error, "the lease cannot be taken; it is tried again"),
@@ -88,19 +94,24 @@ impl Election {
         }
     }
 
-    /// Renews the lease until `stop`, and then gives it back. Errors: it is lost.
-    pub async fn hold(&self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut renewed = Instant::now();
+    /// Renews the lease, which was taken `since` then, until `stop`, and then gives it back. Errors: it is lost.
+    pub async fn hold(&self, since: Instant, stop: CancellationToken) -> anyhow::Result<()> {
+        // When the last renewal that succeeded was sent.
+        let mut renewed = since;
+        let mut pause = EVERY;
         loop {
+            let ends = renewed + GIVES_UP;
             tokio::select! {
-                () = tokio::time::sleep(EVERY) => {}
+                () = tokio::time::sleep_until(ends.min(Instant::now() + pause)) => {}
                 () = stop.cancelled() => {
                     let _ = tokio::time::timeout(REQUEST, self.renew(true)).await;
                     return Ok(());
                 }
             }
-            match tokio::time::timeout(REQUEST, self.renew(false)).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
+            let sent = Instant::now();
+            pause = AGAIN;
+            match tokio::time::timeout_at(ends.min(sent + REQUEST), self.renew(false)).await {
+                Ok(Ok(true)) => (renewed, pause) = (sent, EVERY),
                 Ok(Ok(false)) => bail!("the lease {} is another controller's now", self.name),
                 Ok(Err(error)) => warn!(lease = self.name, %error, "the lease could not be renewed"),
                 Err(_) => warn!(lease = self.name, "the API server did not answer in time"),

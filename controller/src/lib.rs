@@ -11,6 +11,7 @@
 pub mod admin;
 pub mod control;
 pub mod decide;
+mod execute;
 mod fields;
 pub mod key;
 pub mod kinds;

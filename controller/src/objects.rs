@@ -90,6 +90,8 @@ pub struct Pod {
     pub inline: Vec<String>,
     /// Why it does not run; only for the controller's.
     pub waiting: Option<Waiting>,
+    /// Its container runs; only for the controller's.
+    pub runs: bool,
     /// How its container ended; only for the controller's.
     pub terminated: Option<Terminated>,
 }
@@ -191,6 +193,10 @@ macro_rules! stored {
         $(impl Stored for $name {
             fn meta(&self) -> &Meta {
                 &self.meta
+            }
+
+            fn meta_mut(&mut self) -> &mut Meta {
+                &mut self.meta
             }
 
             fn belongs_to(&self) -> Vec<Key> {

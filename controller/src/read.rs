@@ -16,8 +16,8 @@ use crate::kinds::Kind;
 use crate::kueue::objects::KueueObject;
 use crate::kueue::read;
 use crate::objects::{
-    CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Node, Pod,
-    Role, Taint, Terminated, Volume, Waiting,
+    CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Meta, Node,
+    Pod, Role, Taint, Terminated, Volume, Waiting,
 };
 
 /// An object of any kind.
@@ -180,6 +180,7 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
     #[serde(default)]
     struct StateFields {
         waiting: Option<WaitingFields>,
+        running: Option<Value>,
         terminated: Option<TerminatedFields>,
     }
     #[derive(Default, Deserialize)]
@@ -216,6 +217,7 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         .find(|condition| condition.kind == "PodScheduled" && condition.status == "False")
         .map(|condition| Waiting { reason: condition.reason, message: condition.message });
     // Only of our own pods is it known what their words mean.
+    let runs = ours && state.running.is_some();
     let waiting = state.waiting.map(|waiting| Waiting { reason: waiting.reason, message: waiting.message });
     let terminated = state.terminated.or(last_state.terminated).map(|end| Terminated {
         exit_code: end.exit_code,
@@ -230,6 +232,7 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         ended: ["Succeeded", "Failed"].contains(&status.phase.as_str()),
         claims,
         inline,
+        runs,
         waiting: waiting.or(unscheduled).filter(|_| ours),
         terminated: terminated.filter(|_| ours),
     }))
@@ -338,7 +341,12 @@ fn config_map(object: DynamicObject) -> Option<Object> {
 impl Object {
     /// Its name.
     pub fn key(&self) -> Key {
-        let meta = match self {
+        self.meta().key.clone()
+    }
+
+    /// Its name and version.
+    pub fn meta(&self) -> &Meta {
+        match self {
             Self::Dataset(object) => &object.meta,
             Self::NodeCache(object) => &object.meta,
             Self::Node(object) => &object.meta,
@@ -348,8 +356,7 @@ impl Object {
             Self::Claim(object) => &object.meta,
             Self::Deployment(object) => &object.meta,
             Self::ConfigMap(object) => &object.meta,
-            Self::Kueue(object) => return object.key(),
-        };
-        meta.key.clone()
+            Self::Kueue(object) => object.meta(),
+        }
     }
 }

@@ -15,16 +15,20 @@ use crate::queue::Work;
 use crate::read::{Object, Unreadable};
 use crate::store::{Put, Store};
 use crate::watch::News;
-use crate::world::Settings;
+use crate::world::{Refusals, Settings};
 use sums::mark;
 use touched::{put_into, take_from};
 
 mod changes;
 mod clean;
+mod deletions;
 mod sums;
 mod touched;
 mod view;
+mod warming;
 mod workloads;
+
+pub use deletions::Deletion;
 
 /// What the controller knows.
 #[derive(Debug, Default)]
@@ -45,6 +49,8 @@ pub struct State {
     /// The ConfigMaps.
     pub config_maps: Store<ConfigMap>,
     listed: BTreeSet<Kind>,
+    /// The latest version that the watch of a kind has told of.
+    seen: BTreeMap<Kind, u64>,
     /// The promises that this process has decided, by Dataset and node.
     decided: BTreeMap<String, BTreeMap<String, Vec<PromisedDataset>>>,
     /// The Datasets of [`Self::decided`] by node.
@@ -55,7 +61,7 @@ pub struct State {
     cleaned: BTreeMap<String, BTreeMap<String, Vec<CleanedSnapshot>>>,
     /// The datasets whose pods read a snapshot.
     by_snapshot: BTreeMap<String, BTreeSet<Key>>,
-    /// The jobs that warm.
+    /// The jobs that warm, of Datasets that are known.
     warming: BTreeSet<Key>,
     /// The Datasets that are ready.
     ready: BTreeSet<Key>,
@@ -65,8 +71,13 @@ pub struct State {
     pub queued: BTreeSet<Key>,
     /// The datasets whose bytes are being dropped.
     pub cleaning: BTreeSet<Key>,
+    /// The datasets for which the ConfigMap of inline volumes has no room.
+    pub left_out: BTreeSet<Key>,
     /// The names of the events that were written.
     pub told: BTreeSet<String>,
+    /// What the API refused of the last writes about a dataset.
+    pub refused: BTreeMap<Key, Refusals>,
+    nothing_refused: Refusals,
     /// When the status of a dataset was written last.
     pub status_written: BTreeMap<Key, i64>,
     /// What the administrator set.
@@ -85,11 +96,23 @@ impl State {
     pub fn apply(&mut self, news: News) -> Vec<Work> {
         let mut work = Vec::new();
         match news {
-            News::Changed(object) => self.put(*object, &mut work),
-            News::Gone(kind, key) => self.remove(kind, &key, &mut work),
+            News::Changed(kind, object) => {
+                self.saw(kind, object.meta().version);
+                self.put(*object, &mut work);
+            }
+            News::Written(kind, object) => {
+                if !self.is_old_news(kind, object.meta()) {
+                    self.put(*object, &mut work);
+                }
+            }
+            News::Gone(kind, key, version) => {
+                self.saw(kind, version);
+                self.remove(kind, &key, &mut work);
+            }
             News::All(kind, objects, unreadable) => {
                 let mut gone = self.keys(kind);
                 for object in objects {
+                    self.saw(kind, object.meta().version);
                     gone.remove(&object.key());
                     self.put(object, &mut work);
                 }
@@ -104,19 +127,27 @@ impl State {
                 for key in gone {
                     self.remove(kind, &key, &mut work);
                 }
-                let was_complete = self.is_complete();
+                let was_complete = self.is_complete() && !self.kueue.is_unknown();
                 match kind {
                     Kind::Kueue(kind, version) => self.kueue.all_listed(kind, version),
                     kind => _ = self.listed.insert(kind),
                 }
                 // Kueue's objects are few, and those that changed have made their work.
-                if self.is_complete() && !(was_complete && matches!(kind, Kind::Kueue(..))) {
+                let is_known = was_complete || self.kueue.is_unknown();
+                if self.is_complete() && !(is_known && matches!(kind, Kind::Kueue(..))) {
                     self.everything(&mut work);
                 }
             }
             News::NoKueue => {
-                let was_complete = self.is_complete();
+                let was_complete = self.is_complete() && !self.kueue.is_unknown();
                 self.forget_kueue(&mut work);
+                if self.is_complete() && !was_complete {
+                    self.everything(&mut work);
+                }
+            }
+            News::SilentKueue => {
+                let was_complete = self.is_complete();
+                self.kueue.is_silent();
                 if self.is_complete() && !was_complete {
                     self.everything(&mut work);
                 }
@@ -191,8 +222,7 @@ impl State {
                 let ended = object.end.is_some() && object.role.role == ROLE_WARM;
                 let key = object.meta.key.clone();
                 put_into(&mut self.jobs, object, &self.datasets, &self.claims, work);
-                let warms = |job: &Job| job.role.role == ROLE_WARM && job.end.is_none();
-                mark(&mut self.warming, &key, self.jobs.get(&key).is_some_and(warms));
+                self.mark_warming(&key);
                 if ended {
                     work.extend(self.queued.iter().take(64).cloned().map(Work::Dataset));
                 }
@@ -349,11 +379,6 @@ impl State {
     /// All promises of a node.
     pub fn promised(&self, node: &str) -> &[PromisedDataset] {
         self.promised.get(node).map_or(&[], Vec::as_slice)
-    }
-
-    /// Warming jobs that have not ended.
-    pub fn warming(&self) -> u32 {
-        self.warming.len() as u32
     }
 
     /// How many Datasets there are, and how many of them are ready.

@@ -9,6 +9,9 @@ pub trait Stored: PartialEq {
     /// Its name and version.
     fn meta(&self) -> &Meta;
 
+    /// The same, to be changed.
+    fn meta_mut(&mut self) -> &mut Meta;
+
     /// The names under which it can be found besides its own.
     fn belongs_to(&self) -> Vec<Key>;
 }
@@ -54,15 +57,17 @@ impl<T: Stored> Store<T> {
 
     /// Keeps an object, unless a newer version of it is there already. Returns what it replaced, if that makes a
     /// difference.
-    pub fn put(&mut self, object: T) -> Put<T> {
+    pub fn put(&mut self, mut object: T) -> Put<T> {
         let key = object.meta().key.clone();
         if let Some(before) = self.objects.get(&key) {
-            let (before, now) = (before.meta(), object.meta());
+            let (before, now) = (before.meta(), object.meta_mut());
             // Versions grow over all objects of a kind: a late answer about an object of the same name before this one
             // is older.
             if before.version > now.version {
                 return Put::Unchanged;
             }
+            // No deletion is taken back: news from before it may come after it.
+            now.deleting |= before.deleting && before.uid == now.uid;
         }
         let before = self.take(&key);
         let same = before.as_ref().is_some_and(|before| *before == object);
@@ -71,6 +76,13 @@ impl<T: Stored> Store<T> {
         }
         self.objects.insert(key, object);
         if same { Put::Unchanged } else { Put::Changed(before) }
+    }
+
+    /// The deletion of the object with this uid was accepted.
+    pub fn mark_deleting(&mut self, key: &Key, uid: &str) {
+        if let Some(object) = self.objects.get_mut(key).filter(|object| object.meta().uid == uid) {
+            object.meta_mut().deleting = true;
+        }
     }
 
     /// Forgets an object.

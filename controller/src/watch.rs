@@ -8,8 +8,9 @@ use kube::{Api, Client, Error};
 use tokio::sync::mpsc;
 use tracing::warn;
 
+use crate::fields::meta;
 use crate::kinds::Kind;
-use crate::objects::Key;
+use crate::objects::{Key, Meta};
 use crate::read::{Object, Unreadable};
 
 /// Objects of a page of a list. Pages are parsed whole.
@@ -21,13 +22,17 @@ pub enum News {
     /// These are all objects of the kind, and those of them that cannot be read.
     All(Kind, Vec<Object>, Vec<Unreadable>),
     /// An object was made or changed.
-    Changed(Box<Object>),
-    /// An object is gone, or is not of interest any more.
-    Gone(Kind, Key),
+    Changed(Kind, Box<Object>),
+    /// The controller made or changed an object, which the watch may have told already.
+    Written(Kind, Box<Object>),
+    /// An object is gone, or is not of interest any more; with its version.
+    Gone(Kind, Key, u64),
     /// An object was made or changed, and cannot be read.
     Unreadable(Unreadable),
     /// This cluster has no Kueue, or has it no more.
     NoKueue,
+    /// It has Kueue, whose objects cannot be listed for now.
+    SilentKueue,
 }
 
 /// Why a watch ended.
@@ -94,14 +99,17 @@ pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::S
             }
             Event::InitDone => News::All(kind, std::mem::take(&mut listed), std::mem::take(&mut unreadable)),
             Event::Apply(object) => {
-                let key = Key::of(&object);
+                let Meta { key, version, .. } = meta(&object);
                 match Object::read(kind, object) {
-                    Ok(Some(object)) => News::Changed(Box::new(object)),
-                    Ok(None) => News::Gone(kind, key),
+                    Ok(Some(object)) => News::Changed(kind, Box::new(object)),
+                    Ok(None) => News::Gone(kind, key, version),
                     Err(unreadable) => News::Unreadable(unreadable),
                 }
             }
-            Event::Delete(object) => News::Gone(kind, Key::of(&object)),
+            Event::Delete(object) => {
+                let Meta { key, version, .. } = meta(&object);
+                News::Gone(kind, key, version)
+            }
         };
         // A full channel makes the watch wait; the API server then keeps its events.
         if news.send(next).await.is_err() {

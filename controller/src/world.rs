@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_controller_api::rights::Endpoints;
 use larder_controller_api::{CleanedSnapshot, PromisedDataset};
 
+use crate::kinds::Kind;
 use crate::kueue::wish::{Progress, Wish};
 use crate::objects::{CacheObject, Claim, DatasetObject, Deployment, Job, Key, Node, Pod, Volume};
 use crate::write::Write;
@@ -56,18 +57,27 @@ pub struct World<'a> {
     pub deployments: Vec<&'a Deployment>,
     /// The wishes of jobs in Kueue's queues for it.
     pub wishes: Vec<Wish>,
+    /// There may be others.
+    pub wishes_unknown: bool,
+    /// Inline volumes cannot name it: there is no room for it in their ConfigMap.
+    pub is_left_out: bool,
     /// How many more pods may warm.
     pub warming_slots: u32,
     /// Seconds since this process last wrote the status, which small news wait for.
     pub status_age: i64,
     /// The names of the events that this process has written.
     pub told: &'a BTreeSet<String>,
+    /// The writes that the API refused when they were last tried.
+    pub refused: &'a Refusals,
 }
+
+/// Objects whose writes the API refused for good, with its words.
+pub type Refusals = BTreeMap<(Kind, Key), String>;
 
 /// The result of a decision about a dataset.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// The writes, in their order. Each relies on those before it.
+    /// The writes, in their order. A failure leaves the rest for later, a refusal those that need what was refused.
     pub writes: Vec<Write>,
     /// The room that nodes are to promise to it, by node.
     pub promises: BTreeMap<String, Vec<PromisedDataset>>,

@@ -5,6 +5,7 @@
 //! leaves nothing that the next one does not finish.
 
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::Status;
 use kube::{Client, Error};
 use larder_controller_api::names::FIELD_MANAGER;
 use serde_json::Value;
@@ -22,6 +23,8 @@ pub struct Write {
     pub name: String,
     /// The change.
     pub change: Change,
+    /// The object without which it makes no sense: if the write of that is refused, this one is left out.
+    pub needs: Option<(Kind, String)>,
 }
 
 /// How an object is changed.
@@ -42,7 +45,13 @@ pub enum Change {
 impl Write {
     /// A write to an object.
     pub fn new(kind: Kind, namespace: &str, name: &str, change: Change) -> Self {
-        Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change }
+        Self { kind, namespace: namespace.to_owned(), name: name.to_owned(), change, needs: None }
+    }
+
+    /// The same, but only if the write of this object is not refused.
+    pub fn needing(mut self, kind: Kind, name: &str) -> Self {
+        self.needs = Some((kind, name.to_owned()));
+        self
     }
 
     /// The written resource, as the API calls it.
@@ -63,9 +72,31 @@ impl Write {
     }
 }
 
-/// Executes a write. Returns the object as it is then, `None` if it is gone. Errors that mean that there is nothing to
-/// do are none.
-pub async fn execute(client: &Client, write: &Write) -> Result<Option<DynamicObject>, Error> {
+/// True for an error that a repetition does not change: somebody else's object has the name, a quota or a policy is in
+/// the way.
+pub fn is_final(status: &Status) -> bool {
+    match status.code {
+        409 => status.reason == "AlreadyExists",
+        400 | 403 | 413 | 422 => true,
+        _ => false,
+    }
+}
+
+/// What a write did.
+#[derive(Debug)]
+pub enum Done {
+    /// The object is as in the answer.
+    Object(Box<DynamicObject>),
+    /// The event was told before.
+    Told,
+    /// The object is being deleted, or is gone.
+    Deleted,
+    /// The object to be deleted is not there.
+    NotFound,
+}
+
+/// Executes a write. Errors that mean that there is nothing to do are none.
+pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     let resource = write.kind.resource();
     let api: Api<DynamicObject> = if write.kind.is_cluster_wide() {
         Api::all_with(client.clone(), &resource)
@@ -87,7 +118,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Option<DynamicObj
             match api.create(&params, &object).await {
                 // An event is told once. Anything else is seen soon, or is somebody else's and stands in the way.
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" && write.kind == Kind::Event => {
-                    return Ok(None);
+                    return Ok(Done::Told);
                 }
                 created => created,
             }
@@ -99,14 +130,14 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Option<DynamicObj
                 ..DeleteParams::default()
             };
             return match api.delete(name, &params).await {
-                Ok(deleted) => Ok(deleted.left()),
-                // It is gone, or another object has its name now.
-                Err(Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(None),
+                Ok(_) => Ok(Done::Deleted),
+                Err(Error::Api(status)) if status.code == 404 => Ok(Done::NotFound),
+                // With a conflict, another object has its name now, of which the watch tells.
                 Err(error) => Err(error),
             };
         }
     };
-    done.map(Some)
+    done.map(|object| Done::Object(Box::new(object)))
 }
 
 /// The fields with the object's type and name.

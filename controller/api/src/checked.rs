@@ -144,6 +144,11 @@ impl DatasetSpec {
             .unwrap_or_else(|| format!("{}/.larder/manifest", self.origin.source.trim_end_matches('/')))
     }
 
+    /// True if pods of `namespace` may read the Dataset of namespace `own`, whatever the rest of the spec is.
+    pub fn is_granted(&self, own: &str, namespace: &str) -> bool {
+        is_granted(&self.namespaces, own, namespace)
+    }
+
     fn keeping(&self) -> Result<Keeping, InvalidField> {
         match (self.keep.pinned, &self.keep.unused_for) {
             (false, None) => Ok(Keeping::AsWanted),
@@ -159,8 +164,12 @@ impl DatasetSpec {
 impl CheckedSpec {
     /// True if pods of `namespace` may read the Dataset of namespace `own`.
     pub fn is_granted(&self, own: &str, namespace: &str) -> bool {
-        own == namespace || self.namespaces.iter().any(|name| name == "*" || name == namespace)
+        is_granted(&self.namespaces, own, namespace)
     }
+}
+
+fn is_granted(namespaces: &[String], own: &str, namespace: &str) -> bool {
+    own == namespace || namespaces.iter().any(|name| name == "*" || name == namespace)
 }
 
 fn duration(field: &'static str, text: &str) -> Result<Duration, InvalidField> {

@@ -150,6 +150,11 @@ reasons! {
     PromiseUnkept of Degraded,
     /// The annotation `larder.dev/clean` is not a time, or cannot be acted on.
     InvalidClean of Degraded,
+    /// Kubernetes refuses an object of the dataset: another has its name, or a quota or policy is in the way. The message
+    /// has its words.
+    WriteRefused of Degraded,
+    /// Inline volumes cannot name it: its namespace has more Datasets without a Secret than there is room for in their list.
+    InlineLimit of Degraded,
     /// Nothing is worse than asked for.
     AsWanted of Degraded,
     /// A pod that starts now finds what the spec asks for.

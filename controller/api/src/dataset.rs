@@ -14,7 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::schemas;
 pub use status::{
-    DatasetStatus, LAGGING_MAX, LagReason, LaggingNode, NodesStatus, SNAPSHOTS_MAX, Shown, SnapshotStatus, Users,
+    DatasetStatus, ImportedStatus, LAGGING_MAX, LagReason, LaggingNode, NodesStatus, SNAPSHOTS_MAX, Shown,
+    SnapshotStatus, Users,
 };
 
 /// The wanted state of a dataset.

@@ -58,10 +58,12 @@ pub fn explain(dataset: &Dataset) -> Explanation {
         let why = "larder-controller has not seen the last change of the spec yet";
         return unknown(why, "a running controller does so within seconds");
     }
-    if ready.status != "True" {
-        return by_reason(dataset, ready);
-    }
     let degraded = ConditionKind::Degraded.find(conditions).filter(|degraded| degraded.status == "True");
+    if ready.status != "True" {
+        // Nothing goes on by itself while Kubernetes refuses what it needs.
+        let refused = degraded.filter(|degraded| degraded.reason == Reason::WriteRefused.as_str() && in_use.is_none());
+        return by_reason(dataset, refused.unwrap_or(ready));
+    }
     degraded.map_or_else(
         || Explanation { ready: true, ..by_reason(dataset, ready) },
         |degraded| {
@@ -216,6 +218,20 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
             or("the annotation larder.dev/clean is not a time"),
             "nothing is dropped until it is corrected",
             format!("kubectl annotate --overwrite dset {name} -n {namespace} larder.dev/clean=$(date -u +%FT%TZ)"),
+        ),
+        Reason::WriteRefused => (
+            because("Kubernetes refuses one of its objects".to_owned()),
+            "it is tried again by itself, after pauses of up to a minute",
+            "remove what is in the way: an object of that name, a quota, a LimitRange or an admission policy"
+                .to_owned(),
+        ),
+        Reason::InlineLimit => (
+            or("inline volumes cannot name it"),
+            "claims of it work",
+            format!(
+                "mount a claim instead, or make room: list fewer namespaces (\"*\" is all of them) or delete older Datasets \
+                 of {namespace} that have no Secret"
+            ),
         ),
         Reason::InUse => (
             or("it was deleted, and pods use it"),

@@ -26,8 +26,8 @@ mod schemas;
 pub use checked::{CheckedSpec, InvalidField, Keeping};
 pub use conditions::{ConditionKind, Reason};
 pub use dataset::{
-    Cache, Dataset, DatasetSpec, DatasetStatus, Keep, LagReason, LaggingNode, NodeCount, Nodes, NodesStatus, Origin,
-    SecretRef, Shown, SnapshotStatus, Users,
+    Cache, Dataset, DatasetSpec, DatasetStatus, ImportedStatus, Keep, LagReason, LaggingNode, NodeCount, Nodes,
+    NodesStatus, Origin, SecretRef, Shown, SnapshotStatus, Users,
 };
 pub use explain::{Explanation, explain};
 pub use node_cache::{

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::draft::Draft;
 use super::{names, origin, pods};
 use crate::kinds::Kind;
-use crate::objects::{Claim, DESCRIPTION_ANNOTATION, Key, Volume};
+use crate::objects::{Claim, DESCRIPTION_ANNOTATION, DatasetObject, Job, Key, Volume};
 use crate::world::{Decision, World};
 use crate::write::{Change, Write};
 
@@ -29,7 +29,8 @@ const REQUEST: &str = "1Mi";
 pub(super) fn step(draft: &mut Draft<'_>) {
     let world = draft.world;
     let own = draft.key().clone();
-    if is_open(draft) {
+    refuse_ungranted(world, draft.dataset, &mut draft.decision);
+    if !origin::has_moved(&draft.spec, &draft.status) && is_open(draft) {
         let source = origin::current_source(&draft.spec);
         if replace_if_stale(draft, &own, &source) {
             return;
@@ -41,17 +42,23 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         if claim.role.is_some() || *key == own || claim.meta.deleting {
             continue;
         }
-        if !draft.spec.is_granted(&own.namespace, &key.namespace) {
-            refuse(world, claim, &mut draft.decision);
-        } else if is_imported(draft) && claim.volume.is_empty() {
+        let is_granted = draft.spec.is_granted(&own.namespace, &key.namespace);
+        if is_granted && is_imported(draft) {
             let source = origin::current_source(&draft.spec);
-            make_volume(draft, key, &source, ROLE_VOLUME);
+            if claim.volume.is_empty() {
+                make_volume(draft, key, &source, ROLE_VOLUME);
+            } else {
+                tell_if_stale(draft, claim, &source);
+            }
         }
     }
     drop_volumes(draft);
 }
 
 fn is_imported(draft: &Draft<'_>) -> bool {
+    if origin::has_moved(&draft.spec, &draft.status) {
+        return false;
+    }
     // A folder has no snapshot that the controller knows.
     draft.status.snapshot.is_some() || origin::is_folder(&draft.spec) && draft.found(ConditionKind::Imported).is_some()
 }
@@ -59,11 +66,16 @@ fn is_imported(draft: &Draft<'_>) -> bool {
 /// True once pods may have the claim: when their nodes are warm, or cannot be for now, or took too long.
 fn is_open(draft: &mut Draft<'_>) -> bool {
     let own = draft.key();
-    if draft.world.claims.iter().any(|claim| claim.meta.key == *own) {
+    let claim = draft.world.claims.iter().find(|claim| claim.meta.key == *own);
+    if claim.is_some_and(|claim| claim.role.is_some()) {
         return true;
     }
     if !is_imported(draft) {
         return false;
+    }
+    // A user's claim was there first: its pods wait for nothing but the import.
+    if claim.is_some() {
+        return true;
     }
     let is_true = |kind| draft.found(kind).is_some_and(|verdict| verdict.status);
     // Nodes that do not report yet may do so soon; room may take days.
@@ -81,15 +93,56 @@ fn is_open(draft: &mut Draft<'_>) -> bool {
     draft.world.now >= due
 }
 
-/// Makes the claim and the volume through which a snapshot is warmed.
-pub(super) fn make_for_warming(draft: &mut Draft<'_>, claim: &str, snapshot: &str) {
+/// Makes the claim and the volume through which a snapshot is warmed. False while those that describe it as it was before
+/// are taken away: until they are gone, no pod may begin to warm.
+pub(super) fn make_for_warming(draft: &mut Draft<'_>, claim: &str, snapshot: &str) -> bool {
+    if origin::has_moved(&draft.spec, &draft.status) {
+        return false;
+    }
     let key = Key::new(&draft.key().namespace, claim);
     let listed_by_nodes = ConditionKind::Imported
         .find(&draft.status.conditions)
         .is_some_and(|condition| condition.reason == Reason::ListedByNodes.as_str());
     let source =
         if listed_by_nodes { draft.spec.dataset.source.clone() } else { origin::kept_manifest(&draft.spec, snapshot) };
+    let name = names::volume(draft.uid(), &key);
+    let wanted = description(draft, &source);
+    let volume = draft.world.volumes.iter().find(|volume| volume.meta.key.name == name);
+    if let Some(volume) = volume.filter(|volume| volume.description != wanted) {
+        if !is_used_for_warming(draft, snapshot) {
+            take_away(draft, &key, volume);
+        }
+        return false;
+    }
     make(draft, &key, &source, ROLE_WARM);
+    true
+}
+
+/// True while a pod warms the snapshot. Jobs whose pods do not run end: they may wait for a Secret that is gone.
+fn is_used_for_warming(draft: &mut Draft<'_>, snapshot: &str) -> bool {
+    let world = draft.world;
+    let job_of = |node: &str| names::warm_job(draft.key(), draft.uid(), snapshot, node);
+    let names: Vec<String> = world.nodes.iter().map(|facts| job_of(&facts.node.meta.key.name)).collect();
+    let jobs = world.jobs.iter().filter(|job| job.end.is_none() && names.contains(&job.meta.key.name));
+    let runs = |job: &&&Job| world.job_pods.iter().any(|pod| pod.runs && pod.job == job.meta.key.name);
+    let (running, stuck): (Vec<&&Job>, Vec<&&Job>) = jobs.partition(runs);
+    for job in stuck.into_iter().filter(|job| !job.meta.deleting) {
+        let key = &job.meta.key;
+        draft.write(Kind::Job, &key.namespace, &key.name, Change::Delete(job.meta.uid.clone()));
+    }
+    !running.is_empty()
+}
+
+/// Deletes a claim of the controller's and its volume. Kubernetes may keep either for a while: they are made anew when
+/// both are gone.
+fn take_away(draft: &mut Draft<'_>, key: &Key, volume: &Volume) {
+    let claim = draft.world.claims.iter().find(|claim| claim.meta.key == *key && claim.role.is_some());
+    if let Some(claim) = claim.filter(|claim| !claim.meta.deleting) {
+        draft.write(Kind::Claim, &key.namespace, &key.name, Change::Delete(claim.meta.uid.clone()));
+    }
+    if !volume.meta.deleting {
+        draft.write(Kind::Volume, "", &volume.meta.key.name, Change::Delete(volume.meta.uid.clone()));
+    }
 }
 
 fn make(draft: &mut Draft<'_>, key: &Key, source: &str, role: &str) {
@@ -107,7 +160,8 @@ fn make(draft: &mut Draft<'_>, key: &Key, source: &str, role: &str) {
             "resources": {"requests": {"storage": REQUEST}},
         },
     });
-    draft.write(Kind::Claim, &key.namespace, &key.name, Change::Create(claim));
+    let volume = names::volume(draft.uid(), key);
+    draft.write_with((Kind::Volume, &volume), Kind::Claim, key, Change::Create(claim));
 }
 
 fn labels(draft: &Draft<'_>, role: &str) -> Value {
@@ -174,11 +228,7 @@ fn replace_if_stale(draft: &mut Draft<'_>, own: &Key, source: &str) -> bool {
     if volume.description == wanted || !world.users.is_empty() {
         return false;
     }
-    let claim = world.claims.iter().find(|claim| claim.meta.key == *own && claim.role.is_some());
-    if let Some(claim) = claim {
-        draft.write(Kind::Claim, &own.namespace, &own.name, Change::Delete(claim.meta.uid.clone()));
-    }
-    draft.write(Kind::Volume, "", &name, Change::Delete(volume.meta.uid.clone()));
+    take_away(draft, own, volume);
     true
 }
 
@@ -196,10 +246,46 @@ fn drop_volumes(draft: &mut Draft<'_>) {
         }
     }
     for volume in &world.volumes {
-        if is_abandoned(volume, &world.claims) && !volume.meta.deleting {
+        let goes = is_abandoned(volume, &world.claims) || is_for_nobody(draft, volume, &warming);
+        if goes && !volume.meta.deleting {
             draft.write(Kind::Volume, "", &volume.meta.key.name, Change::Delete(volume.meta.uid.clone()));
         }
     }
+}
+
+/// True if a volume that is not bound is not to be: its claim is gone or may not have it, so that the next of that name
+/// would get it, or it describes the dataset as it was before.
+fn is_for_nobody(draft: &Draft<'_>, volume: &Volume, warming: &[String]) -> bool {
+    let own = draft.key();
+    if !volume.claim_uid.is_empty() {
+        return false;
+    }
+    if volume.role.role == ROLE_WARM {
+        return volume.claim.namespace == own.namespace && !warming.contains(&volume.claim.name);
+    }
+    let is_there = draft.world.claims.iter().any(|claim| claim.meta.key == volume.claim);
+    let is_granted = draft.spec.is_granted(&own.namespace, &volume.claim.namespace);
+    let is_stale = || volume.description != description(draft, &origin::current_source(&draft.spec));
+    // The controller makes its own claim after the volume.
+    volume.claim != *own && (!is_there || !is_granted || is_stale())
+}
+
+/// Tells the owner of a bound claim of another namespace that its volume describes the dataset as it was before: only
+/// they can delete it, and a volume cannot be changed.
+fn tell_if_stale(draft: &mut Draft<'_>, claim: &Claim, source: &str) {
+    let world = draft.world;
+    let wanted = description(draft, source);
+    let volume =
+        world.volumes.iter().find(|volume| volume.claim == claim.meta.key && volume.claim_uid == claim.meta.uid);
+    if volume.is_none_or(|volume| volume.description == wanted) {
+        return;
+    }
+    let message = format!(
+        "the dataset {} has another origin, manifest or Secret since this claim was bound; pods that use it may fail to \
+         start: to get the new description, delete the claim and create it again",
+        world.key
+    );
+    event(world, claim, &[&claim.meta.uid, &wanted], "DatasetChanged", &message, &mut draft.decision);
 }
 
 /// True if the claim that a volume was bound to is gone.
@@ -208,10 +294,23 @@ pub(super) fn is_abandoned(volume: &Volume, claims: &[&Claim]) -> bool {
     !volume.claim_uid.is_empty() && claim.is_none_or(|claim| claim.meta.uid != volume.claim_uid)
 }
 
-/// Refuses every claim to a dataset that does not exist.
+/// Refuses the claims of namespaces that may not have the dataset, whatever its state is: claims that wait in silence
+/// would tell that it exists.
+pub(super) fn refuse_ungranted(world: &World<'_>, dataset: &DatasetObject, decision: &mut Decision) {
+    let (own, spec) = (&dataset.meta.key, &dataset.dataset.spec);
+    for claim in &world.claims {
+        let is_granted = spec.is_granted(&own.namespace, &claim.meta.key.namespace);
+        if claim.role.is_none() && !claim.meta.deleting && !is_granted {
+            refuse(world, claim, decision);
+        }
+    }
+}
+
+/// Refuses every claim to a dataset that does not exist. Those that are bound were granted it before it could not be read
+/// any more.
 pub(super) fn refuse_all(world: &World<'_>, decision: &mut Decision) {
     for claim in &world.claims {
-        if claim.role.is_none() && !claim.meta.deleting {
+        if claim.role.is_none() && !claim.meta.deleting && !claim.bound {
             refuse(world, claim, decision);
         }
     }
@@ -220,15 +319,21 @@ pub(super) fn refuse_all(world: &World<'_>, decision: &mut Decision) {
 /// Tells the claim's namespace, in words that are the same whether the dataset exists or not.
 fn refuse(world: &World<'_>, claim: &Claim, decision: &mut Decision) {
     let (key, wanted) = (&claim.meta.key, world.key);
-    let name = format!("{}.{}", key.name, names::short_hash(&[&claim.meta.uid, &wanted.to_string()]));
-    if world.told.contains(&name) {
-        return;
-    }
     let message = format!(
         "the namespace {} may not use the dataset {wanted}, or it does not exist; ask its owner to list the namespace \
          in spec.namespaces",
         key.namespace
     );
+    event(world, claim, &[&claim.meta.uid, &wanted.to_string()], "DatasetRefused", &message, decision);
+}
+
+/// An event about a claim of a user, told once.
+fn event(world: &World<'_>, claim: &Claim, about: &[&str], reason: &str, message: &str, decision: &mut Decision) {
+    let key = &claim.meta.key;
+    let name = format!("{}.{}", key.name, names::short_hash(about));
+    if world.told.contains(&name) {
+        return;
+    }
     let regarding = json!({
         "apiVersion": "v1",
         "kind": Kind::Claim.name(),
@@ -236,6 +341,6 @@ fn refuse(world: &World<'_>, claim: &Claim, decision: &mut Decision) {
         "name": key.name,
         "uid": claim.meta.uid,
     });
-    let event = super::report::event(world.now, regarding, "Warning", "DatasetRefused", &message);
+    let event = super::report::event(world.now, regarding, "Warning", reason, message);
     decision.writes.push(Write::new(Kind::Event, &key.namespace, &name, Change::Create(event)));
 }

@@ -28,8 +28,12 @@ pub(super) struct Draft<'a> {
     pub(super) status: DatasetStatus,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) decision: Decision,
+    /// The purpose of the job that publishes the next snapshot, once nodes hold it.
+    pub(super) switch: Option<String>,
     /// Nodes that hold a snapshot for jobs that wait for it, and that `spec.nodes` does not ask for.
     pub(super) only_wished: BTreeSet<(String, String)>,
+    /// Nodes that keep what they have of a snapshot, and that nothing asks for more.
+    pub(super) only_pinned: BTreeSet<(String, String)>,
 }
 
 impl Draft<'_> {
@@ -51,6 +55,12 @@ impl Draft<'_> {
 
     pub(super) fn write(&mut self, kind: Kind, namespace: &str, name: &str, change: Change) {
         self.decision.writes.push(Write::new(kind, namespace, name, change));
+    }
+
+    /// A write that makes no sense if that of the object `needs` is refused.
+    pub(super) fn write_with(&mut self, needs: (Kind, &str), kind: Kind, key: &Key, change: Change) {
+        let write = Write::new(kind, &key.namespace, &key.name, change).needing(needs.0, needs.1);
+        self.decision.writes.push(write);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use larder_controller_api::dataset::SNAPSHOTS_MAX;
 use larder_controller_api::names::ROLE_IMPORT;
-use larder_controller_api::{ConditionKind, Reason, SnapshotStatus};
+use larder_controller_api::{ConditionKind, ImportedStatus, Reason, SnapshotStatus};
 use serde::Deserialize;
 
 use super::draft::{Draft, time};
@@ -52,6 +52,11 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         draft.find(ConditionKind::Imported, true, Reason::ListedByNodes, message);
         return;
     }
+    if draft.status.imported.is_none() && !draft.status.snapshots.is_empty() {
+        // By a controller that did not write this down.
+        let found = imported_reason(draft) == Some(Reason::Found);
+        draft.status.imported = Some(ImportedStatus { from: origin::digest(&draft.spec), found });
+    }
     // Each turn consumes one report; the next may already be there.
     for _ in 0..3 {
         let Some((task, purpose)) = next_task(draft) else { break };
@@ -77,15 +82,9 @@ pub(super) fn step(draft: &mut Draft<'_>) {
 
 /// The next thing for a job to do, with its name for ever.
 fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
-    let origin = &draft.spec.dataset;
-    let fingerprint = super::names::short_hash(&[
-        origin.endpoint.as_deref().unwrap_or_default(),
-        origin.region.as_deref().unwrap_or_default(),
-        draft.spec.secret.as_deref().unwrap_or_default(),
-        if origin.anonymous { "anonymous" } else { "" },
-        &draft.spec.manifest,
-    ]);
-    let Some(newest) = draft.status.snapshots.first().cloned() else {
+    let fingerprint = origin::digest(&draft.spec);
+    let has_moved = origin::has_moved(&draft.spec, &draft.status);
+    let Some(newest) = draft.status.snapshots.first().cloned().filter(|_| !has_moved) else {
         return Some((Task::First, format!("first {fingerprint}")));
     };
     let listed = draft.status.snapshots.iter().filter_map(|snapshot| snapshot.listed.as_ref());
@@ -97,16 +96,19 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
         if !published {
             // Nodes list for themselves: what they find is what pods get.
             draft.status.snapshot = Some(target);
-        } else if draft.status.snapshot.is_none() || !known(draft, &target) || may_switch(draft, &target) {
+        } else {
             // Each roll has a job of its own: that of an earlier one to the same snapshot may still be there, and has
             // ended.
+            let is_known = known(draft, &target);
             let known = draft.status.snapshots.iter().find(|known| known.id == target);
             let listed = known.and_then(|known| known.listed.as_ref()).map_or(0, |time| time.0.as_second());
             let generation = draft.dataset.dataset.metadata.generation.unwrap_or_default();
             let purpose = format!("publish {target} {listed} {generation} {fingerprint}");
-            return Some((Task::Publish(target), purpose));
-        } else {
+            if draft.status.snapshot.is_none() || !is_known || job_of(draft, &purpose).is_some() {
+                return Some((Task::Publish(target), purpose));
+            }
             draft.status.next = Some(target);
+            draft.switch = Some(purpose);
         }
     } else {
         draft.status.next = None;
@@ -127,12 +129,13 @@ fn imported_reason(draft: &Draft<'_>) -> Option<Reason> {
     before.reason.parse().ok().filter(|_| before.status == "True")
 }
 
-/// True once new pods may have `target`: the nodes that are to hold it do, or there is no room for both.
-fn may_switch(draft: &Draft<'_>, target: &str) -> bool {
-    if draft.status.next.as_deref() != Some(target) {
-        return false;
+/// Begins to publish the next snapshot once the nodes that this pass has chosen for it hold it, or there is no room for
+/// both. Only then is it known which these are: what an earlier pass chose may never have been written.
+pub(super) fn switch(draft: &mut Draft<'_>) {
+    let (Some(next), Some(purpose)) = (draft.status.next.clone(), draft.switch.take()) else { return };
+    if super::warm::next_is_ready(draft, &next) {
+        begin(draft, &Task::Publish(next), &purpose);
     }
-    super::warm::next_is_ready(draft, target)
 }
 
 fn job_of(draft: &Draft<'_>, purpose: &str) -> Option<Progress> {
@@ -212,6 +215,8 @@ fn begin(draft: &mut Draft<'_>, task: &Task, purpose: &str) {
 
 fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
     let now = draft.world.now;
+    let (has_moved, found) = (origin::has_moved(&draft.spec, &draft.status), is_anothers(draft, &outcome));
+    let digest = origin::digest(&draft.spec);
     let status = &mut draft.status;
     // Each listing is later than those before it: the next one is named by its time.
     let before = status.snapshots.iter().filter_map(|known| known.listed.as_ref()).map(|time| time.0.as_second()).max();
@@ -223,11 +228,19 @@ fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
         listed: Some(time(at)),
     };
     let reason = match task {
-        Task::First if outcome.found => Some(Reason::Found),
-        Task::First if outcome.published => Some(Reason::Listed),
+        Task::First if found => Some(Reason::Found),
+        Task::First if outcome.published || outcome.found => Some(Reason::Listed),
         Task::First => Some(Reason::ListedByNodes),
         Task::Again { .. } | Task::Publish(_) => None,
     };
+    if *task == Task::First {
+        status.imported = Some(ImportedStatus { from: digest, found });
+        if has_moved {
+            // The copies of the others' manifests are where this one was.
+            status.snapshots.clear();
+            (status.snapshot, status.next) = (None, None);
+        }
+    }
     match task {
         Task::First | Task::Again { .. } => {
             status.snapshots.retain(|snapshot| snapshot.id != entry.id);
@@ -258,6 +271,15 @@ fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
         draft.status.conditions.retain(|condition| condition.type_ != ConditionKind::Imported.as_str());
         draft.status.conditions.push(condition);
     }
+}
+
+/// True if somebody else keeps the manifest that a first import found. One that this dataset's import kept, and that is
+/// read with other credentials or from another server now, is not.
+fn is_anothers(draft: &Draft<'_>, outcome: &Outcome) -> bool {
+    let manifest = |digest: &str| digest.split('-').next().map(str::to_owned);
+    let own = draft.status.imported.as_ref().filter(|before| !before.found);
+    let is_own = own.is_some_and(|before| manifest(&before.from) == manifest(&origin::digest(&draft.spec)));
+    outcome.found && !(is_own && known(draft, &outcome.snapshot))
 }
 
 fn tell_of_running(draft: &mut Draft<'_>, task: &Task, message: String) {

@@ -2,13 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use larder_controller_api::CheckedSpec;
+use larder_controller_api::{CheckedSpec, DatasetStatus};
 use larder_dataset::size::exact_bytes;
+
+use super::names;
 
 /// URL of the copy of a snapshot's manifest that stays, beside the one that is current.
 pub(super) fn kept_manifest(spec: &CheckedSpec, snapshot: &str) -> String {
     let folder = spec.manifest.rsplit_once('/').map_or(spec.manifest.as_str(), |(folder, _)| folder);
     format!("{folder}/{snapshot}.manifest")
+}
+
+/// A digest of what a spec says of its manifest, and one of what it says of its origin.
+pub(super) fn digest(spec: &CheckedSpec) -> String {
+    let dataset = &spec.dataset;
+    let origin = [
+        dataset.endpoint.as_deref().unwrap_or_default(),
+        dataset.region.as_deref().unwrap_or_default(),
+        spec.secret.as_deref().unwrap_or_default(),
+        if dataset.anonymous { "anonymous" } else { "" },
+    ];
+    format!("{}-{}", names::short_hash(&[&spec.manifest]), names::short_hash(&origin))
+}
+
+/// True if the spec names another place than the one that was imported: nothing may read there before it is, too.
+pub(super) fn has_moved(spec: &CheckedSpec, status: &DatasetStatus) -> bool {
+    status.imported.as_ref().is_some_and(|imported| imported.from != digest(spec))
 }
 
 /// True for a folder, which only nodes can list.

@@ -53,13 +53,39 @@ fn unused_since(draft: &mut Draft<'_>) -> Option<i64> {
     if !draft.world.users.is_empty() {
         return None;
     }
-    let since = draft.status.last_used.as_ref().map_or(draft.dataset.meta.created, |time| time.0.as_second());
+    // The last pod may have ended just now: the status is written after this.
+    let had_users = draft.status.users.as_ref().is_some_and(|users| users.count > 0);
+    let last_used = draft.status.last_used.as_ref().map_or(draft.dataset.meta.created, |time| time.0.as_second());
+    let since = if had_users { draft.world.now } else { last_used };
     let due = since.saturating_add(i64::try_from(most.as_secs()).unwrap_or(i64::MAX));
     if draft.world.now < due {
         draft.decision.again(due);
         return None;
     }
     Some(since)
+}
+
+/// Keeps the room of what is cached, with `keep.pinned`, on the nodes that nothing else asks to hold it. They hold what
+/// they have: nothing is fetched there, and the conditions are not about them.
+pub(super) fn pin(draft: &mut Draft<'_>) {
+    if draft.spec.keep != Keeping::Pinned {
+        return;
+    }
+    let world = draft.world;
+    let snapshots: Vec<String> = draft.status.snapshot.iter().chain(&draft.status.next).cloned().collect();
+    for snapshot in &snapshots {
+        let extent = extent_of(draft, snapshot);
+        let fit = world.nodes.iter().filter(|facts| !is_local(draft) && is_fit(draft, facts, snapshot)).count();
+        let (room, whole) = (share(draft, extent, fit), part(draft, extent.0, fit));
+        for facts in &world.nodes {
+            let cached = facts.snapshot(snapshot).map_or(0, |cached| cached.bytes);
+            let pinned = tenths_of(room, cached, whole);
+            if pinned > 0 && !is_decided(draft, facts, snapshot) {
+                draft.only_pinned.insert((facts.node.meta.key.name.clone(), snapshot.clone()));
+                promise_of(draft, facts, promise(draft, snapshot, pinned));
+            }
+        }
+    }
 }
 
 /// Keeps the promises as they are.
@@ -102,9 +128,10 @@ pub(super) fn extent_of(draft: &Draft<'_>, snapshot: &str) -> (u64, u64) {
     known.map_or((0, 0), |known| (known.bytes, known.files))
 }
 
-/// The part of the room that what is cached takes, in whole tenths: what is pinned is what a node has.
+/// The part of the room that what is cached takes, in whole tenths and never more than there is: what is pinned is what a
+/// node has.
 fn tenths_of(room: u64, cached: u64, bytes: u64) -> u64 {
-    let tenths = (u128::from(cached) * 10).div_ceil(u128::from(bytes.max(1))).min(10);
+    let tenths = (u128::from(cached) * 10 / u128::from(bytes.max(1))).min(10);
     u64::try_from(u128::from(room) * tenths / 10).unwrap_or(u64::MAX)
 }
 
@@ -141,14 +168,7 @@ fn place(draft: &mut Draft<'_>, snapshot: &str, first: bool, wanted_at_all: bool
     };
     let wanted = count.unwrap_or(fit.len());
     let bytes = share(draft, extent_of(draft, snapshot), wanted);
-    if draft.spec.keep == Keeping::Pinned {
-        let has = world.nodes.iter().filter(|facts| facts.snapshot(snapshot).is_some_and(|cached| cached.bytes > 0));
-        for facts in has {
-            let cached = facts.snapshot(snapshot).map_or(0, |cached| cached.bytes);
-            let pinned = tenths_of(bytes, cached, extent_of(draft, snapshot).0);
-            promise_of(draft, facts, promise(draft, snapshot, pinned));
-        }
-    }
+
     if count == Some(0) {
         if first {
             let message = "spec.nodes.count is 0: pods bring the bytes to their nodes";
@@ -156,7 +176,7 @@ fn place(draft: &mut Draft<'_>, snapshot: &str, first: bool, wanted_at_all: bool
         }
         return;
     }
-    let standing: Vec<&&NodeFacts<'_>> = fit.iter().filter(|facts| holds(draft, facts, snapshot)).collect();
+    let standing: Vec<&&NodeFacts<'_>> = fit.iter().filter(|facts| stands(draft, facts, snapshot, bytes)).collect();
     let shortage = if standing.len() == wanted && wanted > 0 {
         for facts in standing {
             promise_of(draft, facts, promise(draft, snapshot, bytes));
@@ -215,6 +235,13 @@ pub(super) fn may_hold(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str)
     (reports || holds) && !node.meta.deleting && (holds || node.ready && !node.unschedulable)
 }
 
+/// True if the node was chosen for the snapshot before. What is only pinned there is less than that.
+fn stands(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: u64) -> bool {
+    let own = |promise: &&PromisedDataset| promise.uid == draft.uid() && promise.snapshot == snapshot;
+    let promise = facts.promised.iter().find(own);
+    promise.is_some_and(|promise| draft.spec.keep != Keeping::Pinned || promise.bytes >= bytes)
+}
+
 fn holds(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str) -> bool {
     facts.promised.iter().any(|promise| promise.uid == draft.uid() && promise.snapshot == snapshot)
 }
@@ -225,7 +252,7 @@ pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str
     // Datasets that pods have open without a promise keep their room, too.
     let written = facts.cache.map_or(0, |cache| cache.spec.promised_bytes());
     let here = facts.snapshot(snapshot);
-    let is_written = holds(draft, facts, snapshot);
+
     // Room that is promised to any Dataset of this snapshot is among what is written.
     let is_promised = facts.promised.iter().any(|promise| promise.snapshot == snapshot);
     let own = if is_promised { 0 } else { here.map_or(0, |here| here.reserved_bytes) };
@@ -240,7 +267,7 @@ pub(super) fn candidate(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str
         promised,
         wanted_bytes: bytes,
         cached_bytes: here.map_or(0, |here| here.bytes),
-        is_chosen: is_written || is_decided(draft, facts, snapshot),
+        is_chosen: stands(draft, facts, snapshot, bytes) || is_decided(draft, facts, snapshot),
     }
 }
 

@@ -13,7 +13,7 @@ use super::draft::{Draft, Verdict, time};
 use super::names;
 use super::standing::standing;
 use crate::kinds::Kind;
-use crate::objects::DatasetObject;
+use crate::objects::{DatasetObject, Key};
 use crate::world::{Decision, World};
 use crate::write::{Change, Write};
 
@@ -21,6 +21,18 @@ use crate::write::{Change, Write};
 const SMALL_NEWS_SECONDS: i64 = 15;
 
 pub(super) fn step(draft: &mut Draft<'_>) {
+    if let Some(message) = refusal(draft.world, &draft.decision) {
+        draft.verdicts.retain(|verdict| verdict.kind != ConditionKind::Degraded);
+        draft.find(ConditionKind::Degraded, true, Reason::WriteRefused, message);
+    }
+    if draft.world.is_left_out && draft.found(ConditionKind::Degraded).is_none() {
+        let message = format!(
+            "inline volumes cannot name it: the room of {} in the list of those that they can name is used up by older \
+             Datasets",
+            draft.key().namespace
+        );
+        draft.find(ConditionKind::Degraded, true, Reason::InlineLimit, message);
+    }
     if draft.found(ConditionKind::Degraded).is_none() {
         draft.find(ConditionKind::Degraded, false, Reason::AsWanted, "");
     }
@@ -36,6 +48,16 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     users(world, &mut status);
     status.shown = Some(shown(&status));
     finish(world, dataset, status, verdicts, &mut draft.decision);
+}
+
+/// The words of the API about a write that it refused and that is about to be tried again.
+fn refusal(world: &World<'_>, decision: &Decision) -> Option<String> {
+    decision.writes.iter().find_map(|write| {
+        let key = Key::new(&write.namespace, &write.name);
+        let said = world.refused.get(&(write.kind, key.clone()))?;
+        let said: String = said.chars().take(500).collect();
+        Some(format!("{} {key}: {said}", write.kind.name()))
+    })
 }
 
 /// The status of a dataset whose spec is not accepted. It keeps its promises and its snapshot.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::objects::{CacheObject, Job, JobEnd, Key, Meta, Node, Pod, Role, Terminated, Waiting};
-use crate::world::{NodeFacts, Settings};
+use crate::world::{NodeFacts, Refusals, Settings};
 
 fn dataset(spec: Value) -> DatasetObject {
     let object = json!({
@@ -47,6 +47,9 @@ fn decide_on(nodes: Vec<NodeFacts<'_>>, dataset: &DatasetObject, jobs: &[Job], p
         warming_slots: 1,
         status_age: i64::MAX,
         told: &told,
+        refused: &Refusals::new(),
+        wishes_unknown: false,
+        is_left_out: false,
     })
 }
 

@@ -7,12 +7,15 @@ use larder_controller_api::{ConditionKind, LagReason, LaggingNode, NodesStatus, 
 use super::draft::{Draft, time};
 use super::{claims, names, pods};
 use crate::kinds::Kind;
-use crate::objects::{Job, Pod};
+use crate::objects::{Job, Key, Pod};
 use crate::world::NodeFacts;
 use crate::write::Change;
 
 /// How long a node may take to report what a pod has warmed.
 const REPORT_SECONDS: i64 = 30;
+
+/// How soon a slot is looked for again.
+const QUEUED_SECONDS: i64 = 60;
 
 /// A node and what it has of a snapshot.
 struct Holder<'a> {
@@ -51,20 +54,23 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         jobs_wanted.extend(jobs.map(|node| names::warm_job(draft.key(), draft.uid(), snapshot, node)));
         let cold: Vec<&Holder<'_>> = holders.iter().filter(|holder| holder.taken && !holder.is_warm()).collect();
         let claim = names::warm_claim(draft.key(), draft.uid(), snapshot);
-        if !cold.is_empty() {
-            claims::make_for_warming(draft, &claim, snapshot);
-        }
+        let has_claim = !cold.is_empty() && claims::make_for_warming(draft, &claim, snapshot);
         for holder in cold {
             let node = holder.facts.node.meta.key.name.clone();
             let name = names::warm_job(draft.key(), draft.uid(), snapshot, &node);
             match holder.job {
+                _ if !has_claim => {}
                 None if holder.facts.node.ready && slots > 0 => {
                     slots -= 1;
-                    let namespace = draft.key().namespace.clone();
+                    let key = Key::new(&draft.key().namespace, &name);
                     let job = pods::warm_job(draft, &node, &claim, &purpose(holder));
-                    draft.write(Kind::Job, &namespace, &name, Change::Create(job));
+                    draft.write_with((Kind::Claim, &claim), Kind::Job, &key, Change::Create(job));
                 }
-                None if holder.facts.node.ready => draft.decision.is_queued = true,
+                None if holder.facts.node.ready => {
+                    draft.decision.is_queued = true;
+                    // A job that does not start loses its slot in silence.
+                    draft.decision.again(world.now + QUEUED_SECONDS);
+                }
                 Some(job) if job.meta.deleting => {}
                 // Not all of it fits: another try is worth it when Kubernetes has removed this one, and not before.
                 Some(job) if job.end.is_some() && !holder.promised => {}
@@ -88,7 +94,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
 }
 
-/// The nodes that are to hold a snapshot.
+/// The nodes that are to hold a snapshot. Those that only keep what they have are none of them.
 fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
     let world = draft.world;
     let decided = |facts: &&NodeFacts<'_>| {
@@ -98,6 +104,9 @@ fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
     let mut holders = Vec::new();
     for facts in &world.nodes {
         let Some(bytes) = decided(&facts) else { continue };
+        if draft.only_pinned.contains(&(facts.node.meta.key.name.clone(), snapshot.to_owned())) {
+            continue;
+        }
         let here = facts.snapshot(snapshot);
         let wanted = here.map(|here| here.wanted_bytes).filter(|wanted| *wanted > 0).unwrap_or(bytes).min(bytes);
         let name = names::warm_job(draft.key(), draft.uid(), snapshot, &facts.node.meta.key.name);
@@ -114,22 +123,13 @@ fn holders<'a>(draft: &Draft<'a>, snapshot: &str) -> Vec<Holder<'a>> {
     holders
 }
 
-/// True if every node that promised room to the snapshot has it, or as much of it as there turned out to be room for; also
-/// if there is none.
+/// True if every node that is to hold the snapshot has it, or as much of it as there turned out to be room for; also if
+/// there is none.
 pub(super) fn next_is_ready(draft: &Draft<'_>, snapshot: &str) -> bool {
-    let of_this = |facts: &&NodeFacts<'_>| {
-        facts.promised.iter().any(|promise| promise.uid == draft.uid() && promise.snapshot == snapshot)
-    };
-    draft.world.nodes.iter().filter(of_this).all(|facts| {
-        let promised = facts.promised.iter().find(|promise| promise.uid == draft.uid() && promise.snapshot == snapshot);
-        let bytes = promised.map_or(0, |promise| promise.bytes);
-        let here = facts.snapshot(snapshot);
-        let wanted = here.map(|here| here.wanted_bytes).filter(|wanted| *wanted > 0).unwrap_or(bytes).min(bytes);
-        let cached = here.map_or(0, |here| here.bytes);
-        let name = names::warm_job(draft.key(), draft.uid(), snapshot, &facts.node.meta.key.name);
-        let has_tried = draft.world.jobs.iter().any(|job| job.meta.key.name == name && job.end.is_some());
-        let is_full = has_tried && !facts.has_promised(draft.uid(), snapshot);
-        facts.has_taken(draft.uid(), snapshot) && (is_full || cached.saturating_mul(100) >= wanted.saturating_mul(99))
+    holders(draft, snapshot).iter().all(|holder| {
+        let has_tried = holder.job.is_some_and(|job| job.end.is_some());
+        let is_full = has_tried && !holder.promised;
+        holder.taken && (is_full || holder.is_warm())
     })
 }
 

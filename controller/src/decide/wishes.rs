@@ -28,6 +28,9 @@ struct Granted {
 
 pub(super) fn step(draft: &mut Draft<'_>) {
     let world = draft.world;
+    if world.wishes_unknown {
+        keep_promises(draft);
+    }
     if world.wishes.is_empty() {
         return;
     }
@@ -58,15 +61,23 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
 }
 
+/// While nobody knows which jobs there are, what was promised to them stays.
+fn keep_promises(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    let snapshots: Vec<String> = draft.status.snapshot.iter().chain(&draft.status.next).cloned().collect();
+    for facts in &world.nodes {
+        let own = facts.promised.iter().filter(|there| there.uid == draft.uid() && snapshots.contains(&there.snapshot));
+        for there in own.cloned().collect::<Vec<_>>() {
+            promise(draft, facts, &there.snapshot, there.bytes);
+        }
+    }
+}
+
 /// Wishes for a dataset whose spec is not accepted.
 pub(super) fn hold(world: &World<'_>, dataset: &DatasetObject, reason: Reason, decision: &mut Decision) {
     let own = &dataset.meta.key.namespace;
-    let granted = |namespace: &str| {
-        let namespaces = &dataset.dataset.spec.namespaces;
-        own == namespace || namespaces.iter().any(|name| name == "*" || name == namespace)
-    };
     for wish in &world.wishes {
-        if granted(&wish.workload.namespace) {
+        if dataset.dataset.spec.is_granted(own, &wish.workload.namespace) {
             let warmth = Warmth { why: reason.to_string(), ..Warmth::default() };
             decision.progress.insert(wish.workload.clone(), Progress::Warms(warmth));
         } else {

@@ -53,12 +53,22 @@ async fn discover(client: &Client) -> Result<Option<KueueVersion>, Error> {
     Ok(KueueVersion::ALL.into_iter().find(|version| served.iter().any(|served| served == version.as_str())))
 }
 
-/// Follows all kinds until one cannot be followed.
+/// Follows all kinds until one cannot be followed. Says so if nothing may have come of it after a while.
 async fn follow_version(client: &Client, version: KueueVersion, news: &mpsc::Sender<News>) -> End {
     let mut watches = JoinSet::new();
     for kind in KueueKind::ALL {
         watches.spawn(follow(client.clone(), Kind::Kueue(kind, version), String::new(), news.clone()));
     }
     // The others end with the set.
-    watches.join_next().await.and_then(Result::ok).unwrap_or(End::Closed)
+    let mut ended = std::pin::pin!(watches.join_next());
+    let ended = match tokio::time::timeout(PAUSE, &mut ended).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            if news.send(News::SilentKueue).await.is_err() {
+                return End::Closed;
+            }
+            ended.await
+        }
+    };
+    ended.and_then(Result::ok).unwrap_or(End::Closed)
 }

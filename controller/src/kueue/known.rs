@@ -20,6 +20,8 @@ pub struct Kueue {
     listed: BTreeSet<KueueKind>,
     /// It was once known whether there is Kueue, and if so what it has.
     is_settled: bool,
+    /// There is Kueue, and what it has was never known.
+    is_unknown: bool,
     /// By dataset and Workload, as decided last.
     pub(crate) progress: BTreeMap<Key, BTreeMap<Key, Progress>>,
     /// When the state of a Workload was written last.
@@ -43,13 +45,27 @@ impl Kueue {
     pub(crate) fn all_listed(&mut self, kind: KueueKind, version: KueueVersion) {
         self.version = version;
         self.listed.insert(kind);
-        self.is_settled |= self.listed.len() == KueueKind::ALL.len();
+        if self.listed.len() == KueueKind::ALL.len() {
+            (self.is_settled, self.is_unknown) = (true, false);
+        }
+    }
+
+    /// True while it is not known which Workloads there are, and datasets are decided about nevertheless: what was promised
+    /// to Workloads stays.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.is_unknown
+    }
+
+    /// Its objects cannot be listed: nothing waits for them any longer.
+    pub(crate) fn is_silent(&mut self) {
+        self.is_unknown |= !self.is_settled;
+        self.is_settled = true;
     }
 
     /// This cluster has no Kueue.
     pub(crate) fn becomes_absent(&mut self) {
         self.listed.clear();
-        self.is_settled = true;
+        (self.is_settled, self.is_unknown) = (true, false);
     }
 
     /// The Workload has quota and waits, or has waited, for one of Larder's checks.

@@ -20,14 +20,13 @@ pub enum KueueObject {
 }
 
 impl KueueObject {
-    /// Its name.
-    pub fn key(&self) -> Key {
-        let meta = match self {
+    /// Its name and version.
+    pub fn meta(&self) -> &Meta {
+        match self {
             Self::Workload(object) => &object.meta,
             Self::Check(object) => &object.meta,
             Self::Flavor(object) => &object.meta,
-        };
-        meta.key.clone()
+        }
     }
 }
 
@@ -114,6 +113,10 @@ impl Stored for Workload {
         &self.meta
     }
 
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+
     /// Claims and datasets, as for pods.
     fn belongs_to(&self) -> Vec<Key> {
         let namespace = &self.meta.key.namespace;
@@ -128,6 +131,10 @@ impl Stored for Check {
         &self.meta
     }
 
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+
     fn belongs_to(&self) -> Vec<Key> {
         Vec::new()
     }
@@ -136,6 +143,10 @@ impl Stored for Check {
 impl Stored for Flavor {
     fn meta(&self) -> &Meta {
         &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
     }
 
     fn belongs_to(&self) -> Vec<Key> {

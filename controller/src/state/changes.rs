@@ -23,8 +23,13 @@ impl State {
         let snapshot =
             |object: &DatasetObject| object.dataset.status.as_ref().and_then(|status| status.snapshot.clone());
         let (old, new) = (before.as_ref().and_then(snapshot), now.and_then(snapshot));
-        let gone = before.filter(|before| now.is_none_or(|now| now.meta.uid != before.meta.uid));
+        let uid_now = now.map(|now| now.meta.uid.clone());
+        let added = uid_now.clone().filter(|uid| before.as_ref().is_none_or(|before| before.meta.uid != *uid));
+        let gone = before.filter(|before| uid_now.as_ref() != Some(&before.meta.uid));
         let (is_gone, leaves) = (now.is_none(), now.is_none_or(|now| now.meta.deleting));
+        for uid in added.iter().chain(gone.as_ref().map(|gone| &gone.meta.uid)) {
+            self.mark_all_warming(uid);
+        }
         if let Some(gone) = gone {
             let uid = gone.meta.uid;
             work.push(Work::Orphans(uid.clone()));
@@ -40,6 +45,7 @@ impl State {
             self.queued.remove(key);
             self.cleaning.remove(key);
             self.status_written.remove(key);
+            self.refused.remove(key);
         }
         if old != new || leaves {
             if let Some(old) = &old

@@ -9,7 +9,7 @@ use super::State;
 use super::sums::beside;
 use crate::kinds::Kind;
 use crate::nodes::Labelled;
-use crate::objects::{Claim, Job, Key, Meta, Node, Pod, Volume, by_uid};
+use crate::objects::{Claim, DatasetObject, Job, Key, Meta, Node, Pod, Volume, by_uid};
 use crate::world::{NodeFacts, World};
 
 impl State {
@@ -49,12 +49,6 @@ impl State {
         claims.extend(self.claims.of(key).map(|claim| (&claim.meta.key, claim)));
         claims.extend(self.claims.get(key).filter(|claim| claim.wants.is_none()).map(|claim| (&claim.meta.key, claim)));
         let volumes: Vec<&Volume> = uid.iter().flat_map(|uid| self.volumes.of(uid)).collect();
-        let bound = volumes.iter().filter(|volume| !volume.claim_uid.is_empty()).map(|volume| &volume.claim);
-        let mut users: BTreeMap<&Key, &Pod> = BTreeMap::new();
-        for owner in bound.chain([key]) {
-            let pods = self.pods.of(owner).filter(|pod| pod.role.is_none() && !pod.ended);
-            users.extend(pods.map(|pod| (&pod.meta.key, pod)));
-        }
         // All are in the order of their names: a thousand look-ups a decision would take longer than the decision.
         let mut caches = self.caches.iter().peekable();
         let mut promised = self.promised.iter().peekable();
@@ -75,15 +69,40 @@ impl State {
             nodes: self.nodes.iter().map(facts).collect(),
             jobs,
             job_pods,
-            users: if dataset.is_some() { users.into_values().collect() } else { Vec::new() },
+            users: dataset.map_or_else(Vec::new, |dataset| self.users(dataset, &volumes)),
             claims: claims.into_values().collect(),
             volumes,
             deployments: self.deployments.of(key).collect(),
             wishes: self.wishes(key),
+            is_left_out: self.left_out.contains(key),
+            wishes_unknown: self.kueue.is_unknown(),
             warming_slots,
             status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - written),
             told: &self.told,
+            refused: self.refused.get(key).unwrap_or(&self.nothing_refused),
         }
+    }
+
+    /// The pods that have not ended and mount a claim of the dataset, or name it in an inline volume that it may be mounted
+    /// by. Anyone may write the name of any dataset into a pod: where that grants nothing, it must hold nothing either.
+    fn users(&self, dataset: &DatasetObject, volumes: &[&Volume]) -> Vec<&Pod> {
+        let (key, spec) = (&dataset.meta.key, &dataset.dataset.spec);
+        let mounts = |pod: &Pod, claim: &Key| {
+            pod.meta.key.namespace == claim.namespace && pod.claims.iter().any(|name| *name == claim.name)
+        };
+        let names = |pod: &Pod| {
+            spec.origin.secret_ref.is_none()
+                && spec.is_granted(&key.namespace, &pod.meta.key.namespace)
+                && pod.inline_keys().any(|named| named == *key)
+        };
+        let bound = volumes.iter().filter(|volume| !volume.claim_uid.is_empty()).map(|volume| &volume.claim);
+        let mut users: BTreeMap<&Key, &Pod> = BTreeMap::new();
+        for claim in bound.chain([key]) {
+            let pods = self.pods.of(claim).filter(|pod| pod.role.is_none() && !pod.ended);
+            let pods = pods.filter(|pod| mounts(pod, claim) || claim == key && names(pod));
+            users.extend(pods.map(|pod| (&pod.meta.key, pod)));
+        }
+        users.into_values().collect()
     }
 
     /// What is left of a Dataset that is gone: jobs, claims and volumes.

@@ -35,6 +35,33 @@ struct Inner {
     refuses: Option<(usize, u16)>,
     /// It serves Kueue's API.
     has_kueue: bool,
+    clock: Clock,
+    /// Writes count at once and are answered after this time.
+    slow: std::time::Duration,
+    /// Refuses writes that begin so, as "VERB NAMESPACE/PLURAL/NAME", with this code.
+    denied: Vec<(String, u16)>,
+    /// Kinds that can be neither listed nor watched.
+    broken: Vec<String>,
+    /// No lease can be read or written.
+    holds_leases: bool,
+}
+
+/// When it began, by both clocks.
+#[derive(Clone, Copy)]
+struct Clock(SystemTime, tokio::time::Instant);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self(SystemTime::now(), tokio::time::Instant::now())
+    }
+}
+
+impl Clock {
+    /// The time, as the API writes it.
+    fn now(self) -> String {
+        let seconds = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap() + self.1.elapsed();
+        k8s_openapi::jiff::Timestamp::from_second(seconds.as_secs() as i64).unwrap().to_string()
+    }
 }
 
 /// When the client loses its server.
@@ -49,14 +76,14 @@ pub(crate) enum Dies {
 pub(crate) struct Api {
     inner: Arc<Mutex<Inner>>,
     changed: Arc<watch::Sender<u64>>,
-    /// When it began, by both clocks.
-    began: (SystemTime, tokio::time::Instant),
+    clock: Clock,
 }
 
 impl Api {
     pub(crate) fn new() -> Self {
-        let began = (SystemTime::now(), tokio::time::Instant::now());
-        Self { inner: Arc::default(), changed: Arc::new(watch::Sender::new(0)), began }
+        let clock = Clock::default();
+        let inner = Inner { clock, ..Inner::default() };
+        Self { inner: Arc::new(Mutex::new(inner)), changed: Arc::new(watch::Sender::new(0)), clock }
     }
 
     pub(crate) fn client(&self) -> kube::Client {
@@ -70,8 +97,30 @@ impl Api {
 
     /// The time, as the API writes it.
     pub(crate) fn now(&self) -> String {
-        let seconds = self.began.0.duration_since(SystemTime::UNIX_EPOCH).unwrap() + self.began.1.elapsed();
-        k8s_openapi::jiff::Timestamp::from_second(seconds.as_secs() as i64).unwrap().to_string()
+        self.clock.now()
+    }
+
+    pub(crate) fn answer_after(&self, time: std::time::Duration) {
+        self.lock().slow = time;
+    }
+
+    /// Refuses writes that begin with `what`, written "VERB NAMESPACE/PLURAL/NAME", until [`Self::allow`].
+    pub(crate) fn deny(&self, what: &str, code: u16) {
+        self.lock().denied.push((what.to_owned(), code));
+    }
+
+    pub(crate) fn allow(&self) {
+        self.lock().denied.clear();
+    }
+
+    /// Neither lists nor watches these kinds, or does so again.
+    pub(crate) fn break_watches(&self, plurals: &[&str]) {
+        self.lock().broken = plurals.iter().map(|plural| (*plural).to_owned()).collect();
+        self.tell();
+    }
+
+    pub(crate) fn hold_leases(&self) {
+        self.lock().holds_leases = true;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -180,7 +229,13 @@ impl Api {
         if self.is_dead() {
             return std::future::pending().await;
         }
+        if plural == "leases" && self.lock().holds_leases {
+            return std::future::pending().await;
+        }
         if parts.method == Method::GET {
+            if name.is_empty() && self.lock().broken.iter().any(|broken| broken == plural) {
+                return status(500, "Injected");
+            }
             if query.get("watch").is_some_and(|watch| watch == "true") {
                 return self.watch(plural, namespace, query["resourceVersion"].parse().unwrap());
             }
@@ -208,8 +263,18 @@ impl Api {
             }
         }
         let body: Value = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
+        let named = if name.is_empty() { name_of(&body).1 } else { name.to_owned() };
+        let what = format!("{} {namespace}/{plural}/{named}", parts.method);
+        let denied = self.lock().denied.iter().find(|(begins, _)| what.starts_with(begins)).map(|(_, code)| *code);
+        if let Some(code) = denied {
+            return status(code, "Denied");
+        }
         let written = self.write(&parts.method, plural, namespace, name, sub, body, &parts.headers);
         self.tell();
+        let slow = self.lock().slow;
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
         {
             let mut inner = self.lock();
             let count = inner.writes.len();
@@ -270,6 +335,9 @@ impl Api {
                             *version > from && *of == plural && here
                         })
                         .cloned();
+                    if api.lock().broken.contains(&plural) {
+                        return None;
+                    }
                     if let Some((version, _, kind, object)) = next.filter(|_| !api.is_dead()) {
                         let line = json!({"type": kind, "object": object}).to_string() + "\n";
                         let frame = hyper::body::Frame::data(Bytes::from(line));
@@ -366,6 +434,8 @@ impl Inner {
             }
         }
         self.version += 1;
+        let now = self.clock.now();
+        let before = self.objects.get(&id);
         let metadata = &mut object["metadata"];
         metadata["resourceVersion"] = self.version.to_string().into();
         metadata["name"] = id.2.clone().into();
@@ -377,9 +447,11 @@ impl Inner {
                 self.uids += 1;
                 metadata["uid"] = format!("uid-{}", self.uids).into();
                 metadata["generation"] = 1.into();
+                metadata["creationTimestamp"] = now.into();
             }
             Some(before) => {
                 metadata["uid"] = before["metadata"]["uid"].clone();
+                metadata["creationTimestamp"] = before["metadata"]["creationTimestamp"].clone();
                 let generation =
                     before["metadata"]["generation"].as_u64().unwrap() + u64::from(before["spec"] != object["spec"]);
                 object["metadata"]["generation"] = generation.into();

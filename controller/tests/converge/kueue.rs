@@ -224,3 +224,52 @@ async fn a_controller_killed_at_any_write_for_a_job_ends_in_the_same_state() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_kueue_that_cannot_be_listed_stops_no_dataset_and_takes_no_promise() {
+    let mut world = World::with_kueue();
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    let patient = json!({"larder.dev/warm-deadline": "100h"});
+    world.api.put("workloads", workload(&world.api, "train", patient));
+    world.until("its data is there", |api| is_data_ready(api, "train")).await;
+    world.rest().await;
+    assert_eq!(promises(&world.api), 2);
+    world.kill();
+    // Its definitions are there still, and what converts its objects is not.
+    world.api.break_watches(&["workloads", "admissionchecks", "resourceflavors"]);
+    world.api.put("datasets", dataset("team-a", "cars", 1));
+    world.start();
+    world.until("another is ready", |api| is_ready(api, "cars")).await;
+    world.rest().await;
+    let of_pets = |api: &Api| {
+        let caches = api.list("nodecaches").into_iter();
+        caches.filter(|cache| cache["spec"].to_string().contains("team-a/pets")).count()
+    };
+    assert_eq!(of_pets(&world.api), 2, "the job may be there still");
+    world.api.break_watches(&[]);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(of_pets(&world.api), 2);
+    world.api.delete("workloads", "team-a", "train");
+    world.until("the room is released", |api| of_pets(api) == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn promises_to_a_job_that_went_unseen_go_once_kueue_answers() {
+    let mut world = World::with_kueue();
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("workloads", workload(&world.api, "train", json!({})));
+    world.until("its data is there", |api| is_data_ready(api, "train")).await;
+    world.kill();
+    world.api.break_watches(&["workloads", "admissionchecks", "resourceflavors"]);
+    world.start();
+    world.rest().await;
+    world.api.delete("workloads", "team-a", "train");
+    world.rest().await;
+    assert_eq!(promises(&world.api), 2);
+    world.api.break_watches(&[]);
+    world.until("the room is released", |api| promises(api) == 0).await;
+}

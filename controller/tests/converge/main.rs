@@ -4,7 +4,14 @@
 
 mod api;
 mod cluster;
+mod deletions;
+mod keeping;
 mod kueue;
+mod lease;
+mod moved;
+mod refused;
+mod snapshots;
+mod tenants;
 mod unreadable;
 
 use std::collections::BTreeMap;
@@ -109,6 +116,7 @@ fn end_state(api: &Api) -> BTreeMap<Id, Value> {
             Value::Object(fields) => {
                 for key in [
                     "resourceVersion",
+                    "creationTimestamp",
                     "uid",
                     "generation",
                     "observedGeneration",

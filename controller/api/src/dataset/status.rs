@@ -30,6 +30,9 @@ pub struct DatasetStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     pub snapshots: Vec<SnapshotStatus>,
+    /// Where it was imported from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<ImportedStatus>,
     /// How many nodes have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodesStatus>,
@@ -86,6 +89,18 @@ pub struct SnapshotStatus {
     /// When its origin was listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<Time>,
+}
+
+/// Where a dataset was imported from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImportedStatus {
+    /// A digest of what the spec said then of its origin and its manifest. If the spec says something else now, it is
+    /// imported again before pods use that.
+    pub from: String,
+    /// The manifest is somebody else's.
+    #[serde(default)]
+    pub found: bool,
 }
 
 /// How many nodes have a dataset.

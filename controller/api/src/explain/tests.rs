@@ -63,6 +63,8 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             Reason::RefreshFailed => ("refresh failed", "larder.dev/role=import"),
             Reason::PromiseUnkept => ("has become smaller", "more room"),
             Reason::InvalidClean => ("larder.dev/clean", "kubectl annotate --overwrite dset pets -n team-a"),
+            Reason::InlineLimit => ("inline volumes cannot name it", "mount a claim instead"),
+            Reason::WriteRefused => ("refuses one of its objects", "remove what is in the way"),
             Reason::InUse => ("was deleted", "delete them"),
         };
         let said = not_ready(*reason, "");
@@ -109,6 +111,15 @@ fn a_ready_one_may_be_worse_than_asked_for() {
     );
     let said = sentence(&with(&[ready, ("Degraded", "True", "RefreshFailed", "the origin does not answer")]));
     let begin = "team-a/pets is ready: pods may mount it, but the last refresh failed: the origin does not answer; ";
+    assert!(said.starts_with(begin), "{said}");
+}
+
+#[test]
+fn what_kubernetes_refuses_is_why_a_dataset_is_not_ready() {
+    let refused = ("Degraded", "True", "WriteRefused", "Job team-a/larder-import: exceeded quota");
+    let said = sentence(&with(&[("Ready", "False", "Importing", "the import begins"), refused]));
+    let begin =
+        "team-a/pets is not ready: Kubernetes refuses one of its objects: Job team-a/larder-import: exceeded quota";
     assert!(said.starts_with(begin), "{said}");
 }
 

@@ -10,7 +10,7 @@ use crate::key::{Key, Meta};
 use crate::kinds::Kind;
 use crate::kueue::places::Places;
 use crate::objects::{CacheObject, Job, Node, Role};
-use crate::world::Settings;
+use crate::world::{Refusals, Settings};
 use crate::write::Change;
 
 /// Without files a dataset takes no more of the disk than its bytes.
@@ -87,6 +87,9 @@ impl Cluster {
             warming_slots: 64,
             status_age: i64::MAX,
             told: &told,
+            refused: &Refusals::new(),
+            wishes_unknown: false,
+            is_left_out: false,
         })
     }
 

@@ -1,0 +1,56 @@
+//! What the controller's own writes say of objects that come and go beside what the watches say, which may be earlier or
+//! later.
+
+use super::State;
+use crate::key::{Key, Meta};
+use crate::kinds::Kind;
+use crate::queue::Work;
+
+/// What became of an object that was to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// It goes, or is gone already.
+    Accepted,
+    /// There was no such object any more.
+    NotFound,
+}
+
+impl State {
+    /// The watch of a kind has told of everything up to this version.
+    pub(super) fn saw(&mut self, kind: Kind, version: u64) {
+        let seen = self.seen.entry(kind).or_default();
+        *seen = version.max(*seen);
+    }
+
+    /// True if the watch has told of a written object already, and that it is gone: versions grow over all objects of a
+    /// kind.
+    pub(super) fn is_old_news(&self, kind: Kind, meta: &Meta) -> bool {
+        !self.has(kind, &meta.key) && self.seen.get(&kind).is_some_and(|seen| *seen >= meta.version)
+    }
+
+    /// The controller has deleted the object with this uid. Otherwise it would do so again and again until the watch
+    /// tells.
+    pub fn deleted(&mut self, kind: Kind, key: &Key, uid: &str, deletion: Deletion) -> Vec<Work> {
+        let mut work = Vec::new();
+        let there = match kind {
+            Kind::Job => self.jobs.get(key).map(|job| &job.meta.uid),
+            Kind::Volume => self.volumes.get(key).map(|volume| &volume.meta.uid),
+            Kind::Claim => self.claims.get(key).map(|claim| &claim.meta.uid),
+            // The controller deletes nothing else.
+            _ => None,
+        };
+        if there.is_none_or(|there| there != uid) {
+            return work;
+        }
+        match (deletion, kind) {
+            (Deletion::NotFound, kind) => self.remove(kind, key, &mut work),
+            (Deletion::Accepted, Kind::Job) => {
+                self.jobs.mark_deleting(key, uid);
+                self.mark_warming(key);
+            }
+            (Deletion::Accepted, Kind::Volume) => self.volumes.mark_deleting(key, uid),
+            (Deletion::Accepted, _) => self.claims.mark_deleting(key, uid),
+        }
+        work
+    }
+}

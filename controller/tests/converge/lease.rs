@@ -1,0 +1,44 @@
+//! The holder of the lease ends before another may act.
+
+use std::time::Duration;
+
+use larder_controller::lease::Election;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::api::Api;
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
+    // Whenever the API server stops to answer, also just before or in the middle of a renewal.
+    for silent_after in [0, 4999, 5001, 7000, 9999] {
+        let api = Api::new();
+        let election = |name: &str| Election::new(api.client(), "larder-system", "larder-controller", name);
+        let since = election("first").win().await;
+        let holder = tokio::spawn({
+            let first = election("first");
+            async move {
+                let lost = first.hold(since, CancellationToken::new()).await;
+                (lost.is_err(), Instant::now())
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(silent_after)).await;
+        let renewed = Instant::now();
+        api.hold_leases();
+        let ended = tokio::time::timeout(Duration::from_secs(60), holder).await;
+        let (is_lost, at) = ended.unwrap().unwrap();
+        assert!(is_lost);
+        // Another acts 15 s after it saw the last renewal at the earliest, which may be the one that was not answered.
+        let acts = at.duration_since(renewed);
+        assert!(acts <= Duration::from_secs(10), "silent after {silent_after} ms: it acted for {acts:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_is_answered_goes_on() {
+    let api = Api::new();
+    let first = Election::new(api.client(), "larder-system", "larder-controller", "first");
+    let since = first.win().await;
+    let held = tokio::time::timeout(Duration::from_secs(3600), first.hold(since, CancellationToken::new())).await;
+    assert!(held.is_err(), "it holds it still");
+}

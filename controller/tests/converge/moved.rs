@@ -1,0 +1,86 @@
+//! A changed manifest or endpoint: nothing reads there before it was imported there.
+
+use serde_json::{Value, json};
+
+use super::api::Api;
+use super::cluster::dataset;
+use super::{World, is_ready};
+
+const ELSEWHERE: &str = "s3://bucket/elsewhere/manifest";
+
+fn sources(api: &Api) -> Vec<String> {
+    let volumes = api.list("persistentvolumes").into_iter();
+    let source = |volume: Value| volume["spec"]["csi"]["volumeAttributes"]["source"].as_str().unwrap().to_owned();
+    volumes.map(source).collect()
+}
+
+fn registered(api: &Api) -> String {
+    let map = api.get("configmaps", "larder-system", "larder-registry").unwrap();
+    map["data"]["datasets.yaml"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_moves_is_made_before_anything_reads_it() {
+    let mut world = World::new(2);
+    let api = world.api.clone();
+    let mut shared = dataset("larder-system", "shared", 0);
+    shared["spec"]["origin"].as_object_mut().unwrap().remove("secretRef");
+    api.put("datasets", shared);
+    api.put("datasets", dataset("team-a", "pets", 2));
+    world.start();
+    world.until("it is ready", |api| is_ready(api, "pets")).await;
+    world.rest().await;
+    let (before, written) = (sources(&api), registered(&api));
+    assert!(written.contains("s3://bucket/shared/.larder/"), "{written}");
+    for namespace in ["team-a", "larder-system"] {
+        api.deny(&format!("POST {namespace}/jobs/"), 500);
+    }
+    for (namespace, name) in [("team-a", "pets"), ("larder-system", "shared")] {
+        api.change("datasets", namespace, name, |dataset| dataset["spec"]["manifest"] = ELSEWHERE.into());
+    }
+    world.rest().await;
+    assert_eq!(sources(&api), before, "there is nothing yet at the new place");
+    assert_eq!(registered(&api), written);
+    api.allow();
+    let imports = |api: &Api| {
+        let published = json!(["--unless-published", ELSEWHERE]);
+        let is_there = |job: &Value| {
+            let arguments = job["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap().clone();
+            arguments.windows(2).any(|pair| json!(pair) == published)
+        };
+        api.list("jobs").iter().filter(|job| is_there(job)).count()
+    };
+    world.until("both are imported there", |api| imports(api) == 2).await;
+    let moved =
+        |api: &Api| sources(api).contains(&ELSEWHERE.to_owned()) && registered(api).contains("s3://bucket/elsewhere/");
+    world.until("pods read there", |api| moved(api) && is_ready(api, "pets")).await;
+    world.rest().await;
+    assert_eq!(imports(&api), 2);
+    assert!(!registered(&api).contains("s3://bucket/shared/.larder/"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_of_its_own_that_is_found_behind_another_endpoint_is_refreshed_as_before() {
+    let mut world = World::new(1);
+    let api = world.api.clone();
+    let endpoints = json!({"endpoints": "http://one:9000\nhttp://two:9000\n"});
+    api.put(
+        "configmaps",
+        json!({"metadata": {"namespace": "larder-system", "name": "larder-endpoints"}, "data": endpoints}),
+    );
+    let mut object = dataset("team-a", "pets", 0);
+    object["spec"]["origin"]["endpoint"] = "http://one:9000".into();
+    api.put("datasets", object);
+    world.start();
+    world.until("it is ready", |api| is_ready(api, "pets")).await;
+    world.rest().await;
+    let found = json!({"metadata": {"namespace": "test", "name": "found"}});
+    api.put("configmaps", found);
+    api.change("datasets", "team-a", "pets", |pets| pets["spec"]["origin"]["endpoint"] = "http://two:9000".into());
+    let endpoint = |api: &Api| {
+        let volumes = api.list("persistentvolumes");
+        volumes.first().map(|volume| volume["spec"]["csi"]["volumeAttributes"]["endpoint"].clone()).unwrap_or_default()
+    };
+    world.until("pods read there", |api| endpoint(api) == "http://two:9000" && is_ready(api, "pets")).await;
+    assert_eq!(super::condition(&api, "pets", "Imported"), ("True".into(), "Listed".into()));
+}
