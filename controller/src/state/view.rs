@@ -87,9 +87,8 @@ impl State {
     /// by. Anyone may write the name of any dataset into a pod: where that grants nothing, it must hold nothing either.
     fn users(&self, dataset: &DatasetObject, volumes: &[&Volume]) -> Vec<&Pod> {
         let (key, spec) = (&dataset.meta.key, &dataset.dataset.spec);
-        let mounts = |pod: &Pod, claim: &Key| {
-            pod.meta.key.namespace == claim.namespace && pod.claims.iter().any(|name| *name == claim.name)
-        };
+        let mounts =
+            |pod: &Pod, claim: &Key| pod.meta.key.namespace == claim.namespace && pod.claims.contains(&claim.name);
         let names = |pod: &Pod| {
             spec.origin.secret_ref.is_none()
                 && spec.is_granted(&key.namespace, &pod.meta.key.namespace)

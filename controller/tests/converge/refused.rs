@@ -101,3 +101,17 @@ async fn an_event_that_another_namespace_refuses_holds_nothing_up() {
     assert!(!is_refused(&api, "pets"), "it is not about this dataset");
     assert!(is_bound(&api, "team-a", "pets"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_made_for_a_dataset_whose_finalizer_is_refused() {
+    let mut world = World::new(1);
+    let api = world.api.clone();
+    api.deny("PATCH team-a/datasets/pets", 403);
+    api.put("datasets", dataset("team-a", "pets", 1));
+    world.start();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    // It could go without a trace, and leave behind what was made for it.
+    assert!(api.list("jobs").is_empty() && api.list("persistentvolumes").is_empty());
+    api.allow();
+    world.until("it goes on", |api| is_ready(api, "pets")).await;
+}
