@@ -72,8 +72,8 @@ impl Keeper {
         self.runtime.spawn_blocking(read).await.ok().flatten()
     }
 
-    /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are taken over, with `memory`
-    /// for it. Errors: `TimedOut`, if there is none for as long as a read may take.
+    /// A part of a block out of the cache of an earlier snapshot, while the blocks of that are taken over, with
+    /// `memory` for it. Errors: `TimedOut`, if there is none for as long as a read may take.
     pub(super) async fn read_earlier(
         &self,
         part: BlockPart,

@@ -23,7 +23,7 @@ pub(crate) struct Base {
     pub(crate) index: Index,
     pub(crate) reservations: Reservations,
     pub(crate) promises: Promises,
-    pub(crate) uses: Uses,
+    pub(crate) uses: Arc<Uses>,
     pub(crate) last_run: LastRun,
     pub(crate) abilities: Abilities,
     pub(crate) segment_bytes: u64,

@@ -78,7 +78,7 @@ pub struct DatasetCache {
 
 impl DatasetCache {
     pub(crate) fn open(base: Arc<Base>, config: CacheConfig) -> Result<Self, StoreError> {
-        let in_use = InUse::by_cache(&base, config.snapshot);
+        let in_use = InUse::by_cache(&base.uses, config.snapshot);
         let opened = base.folder.as_ref().map(|folder| {
             let open = || Files::open(&base, &folder.dataset(&config.snapshot), &config);
             open().or_else(|error| {

@@ -27,7 +27,7 @@ use crate::index::{Index, LastRun};
 use crate::info::DatasetInfo;
 use crate::promises::{Promise, Promises};
 use crate::reservations::{Known, Reservation, Reservations};
-use crate::uses::{Use, Uses};
+use crate::uses::Use;
 use crate::write_error::READ_ONLY;
 
 /// Where a store is, and how it behaves.
@@ -135,7 +135,7 @@ impl Store {
         let base = Base {
             reservations,
             promises,
-            uses: Uses::default(),
+            uses: Arc::default(),
             counters,
             health,
             free_share: FreeShare::new(config.dir.clone(), config.keep_free_percent),
@@ -161,8 +161,8 @@ impl Store {
     }
 
     /// Opens a dataset's cache with the blocks of earlier runs; hits are served from the moment this returns. If the
-    /// dataset is already open with the same policy, returns the same cache, which keeps its reservation. Waits for a cache of it
-    /// that is being closed: two at once would write to the same files.
+    /// dataset is already open with the same policy, returns the same cache, which keeps its reservation. Waits
+    /// for a cache of it that is being closed: two at once would write to the same files.
     ///
     /// If the reservation is smaller than before, the evicting policies evict down to it before they admit again; NR
     /// keeps all blocks and admits nothing.

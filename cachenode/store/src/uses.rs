@@ -9,8 +9,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use larder_dataset::SnapshotId;
 
-use crate::base::Base;
-
 /// The datasets whose files are in use.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
@@ -49,25 +47,25 @@ impl Uses {
 /// Ends a use when it is dropped.
 #[derive(Debug)]
 pub(crate) struct InUse {
-    base: Arc<Base>,
+    uses: Arc<Uses>,
     snapshot: SnapshotId,
     by: Use,
 }
 
 impl InUse {
     /// A cache has the dataset open.
-    pub(crate) fn by_cache(base: &Arc<Base>, snapshot: SnapshotId) -> Self {
-        Self::by(base, snapshot, Use { caches: 1, ..Use::default() })
+    pub(crate) fn by_cache(uses: &Arc<Uses>, snapshot: SnapshotId) -> Self {
+        Self::by(uses, snapshot, Use { caches: 1, ..Use::default() })
     }
 
     /// An adoption takes over blocks of this snapshot, which has or has not a promise of its own.
-    pub(crate) fn by_adoption(base: &Arc<Base>, snapshot: SnapshotId, is_promised: bool) -> Self {
-        Self::by(base, snapshot, Use { adoptions: 1, promised: is_promised.into(), ..Use::default() })
+    pub(crate) fn by_adoption(uses: &Arc<Uses>, snapshot: SnapshotId, is_promised: bool) -> Self {
+        Self::by(uses, snapshot, Use { adoptions: 1, promised: is_promised.into(), ..Use::default() })
     }
 
-    fn by(base: &Arc<Base>, snapshot: SnapshotId, by: Use) -> Self {
-        base.uses.lock().entry(snapshot).or_default().add(by);
-        Self { base: Arc::clone(base), snapshot, by }
+    fn by(uses: &Arc<Uses>, snapshot: SnapshotId, by: Use) -> Self {
+        uses.lock().entry(snapshot).or_default().add(by);
+        Self { uses: Arc::clone(uses), snapshot, by }
     }
 }
 
@@ -87,7 +85,7 @@ impl Use {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        let mut uses = self.base.uses.lock();
+        let mut uses = self.uses.lock();
         if let Some(all) = uses.get_mut(&self.snapshot) {
             all.subtract(self.by);
             if *all == Use::default() {
@@ -95,6 +93,6 @@ impl Drop for InUse {
             }
         }
         drop(uses);
-        self.base.uses.ended.notify_all();
+        self.uses.ended.notify_all();
     }
 }

@@ -31,7 +31,7 @@ impl DatasetCache {
         let shared = Arc::clone(&self.shared);
         let open = |earlier: Arc<dyn Earlier>| {
             // First: what is opened then stays.
-            let in_use = InUse::by_adoption(&shared.base, earlier.snapshot(), earlier.is_promised());
+            let in_use = InUse::by_adoption(&shared.base.uses, earlier.snapshot(), earlier.is_promised());
             let opened = Ancestor::open(&shared.base, earlier).unwrap_or_else(|error| {
                 warn!(
                     dataset = shared.config.name, %error,
@@ -77,9 +77,9 @@ impl DatasetCache {
         ancestors.as_ref().is_some_and(|ancestors| ancestors.iter().any(|ancestor| ancestor.has(block)))
     }
 
-    /// Exactly `len` bytes from `start` of a block that is to be adopted, checked against their CRCs, in memory of their
-    /// own. `block_len` is the length of the whole block. None if they are in no other snapshot's cache, or no adoption
-    /// is under way. Blocks on the disk.
+    /// Exactly `len` bytes from `start` of a block that is to be adopted, checked against their CRCs, in memory of
+    /// their own. `block_len` is the length of the whole block. None if they are in no other snapshot's cache, or no
+    /// adoption is under way. Blocks on the disk.
     pub fn read_earlier(&self, block: BlockIndex, block_len: u32, start: u32, len: u32) -> Option<PartBytes> {
         let ancestors = self.shared.ancestors.load_full()?;
         let part = Part::new(block_len, start, len)?;

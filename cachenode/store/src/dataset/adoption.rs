@@ -3,9 +3,9 @@
 //! them. It runs in the background, after the rebuild; a block that is missed meanwhile is read from the other cache.
 //!
 //! The blocks of a snapshot that has room of its own take none of this dataset's: they raise what may be cached, up to
-//! what the dataset wanted, and with that its reservation. Those of a snapshot that has none, because it is closed, take
-//! the room that this dataset was given. The room in adopted segments that is not used is freed once the other datasets
-//! have left it.
+//! what the dataset wanted, and with that its reservation. Those of a snapshot that has none, because it is closed,
+//! take the room that this dataset was given. The room in adopted segments that is not used is freed once the other
+//! datasets have left it.
 //!
 //! Invariant: when a slot is set, the link to its segment and the block's alias are there. So a killed process leaves
 //! an adoption that is correct as far as it went, and the next one continues it.

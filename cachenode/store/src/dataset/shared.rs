@@ -44,8 +44,8 @@ pub(crate) struct Shared {
     pub(super) adopted_disk_bytes: AtomicU64,
     /// The caches of other snapshots, while their blocks are adopted.
     pub(super) ancestors: ArcSwapOption<Vec<Ancestor>>,
-    /// Held by an adoption, and while the room in adopted segments that no block uses is freed: what is not used yet may
-    /// be adopted a moment later.
+    /// Held by an adoption, and while the room in adopted segments that no block uses is freed: what is not used yet
+    /// may be adopted a moment later.
     pub(super) adopted_room: Mutex<()>,
     pub(super) disowned: Shown,
     pub(super) granted: Granted,
