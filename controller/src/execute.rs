@@ -13,9 +13,8 @@ use crate::admin::Counters;
 use crate::kinds::Kind;
 use crate::objects::Key;
 use crate::queue::Work;
-use crate::state::Deletion;
 use crate::world::Refusals;
-use crate::write::{Change, Done, Write, execute, is_final};
+use crate::write::{Change, Deletion, Done, Write, execute, is_final};
 
 /// The longest that one write may take.
 const WRITE: Duration = Duration::from_secs(30);

@@ -28,8 +28,6 @@ mod view;
 mod warming;
 mod workloads;
 
-pub use deletions::Deletion;
-
 /// What the controller knows.
 #[derive(Debug, Default)]
 pub struct State {

@@ -12,6 +12,15 @@ use serde_json::Value;
 
 use crate::kinds::Kind;
 
+/// What became of an object that was to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// It goes, or is gone already.
+    Accepted,
+    /// There was no such object any more.
+    NotFound,
+}
+
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {

@@ -5,15 +5,7 @@ use super::State;
 use crate::key::{Key, Meta};
 use crate::kinds::Kind;
 use crate::queue::Work;
-
-/// What became of an object that was to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
-    /// It goes, or is gone already.
-    Accepted,
-    /// There was no such object any more.
-    NotFound,
-}
+use crate::write::Deletion;
 
 impl State {
     /// The watch of a kind has told of everything up to this version.
