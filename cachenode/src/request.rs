@@ -76,7 +76,9 @@ impl DatasetRequest {
             attempt_timeout: self.limits.attempt_timeout.unwrap_or(node.attempt_timeout),
             deadline: self.limits.read_deadline.unwrap_or(node.deadline),
             concurrency: self.limits.concurrency.map_or(node.concurrency, |n| n.min(CONCURRENCY_MOST) as usize),
-            // A request with credentials uses those alone: it must not fall back to the node's where they are refused.
+            // A request with credentials uses those variables alone and none of the node's. For a kind of store that
+            // they have no keys for, the store's client looks for an identity of the machine, unless they forbid it, as
+            // those of a volume's Secret do (`AWS_SKIP_SIGNATURE` and its like).
             env: match &self.credentials {
                 Some(given) => given.iter().collect(),
                 None => node.env.clone(),

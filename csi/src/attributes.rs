@@ -18,9 +18,10 @@ pub(crate) use error::printable;
 use values::entry_name;
 
 /// The attributes that an administrator may set in a PersistentVolume or StorageClass.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     "source",
     "dataset",
+    "identity",
     "endpoint",
     "region",
     "anonymous",
@@ -64,6 +65,8 @@ pub struct Attributes {
     pub selection: Selection,
     /// The namespaces that may use the volume, `*` for all; `None`: no restriction.
     pub namespaces: Option<Vec<String>>,
+    /// The dataset is read with the keys of the volume's Secret, and never with larderd's own identity.
+    pub identity_of_secret: bool,
     /// The pod.
     pub pod: Pod,
     /// A pod author wrote them.
@@ -102,10 +105,16 @@ impl Attributes {
             }
         }
         let get = |name: &str| context.get(name).map(String::as_str);
+        let identity_of_secret = match get("identity") {
+            None => false,
+            Some("secret") => true,
+            Some(_) => return Err(AttributeError::value("identity", "must be `secret` if it is set")),
+        };
         let namespaces = get("namespaces").map(|list| list.split(',').map(|name| namespace(name.trim())).collect());
         Ok(Self {
             selection: select(context, inline, rules)?,
             namespaces: namespaces.transpose()?,
+            identity_of_secret,
             pod: Pod {
                 namespace: kubernetes("pod.namespace"),
                 name: kubernetes("pod.name"),

@@ -25,7 +25,7 @@ use crate::fdkeeper::SessionState;
 use crate::mount_id::MountId;
 use crate::mounter::Found;
 use crate::records::Record;
-use crate::secrets::credentials;
+use crate::secrets::{check_keys, credentials};
 use crate::target_path::{TargetError, TargetRoots};
 use crate::volume_request::{arguments_hash, check_capability, check_volume_id};
 
@@ -104,11 +104,12 @@ impl Node {
             }
         }
 
-        let (spec, pod, inline) = blocking({
+        let (spec, Attributes { pod, inline, identity_of_secret, .. }) = blocking({
             let node = Arc::clone(&self);
-            move || node.datasets.resolve(&attributes).map(|spec| (spec, attributes.pod, attributes.inline))
+            move || node.datasets.resolve(&attributes).map(|spec| (spec, attributes))
         })
         .await?;
+        check_keys(credentials.as_ref(), &spec, identity_of_secret)?;
         let mut dataset = v1::Dataset { credentials, ..v1::Dataset::from(&spec) };
         if inline && dataset.credentials.is_some() {
             // A pod author's key may see less than others: it renews no listing for them.

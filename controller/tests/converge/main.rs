@@ -186,6 +186,28 @@ async fn a_dataset_is_imported_placed_warmed_claimed_and_labelled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn volumes_of_a_dataset_with_a_secret_are_read_with_its_keys_alone() {
+    let mut world = World::new(1);
+    scenario(&world.api);
+    let mut public = dataset("team-a", "public", 0);
+    public["spec"]["origin"].as_object_mut().unwrap().remove("secretRef");
+    public["spec"]["origin"]["anonymous"] = true.into();
+    world.api.put("datasets", public);
+    world.start();
+    world.until("all are ready", |api| ["pets", "cars", "public"].iter().all(|name| is_ready(api, name))).await;
+    world.rest().await;
+    let volumes = world.api.list("persistentvolumes");
+    assert_eq!(volumes.len(), 4, "{volumes:#?}");
+    for volume in volumes {
+        let csi = &volume["spec"]["csi"];
+        let expected = if csi["nodePublishSecretRef"].is_null() { Value::Null } else { "secret".into() };
+        assert_eq!(csi["volumeAttributes"]["identity"], expected, "{volume:#?}");
+        let of = &volume["metadata"]["annotations"]["larder.dev/dataset"];
+        assert_eq!(expected.is_null(), of == "team-a/public", "{of}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn at_rest_nothing_is_written_and_writes_are_few() {
     let mut world = World::new(3);
     world.api.put("datasets", dataset("team-a", "pets", 2));
