@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use larder_dataset::DatasetSpec;
+use larder_dataset::environment::OWNER;
 use larder_origin::OriginConfig;
 
 /// The most concurrent requests to an origin that a dataset may request.
@@ -67,6 +68,11 @@ impl From<DatasetSpec> for DatasetRequest {
 }
 
 impl DatasetRequest {
+    /// Whose credentials it has, if these are a tenant's; empty otherwise.
+    pub fn owner(&self) -> &str {
+        self.credentials.as_ref().and_then(|given| given.get(OWNER)).unwrap_or_default()
+    }
+
     /// The settings for the origin on a node whose own settings are `node`.
     pub fn origin_config(&self, node: &OriginConfig) -> OriginConfig {
         OriginConfig {

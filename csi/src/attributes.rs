@@ -15,13 +15,14 @@ use larder_dataset::written::{Rules, WrittenSpec, cache_size, namespace};
 
 pub use error::AttributeError;
 pub(crate) use error::printable;
-use values::entry_name;
+use values::{checked_owner, entry_name};
 
 /// The attributes that an administrator may set in a PersistentVolume or StorageClass.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     "source",
     "dataset",
     "identity",
+    "owner",
     "endpoint",
     "region",
     "anonymous",
@@ -67,6 +68,9 @@ pub struct Attributes {
     pub namespaces: Option<Vec<String>>,
     /// The dataset is read with the keys of the volume's Secret, and never with larderd's own identity.
     pub identity_of_secret: bool,
+    /// Whose volume it is, if a tenant describes the dataset: a mount that is read with the keys of its Secret is for
+    /// volumes of that owner alone.
+    pub owner: Option<String>,
     /// The pod.
     pub pod: Pod,
     /// A pod author wrote them.
@@ -110,11 +114,13 @@ impl Attributes {
             Some("secret") => true,
             Some(_) => return Err(AttributeError::value("identity", "must be `secret` if it is set")),
         };
+        let owner = get("owner").map(checked_owner).transpose()?;
         let namespaces = get("namespaces").map(|list| list.split(',').map(|name| namespace(name.trim())).collect());
         Ok(Self {
             selection: select(context, inline, rules)?,
             namespaces: namespaces.transpose()?,
             identity_of_secret,
+            owner,
             pod: Pod {
                 namespace: kubernetes("pod.namespace"),
                 name: kubernetes("pod.name"),

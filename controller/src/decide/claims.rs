@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use larder_controller_api::names::{
-    CSI_DRIVER, DATASET_ANNOTATION, ROLE_LABEL, ROLE_VOLUME, ROLE_WARM, STORAGE_CLASS, UID_LABEL,
+    CSI_DRIVER, DATASET_ANNOTATION, ROLE_LABEL, ROLE_VOLUME, ROLE_WARM, STORAGE_CLASS, SYSTEM_NAMESPACE, UID_LABEL,
 };
 use larder_controller_api::{ConditionKind, Reason};
 use serde_json::{Value, json};
@@ -126,6 +126,10 @@ fn attributes(draft: &Draft<'_>, source: &str) -> BTreeMap<&'static str, String>
     if draft.spec.secret.is_some() {
         // Otherwise a Secret without keys would have the dataset read with larderd's own identity.
         attributes.insert("identity", "secret".to_owned());
+    }
+    if draft.key().namespace != SYSTEM_NAMESPACE {
+        // Otherwise tenants that describe the same data would read with each other's keys.
+        attributes.insert("owner", draft.uid().to_owned());
     }
     attributes
 }

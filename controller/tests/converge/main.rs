@@ -208,6 +208,22 @@ async fn volumes_of_a_dataset_with_a_secret_are_read_with_its_keys_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn volumes_name_their_dataset_as_owner_unless_it_is_the_administrators() {
+    let mut world = World::new(1);
+    scenario(&world.api);
+    world.api.put("datasets", dataset("larder-system", "ours", 0));
+    world.start();
+    world.until("claims are made", |api| api.list("persistentvolumes").len() == 4).await;
+    for volume in world.api.list("persistentvolumes") {
+        let of = volume["metadata"]["annotations"]["larder.dev/dataset"].as_str().unwrap();
+        let (namespace, name) = of.split_once('/').unwrap();
+        let uid = world.api.get("datasets", namespace, name).unwrap()["metadata"]["uid"].clone();
+        let expected = if namespace == "larder-system" { Value::Null } else { uid };
+        assert_eq!(volume["spec"]["csi"]["volumeAttributes"]["owner"], expected, "{of}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn at_rest_nothing_is_written_and_writes_are_few() {
     let mut world = World::new(3);
     world.api.put("datasets", dataset("team-a", "pets", 2));

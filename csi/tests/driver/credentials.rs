@@ -324,3 +324,42 @@ async fn a_secret_without_the_keys_of_the_origin_is_refused_and_larderd_not_aske
     driver.unpublish("a", &rig.target("a")).await.unwrap();
     rig.assert_clean();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenants_volumes_are_read_with_its_own_keys_and_change_nothing_for_others() {
+    let rig = Rig::new();
+    let mut driver = rig.driver().await;
+    let owner_of = |credentials: Option<&Credentials>| {
+        credentials.and_then(|given| given.variables.get("LARDER_OWNER")).cloned().unwrap_or_default()
+    };
+    // As larderd names mounts.
+    let mount = move |owner: &str| mount_of(&format!("{}{owner}", SOURCES[0]));
+    rig.fake.answer(move |dataset| Ok(prepared(mount(&owner_of(dataset.credentials.as_ref())))));
+    let owned = |name: &str, owner: &str, id: Option<&str>| {
+        let mut request = request(name, &rig.target(name), &[("source", SOURCES[0]), ("owner", owner)]);
+        request.secrets = id.map(secret).unwrap_or_default();
+        request
+    };
+    let keys_of = |owner: &str, id: &str| {
+        let mut credentials = keys(id).unwrap();
+        credentials.variables.insert("LARDER_OWNER".to_owned(), owner.to_owned());
+        Some(credentials)
+    };
+    driver.publish(volume(&rig, "admin", SOURCES[0], "admin")).await.unwrap();
+    driver.publish(owned("a1", "uid-a", Some("old-a"))).await.unwrap();
+    driver.publish(owned("b1", "uid-b", Some("b"))).await.unwrap();
+    driver.publish(owned("a2", "uid-a", Some("new-a"))).await.unwrap();
+    // A Dataset without a Secret.
+    driver.publish(owned("anyone", "uid-c", None)).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(rig.fake.reads_with(&mount("uid-a")), keys_of("uid-a", "new-a"));
+        assert_eq!(rig.fake.reads_with(&mount("uid-b")), keys_of("uid-b", "b"));
+        assert_eq!(rig.fake.reads_with(&mount("")), keys("admin"));
+        driver.kill().await;
+        driver = rig.driver().await;
+    }
+    for volume in ["admin", "a1", "b1", "a2", "anyone"] {
+        driver.unpublish(volume, &rig.target(volume)).await.unwrap();
+    }
+    rig.assert_clean();
+}
