@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use larder_dataset::DatasetSpec;
+use larder_dataset::environment::OWNER;
 use larder_origin::OriginConfig;
 
 /// The most concurrent requests to an origin that a dataset may request.
@@ -67,6 +68,11 @@ impl From<DatasetSpec> for DatasetRequest {
 }
 
 impl DatasetRequest {
+    /// Whose credentials it has, if these are a tenant's; empty otherwise.
+    pub fn owner(&self) -> &str {
+        self.credentials.as_ref().and_then(|given| given.get(OWNER)).unwrap_or_default()
+    }
+
     /// The settings for the origin on a node whose own settings are `node`.
     pub fn origin_config(&self, node: &OriginConfig) -> OriginConfig {
         OriginConfig {
@@ -76,7 +82,9 @@ impl DatasetRequest {
             attempt_timeout: self.limits.attempt_timeout.unwrap_or(node.attempt_timeout),
             deadline: self.limits.read_deadline.unwrap_or(node.deadline),
             concurrency: self.limits.concurrency.map_or(node.concurrency, |n| n.min(CONCURRENCY_MOST) as usize),
-            // A request with credentials uses those alone: it must not fall back to the node's where they are refused.
+            // A request with credentials uses those variables alone and none of the node's. For a kind of store that
+            // they have no keys for, the store's client looks for an identity of the machine, unless they forbid it, as
+            // those of a volume's Secret do (`AWS_SKIP_SIGNATURE` and its like).
             env: match &self.credentials {
                 Some(given) => given.iter().collect(),
                 None => node.env.clone(),

@@ -15,12 +15,14 @@ use larder_dataset::written::{Rules, WrittenSpec, cache_size, namespace};
 
 pub use error::AttributeError;
 pub(crate) use error::printable;
-use values::entry_name;
+use values::{checked_owner, entry_name};
 
 /// The attributes that an administrator may set in a PersistentVolume or StorageClass.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 13] = [
     "source",
     "dataset",
+    "identity",
+    "owner",
     "endpoint",
     "region",
     "anonymous",
@@ -64,6 +66,11 @@ pub struct Attributes {
     pub selection: Selection,
     /// The namespaces that may use the volume, `*` for all; `None`: no restriction.
     pub namespaces: Option<Vec<String>>,
+    /// The dataset is read with the keys of the volume's Secret, and never with larderd's own identity.
+    pub identity_of_secret: bool,
+    /// Whose volume it is, if a tenant describes the dataset: a mount that is read with the keys of its Secret is for
+    /// volumes of that owner alone.
+    pub owner: Option<String>,
     /// The pod.
     pub pod: Pod,
     /// A pod author wrote them.
@@ -102,10 +109,18 @@ impl Attributes {
             }
         }
         let get = |name: &str| context.get(name).map(String::as_str);
+        let identity_of_secret = match get("identity") {
+            None => false,
+            Some("secret") => true,
+            Some(_) => return Err(AttributeError::value("identity", "must be `secret` if it is set")),
+        };
+        let owner = get("owner").map(checked_owner).transpose()?;
         let namespaces = get("namespaces").map(|list| list.split(',').map(|name| namespace(name.trim())).collect());
         Ok(Self {
             selection: select(context, inline, rules)?,
             namespaces: namespaces.transpose()?,
+            identity_of_secret,
+            owner,
             pod: Pod {
                 namespace: kubernetes("pod.namespace"),
                 name: kubernetes("pod.name"),

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use larder_csi_api::csi;
 use larder_csi_api::csi::volume_usage::Unit;
 use larder_daemon_api::v1;
+use larder_dataset::environment::OWNER;
 use larder_dataset::written::Rules;
 use tracing::{debug, warn};
 
@@ -25,7 +26,7 @@ use crate::fdkeeper::SessionState;
 use crate::mount_id::MountId;
 use crate::mounter::Found;
 use crate::records::Record;
-use crate::secrets::credentials;
+use crate::secrets::{check_keys, credentials};
 use crate::target_path::{TargetError, TargetRoots};
 use crate::volume_request::{arguments_hash, check_capability, check_volume_id};
 
@@ -104,12 +105,16 @@ impl Node {
             }
         }
 
-        let (spec, pod, inline) = blocking({
+        let (spec, Attributes { pod, inline, identity_of_secret, owner, .. }) = blocking({
             let node = Arc::clone(&self);
-            move || node.datasets.resolve(&attributes).map(|spec| (spec, attributes.pod, attributes.inline))
+            move || node.datasets.resolve(&attributes).map(|spec| (spec, attributes))
         })
         .await?;
+        check_keys(credentials.as_ref(), &spec, identity_of_secret)?;
         let mut dataset = v1::Dataset { credentials, ..v1::Dataset::from(&spec) };
+        if let (Some(owner), Some(credentials)) = (&owner, &mut dataset.credentials) {
+            credentials.variables.insert(OWNER.to_owned(), owner.clone());
+        }
         if inline && dataset.credentials.is_some() {
             // A pod author's key may see less than others: it renews no listing for them.
             dataset.refresh.clear();
@@ -132,6 +137,8 @@ impl Node {
         let right = match (inline, dataset.credentials.is_some()) {
             (true, true) => self.check_own_credentials(&mut dataset, &prepared.mount).await?,
             (true, false) => Right::Make,
+            // Without credentials, it has no mount of its own, and that of all is the administrator's.
+            (false, false) if owner.is_some() => Right::Make,
             (false, _) => Right::Renew,
         };
         let record = Record {

@@ -1,11 +1,13 @@
 //! A volume's Secret, checked: the credentials that read its origin, and the token that gives its blocks to other
 //! nodes.
 //!
-//! Invariant: no error contains a value.
+//! Invariants: no error contains a value. Whoever has written a Secret says who reads, and neither from where, nor that
+//! the machine's identity reads: for stores that a Secret has no keys for, its credentials send none.
 
 use std::collections::HashMap;
 
 use larder_daemon_api::v1::Credentials;
+use larder_dataset::DatasetSpec;
 use larder_dataset::environment::PEER_TOKEN;
 
 use crate::attributes::{AttributeError, printable};
@@ -34,6 +36,65 @@ const NEEDS: [(&str, &str); 5] = [
     ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_ACCOUNT_NAME"),
 ];
 
+/// The keys that read a kind of store.
+struct Keys {
+    /// How the URLs of the store begin.
+    scheme: &'static str,
+    /// One of these variables is enough, with the others that it requires.
+    any: &'static [&'static str],
+    /// The same for people.
+    words: &'static str,
+    /// The variable that has requests sent without credentials. Without it, the store's client would look for an
+    /// identity of the machine.
+    unsigned: &'static str,
+}
+
+const KEYS: [Keys; 3] = [
+    Keys {
+        scheme: "s3://",
+        any: &["AWS_ACCESS_KEY_ID"],
+        words: "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        unsigned: "AWS_SKIP_SIGNATURE",
+    },
+    Keys {
+        scheme: "gs://",
+        any: &["GOOGLE_SERVICE_ACCOUNT_KEY"],
+        words: "GOOGLE_SERVICE_ACCOUNT_KEY",
+        unsigned: "GOOGLE_SKIP_SIGNATURE",
+    },
+    Keys {
+        scheme: "az://",
+        any: &["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"],
+        words: "AZURE_STORAGE_ACCOUNT_NAME, with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN",
+        unsigned: "AZURE_SKIP_SIGNATURE",
+    },
+];
+
+impl Keys {
+    fn are_in(&self, given: &Credentials) -> bool {
+        self.any.iter().any(|variable| given.variables.contains_key(*variable))
+    }
+}
+
+/// Checks that a Secret has the keys that the origin of `spec` requires; `must`: it cannot have none at all. A manifest
+/// elsewhere may describe an origin of another kind, which is then read without credentials.
+pub fn check_keys(given: Option<&Credentials>, spec: &DatasetSpec, must: bool) -> Result<(), AttributeError> {
+    let keys = KEYS.iter().find(|keys| spec.source.starts_with(keys.scheme));
+    match (given, keys) {
+        (None, _) if must => {
+            let words = keys.map_or("keys", |keys| keys.words);
+            Err(AttributeError::value(
+                "identity",
+                format!("is `secret`, and the volume's Secret is empty: put {words} there"),
+            ))
+        }
+        (Some(given), Some(keys)) if !spec.anonymous && !keys.are_in(given) => {
+            Err(AttributeError::MissingKeys { scheme: keys.scheme, missing: keys.words })
+        }
+        (None | Some(_), _) => Ok(()),
+    }
+}
+
 /// Reads the node-publish secrets; `inline`: a pod author wrote them. `None`: there are none, and larderd uses its own
 /// identity.
 pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Option<Credentials>, AttributeError> {
@@ -55,8 +116,14 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
         if value.is_empty() || value.len() > (16 << 10) {
             return Err(secret("is empty or too long".to_owned()));
         }
-        if *variable == "GOOGLE_SERVICE_ACCOUNT_KEY" && names_a_server(value) {
-            return Err(secret("names a server of its own: set `endpoint` in the volume instead".to_owned()));
+        if *variable == "GOOGLE_SERVICE_ACCOUNT_KEY" {
+            check_service_account(value).map_err(|what| secret(what.to_owned()))?;
+        }
+        // The account is a part of the server's name.
+        if *variable == "AZURE_STORAGE_ACCOUNT_NAME" && !is_account_name(value) {
+            return Err(secret(
+                "is not the name of a storage account: 3 to 24 lower-case letters and digits".to_owned(),
+            ));
         }
         if variables.insert((*variable).to_owned(), value.to_owned()).is_some() {
             return Err(secret(format!("is set twice, also as {variable}")));
@@ -76,14 +143,32 @@ pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Op
              larder-origin",
         );
     }
-    Ok((!variables.is_empty()).then_some(Credentials { variables }))
+    if variables.is_empty() {
+        return Ok(None);
+    }
+    let mut given = Credentials { variables };
+    for keys in KEYS {
+        if !keys.are_in(&given) {
+            given.variables.insert(keys.unsigned.to_owned(), "true".to_owned());
+        }
+    }
+    Ok(Some(given))
 }
 
-/// True if a service account's key decides which server is asked, or that nobody asks for a token. Whoever wrote a
-/// Secret says who reads, and not from where.
-fn names_a_server(key: &str) -> bool {
-    let fields = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(key).unwrap_or_default();
-    ["gcs_base_url", "disable_oauth"].iter().any(|field| fields.contains_key(*field))
+/// Refuses a service account's key that decides which server is asked, or that nobody asks for a token. The client reads
+/// a key that is a list as well, in which fields have no names.
+fn check_service_account(key: &str) -> Result<(), &'static str> {
+    let fields = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(key)
+        .map_err(|_| "is not the key of a service account as Google writes it: a JSON object")?;
+    if ["gcs_base_url", "disable_oauth"].iter().any(|field| fields.contains_key(*field)) {
+        return Err("names a server of its own: set `endpoint` in the volume instead");
+    }
+    Ok(())
+}
+
+/// True for a name that Azure gives an account.
+fn is_account_name(name: &str) -> bool {
+    (3..=24).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -126,6 +211,9 @@ mod tests {
     fn a_service_accounts_key_does_not_say_which_server_is_asked() {
         let sound = r#"{"client_email": "a@b", "private_key": "hunter2", "private_key_id": "1"}"#;
         credentials(&map(&[("GOOGLE_SERVICE_ACCOUNT_KEY", sound)]), true).expect("sound");
+        let list = r#"["hunter2", "1", "a@b", "http://10.0.0.1", true]"#;
+        let error = credentials(&map(&[("GOOGLE_SERVICE_ACCOUNT_KEY", list)]), true).expect_err("a list").to_string();
+        assert!(error.contains("a JSON object") && !error.contains("hunter2"), "{error}");
         for field in [r#""gcs_base_url": "http://10.0.0.1""#, r#""disable_oauth": true"#] {
             let key = format!(r#"{{{field}, "private_key": "hunter2"}}"#);
             for inline in [true, false] {
@@ -133,6 +221,54 @@ mod tests {
                     credentials(&map(&[("GOOGLE_SERVICE_ACCOUNT_KEY", &key)]), inline).expect_err(field).to_string();
                 assert!(error.contains("a server of its own") && !error.contains("hunter2"), "{error}");
             }
+        }
+    }
+    #[test]
+    fn a_secret_does_not_say_which_server_is_asked_by_an_accounts_name() {
+        for name in ["evil.example/?", "a@evil.example/", "Upper", "ab", "-abc", &"a".repeat(25), "abc\nd"] {
+            let secrets = [("AZURE_STORAGE_ACCOUNT_NAME", name), ("AZURE_STORAGE_ACCOUNT_KEY", "hunter2")];
+            let error = credentials(&map(&secrets), false).expect_err(name).to_string();
+            assert!(error.contains("`AZURE_STORAGE_ACCOUNT_NAME`") && !error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_secret_must_have_the_keys_of_its_origin_and_never_leads_to_the_machines_identity() {
+        let given = |pairs: &[(&str, &str)]| credentials(&map(pairs), false).expect("good");
+        let aws = given(&[("accessKeyId", "hunter2"), ("secretAccessKey", "hunter2")]);
+        let account = given(&[("AZURE_STORAGE_ACCOUNT_NAME", "hunter2")]);
+        let azure = given(&[("AZURE_STORAGE_ACCOUNT_NAME", "abc"), ("AZURE_STORAGE_SAS_TOKEN", "sig=hunter2")]);
+        for (source, good, bad, words) in [
+            ("s3://b", &aws, [&azure, &account], "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+            ("gs://b", &given(&[("GOOGLE_SERVICE_ACCOUNT_KEY", "{}")]), [&aws, &azure], "GOOGLE_SERVICE_ACCOUNT_KEY"),
+            ("az://b", &azure, [&aws, &account], "AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"),
+        ] {
+            let spec = DatasetSpec::new(source);
+            assert_eq!(check_keys(good.as_ref(), &spec, true), Ok(()));
+            for bad in bad {
+                let error = check_keys(bad.as_ref(), &spec, false).expect_err(source).to_string();
+                assert!(error.contains(words) && !error.contains("hunter2"), "{error}");
+                // Nor does a manifest that describes an origin of another kind.
+                let unsigned = match &source[..2] {
+                    "s3" => "AWS_SKIP_SIGNATURE",
+                    "gs" => "GOOGLE_SKIP_SIGNATURE",
+                    _ => "AZURE_SKIP_SIGNATURE",
+                };
+                assert_eq!(bad.as_ref().expect("some").variables[unsigned], "true");
+                assert!(!good.as_ref().expect("some").variables.contains_key(unsigned));
+            }
+            let anonymous = DatasetSpec { anonymous: true, ..spec };
+            assert_eq!(check_keys(account.as_ref(), &anonymous, false), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_volume_that_must_be_read_with_its_secret_is_refused_without_keys() {
+        for source in ["s3://b", "gs://b", "az://b", "file:///data"] {
+            let spec = DatasetSpec::new(source);
+            assert_eq!(check_keys(None, &spec, false), Ok(()));
+            let error = check_keys(None, &spec, true).expect_err(source).to_string();
+            assert!(error.contains("`identity`") && error.contains("is empty"), "{error}");
         }
     }
 }

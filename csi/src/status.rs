@@ -19,7 +19,8 @@ fn attribute(error: &AttributeError) -> Code {
         AttributeError::Field { .. }
         | AttributeError::Unknown { .. }
         | AttributeError::Value { .. }
-        | AttributeError::Secret { .. } => Code::InvalidArgument,
+        | AttributeError::Secret { .. }
+        | AttributeError::MissingKeys { .. } => Code::InvalidArgument,
     }
 }
 

@@ -5,7 +5,12 @@
 //! of these, and the name `**` any number of folders. Blank lines and lines that begin with `#` select nothing and
 //! count for nothing.
 //!
-//! [`Selected`] walks the manifest as far as its caller asks, in memory that the depth of the tree bounds.
+//! [`Selected`] walks the manifest as far as its caller asks: into each folder at most once, with the set of conditions
+//! that are left for what is in it. So a line takes time in proportion to the entries of the dataset and the parts of the
+//! line at most, and memory in proportion to the depth of the tree and these parts.
+
+#[cfg(test)]
+mod tests;
 
 use crate::manifest::{DirIndex, Entry, FileIndex, Manifest, ManifestBytes, ManifestError};
 
@@ -36,13 +41,24 @@ enum Part {
 }
 
 /// A folder that is being walked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Folder {
     dir: DirIndex,
-    /// The part that its children must match; if there is none, all are selected.
-    part: usize,
+    /// The parts that its entries may match, in ascending order. The number of all parts alone: all below is selected.
+    live: Vec<usize>,
     /// The step that comes next.
     next: u32,
+}
+
+/// How far a walk came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    /// To a file that is selected.
+    File(FileIndex),
+    /// As many steps as were allowed.
+    Paused,
+    /// To the end.
+    End,
 }
 
 impl<'m, B: ManifestBytes> Selected<'m, B> {
@@ -66,47 +82,111 @@ impl<'m, B: ManifestBytes> Selected<'m, B> {
             }
             None => return Ok(selected),
         };
-        selected.folders.push(Folder { dir: root, part: 0, next: 0 });
+        let live = selected.live([0].into_iter());
+        selected.folders.push(Folder { dir: root, live, next: 0 });
         Ok(selected)
+    }
+
+    /// Walks on to the next file, for at most so many steps. A step is an entry that is looked at. After an error, the
+    /// walk is at its end.
+    pub fn advance(&mut self, steps: usize) -> Result<Advance, ManifestError> {
+        if let Some(file) = self.file.take() {
+            return Ok(Advance::File(file));
+        }
+        for _ in 0..steps {
+            match self.step() {
+                Ok(None) if self.folders.is_empty() => return Ok(Advance::End),
+                Ok(None) => {}
+                Ok(Some(file)) => return Ok(Advance::File(file)),
+                Err(error) => {
+                    self.folders.clear();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Advance::Paused)
+    }
+
+    /// These parts, and those that are reached from them without a name.
+    fn live(&self, parts: impl Iterator<Item = usize>) -> Vec<usize> {
+        let mut live = Vec::new();
+        for mut part in parts {
+            live.push(part);
+            while self.parts.get(part) == Some(&Part::Deep) {
+                part += 1;
+                live.push(part);
+            }
+        }
+        live.sort_unstable();
+        live.dedup();
+        if live.last() == Some(&self.parts.len()) { vec![self.parts.len()] } else { live }
+    }
+
+    /// The parts that are left below a folder of this name.
+    fn below(&self, live: &[usize], name: &[u8]) -> Vec<usize> {
+        let next = |&part: &usize| match self.parts.get(part) {
+            None | Some(Part::Deep) => Some(part),
+            Some(condition) => condition.is_met(name).then_some(part + 1),
+        };
+        self.live(live.iter().filter_map(next))
     }
 
     fn step(&mut self) -> Result<Option<FileIndex>, ManifestError> {
         let manifest = self.manifest;
-        while let Some(&mut Folder { dir, part, ref mut next }) = self.folders.last_mut() {
-            let at = *next;
-            *next += 1;
-            let row = manifest.dir(dir)?;
-            let last = part + 1 == self.parts.len();
-            let mut enter = None;
-            match self.parts.get(part) {
-                Some(Part::Deep) if at == 0 => enter = Some((dir, part + 1)),
-                Some(Part::Deep) if at <= row.dir_count => enter = Some((DirIndex(row.first_dir + at - 1), part)),
-                Some(Part::Name(name)) if at == 0 => match manifest.lookup(&row, name)? {
-                    Some(Entry::File(file)) if last => return Ok(Some(file)),
-                    Some(Entry::Dir(dir)) => enter = Some((dir, part + 1)),
-                    _ => {}
-                },
-                Some(Part::Pattern(_)) if !last && at < row.file_count => *next = row.file_count,
-                pattern @ (None | Some(Part::Pattern(_))) if at < row.file_count => {
-                    let file = FileIndex(row.first_file + at);
-                    if is_match(pattern, manifest.file(file)?.name) {
-                        return Ok(Some(file));
-                    }
-                }
-                pattern @ (None | Some(Part::Pattern(_))) if at - row.file_count < row.dir_count => {
-                    let dir = DirIndex(row.first_dir + at - row.file_count);
-                    if is_match(pattern, manifest.dir(dir)?.name) {
-                        enter = Some((dir, (part + 1).min(self.parts.len())));
-                    }
-                }
-                _ => {
-                    self.folders.pop();
-                }
+        let Some(Folder { dir, live, next }) = self.folders.last_mut() else { return Ok(None) };
+        let at = *next;
+        *next += 1;
+        let row = manifest.dir(*dir)?;
+        // Only the last part can be met by a file.
+        let last = live.last().and_then(|&part| Some((part, self.parts.get(part)?)));
+        let last = last.filter(|(part, _)| part + 1 == self.parts.len()).map(|(_, condition)| condition);
+        let files = match last {
+            Some(Part::Name(_)) => 1,
+            Some(_) => row.file_count,
+            None if live[..] == [self.parts.len()] => row.file_count,
+            None => 0,
+        };
+        if at < files {
+            if let Some(Part::Name(name)) = last {
+                return Ok(match manifest.lookup(&row, name)? {
+                    Some(Entry::File(file)) => Some(file),
+                    _ => None,
+                });
             }
-            if let Some((dir, part)) = enter {
-                self.folders.push(Folder { dir, part, next: 0 });
+            let file = FileIndex(row.first_file + at);
+            let is_met = match last {
+                Some(condition) => condition.is_met(manifest.file(file)?.name),
+                None => true,
+            };
+            return Ok(is_met.then_some(file));
+        }
+        let at = at - files;
+        let one = match live[..] {
+            [part] => self.parts.get(part),
+            _ => None,
+        };
+        let dir = match one {
+            Some(Part::Name(name)) if at == 0 => match manifest.lookup(&row, name)? {
+                Some(Entry::Dir(dir)) => Some(dir),
+                _ => None,
+            },
+            Some(Part::Name(_)) => return self.leave(),
+            _ if at < row.dir_count => Some(DirIndex(row.first_dir + at)),
+            _ => return self.leave(),
+        };
+        if let Some(dir) = dir
+            && let Some(folder) = self.folders.last()
+        {
+            let live = self.below(&folder.live, manifest.dir(dir)?.name);
+            if !live.is_empty() {
+                self.folders.push(Folder { dir, live, next: 0 });
             }
         }
+        Ok(None)
+    }
+
+    fn leave(&mut self) -> Result<Option<FileIndex>, ManifestError> {
+        self.folders.pop();
         Ok(None)
     }
 }
@@ -115,14 +195,14 @@ impl<B: ManifestBytes> Iterator for Selected<'_, B> {
     type Item = Result<FileIndex, ManifestError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(file) = self.file.take() {
-            return Some(Ok(file));
+        loop {
+            match self.advance(usize::MAX) {
+                Ok(Advance::File(file)) => return Some(Ok(file)),
+                Ok(Advance::Paused) => {}
+                Ok(Advance::End) => return None,
+                Err(error) => return Some(Err(error)),
+            }
         }
-        let step = self.step();
-        if step.is_err() {
-            self.folders.clear();
-        }
-        step.transpose()
     }
 }
 
@@ -134,12 +214,14 @@ impl Part {
             name => Self::Name(name.to_vec()),
         }
     }
-}
 
-fn is_match(pattern: Option<&Part>, name: &[u8]) -> bool {
-    match pattern {
-        Some(Part::Pattern(pattern)) => matches(pattern, name),
-        _ => true,
+    /// True if an entry of this name meets the condition.
+    fn is_met(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Name(wanted) => wanted == name,
+            Self::Pattern(pattern) => matches(pattern, name),
+            Self::Deep => true,
+        }
     }
 }
 
@@ -197,88 +279,5 @@ fn in_class(mut class: &[u8], byte: u8) -> bool {
             [one, ..] if *one == byte => return true,
             [_, rest @ ..] => rest,
         };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::manifest::{ManifestBuilder, PlainFile};
-    use crate::{NameRules, VersionTag};
-
-    fn manifest() -> Manifest<Vec<u8>> {
-        let mut builder = ManifestBuilder::new();
-        for path in
-            ["a.jpg", "b.png", "odd[1].jpg", "train/1/x.jpg", "train/1/y.txt", "train/2/z.jpg", "train/w.jpg", "ü.jpg"]
-        {
-            let version = VersionTag::MtimeSize { mtime_ns: 0, size: 1 };
-            let file = PlainFile { path: path.as_bytes(), size: 1, mtime_ns: 0, version };
-            builder.push(&file, NameRules::FOLDER).unwrap();
-        }
-        Manifest::open(builder.finish("n", "file:///n", 0).unwrap().to_bytes()).unwrap()
-    }
-
-    fn selected(path: &str) -> Vec<String> {
-        let manifest = manifest();
-        let files = Selected::new(&manifest, path.as_bytes()).unwrap().map(|file| {
-            let file = manifest.file(file.unwrap()).unwrap();
-            String::from_utf8(manifest.file_path(&file).unwrap()).unwrap()
-        });
-        files.collect()
-    }
-
-    #[test]
-    fn a_path_a_folder_and_a_pattern_select_what_they_name_and_an_unknown_one_nothing() {
-        let all =
-            ["a.jpg", "b.png", "odd[1].jpg", "ü.jpg", "train/w.jpg", "train/1/x.jpg", "train/1/y.txt", "train/2/z.jpg"];
-        for (path, files) in [
-            ("a.jpg", &["a.jpg"][..]),
-            ("./train//1/x.jpg", &["train/1/x.jpg"]),
-            ("train/1", &["train/1/x.jpg", "train/1/y.txt"]),
-            ("train/2/", &["train/2/z.jpg"]),
-            ("odd[1].jpg", &["odd[1].jpg"]),
-            ("*.jpg", &["a.jpg", "odd[1].jpg", "ü.jpg"]),
-            ("?.jpg", &["a.jpg", "ü.jpg"]),
-            ("[!b-z].*", &["a.jpg"]),
-            ("train/*/*.jpg", &["train/1/x.jpg", "train/2/z.jpg"]),
-            ("train/*", &["train/w.jpg", "train/1/x.jpg", "train/1/y.txt", "train/2/z.jpg"]),
-            ("**/x.jpg", &["train/1/x.jpg"]),
-            ("train/**/**/*.jpg", &["train/w.jpg", "train/1/x.jpg", "train/2/z.jpg"]),
-            ("**/1/**", &["train/1/x.jpg", "train/1/y.txt"]),
-            ("**", &all),
-            ("/", &all),
-            ("nothing", &[]),
-            ("../a.jpg", &[]),
-            ("a.jpg/b", &[]),
-            ("*.gif", &[]),
-            ("train/*/w.jpg", &[]),
-        ] {
-            assert_eq!(selected(path), files, "{path}");
-        }
-    }
-
-    #[test]
-    fn stars_and_brackets_match_as_in_a_shell() {
-        for (pattern, name, is) in [
-            ("*", "", true),
-            ("a*b*c", "axxbxbc", true),
-            ("a*b*c", "axxbxb", false),
-            ("*aab", "aaaaaab", true),
-            ("[]]", "]", true),
-            ("[", "[", true),
-            ("[a-", "[a-", true),
-            ("[a-c-]x", "-x", true),
-            ("x[!a-c]", "xb", false),
-            ("??", "aü", true),
-        ] {
-            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), is, "{pattern} {name}");
-        }
-    }
-
-    #[test]
-    fn comments_and_blank_lines_are_no_paths() {
-        for (line, path) in [("# a", None), ("", None), (" \t", None), ("a\r", Some("a")), (" a", Some(" a"))] {
-            assert_eq!(path_of_line(line.as_bytes()), path.map(str::as_bytes), "{line:?}");
-        }
     }
 }

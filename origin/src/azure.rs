@@ -11,6 +11,13 @@ use crate::url::OriginUrl;
 
 /// Opens a container of Azure Blob Storage configured by the usual `AZURE_*` variables.
 pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) -> Result<ObjectOrigin, OriginError> {
+    let store = builder(url, config)?.build().map_err(|error| OriginError::Invalid {
+        what: format!("invalid settings for {url}: {error} (AZURE_STORAGE_ACCOUNT_NAME sets the account)"),
+    })?;
+    ObjectOrigin::new(url, store, policy)
+}
+
+fn builder(url: &OriginUrl, config: &OriginConfig) -> Result<MicrosoftAzureBuilder, OriginError> {
     let mut options = client_options(config);
     let mut builder = MicrosoftAzureBuilder::new();
     for (name, value) in config.env.iter().filter(|(name, _)| name.starts_with("AZURE_")) {
@@ -20,18 +27,50 @@ pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) 
             Err(_) => {}
         }
     }
+    // The server's name begins with the account's, which must not end it.
+    let account = builder.get_config_value(&AzureConfigKey::AccountName).unwrap_or_default();
+    if !account.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Err(OriginError::Invalid {
+            what: "AZURE_STORAGE_ACCOUNT_NAME is not the name of a storage account".into(),
+        });
+    }
     if let Some(endpoint) = &config.endpoint {
         options = options.with_allow_http(endpoint.starts_with("http://"));
         builder = builder.with_endpoint(endpoint.clone());
     }
-    let store = builder
-        .with_client_options(options)
-        .with_container_name(url.bucket())
-        .with_retry(single_retry(config))
-        .with_skip_signature(config.anonymous)
-        .build()
-        .map_err(|error| OriginError::Invalid {
-            what: format!("invalid settings for {url}: {error} (AZURE_STORAGE_ACCOUNT_NAME sets the account)"),
-        })?;
-    ObjectOrigin::new(url, store, policy)
+    // Otherwise the environment says whether requests are signed.
+    if config.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    Ok(builder.with_client_options(options).with_container_name(url.bucket()).with_retry(single_retry(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn built(account: &str, more: &[(&str, &str)], anonymous: bool) -> Result<MicrosoftAzureBuilder, OriginError> {
+        let env = [("AZURE_STORAGE_ACCOUNT_NAME", account)].iter().chain(more).copied().collect();
+        builder(&"az://c/p".parse().expect("a URL"), &OriginConfig { env, anonymous, ..OriginConfig::default() })
+    }
+
+    #[test]
+    fn an_accounts_name_does_not_say_which_server_is_asked() {
+        for name in ["evil.example/?", "evil.example#", "u@evil", "a.b", "a b", "a/b"] {
+            let error = built(name, &[], false).expect_err(name).to_string();
+            assert!(error.contains("AZURE_STORAGE_ACCOUNT_NAME") && !error.contains(name), "{error}");
+        }
+        built("devstoreaccount1", &[], false).expect("a name");
+    }
+
+    #[test]
+    fn the_environment_may_have_requests_sent_without_credentials() {
+        let skips = |more: &[(&str, &str)], anonymous| {
+            let built = built("account", more, anonymous).expect("good");
+            built.get_config_value(&AzureConfigKey::SkipSignature)
+        };
+        assert_eq!(skips(&[("AZURE_SKIP_SIGNATURE", "true")], false).as_deref(), Some("true"));
+        assert_eq!(skips(&[], true).as_deref(), Some("true"));
+        assert_eq!(skips(&[], false).as_deref(), Some("false"));
+    }
 }

@@ -11,6 +11,13 @@ use crate::url::OriginUrl;
 
 /// Opens a bucket of Google Cloud Storage configured by the usual `GOOGLE_*` variables.
 pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) -> Result<ObjectOrigin, OriginError> {
+    let store = builder(url, config)
+        .build()
+        .map_err(|error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") })?;
+    ObjectOrigin::new(url, store, policy)
+}
+
+fn builder(url: &OriginUrl, config: &OriginConfig) -> GoogleCloudStorageBuilder {
     let mut options = client_options(config);
     let mut builder = GoogleCloudStorageBuilder::new();
     for (name, value) in config.env.iter().filter(|(name, _)| name.starts_with("GOOGLE_") || *name == "SERVICE_ACCOUNT")
@@ -26,12 +33,26 @@ pub(crate) fn open(url: &OriginUrl, config: &OriginConfig, policy: RetryPolicy) 
         options = options.with_allow_http(endpoint.starts_with("http://"));
         builder = builder.with_config(GoogleConfigKey::BaseUrl, endpoint);
     }
-    let store = builder
-        .with_client_options(options)
-        .with_bucket_name(url.bucket())
-        .with_retry(single_retry(config))
-        .with_skip_signature(config.anonymous)
-        .build()
-        .map_err(|error| OriginError::Invalid { what: format!("invalid settings for {url}: {error}") })?;
-    ObjectOrigin::new(url, store, policy)
+    // Otherwise the environment says whether requests are signed.
+    if config.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    builder.with_client_options(options).with_bucket_name(url.bucket()).with_retry(single_retry(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_may_have_requests_sent_without_credentials() {
+        let skips = |variables: &[(&str, &str)], anonymous| {
+            let env = variables.iter().copied().collect();
+            let config = OriginConfig { env, anonymous, ..OriginConfig::default() };
+            builder(&"gs://b".parse().expect("a URL"), &config).get_config_value(&GoogleConfigKey::SkipSignature)
+        };
+        assert_eq!(skips(&[("GOOGLE_SKIP_SIGNATURE", "true")], false).as_deref(), Some("true"));
+        assert_eq!(skips(&[], true).as_deref(), Some("true"));
+        assert_eq!(skips(&[], false).as_deref(), Some("false"));
+    }
 }

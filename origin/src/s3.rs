@@ -4,7 +4,7 @@
 //!
 //! - `settings` turns flags, environment and `profile` into a `client`, which sends requests signed by `sigv4`.
 //! - `clock` is the server's clock, where this machine's is wrong.
-//! - `read` and `list_objects` check the answers, `refusal` turns failed ones into errors.
+//! - `read` and `list_objects` check the answers, `empty_pages` ends listings without end, `refusal` turns failed ones into errors.
 //!
 //! The invariant: bytes are passed on only if the status, the entity tag, `Content-Range` and the length all agree with
 //! the request.
@@ -12,6 +12,7 @@
 mod body;
 mod client;
 mod clock;
+mod empty_pages;
 mod headers;
 mod list_objects;
 mod profile;
@@ -20,7 +21,6 @@ mod refusal;
 mod settings;
 mod sigv4;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -42,6 +42,7 @@ use crate::url::OriginUrl;
 use crate::version::Version;
 use body::malformed;
 use client::{S3Client, Target};
+use empty_pages::EmptyPages;
 use read::PartialRead;
 
 /// An origin that speaks S3.
@@ -134,17 +135,15 @@ impl Origin for S3Origin {
         let (prefix, after) = (full(prefix)?, after.map(full).transpose()?);
         let mut retry = self.retry(shown);
         let mut token: Option<String> = None;
-        let mut seen = HashSet::new();
+        let mut empty = EmptyPages::default();
         loop {
             match self.list_page(&retry, &prefix, after.as_deref(), token.as_deref(), depth).await {
                 Ok(parsed) => match parsed.continuation {
                     // A store with many deleted keys returns pages without entries; each has its own deadline.
-                    Some(next) if seen.insert(next.clone()) => {
+                    Some(next) => {
+                        empty.count(&next)?;
                         token = Some(next);
                         retry = self.retry(shown);
-                    }
-                    Some(_) => {
-                        return Err(OriginError::Unavailable { source: Box::new(list_objects::Malformed::Stuck) });
                     }
                     None => return Ok(parsed.page),
                 },

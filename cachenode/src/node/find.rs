@@ -140,11 +140,12 @@ impl LookUpKey {
     }
 }
 
-/// The name of a dataset on a node: one for each snapshot and the server and account that it is read from. `config` is
-/// that of its request; the node's own endpoint is the same for all datasets and not part of a name.
-fn dataset_id(manifest: &MappedManifest, spec: &DatasetSpec, config: OriginConfig) -> Result<String, NodeError> {
+/// The name of a dataset on a node: one for each snapshot, the server and account that it is read from, and the tenant
+/// with whose credentials. So no tenant's reads depend on another's credentials. `config` is that of its request; the
+/// node's own endpoint is the same for all datasets and not part of a name.
+fn dataset_id(manifest: &MappedManifest, request: &DatasetRequest, config: OriginConfig) -> Result<String, NodeError> {
     let (_, url) = manifest.name_and_origin()?;
-    Ok(id_of(&manifest.snapshot(), &place_of(url, spec, config)))
+    Ok(id_of(&manifest.snapshot(), &place_of(url, &request.spec, config), request.owner()))
 }
 
 /// The server and account that a URL is read from.
@@ -152,8 +153,10 @@ fn place_of(url: &str, spec: &DatasetSpec, config: OriginConfig) -> String {
     OriginConfig { endpoint: spec.endpoint.clone(), ..config }.place(url)
 }
 
-fn id_of(snapshot: &SnapshotId, place: &str) -> String {
-    short_hash(&[&snapshot.to_string(), place])
+fn id_of(snapshot: &SnapshotId, place: &str, owner: &str) -> String {
+    let snapshot = snapshot.to_string();
+    let parts = [&snapshot, place, owner];
+    short_hash(if owner.is_empty() { &parts[..2] } else { &parts })
 }
 
 impl Finder {
@@ -275,7 +278,7 @@ impl Finder {
         if let Some(wanted) = spec.snapshot.filter(|wanted| *wanted != snapshot) {
             return Err(NodeError::Snapshot { wanted: wanted.to_string(), found: snapshot.to_string() });
         }
-        let id = dataset_id(&source.manifest, spec, config)?;
+        let id = dataset_id(&source.manifest, request, config)?;
         self.keep(&id, &source).await?;
         Ok(self.found(id, source, request))
     }
@@ -287,7 +290,7 @@ impl Finder {
         let refresh = spec.refresh.unwrap_or_default();
         let source =
             resolve(&spec.source, &config, &self.home, refresh, &self.importer, &larder_import::Silent).await?;
-        let id = dataset_id(&source.manifest, spec, config)?;
+        let id = dataset_id(&source.manifest, request, config)?;
         if let Err(error) = self.keep(&id, &source).await {
             warn!(
                 mount = id, %error,
@@ -306,7 +309,7 @@ impl Finder {
         let spec = &request.spec;
         let config = self.origin_config(request);
         let is_this =
-            |source: &ResolvedSource| dataset_id(&source.manifest, spec, config.clone()).map(|found| found == id);
+            |source: &ResolvedSource| dataset_id(&source.manifest, request, config.clone()).map(|found| found == id);
         if let Ok(source) = open_source(self.kept.path(id)?, &config)
             && matches!(is_this(&source), Ok(true))
         {
@@ -345,7 +348,8 @@ impl Finder {
         Found { id, manifest, origin, refresh_failed, order: order_of(&path), renewal }
     }
 
-    /// The manifests of those of these snapshots that were found for the same URL, server and account as `manifest`.
+    /// The manifests of those of these snapshots that were found for the same URL, server, account and owner as
+    /// `manifest`.
     /// Blocks on the disk.
     pub(super) fn earlier(
         &self,
@@ -356,7 +360,7 @@ impl Finder {
         let Ok((_, url)) = manifest.name_and_origin() else { return Vec::new() };
         let place = place_of(url, &request.spec, self.origin_config(request));
         let of_this_origin = |snapshot| {
-            let kept = self.kept.path(&id_of(&snapshot, &place)).ok().filter(|path| path.exists())?;
+            let kept = self.kept.path(&id_of(&snapshot, &place, request.owner())).ok().filter(|path| path.exists())?;
             let earlier = open_manifest(&kept).inspect_err(|error| {
                 warn!(
                     error = %Chain(error),

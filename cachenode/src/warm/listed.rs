@@ -1,16 +1,16 @@
 //! The files of a list, in its order. A thread of its own finds them: a pattern may have to look at every name of a
 //! dataset.
 //!
-//! Invariant: lines and files that wait are bounded. The thread ends when nobody takes its files any more, when the
-//! list ends, or when its sender has been silent for a minute.
+//! Invariant: lines and files that wait are bounded. The thread ends when nobody takes its files any more, also while a
+//! line names none, when the list ends, or when its sender has been silent for a minute.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_dataset::selection::{Selected, path_of_line};
-use larder_dataset::{FileIndex, ManifestError};
+use larder_dataset::FileIndex;
+use larder_dataset::selection::{Advance, Selected, path_of_line};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -19,6 +19,9 @@ use crate::manifest_file::MappedManifest;
 
 /// Files that wait to be fetched.
 const FILES_MOST: usize = 1024;
+
+/// Entries of a dataset that are looked at until the next look at whether anybody still takes files.
+const STEPS_MOST: usize = 4096;
 
 /// A sender that is silent for this long is dead. One that lives is only ever held up by warming itself.
 const SILENCE_MOST: Duration = Duration::from_secs(60);
@@ -96,20 +99,53 @@ fn find(manifest: &MappedManifest, mut lines: mpsc::Receiver<Vec<u8>>, found: &m
 
 /// `None` if nobody takes them any more.
 fn send_files(manifest: &MappedManifest, path: &[u8], found: &mpsc::Sender<Found>) -> Option<()> {
+    let Ok(mut selected) = Selected::new(manifest, path) else { return found.blocking_send(Found::Unreadable).ok() };
     let mut nothing = true;
-    let files: Result<(), ManifestError> = (|| {
-        for file in Selected::new(manifest, path)? {
-            nothing = false;
-            if found.blocking_send(Found::File(file?)).is_err() {
-                break;
-            }
+    while !found.is_closed() {
+        let next = match selected.advance(STEPS_MOST) {
+            Ok(Advance::Paused) => continue,
+            Ok(Advance::File(file)) => Found::File(file),
+            Ok(Advance::End) if nothing => Found::Nothing { line: path.to_vec() },
+            Ok(Advance::End) => return Some(()),
+            Err(_) => Found::Unreadable,
+        };
+        nothing = false;
+        let is_last = !matches!(next, Found::File(_));
+        found.blocking_send(next).ok()?;
+        if is_last {
+            return Some(());
         }
-        Ok(())
-    })();
-    let last = match files {
-        Err(_) => Found::Unreadable,
-        Ok(()) if nothing => Found::Nothing { line: path.to_vec() },
-        Ok(()) => return if found.is_closed() { None } else { Some(()) },
-    };
-    found.blocking_send(last).ok()
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_dataset::manifest::{ManifestBuilder, PlainFile};
+    use larder_dataset::{NameRules, VersionTag};
+
+    use super::*;
+    use crate::manifest_file::open_manifest;
+
+    #[test]
+    fn a_line_that_names_nothing_ends_when_nobody_takes_files_any_more() {
+        let mut builder = ManifestBuilder::new();
+        for depth in 0..64 {
+            let path = format!("{}f", "d/".repeat(depth));
+            let version = VersionTag::MtimeSize { mtime_ns: 0, size: 1 };
+            let file = PlainFile { path: path.as_bytes(), size: 1, mtime_ns: 0, version };
+            builder.push(&file, NameRules::FOLDER).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("manifest");
+        std::fs::write(&path, builder.finish("n", "file:///n", 0).unwrap().to_bytes()).unwrap();
+        let manifest = open_manifest(&path).unwrap();
+        let (found, mut waiting) = mpsc::channel(8);
+        let line = format!("{}zz*", "**/*/".repeat(20));
+        assert_eq!(send_files(&manifest, line.as_bytes(), &found), Some(()));
+        assert_eq!(waiting.try_recv(), Ok(Found::Nothing { line: line.clone().into_bytes() }));
+        drop(waiting);
+        assert_eq!(send_files(&manifest, line.as_bytes(), &found), None);
+        assert_eq!(send_files(&manifest, b"**/f", &found), None);
+    }
 }

@@ -4,8 +4,10 @@
 //! granted the dataset. A volume is made for exactly one claim. Others are refused in words that do not tell whether
 //! there is such a dataset.
 
+use std::collections::BTreeMap;
+
 use larder_controller_api::names::{
-    CSI_DRIVER, DATASET_ANNOTATION, ROLE_LABEL, ROLE_VOLUME, ROLE_WARM, STORAGE_CLASS, UID_LABEL,
+    CSI_DRIVER, DATASET_ANNOTATION, ROLE_LABEL, ROLE_VOLUME, ROLE_WARM, STORAGE_CLASS, SYSTEM_NAMESPACE, UID_LABEL,
 };
 use larder_controller_api::{ConditionKind, Reason};
 use serde_json::{Value, json};
@@ -173,9 +175,22 @@ fn labels(draft: &Draft<'_>, role: &str) -> Value {
     })
 }
 
+fn attributes(draft: &Draft<'_>, source: &str) -> BTreeMap<&'static str, String> {
+    let mut attributes = origin::attributes(&draft.spec, source);
+    if draft.spec.secret.is_some() {
+        // Otherwise a Secret without keys would have the dataset read with larderd's own identity.
+        attributes.insert("identity", "secret".to_owned());
+    }
+    if draft.key().namespace != SYSTEM_NAMESPACE {
+        // Otherwise tenants that describe the same data would read with each other's keys.
+        attributes.insert("owner", draft.uid().to_owned());
+    }
+    attributes
+}
+
 fn description(draft: &Draft<'_>, source: &str) -> String {
     let mut parts: Vec<String> =
-        origin::attributes(&draft.spec, source).iter().map(|(name, value)| format!("{name}={value}")).collect();
+        attributes(draft, source).iter().map(|(name, value)| format!("{name}={value}")).collect();
     parts.extend(draft.spec.secret.iter().map(|secret| format!("secret={secret}")));
     names::short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>())
 }
@@ -189,7 +204,7 @@ fn make_volume(draft: &mut Draft<'_>, claim: &Key, source: &str, role: &str) {
         "driver": CSI_DRIVER,
         "volumeHandle": name,
         "readOnly": true,
-        "volumeAttributes": origin::attributes(&draft.spec, source),
+        "volumeAttributes": attributes(draft, source),
     });
     if let Some(secret) = &draft.spec.secret {
         csi["nodePublishSecretRef"] = json!({"namespace": draft.key().namespace, "name": secret});

@@ -194,6 +194,48 @@ async fn a_dataset_is_imported_placed_warmed_claimed_and_labelled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn volumes_of_a_dataset_with_a_secret_are_read_with_its_keys_alone() {
+    let mut world = World::new(3);
+    scenario(&world.api);
+    let mut public = dataset("team-a", "public", 0);
+    public["spec"]["origin"].as_object_mut().unwrap().remove("secretRef");
+    public["spec"]["origin"]["anonymous"] = true.into();
+    world.api.put("datasets", public);
+    world.start();
+    world.until("all are ready", |api| ["pets", "cars", "public"].iter().all(|name| is_ready(api, name))).await;
+    world.rest().await;
+    let volumes = world.api.list("persistentvolumes");
+    let of = |name: &str| {
+        let name = Value::from(format!("team-a/{name}"));
+        volumes.iter().filter(|volume| volume["metadata"]["annotations"]["larder.dev/dataset"] == name).count()
+    };
+    assert!(of("pets") >= 2 && of("cars") == 1 && of("public") == 1, "{volumes:#?}");
+    for volume in &volumes {
+        let csi = &volume["spec"]["csi"];
+        let expected = if csi["nodePublishSecretRef"].is_null() { Value::Null } else { "secret".into() };
+        assert_eq!(csi["volumeAttributes"]["identity"], expected, "{volume:#?}");
+        let of = &volume["metadata"]["annotations"]["larder.dev/dataset"];
+        assert_eq!(expected.is_null(), of == "team-a/public", "{of}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_name_their_dataset_as_owner_unless_it_is_the_administrators() {
+    let mut world = World::new(1);
+    scenario(&world.api);
+    world.api.put("datasets", dataset("larder-system", "ours", 0));
+    world.start();
+    world.until("claims are made", |api| api.list("persistentvolumes").len() == 4).await;
+    for volume in world.api.list("persistentvolumes") {
+        let of = volume["metadata"]["annotations"]["larder.dev/dataset"].as_str().unwrap();
+        let (namespace, name) = of.split_once('/').unwrap();
+        let uid = world.api.get("datasets", namespace, name).unwrap()["metadata"]["uid"].clone();
+        let expected = if namespace == "larder-system" { Value::Null } else { uid };
+        assert_eq!(volume["spec"]["csi"]["volumeAttributes"]["owner"], expected, "{of}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn at_rest_nothing_is_written_and_writes_are_few() {
     let mut world = World::new(3);
     world.api.put("datasets", dataset("team-a", "pets", 2));

@@ -35,6 +35,14 @@ pub enum AttributeError {
         /// The mistake.
         what: String,
     },
+    /// A Secret without the keys that the origin requires.
+    #[error("the volume's Secret has no keys for an {scheme} origin, which requires {missing}")]
+    MissingKeys {
+        /// How the origin's URL begins.
+        scheme: &'static str,
+        /// The keys.
+        missing: &'static str,
+    },
 }
 
 impl AttributeError {

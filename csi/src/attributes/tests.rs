@@ -51,7 +51,7 @@ fn a_full_volume_is_understood() {
 fn every_bad_value_is_refused_by_its_name() {
     let upper = "AB".repeat(32);
     let long = format!("s3://b/{}", "a".repeat(2000));
-    let bad: [(&str, &[(&str, &str)]); 34] = [
+    let bad: [(&str, &[(&str, &str)]); 38] = [
         ("source", &[]),
         ("sauce", &[("sauce", "s3://b")]),
         ("source", &[("source", "bucket/x")]),
@@ -83,6 +83,10 @@ fn every_bad_value_is_refused_by_its_name() {
         ("refresh", &[("source", "s3://b"), ("refresh", "24")]),
         ("refresh", &[("dataset", "d"), ("refresh", "24h")]),
         ("namespaces", &[("source", "s3://b"), ("namespaces", "a,,b")]),
+        ("identity", &[("source", "s3://b"), ("identity", "larderd")]),
+        ("identity", &[("source", "s3://b"), ("identity", "")]),
+        ("owner", &[("source", "s3://b"), ("owner", "")]),
+        ("owner", &[("source", "s3://b"), ("owner", "a b")]),
         ("dataset", &[("source", "s3://b"), ("dataset", "d")]),
         ("dataset", &[("dataset", "../d")]),
         ("endpoint", &[("dataset", "d"), ("endpoint", "http://h")]),

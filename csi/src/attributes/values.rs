@@ -23,3 +23,12 @@ pub(crate) fn entry_name(name: &str) -> Result<String, AttributeError> {
     }
     Ok(name.to_owned())
 }
+
+/// The value of `owner`: a uid of Kubernetes.
+pub(super) fn checked_owner(owner: &str) -> Result<String, AttributeError> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if owner.is_empty() || owner.len() > 64 || !owner.bytes().all(is_good) {
+        return Err(AttributeError::value("owner", "must be up to 64 letters, digits and `-`"));
+    }
+    Ok(owner.to_owned())
+}

@@ -39,9 +39,9 @@ pub struct Mounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     /// Make it, or have the one that exists read with the credentials of the dataset from now on: an administrator's
-    /// volume.
+    /// volume, or a tenant's with a mount of its own.
     Renew,
-    /// Make it, or join the one that exists as it is: larderd's own credentials were found to read the dataset.
+    /// Make it, or join the one that exists as it is: larderd's own credentials, or none, were found to read the dataset.
     Make,
     /// Join the one that exists: whether larderd's own credentials can read the dataset is not known.
     Join,

@@ -1,5 +1,6 @@
 //! Which credentials a dataset is read with, as volumes and processes come and go.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use larder_csi_api::csi;
@@ -13,14 +14,22 @@ use crate::rig::{Rig, map, request, until};
 
 const SOURCES: [&str; 2] = ["s3://bucket/one", "s3://bucket/two"];
 
+/// The keys of a Secret.
+fn secret(id: &str) -> HashMap<String, String> {
+    map(&[("AWS_ACCESS_KEY_ID", id), ("AWS_SECRET_ACCESS_KEY", "hunter2")])
+}
+
+/// The credentials that they stand for: other stores are not read with the machine's identity.
 fn keys(id: &str) -> Option<Credentials> {
-    Some(Credentials { variables: map(&[("AWS_ACCESS_KEY_ID", id), ("AWS_SECRET_ACCESS_KEY", "hunter2")]) })
+    let mut variables = secret(id);
+    variables.extend(map(&[("GOOGLE_SKIP_SIGNATURE", "true"), ("AZURE_SKIP_SIGNATURE", "true")]));
+    Some(Credentials { variables })
 }
 
 /// A PersistentVolume's publish request, with the keys of its Secret.
 fn volume(rig: &Rig, name: &str, source: &str, id: &str) -> csi::NodePublishVolumeRequest {
     let mut request = request(name, &rig.target(name), &[("source", source)]);
-    request.secrets = keys(id).unwrap().variables;
+    request.secrets = secret(id);
     request
 }
 
@@ -28,7 +37,7 @@ fn volume(rig: &Rig, name: &str, source: &str, id: &str) -> csi::NodePublishVolu
 fn inline(rig: &Rig, name: &str, id: Option<&str>) -> csi::NodePublishVolumeRequest {
     let context = [("csi.storage.k8s.io/ephemeral", "true"), ("dataset", "listed")];
     let mut request = request(name, &rig.target(name), &context);
-    request.secrets = id.and_then(keys).map(|keys| keys.variables).unwrap_or_default();
+    request.secrets = id.map(secret).unwrap_or_default();
     request
 }
 
@@ -283,5 +292,74 @@ async fn a_mount_that_ends_while_pods_are_checked_is_not_made_again_for_them_unc
         assert!(refused.message().contains("larder-origin"), "{refused}");
     }
     driver.unpublish("other", &rig.target("other")).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_without_the_keys_of_the_origin_is_refused_and_larderd_not_asked() {
+    let rig = Rig::new();
+    list_a_dataset(&rig);
+    let driver = rig.driver().await;
+    let azure = map(&[("AZURE_STORAGE_ACCOUNT_NAME", "hunter2"), ("AZURE_STORAGE_ACCOUNT_KEY", "hunter2")]);
+    let with = |name: &str, context: &[(&str, &str)], secrets: &HashMap<String, String>| {
+        let mut request = request(name, &rig.target(name), context);
+        request.secrets = secrets.clone();
+        request
+    };
+    let inline = [("csi.storage.k8s.io/ephemeral", "true"), ("dataset", "listed")];
+    for (context, secrets, words) in [
+        ([("source", SOURCES[0]), ("identity", "secret")], HashMap::new(), "`identity` is `secret`"),
+        ([("dataset", "listed"), ("identity", "secret")], HashMap::new(), "`identity` is `secret`"),
+        ([("source", SOURCES[0]), ("region", "eu-1")], azure.clone(), "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (inline, azure, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    ] {
+        let refused = driver.publish(with("a", &context, &secrets)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains(words) && !refused.message().contains("hunter2"), "{refused}");
+    }
+    assert_eq!(rig.fake.asked(), []);
+    let context = [("source", SOURCES[0]), ("identity", "secret")];
+    driver.publish(with("a", &context, &secret("a"))).await.unwrap();
+    assert_eq!(rig.fake.reads_with(&mount_of(SOURCES[0])), keys("a"));
+    driver.unpublish("a", &rig.target("a")).await.unwrap();
+    rig.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenants_volumes_are_read_with_its_own_keys_and_change_nothing_for_others() {
+    let rig = Rig::new();
+    let mut driver = rig.driver().await;
+    let owner_of = |credentials: Option<&Credentials>| {
+        credentials.and_then(|given| given.variables.get("LARDER_OWNER")).cloned().unwrap_or_default()
+    };
+    // As larderd names mounts.
+    let mount = move |owner: &str| mount_of(&format!("{}{owner}", SOURCES[0]));
+    rig.fake.answer(move |dataset| Ok(prepared(mount(&owner_of(dataset.credentials.as_ref())))));
+    let owned = |name: &str, owner: &str, id: Option<&str>| {
+        let mut request = request(name, &rig.target(name), &[("source", SOURCES[0]), ("owner", owner)]);
+        request.secrets = id.map(secret).unwrap_or_default();
+        request
+    };
+    let keys_of = |owner: &str, id: &str| {
+        let mut credentials = keys(id).unwrap();
+        credentials.variables.insert("LARDER_OWNER".to_owned(), owner.to_owned());
+        Some(credentials)
+    };
+    driver.publish(volume(&rig, "admin", SOURCES[0], "admin")).await.unwrap();
+    driver.publish(owned("a1", "uid-a", Some("old-a"))).await.unwrap();
+    driver.publish(owned("b1", "uid-b", Some("b"))).await.unwrap();
+    driver.publish(owned("a2", "uid-a", Some("new-a"))).await.unwrap();
+    // A Dataset without a Secret.
+    driver.publish(owned("anyone", "uid-c", None)).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(rig.fake.reads_with(&mount("uid-a")), keys_of("uid-a", "new-a"));
+        assert_eq!(rig.fake.reads_with(&mount("uid-b")), keys_of("uid-b", "b"));
+        assert_eq!(rig.fake.reads_with(&mount("")), keys("admin"));
+        driver.kill().await;
+        driver = rig.driver().await;
+    }
+    for volume in ["admin", "a1", "b1", "a2", "anyone"] {
+        driver.unpublish(volume, &rig.target(volume)).await.unwrap();
+    }
     rig.assert_clean();
 }

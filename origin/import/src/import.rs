@@ -23,7 +23,7 @@ use crate::assemble::{AssembleError, RowSorter};
 use crate::blocking::off_runtime;
 use crate::clock::nanoseconds_now;
 use crate::draft::{DRAFT_SUFFIX, DraftManifest, remove_orphaned_drafts};
-use crate::journal::{BadRecord, Journal, JournalError, JournalIdentity, JournalKind, PageFile, PageRecord};
+use crate::journal::{Journal, JournalError, JournalIdentity, JournalKind, PageFile, PageRecord, Refused};
 use crate::listing::{self, ListError, PageOwner, Walk};
 use crate::progress::Progress;
 use crate::skipped::Skipped;
@@ -135,31 +135,24 @@ pub async fn import(
     let ledger = off_runtime(move || {
         let mut walk = Walk::new(scheme);
         let mut contents = None;
-        let mut unsorted = None;
         let journal = Journal::open(&journal_dir, identity, max_age_resume, restart, |payload| {
             let mut page = PageRecord::decode(payload)?;
             let first = walk.is_first(&page);
-            walk.accept(&mut page).map_err(|_| BadRecord)?;
-            if contents.is_none() {
-                contents = Contents::new(scheme, &journal_dir, sort_bytes).map_err(|error| unsorted = Some(error)).ok();
-            }
-            match &mut contents {
-                Some(contents) => contents.add(&page, first).map_err(|error| unsorted = Some(error)),
-                None => Ok(()),
-            }
-            .map_err(|()| BadRecord)
+            walk.accept(&mut page).map_err(|_| Refused::Bad)?;
+            let contents = match &mut contents {
+                Some(contents) => contents,
+                none => none.insert(Contents::new(scheme, &journal_dir, sort_bytes).map_err(Refused::Stop)?),
+            };
+            contents.add(&page, first).map_err(Refused::Stop)
         })?;
-        let disk = |source| ImportError::Disk { dir: journal_dir.clone(), source };
-        if let Some(error) = unsorted {
-            return Err(disk(error));
-        }
         let contents = match contents {
             Some(contents) => contents,
-            None => Contents::new(scheme, &journal_dir, sort_bytes).map_err(disk)?,
+            None => Contents::new(scheme, &journal_dir, sort_bytes)
+                .map_err(|source| ImportError::Disk { dir: journal_dir.clone(), source })?,
         };
         walk.requeue();
         remove_orphaned_drafts(&journal_dir);
-        Ok(Ledger { contents, walk, journal, dir: journal_dir })
+        Ok::<_, ImportError>(Ledger { contents, walk, journal, dir: journal_dir })
     })
     .await?;
 

@@ -75,6 +75,21 @@ pub(crate) struct Journal {
     finished: bool,
 }
 
+/// Why a record is not taken over.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// It is no record, and ends the journal like a torn one.
+    Bad,
+    /// The caller cannot go on, for want of room perhaps. Nothing is wrong with the journal, which stays as it is.
+    Stop(io::Error),
+}
+
+impl From<BadRecord> for Refused {
+    fn from(_: BadRecord) -> Self {
+        Self::Bad
+    }
+}
+
 /// How far an existing journal can be replayed.
 enum Replay {
     /// Its sound records end here; `lost` bytes after that are none.
@@ -85,14 +100,14 @@ enum Replay {
 
 impl Journal {
     /// Opens or starts the journal of `identity` in the folder `dir`, which is created if missing, and passes every
-    /// record to `replay`, oldest first. A record that `replay` refuses ends the journal like a torn one. A journal
-    /// older than `max_age`, or any journal if `restart` is set, is started over. Blocking. Errors: `InUse`, `Io`.
+    /// record to `replay`, oldest first. A journal older than `max_age`, or any journal if `restart` is set, is started
+    /// over. Blocking. Errors: `InUse`, `Io`, also with what stopped `replay`.
     pub(crate) fn open(
         dir: &Path,
         identity: JournalIdentity,
         max_age: Duration,
         restart: bool,
-        replay: impl FnMut(&[u8]) -> Result<(), BadRecord>,
+        replay: impl FnMut(&[u8]) -> Result<(), Refused>,
     ) -> Result<Self, JournalError> {
         let path = dir.join(identity.file_name());
         std::fs::create_dir_all(dir).map_err(|source| failed("create the folder of", dir, source))?;
@@ -221,7 +236,7 @@ fn read_back(
     identity: JournalIdentity,
     max_age: Duration,
     now_ns: i64,
-    mut replay: impl FnMut(&[u8]) -> Result<(), BadRecord>,
+    mut replay: impl FnMut(&[u8]) -> Result<(), Refused>,
 ) -> Result<Replay, JournalError> {
     let len = file.metadata().map_err(|source| failed("stat", path, source))?.len();
     if len == 0 {
@@ -247,8 +262,10 @@ fn read_back(
     let mut frames = Frames::new(reader);
     let mut end = HEADER_BYTES as u64;
     while let Some(payload) = frames.next_frame().map_err(|source| failed("read", path, source))? {
-        if replay(payload).is_err() {
-            break;
+        match replay(payload) {
+            Ok(()) => {}
+            Err(Refused::Bad) => break,
+            Err(Refused::Stop(source)) => return Err(failed("take over", path, source)),
         }
         end += (FRAME_HEAD_BYTES + payload.len()) as u64;
     }

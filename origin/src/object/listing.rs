@@ -3,8 +3,9 @@
 //! A caller continues by the last key, a store by the token it sent with a page. [`Tokens`] remembers the token that
 //! belongs to a key, so that each page of a listing is one request. Without one (the first call of a resumed listing)
 //! the store is told the key; Azure knows that parameter only from service version 2026-02-06 on, which object_store
-//! does not send, and Azurite not at all. Therefore pages are skipped until they are past the key. The invariant: a
-//! listing that makes no progress is an error.
+//! does not send, and Azurite not at all. Therefore pages are skipped until they are past the key, and then only: what
+//! follows a token is new. The invariants: a listing that makes no progress, has keys out of order or one twice is an
+//! error, however it is cut into pages.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -64,7 +65,10 @@ impl Lister {
         let full = keys::full(&self.key_prefix, prefix)?;
         let offset = after.map(|after| keys::full(&self.key_prefix, after)).transpose()?;
         let mut token = offset.as_ref().and_then(|offset| self.tokens.take(&(full.clone(), depth, offset.clone())));
-        let mut skipped: Option<Vec<u8>> = None;
+        // Whether the store may begin with what was listed before.
+        let resumes = token.is_none();
+        let mut place = after.filter(|_| !resumes).map(<[u8]>::to_vec);
+        let mut found = Page::default();
         // The deadline is that of a step forward, since there is no telling how much is to be skipped.
         let mut retry = Retry::new(&self.policy, prefix);
         loop {
@@ -83,27 +87,25 @@ impl Lister {
                 }
             };
             let mut page = self.page(prefix, &full, listed.result)?;
-            let Some(next) = listed.page_token else {
-                keep_after(&mut page, after);
-                return Ok(page);
-            };
-            let stuck = || OriginError::Unavailable { source: "the listing makes no progress".into() };
-            if token.as_ref() == Some(&next) {
-                return Err(stuck());
-            }
-            let last = last(&page);
-            if last.is_some() {
-                if last <= skipped {
-                    return Err(stuck());
-                }
-                skipped.clone_from(&last);
+            if let Some(end) = self.check_order(&page, place.as_deref())? {
+                place = Some(end);
                 retry = Retry::new(&self.policy, prefix);
             }
-            if let Some(last) = last.filter(|last| after.is_none_or(|after| last.as_slice() > after)) {
+            if resumes {
                 keep_after(&mut page, after);
+            }
+            found.files.append(&mut page.files);
+            found.prefixes.append(&mut page.prefixes);
+            // Markers have names that are not theirs.
+            found.files.sort_by(|a, b| a.key.cmp(&b.key));
+            let Some(next) = listed.page_token else { return Ok(found) };
+            if token.as_ref() == Some(&next) {
+                return Err(odd("makes no progress"));
+            }
+            if let Some(last) = last(&found).filter(|last| after.is_none_or(|after| last.as_slice() > after)) {
                 self.tokens.put((full, depth, keys::full(&self.key_prefix, &last)?), next);
-                page.next = Some(last);
-                return Ok(page);
+                found.next = Some(last);
+                return Ok(found);
             }
             token = Some(next);
         }
@@ -145,9 +147,26 @@ impl Lister {
             let below = below.as_ref().strip_prefix(full).ok_or_else(foreign)?;
             page.prefixes.push([prefix, below.as_bytes(), b"/"].concat());
         }
-        page.files.sort_by(|a, b| a.key.cmp(&b.key));
-        page.prefixes.sort();
         Ok(page)
+    }
+
+    /// Checks that a page, as the store sent it, is in order and begins after `before`. Returns how far it goes; `None`
+    /// if it is empty.
+    fn check_order(&self, page: &Page, before: Option<&[u8]>) -> Result<Option<Vec<u8>>, OriginError> {
+        let mut files = Order(before.map(Cow::Borrowed));
+        let mut prefixes = files.clone();
+        let in_order = (page.files.iter().try_for_each(|file| files.file(file)))
+            .and_then(|()| page.prefixes.iter().try_for_each(|prefix| prefixes.prefix(prefix)));
+        match in_order {
+            Ok(()) if page.files.is_empty() && page.prefixes.is_empty() => Ok(None),
+            Ok(()) => Ok(files.0.max(prefixes.0).map(Cow::into_owned)),
+            Err(_) if before.is_some() && last(page).as_deref() <= before => Err(odd("makes no progress")),
+            Err(Disorder::Twice) => Err(odd("has a key twice")),
+            Err(Disorder::Order) if self.url.scheme() == Scheme::Azure => Err(odd(
+                "has keys out of order, as accounts with a hierarchical namespace list them, which cannot be imported",
+            )),
+            Err(Disorder::Order) => Err(odd("has keys out of order")),
+        }
     }
 }
 
@@ -158,11 +177,62 @@ pub(super) fn info(key: Vec<u8>, meta: &ObjectMeta) -> ObjectInfo {
     ObjectInfo { key, size: meta.size, mtime_ns, version }
 }
 
-/// The last key of a page. After a prefix comes what is after everything below it; otherwise the next page would begin
-/// with the same prefix again.
+fn odd(what: &str) -> OriginError {
+    OriginError::Unavailable { source: format!("the listing {what}").into() }
+}
+
+/// How far a listing has come, in the store's own order. What comes next must be greater.
+#[derive(Clone)]
+struct Order<'a>(Option<Cow<'a, [u8]>>);
+
+enum Disorder {
+    Order,
+    Twice,
+}
+
+impl<'a> Order<'a> {
+    fn file(&mut self, file: &'a ObjectInfo) -> Result<(), Disorder> {
+        let Some(last) = &self.0 else {
+            self.0 = Some(Cow::Borrowed(&file.key));
+            return Ok(());
+        };
+        if file.key.as_slice() > last.as_ref() {
+            self.0 = Some(Cow::Borrowed(&file.key));
+            return Ok(());
+        }
+        // A marker, whose slash object_store removes, has its place after keys such as `a-b`, and after an object `a`.
+        let marker = [file.key.as_slice(), b"/"].concat();
+        if file.size == 0 && marker.as_slice() > last.as_ref() {
+            self.0 = Some(Cow::Owned(marker));
+            return Ok(());
+        }
+        let twice = [file.key.as_slice(), &marker].contains(&last.as_ref());
+        Err(if twice { Disorder::Twice } else { Disorder::Order })
+    }
+
+    fn prefix(&mut self, prefix: &[u8]) -> Result<(), Disorder> {
+        let end = after_all_below(prefix);
+        match &self.0 {
+            Some(last) if end == last.as_ref() => Err(Disorder::Twice),
+            Some(last) if prefix <= last.as_ref() => Err(Disorder::Order),
+            _ => {
+                self.0 = Some(Cow::Owned(end));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What comes after everything below a prefix.
+fn after_all_below(prefix: &[u8]) -> Vec<u8> {
+    [prefix, "\u{10FFFF}".as_bytes()].concat()
+}
+
+/// The greatest key of a page. For a prefix that is what comes after everything below it; otherwise the next page would
+/// begin with the same prefix again.
 fn last(page: &Page) -> Option<Vec<u8>> {
-    let file = page.files.last().map(|file| file.key.clone());
-    let prefix = page.prefixes.last().map(|prefix| [prefix.as_slice(), "\u{10FFFF}".as_bytes()].concat());
+    let file = page.files.iter().map(|file| &file.key).max().cloned();
+    let prefix = page.prefixes.iter().max().map(|prefix| after_all_below(prefix));
     file.max(prefix)
 }
 

@@ -110,6 +110,101 @@ async fn a_store_that_lists_the_same_page_for_ever_is_an_error() {
     }
 }
 
+/// Sends the pages that it was made with, of objects and prefixes; the token of a page is its number.
+struct Told(Vec<(Vec<ObjectMeta>, Vec<String>)>);
+
+#[async_trait]
+impl PaginatedListStore for Told {
+    async fn list_paginated(
+        &self,
+        _prefix: Option<&str>,
+        options: PaginatedListOptions,
+    ) -> object_store::Result<PaginatedListResult> {
+        let at: usize = options.page_token.map_or(0, |token| token.parse().expect("a number"));
+        let page_token = (at + 1 < self.0.len()).then(|| (at + 1).to_string());
+        let (objects, prefixes) = self.0[at].clone();
+        Ok(listed(objects, prefixes, page_token))
+    }
+}
+
+/// An origin whose store sends these pages of keys; those that end with `/` are markers for `Depth::All`, and prefixes
+/// for `Depth::One`.
+fn telling(url: &str, pages: &[&[&str]], depth: Depth) -> ObjectOrigin {
+    let object = |key: &str| ObjectMeta {
+        location: Path::parse(key).expect("a path"),
+        last_modified: DateTime::UNIX_EPOCH,
+        size: u64::from(!key.ends_with('/')),
+        e_tag: None,
+        version: None,
+    };
+    let pages = pages.iter().map(|keys| {
+        let (prefixes, objects): (Vec<&str>, Vec<&str>) =
+            keys.iter().partition(|key| depth == Depth::One && key.ends_with('/'));
+        (objects.into_iter().map(object).collect(), prefixes.into_iter().map(str::to_owned).collect())
+    });
+    let mut origin = origin(url, Pages::Both);
+    origin.lister.store = Arc::new(Told(pages.collect()));
+    origin
+}
+
+/// Lists everything, page by page; `fresh`: each page by a process that has no tokens.
+async fn list_all(origin: &mut ObjectOrigin, depth: Depth, fresh: bool) -> Result<Vec<String>, OriginError> {
+    let (mut all, mut after) = (Vec::new(), None::<Vec<u8>>);
+    loop {
+        let page = origin.list(b"", after.as_deref(), depth).await?;
+        all.extend(page.files.into_iter().map(|file| file.key).chain(page.prefixes));
+        match page.next {
+            Some(next) if after.as_ref().is_none_or(|after| next > *after) => after = Some(next),
+            Some(next) => panic!("{next:?} is not after {after:?}"),
+            None => break,
+        }
+        if fresh {
+            origin.lister.tokens = Tokens::default();
+        }
+    }
+    Ok(all.into_iter().map(|key| String::from_utf8(key).expect("UTF-8")).collect())
+}
+
+#[tokio::test]
+async fn a_store_that_lists_out_of_order_or_a_key_twice_is_an_error_and_loses_no_key() {
+    use Depth::{All, One};
+    let cases: [(&[&[&str]], Depth, &str); 10] = [
+        (&[&["b", "a"]], All, "keys out of order"),
+        (&[&["a", "a"]], All, "a key twice"),
+        (&[&["a", "c"], &["b", "d"]], All, "keys out of order"),
+        (&[&["a", "b"], &["b", "c"]], All, "a key twice"),
+        (&[&["a", "b"], &["a", "b"]], All, "makes no progress"),
+        // A hierarchical namespace has `/` before all other characters.
+        (&[&["a/x", "a-b/y"]], All, "keys out of order"),
+        (&[&["a/x"], &["a-b/y", "c"]], All, "keys out of order"),
+        (&[&["a/", "a-b/"]], One, "keys out of order"),
+        (&[&["a/", "b"], &["a/", "c/"]], One, "keys out of order"),
+        (&[&["a/"], &["a-b/", "c"]], One, "keys out of order"),
+    ];
+    for (pages, depth, says) in cases {
+        for (url, fresh) in [("gs://bucket", false), ("az://container", false), ("az://container", true)] {
+            let listed = list_all(&mut telling(url, pages, depth), depth, fresh).await;
+            let error = format!("{:?}", listed.expect_err(says));
+            assert!(error.contains(says), "{url} {pages:?}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn markers_are_listed_where_they_are_and_each_key_once_however_pages_end() {
+    // In the order of the keys; object_store shows `data/` as `data`.
+    let keys = ["a", "data", "data-2/x", "data/", "data/x", "e"];
+    for cut in 1..keys.len() {
+        let (one, two) = keys.split_at(cut);
+        for pages in [vec![one, two], vec![one, &two[..1], &two[1..], &[]]] {
+            let listed = list_all(&mut telling("gs://bucket", &pages, Depth::All), Depth::All, false).await;
+            let mut listed = listed.expect("in order");
+            listed.sort();
+            assert_eq!(listed, ["a", "data", "data", "data-2/x", "data/x", "e"], "{cut}");
+        }
+    }
+}
+
 #[test]
 fn the_marker_of_the_listed_prefix_is_the_prefix_and_keys_elsewhere_are_refused() {
     let origin = origin("gs://bucket/data", Pages::Both);

@@ -1,3 +1,6 @@
+use std::collections::BTreeMap;
+
+use larder_dataset::environment::OWNER;
 use larder_import::Silent;
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, RequestHead};
@@ -57,7 +60,7 @@ impl World {
     async fn resolved(&self, request: &DatasetRequest) -> (String, ResolvedSource) {
         let (spec, config) = (&request.spec, OriginConfig::default());
         let source = resolve(&spec.source, &config, &self.finder.home, Refresh::Never, &Here, &Silent).await.unwrap();
-        (dataset_id(&source.manifest, spec, config).unwrap(), source)
+        (dataset_id(&source.manifest, request, config).unwrap(), source)
     }
 }
 
@@ -184,6 +187,41 @@ async fn a_listing_for_which_nobody_could_wait_opens_nothing_to_credentials_that
     assert_eq!(bucket.server.counters().lists, 0, "a refusal does not use the listing up");
     bucket.prepare(Refresh::Always).await.unwrap();
     assert_eq!(bucket.server.counters().lists, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_with_the_same_data_have_mounts_of_their_own_whatever_becomes_of_their_keys() {
+    let bucket = Bucket::new().await;
+    let request = |owner: Option<&str>, id: &str| {
+        let given = bucket.server.env().into_iter().map(|(name, value)| (name.to_owned(), value));
+        let mut variables: BTreeMap<String, String> = given.collect();
+        variables.insert("LARDER_TEST_KEY".into(), id.into());
+        variables.extend(owner.map(|owner| (OWNER.to_owned(), owner.to_owned())));
+        let credentials = Some(Credentials::from_iter(variables));
+        DatasetRequest { credentials, ..Bucket::request(Refresh::Never) }
+    };
+    let id = async |request: &DatasetRequest| match bucket.finder.prepare(request, WAIT).await.unwrap() {
+        Prepared::Ready(found) => {
+            let again = bucket.finder.find_again(&found.id, request).await.unwrap();
+            assert_eq!(again.manifest.snapshot(), found.manifest.snapshot());
+            found.id
+        }
+        importing => panic!("{importing:?}"),
+    };
+    let (a, b) = (id(&request(Some("a"), "1")).await, id(&request(Some("b"), "1")).await);
+    assert_ne!(a, b);
+    assert_eq!(id(&request(Some("a"), "2")).await, a, "a rotated key");
+    // Volumes of the administrator share one, as before.
+    let shared = id(&request(None, "1")).await;
+    assert!(shared != a && shared != b);
+    assert_eq!(id(&request(None, "2")).await, shared);
+    assert_eq!(id(&Bucket::request(Refresh::Never)).await, shared);
+    // What a tenant's new snapshot takes over is looked up under the tenant's name.
+    let manifest = bucket.prepare(Refresh::Never).await.unwrap().manifest;
+    let earlier = |request: &DatasetRequest| {
+        bucket.finder.earlier(&manifest, request, std::iter::once(manifest.snapshot())).len()
+    };
+    assert_eq!([earlier(&request(Some("a"), "1")), earlier(&request(Some("c"), "1"))], [1, 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -132,9 +132,27 @@ fn a_record_that_is_refused_is_cut_off() {
     journal.append(b"good").unwrap();
     journal.append(b"odd").unwrap();
     drop(journal);
-    let check = |payload: &[u8]| if payload == b"odd" { Err(BadRecord) } else { Ok(()) };
+    let check = |payload: &[u8]| if payload == b"odd" { Err(Refused::Bad) } else { Ok(()) };
     drop(Journal::open(dir.path(), identity(), DAY, false, check).unwrap());
     assert_eq!(reopen(dir.path(), identity()).1, [b"good"]);
+}
+
+#[test]
+fn a_replay_that_the_disk_stops_is_an_error_that_says_so_and_the_journal_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = reopen(dir.path(), identity());
+    journal.append(b"one").unwrap();
+    journal.append(b"two").unwrap();
+    drop(journal);
+    let stop = |payload: &[u8]| match payload {
+        b"two" => Err(Refused::Stop(io::ErrorKind::StorageFull.into())),
+        _ => Ok(()),
+    };
+    let error = Journal::open(dir.path(), identity(), DAY, false, stop).unwrap_err();
+    let JournalError::Io { source, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(source.kind(), io::ErrorKind::StorageFull, "{error}");
+    let (journal, seen) = reopen(dir.path(), identity());
+    assert_eq!((seen, journal.note()), (vec![b"one".to_vec(), b"two".to_vec()], None));
 }
 
 /// The journals whose bytes are checked in: one of each kind, with every field in use.
