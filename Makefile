@@ -10,6 +10,8 @@ PATH := $(LARDER_CACHE)/bin:$(HOME)/.cargo/bin:$(PATH)
 
 # The profile of the programs that the tests drive (docs/adr/0008-profiles.md).
 PROFILE ?= dev
+# One more than there are cores: those of the tests on Kubernetes, one at a time, wait most of their time.
+TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: help quickstart check test soak build lint fmt unit e2e doc deny fuzz tools packages cluster cluster-down peers bench
 
@@ -29,7 +31,7 @@ quickstart: packages
 
 # The command of CI. `tools` is first because it takes longest on a new machine.
 test: tools lint build doc fuzz deny
-	cargo nextest run --cargo-profile $(PROFILE) --workspace
+	cargo nextest run --cargo-profile $(PROFILE) --workspace --test-threads $(TEST_THREADS)
 
 # The edit loop.
 check: lint unit
@@ -47,7 +49,7 @@ unit:
 	cargo nextest run --workspace --lib --bins -E 'not (package(larder-bench) and test(quickstart::tests))'
 
 e2e: tools build
-	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-controller -p larder-controller-api $(ARGS)
+	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-controller -p larder-controller-api --test-threads $(TEST_THREADS) $(ARGS)
 
 # The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases.
 soak: tools

@@ -1,5 +1,6 @@
 //! The client of the `larderd` that owns a cache folder.
 
+use std::error::Error;
 use std::future::Future;
 use std::path::Path;
 
@@ -18,7 +19,7 @@ pub(crate) async fn at(socket: &Path) -> anyhow::Result<Option<Client>> {
     let mut client = DaemonClient::new(connect_channel(socket));
     match client.get_info(v1::GetInfoRequest {}).await {
         Ok(_) => Ok(Some(Client(client))),
-        Err(status) if status.code() == Code::Unavailable => Ok(None),
+        Err(status) if is_away(&status) => Ok(None),
         Err(status) => bail!("larderd at {}: {}", socket.display(), status.message()),
     }
 }
@@ -57,7 +58,35 @@ pub(crate) async fn nodes(socket: &Path) -> anyhow::Result<Vec<v1::NodeInfo>> {
 async fn unless_leaving<T>(asked: impl Future<Output = Result<Response<T>, Status>>) -> anyhow::Result<Option<T>> {
     match asked.await {
         Ok(answer) => Ok(Some(answer.into_inner())),
-        Err(status) if status.code() == Code::Unavailable => Ok(None),
+        Err(status) if is_away(&status) => Ok(None),
         Err(status) => bail!("{}", status.message()),
+    }
+}
+
+/// True if the daemon is stopping, or did not answer at all: one that is being killed may still take a connection.
+fn is_away(status: &Status) -> bool {
+    status.code() == Code::Unavailable || status.source().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_daemon_that_dies_while_it_is_asked_is_away() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join(GRPC_SOCKET);
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                // It has read something of the request.
+                let _ = connection.and_then(|mut connection| connection.read(&mut [0; 24]));
+            }
+        });
+        let found = at(&socket).await.expect("no error");
+        assert!(found.is_none());
     }
 }
