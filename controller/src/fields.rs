@@ -50,3 +50,10 @@ pub(crate) struct ConditionFields {
 pub(crate) fn seconds(time: &str) -> i64 {
     time.parse::<Timestamp>().map_or(0, Timestamp::as_second)
 }
+
+/// Hours and minutes of a time in seconds since 1970, as in `10:42 UTC`.
+pub(crate) fn hour(seconds: i64) -> String {
+    let text = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string();
+    let clock = text.split_once('T').and_then(|(_, clock)| clock.get(..5)).unwrap_or_default();
+    format!("{clock} UTC")
+}

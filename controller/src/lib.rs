@@ -1,9 +1,9 @@
 //! `larder-controller`: makes datasets of Kubernetes objects.
 //!
 //! The cast: [`watch`] follows the API; [`state`] keeps what is known, each object cut small; [`queue`] says what to
-//! look at next; [`decide`] decides about one dataset, [`nodes`] about one node and [`kueue`] about one job in a queue,
-//! all pure; [`control`] is the loop that has them all and has the writes executed; [`lease`] lets one of several
-//! controllers act.
+//! look at next; [`decide`] decides about one dataset, [`nodes`] about one node, [`kueue`] about one job in a queue of
+//! Kueue's and [`job`] about training jobs, all pure; [`control`] is the loop that has them all and has the writes
+//! executed; [`lease`] lets one of several controllers act.
 //!
 //! Invariant: nothing that matters is in memory only. A controller that starts reads everything again and comes to the
 //! same decisions, whatever its predecessor had begun.
@@ -13,6 +13,7 @@ pub mod control;
 pub mod decide;
 mod execute;
 mod fields;
+pub mod job;
 pub mod key;
 pub mod kinds;
 pub mod kueue;

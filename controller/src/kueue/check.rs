@@ -8,6 +8,7 @@ use larder_controller_api::names::{DATASETS_ANNOTATION, MIN_WARM_ANNOTATION, WAR
 use larder_dataset::size::parse_duration;
 use serde_json::{Value, json};
 
+use crate::fields::hour;
 use crate::key::Key;
 use crate::kinds::{Kind, KueueKind, KueueVersion};
 use crate::kueue::objects::{Check, CheckState, Patience, Workload};
@@ -174,13 +175,6 @@ fn show(workload: &Workload, key: &Key, progress: &Progress) -> String {
 
 fn time(seconds: i64) -> String {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
-}
-
-/// Hours and minutes, as in `10:42 UTC`.
-fn hour(seconds: i64) -> String {
-    let text = time(seconds);
-    let clock = text.split_once('T').and_then(|(_, clock)| clock.get(..5)).unwrap_or_default();
-    format!("{clock} UTC")
 }
 
 /// An apply of Larder's own states. It fails if the Workload has changed: a state that was decided before an eviction

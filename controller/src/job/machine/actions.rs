@@ -1,0 +1,87 @@
+//! What is to be done: the difference between the pods that a job may have and those that there are.
+
+use std::collections::BTreeMap;
+
+use super::events::{RETRY_SECONDS, ROOM_SECONDS};
+use super::loss::{changes_at, is_live};
+use super::observed::Observed;
+use super::pod::{Pod, PodId};
+use super::state::{Stage, State};
+use super::table::Phase;
+
+/// Something to be done. Doing it twice does no harm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Make a pod.
+    Create {
+        /// Which one.
+        pod: PodId,
+        /// On this node; `None`: the scheduler chooses.
+        node: Option<String>,
+    },
+    /// Delete a pod.
+    Delete(PodId),
+    /// Delete the job.
+    Remove,
+    /// Make the next step at this time, with a decision of the queue, if nothing happens before.
+    Again(i64),
+}
+
+/// All that is to be done in a state.
+pub(super) fn of(state: &State, observed: &Observed, now: i64) -> Vec<Action> {
+    let mut actions: Vec<Action> =
+        observed.pods.iter().filter(|pod| is_to_go(state, observed, pod)).map(|pod| Action::Delete(pod.id)).collect();
+    if state.phase.has_pods() {
+        actions.extend(missing(state, observed, now));
+    }
+    match removal(state, observed) {
+        Some(at) if at <= now => actions.push(Action::Remove),
+        at => actions.extend(times(state, observed).chain(at).filter(|at| *at > now).min().map(Action::Again)),
+    }
+    actions
+}
+
+/// True for a pod that is nobody's, and has not been told to end. The last pods of an ended job, and those that have crashed, are
+/// kept for their logs if the user wants that.
+fn is_to_go(state: &State, observed: &Observed, pod: &Pod) -> bool {
+    let is_kept = pod.stage.has_ended() && observed.terms.keep_pods;
+    let is_current = state.slot(pod.id).is_some() && state.phase.has_pods();
+    pod.leaving.is_none() && !is_current && !is_kept
+}
+
+/// The pods that are to be made, of which no earlier one is in the way.
+fn missing(state: &State, observed: &Observed, now: i64) -> impl Iterator<Item = Action> {
+    let mut there: BTreeMap<(usize, u32), Vec<&Pod>> = BTreeMap::new();
+    for pod in &observed.pods {
+        there.entry((pod.id.role, pod.id.index)).or_default().push(pod);
+    }
+    let two_pods = observed.terms.two_pods;
+    state.slots().filter(|(_, slot)| slot.stage == Stage::Placed).filter_map(move |(id, slot)| {
+        let others = there.get(&(id.role, id.index)).map_or(&[][..], Vec::as_slice);
+        let in_the_way = |pod: &&Pod| pod.id == id || !two_pods && is_live(pod, now);
+        let create = || Action::Create { pod: id, node: slot.node.clone() };
+        (!others.iter().any(in_the_way)).then(create)
+    })
+}
+
+fn removal(state: &State, observed: &Observed) -> Option<i64> {
+    Some(state.finished?.saturating_add(observed.terms.ttl?))
+}
+
+/// When time alone may change something.
+fn times(state: &State, observed: &Observed) -> impl Iterator<Item = i64> {
+    let terms = &observed.terms;
+    let is_over = state.phase.is_final();
+    let ends = state.ends(terms).filter(|_| state.phase.has_pods());
+    let timeout = if state.planned_again { Some(RETRY_SECONDS) } else { terms.gang_timeout };
+    let binding = state.binding_since.zip(timeout.filter(|_| terms.gang_timeout.is_some()));
+    let data = observed.data.iter().filter(|_| state.phase == Phase::DataWarming);
+    let data = data.filter(|data| data.percent < data.enough).map(|data| state.since.saturating_add(data.timeout));
+    let pods = observed.pods.iter().filter(move |_| !is_over).flat_map(changes_at);
+    ends.into_iter()
+        .chain(binding.map(|(since, timeout)| since.saturating_add(timeout)))
+        .chain(state.room_since.map(|since| since + ROOM_SECONDS))
+        .chain(state.not_before)
+        .chain(data)
+        .chain(pods)
+}

@@ -1,0 +1,83 @@
+//! Why a pod was lost, from what Kubernetes says about it and its node.
+
+use super::pod::{Pod, PodStage};
+
+/// A node that is not ready for so long is lost.
+pub const NODE_LOST_SECONDS: i64 = 60;
+
+/// A pod that should have ended so long ago is not waited for.
+pub const STUCK_SECONDS: i64 = 60;
+
+/// Why a pod was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Its program ended with an error.
+    Crashed,
+    /// Another job needed its room.
+    Preempted,
+    /// Its node was drained or short of something, or somebody deleted it.
+    Evicted,
+    /// Its node is gone, out of service, or has not been ready for 60 s.
+    NodeLost,
+    /// A device of its node failed.
+    DeviceFault,
+}
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Crashed, Self::Preempted, Self::Evicted, Self::NodeLost, Self::DeviceFault];
+}
+
+/// Why a pod is lost; `None` if it is not.
+pub fn cause(pod: &Pod, now: i64) -> Option<Cause> {
+    if pod.stage == PodStage::Succeeded {
+        return None;
+    }
+    if is_on_lost_node(pod, now) {
+        return Some(Cause::NodeLost);
+    }
+    if pod.device_is_unhealthy || pod.node.is_some_and(|node| node.has_device_fault) {
+        return Some(Cause::DeviceFault);
+    }
+    // The reasons of the pod's condition DisruptionTarget.
+    match pod.disruption.as_str() {
+        "" => {}
+        "PreemptionByScheduler" => return Some(Cause::Preempted),
+        "DeletionByTaintManager" | "DeletionByPodGC" => return Some(Cause::NodeLost),
+        _ => return Some(Cause::Evicted),
+    }
+    match (pod.stage, pod.reason.as_str()) {
+        (PodStage::Failed, "Preempting") => Some(Cause::Preempted),
+        (PodStage::Failed, "NodeLost") => Some(Cause::NodeLost),
+        // The kubelet ended it, or did not take it at all.
+        (PodStage::Failed, "Evicted" | "NodeShutdown" | "Terminated" | "NodeAffinity" | "UnexpectedAdmissionError") => {
+            Some(Cause::Evicted)
+        }
+        (PodStage::Failed, reason) if reason.starts_with("OutOf") => Some(Cause::Evicted),
+        (PodStage::Failed, _) => Some(Cause::Crashed),
+        _ if pod.leaving.is_some() => Some(Cause::Evicted),
+        _ => None,
+    }
+}
+
+/// True if the pod's node is lost. Its pods may still run there, and nobody can know.
+pub fn is_on_lost_node(pod: &Pod, now: i64) -> bool {
+    pod.node.is_some_and(|node| {
+        !node.is_there
+            || node.is_out_of_service
+            || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
+    })
+}
+
+/// True if the pod may run. One that is stuck or on a lost node blocks nothing.
+pub fn is_live(pod: &Pod, now: i64) -> bool {
+    let is_stuck = pod.leaving.is_some_and(|until| now - until >= STUCK_SECONDS);
+    !pod.stage.has_ended() && !is_stuck && !is_on_lost_node(pod, now)
+}
+
+/// When [`cause`] or [`is_live`] may change by time alone.
+pub fn changes_at(pod: &Pod) -> impl Iterator<Item = i64> {
+    let lost = pod.node.and_then(|node| node.unready_since).map(|since| since + NODE_LOST_SECONDS);
+    let stuck = pod.leaving.map(|until| until + STUCK_SECONDS);
+    lost.into_iter().chain(stuck)
+}

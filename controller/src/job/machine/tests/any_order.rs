@@ -1,0 +1,275 @@
+//! Any order of events, with a controller that dies at any action.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Something that happens to the job or one of its pods, chosen by a number.
+#[derive(Clone, Debug)]
+enum Op {
+    Wait(i64),
+    Start(u32),
+    Stop,
+    Resize(u32, u32),
+    Plan(bool),
+    Suspend(bool),
+    Warm,
+    Bind(usize),
+    Ready(usize),
+    Succeed(usize),
+    Crash(usize),
+    Lose(usize, Cause),
+    /// A pod that is ending is gone.
+    Gone(usize),
+    /// Somebody deletes a pod, and it is gone at once.
+    Vanish(usize),
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let pod = || 0..6_usize;
+    let cause = prop::sample::select(&Cause::ALL[1..]);
+    prop_oneof![
+        3 => (0..70_i64).prop_map(Op::Wait),
+        2 => (2..5_u32).prop_map(Op::Start),
+        1 => Just(Op::Stop),
+        2 => (2..5_u32, 2..6_u32).prop_map(|(granted, most)| Op::Resize(granted, most)),
+        4 => prop::bool::weighted(0.8).prop_map(Op::Plan),
+        1 => prop::bool::weighted(0.2).prop_map(Op::Suspend),
+        2 => Just(Op::Warm),
+        5 => pod().prop_map(Op::Bind),
+        5 => pod().prop_map(Op::Ready),
+        1 => pod().prop_map(Op::Succeed),
+        2 => pod().prop_map(Op::Crash),
+        2 => (pod(), cause).prop_map(|(pod, cause)| Op::Lose(pod, cause)),
+        4 => pod().prop_map(Op::Gone),
+        1 => pod().prop_map(Op::Vanish),
+    ]
+}
+
+fn any_terms() -> impl Strategy<Value = Terms> {
+    (any::<bool>(), any::<bool>(), 0..4_u32, any::<bool>(), any::<bool>()).prop_map(
+        |(two_pods, whole, max_crashes, keep_pods, native)| Terms {
+            two_pods,
+            scope: if whole { Scope::Job } else { Scope::Worker },
+            max_crashes,
+            keep_pods,
+            gang_timeout: (!native).then_some(30),
+            ..elastic(2)
+        },
+    )
+}
+
+struct World {
+    state: State,
+    observed: Observed,
+    now: i64,
+    made: BTreeSet<PodId>,
+}
+
+fn total(restarts: Restarts) -> u32 {
+    Cause::ALL.iter().map(|cause| restarts.of(*cause)).sum()
+}
+
+impl World {
+    fn new(terms: Terms) -> Self {
+        let mut observed = Observed { terms, ..Observed::default() };
+        observed.data.push(Data { name: "pets".into(), percent: 0, enough: 90, timeout: 300 });
+        Self { state: State::default(), observed, now: NOW, made: BTreeSet::new() }
+    }
+
+    /// Applies an operation. Returns the cause that must be counted for it.
+    fn apply(&mut self, op: &Op) -> Option<Cause> {
+        (self.observed.verdict, self.observed.plan) = (None, None);
+        match op {
+            Op::Wait(seconds) => self.now += seconds,
+            Op::Start(workers) => self.observed.verdict = start(*workers),
+            Op::Stop => self.observed.verdict = Some(Verdict::Stop { why: "others".into() }),
+            Op::Resize(granted, most) => self.observed.verdict = run(*granted, *most),
+            Op::Plan(fits) => {
+                let asked = unplaced(&self.state, &self.observed, self.now);
+                let asked = asked.first().map_or(&[][..], Vec::as_slice);
+                self.observed.plan = if *fits { planned(asked) } else { Some(Plan::None("no room".into())) };
+            }
+            Op::Suspend(is) => self.observed.terms.suspend = *is,
+            Op::Warm => self.observed.data[0].percent = 100,
+            Op::Bind(at) => self.change(*at, |pod| {
+                if pod.stage == PodStage::Pending {
+                    (pod.stage, pod.node) = (PodStage::Bound, Some(NodeHealth::default()));
+                }
+            }),
+            Op::Ready(at) => self.change(*at, |pod| {
+                if pod.stage == PodStage::Bound {
+                    pod.stage = PodStage::Ready;
+                }
+            }),
+            Op::Succeed(at) => self.change(*at, |pod| {
+                if pod.stage == PodStage::Ready {
+                    pod.stage = PodStage::Succeeded;
+                }
+            }),
+            Op::Crash(at) => return self.lose(*at, Cause::Crashed),
+            Op::Lose(at, cause) => return self.lose(*at, *cause),
+            Op::Gone(at) => {
+                let pods = &mut self.observed.pods;
+                if let Some(at) = at.checked_rem(pods.len()).filter(|at| pods[*at].leaving.is_some()) {
+                    pods.remove(at);
+                }
+            }
+            Op::Vanish(at) => {
+                let expected = self.lose(*at, Cause::Evicted);
+                if let Some(at) = at.checked_rem(self.observed.pods.len()) {
+                    let gone = self.observed.pods.remove(at).id;
+                    // Nobody can know that it was ever there, so it is made again.
+                    if self.state.slot(gone).is_some_and(|slot| slot.stage == Stage::Placed) {
+                        self.made.remove(&gone);
+                    }
+                }
+                return expected;
+            }
+        }
+        None
+    }
+
+    fn change(&mut self, at: usize, change: impl FnOnce(&mut Pod)) {
+        if let Some(at) = at.checked_rem(self.observed.pods.len()) {
+            change(&mut self.observed.pods[at]);
+        }
+    }
+
+    /// A pod is lost. It counts if the job is to have it, and has not lost it yet.
+    fn lose(&mut self, at: usize, cause: Cause) -> Option<Cause> {
+        let at = at.checked_rem(self.observed.pods.len())?;
+        let (now, pod) = (self.now, &mut self.observed.pods[at]);
+        let counts = self.state.phase.has_pods()
+            && self.state.slot(pod.id).is_some_and(|slot| slot.stage == Stage::Seen)
+            && loss::cause(pod, now).is_none()
+            && pod.stage != PodStage::Succeeded;
+        let cannot = match cause {
+            Cause::Crashed => pod.stage != PodStage::Ready,
+            Cause::NodeLost => pod.node.is_none(),
+            _ => pod.stage == PodStage::Succeeded,
+        };
+        if cannot {
+            return None;
+        }
+        match cause {
+            Cause::Crashed => pod.stage = PodStage::Failed,
+            Cause::Preempted => pod.disruption = "PreemptionByScheduler".into(),
+            Cause::Evicted => pod.leaving = Some(pod.leaving.unwrap_or(now + 30)),
+            Cause::NodeLost => pod.node = Some(NodeHealth { is_there: false, ..NodeHealth::default() }),
+            Cause::DeviceFault => pod.device_is_unhealthy = true,
+        }
+        counts.then_some(cause)
+    }
+
+    /// Steps, and executes the first `done` actions.
+    fn step(&mut self, expected: Option<Cause>, done: usize) {
+        let before = self.state.clone();
+        let (after, actions) = step(before.clone(), &self.observed, self.now);
+        // The controller may die right here: all that counts is in what it wrote.
+        let written = serde_json::to_string(&after).unwrap();
+        self.state = serde_json::from_str(&written).unwrap();
+        assert_eq!(self.state, after, "{written}");
+        self.check(&before, expected);
+        (self.observed.verdict, self.observed.plan) = (None, None);
+        assert_eq!(step(after.clone(), &self.observed, self.now), (after, actions.clone()), "a step is made once");
+        for action in actions.into_iter().take(done) {
+            self.execute(&action);
+        }
+        self.check_live();
+    }
+
+    fn execute(&mut self, action: &Action) {
+        match action {
+            Action::Create { pod, .. } => {
+                assert!(self.made.insert(*pod), "{pod:?} is made twice");
+                self.observed.pods.push(Pod { id: *pod, ..Pod::default() });
+            }
+            Action::Delete(id) => {
+                let at = self.observed.pods.iter().position(|pod| pod.id == *id).unwrap();
+                let pod = &mut self.observed.pods[at];
+                pod.leaving = Some(self.now + 30);
+                if pod.stage == PodStage::Pending || pod.stage.has_ended() {
+                    self.observed.pods.remove(at);
+                }
+            }
+            Action::Remove => assert!(self.state.phase.is_final()),
+            Action::Again(at) => assert!(*at > self.now),
+        }
+    }
+
+    fn check(&self, before: &State, expected: Option<Cause>) {
+        let (old, new) = (before.restarts, self.state.restarts);
+        assert!(before.attempts <= self.state.attempts, "attempts fall");
+        for cause in Cause::ALL {
+            assert!(old.of(cause) <= new.of(cause), "{cause:?} falls");
+        }
+        if before.phase.is_final() {
+            assert_eq!(*before, self.state, "an ended job changes");
+        } else if let Some(cause) = expected {
+            assert_eq!((new.of(cause), total(new)), (old.of(cause) + 1, total(old) + 1), "{cause:?} counts once");
+        }
+        let attempts: Vec<u32> = self.state.slots().map(|(pod, _)| pod.attempt).collect();
+        assert!(attempts.iter().all(|attempt| *attempt <= self.state.attempts));
+        assert_eq!(self.state.finished.is_some(), self.state.phase.is_final());
+        assert!(self.state.holds_room() || self.state.phase.is_final() || self.state.roles.is_empty());
+    }
+
+    /// One live pod of each index, unless the type allows two.
+    fn check_live(&self) {
+        let live = self.observed.pods.iter().filter(|pod| loss::is_live(pod, self.now));
+        let mut indexes: Vec<u32> = live.map(|pod| pod.id.index).collect();
+        let all = indexes.len();
+        indexes.sort_unstable();
+        indexes.dedup();
+        assert!(self.observed.terms.two_pods || indexes.len() == all, "two pods of an index: {:?}", self.observed.pods);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_event_is_lost_or_counts_twice_in_any_order(
+        terms in any_terms(),
+        ops in prop::collection::vec((any_op(), 0..9_usize), 1..120),
+    ) {
+        let mut world = World::new(terms);
+        for (op, done) in &ops {
+            let expected = world.apply(op);
+            world.step(expected, *done);
+        }
+    }
+
+    #[test]
+    fn a_job_whose_cluster_is_well_ends_whatever_happened_before(
+        terms in any_terms(),
+        ops in prop::collection::vec((any_op(), 0..9_usize), 1..60),
+    ) {
+        let mut world = World::new(Terms { max_crashes: 1_000, active_deadline: None, ..terms });
+        for (op, done) in &ops {
+            let expected = world.apply(op);
+            world.step(expected, *done);
+        }
+        world.observed.terms.suspend = false;
+        for round in 0..60 {
+            // All that a good cluster does in a while: pods end, are bound, run, and are done at last.
+            let verdict = if world.state.phase == Phase::Queued { start(3) } else { None };
+            world.observed.pods.retain(|pod| pod.leaving.is_none());
+            for pod in &mut world.observed.pods {
+                match pod.stage {
+                    PodStage::Pending => (pod.stage, pod.node) = (PodStage::Bound, Some(NodeHealth::default())),
+                    PodStage::Bound => pod.stage = PodStage::Ready,
+                    PodStage::Ready if round > 40 => pod.stage = PodStage::Succeeded,
+                    _ => {}
+                }
+            }
+            world.now += 10;
+            world.observed.verdict = verdict;
+            let asked = unplaced(&world.state, &world.observed, world.now);
+            world.observed.plan = asked.first().filter(|asked| !asked.is_empty()).and_then(|asked| planned(asked));
+            world.step(None, usize::MAX);
+        }
+        prop_assert_eq!(world.state.phase, Phase::Succeeded, "{:?}", world.state);
+    }
+}

@@ -1,0 +1,71 @@
+use super::*;
+
+fn caused(change: impl FnOnce(&mut Pod)) -> Option<Cause> {
+    let mut pod = pod(0, 1, PodStage::Ready);
+    change(&mut pod);
+    loss::cause(&pod, NOW)
+}
+
+fn on_node(node: NodeHealth) -> Option<Cause> {
+    caused(|pod| pod.node = Some(node))
+}
+
+#[test]
+fn each_loss_has_its_cause() {
+    let well = NodeHealth::default();
+    assert_eq!(on_node(well), None);
+    assert_eq!(on_node(NodeHealth { unready_since: Some(NOW - 59), ..well }), None);
+    for lost in [
+        NodeHealth { unready_since: Some(NOW - 60), ..well },
+        NodeHealth { is_there: false, ..well },
+        NodeHealth { is_out_of_service: true, ..well },
+    ] {
+        assert_eq!(on_node(lost), Some(Cause::NodeLost), "{lost:?}");
+    }
+    assert_eq!(on_node(NodeHealth { has_device_fault: true, ..well }), Some(Cause::DeviceFault));
+    assert_eq!(caused(|pod| pod.device_is_unhealthy = true), Some(Cause::DeviceFault));
+    assert_eq!(caused(|pod| pod.leaving = Some(NOW)), Some(Cause::Evicted));
+    for (reason, cause) in [
+        ("PreemptionByScheduler", Cause::Preempted),
+        ("EvictionByEvictionAPI", Cause::Evicted),
+        ("TerminationByKubelet", Cause::Evicted),
+        ("DeletionByTaintManager", Cause::NodeLost),
+        ("DeletionByPodGC", Cause::NodeLost),
+    ] {
+        assert_eq!(caused(|pod| pod.disruption = reason.into()), Some(cause), "{reason}");
+    }
+    for (reason, cause) in [
+        ("", Cause::Crashed),
+        ("Error", Cause::Crashed),
+        ("OOMKilled", Cause::Crashed),
+        ("Evicted", Cause::Evicted),
+        ("NodeShutdown", Cause::Evicted),
+        ("Preempting", Cause::Preempted),
+        ("NodeLost", Cause::NodeLost),
+        ("OutOfcpu", Cause::Evicted),
+        ("OutOfnvidia.com/gpu", Cause::Evicted),
+        ("UnexpectedAdmissionError", Cause::Evicted),
+    ] {
+        let failed = |pod: &mut Pod| (pod.stage, pod.reason) = (PodStage::Failed, reason.into());
+        assert_eq!(caused(failed), Some(cause), "{reason}");
+    }
+    // A device that failed is no crash of the program, and what has succeeded is not lost any more.
+    let faulty = |pod: &mut Pod| (pod.stage, pod.device_is_unhealthy) = (PodStage::Failed, true);
+    assert_eq!(caused(faulty), Some(Cause::DeviceFault));
+    let done = |pod: &mut Pod| (pod.stage, pod.leaving) = (PodStage::Succeeded, Some(NOW));
+    assert_eq!(caused(done), None);
+}
+
+#[test]
+fn a_pod_that_is_stuck_or_on_a_lost_node_is_not_live() {
+    let live = |change: &dyn Fn(&mut Pod)| {
+        let mut pod = pod(0, 1, PodStage::Ready);
+        change(&mut pod);
+        loss::is_live(&pod, NOW)
+    };
+    assert!(live(&|_| {}));
+    assert!(live(&|pod| pod.leaving = Some(NOW - 59)));
+    assert!(!live(&|pod| pod.leaving = Some(NOW - 60)));
+    assert!(!live(&|pod| pod.stage = PodStage::Failed));
+    assert!(!live(&|pod| pod.node = Some(NodeHealth { is_there: false, ..NodeHealth::default() })));
+}

@@ -1,0 +1,46 @@
+//! What is decided about a job.
+
+/// What a job is to do. Every job has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It starts.
+    Start {
+        /// How many pods of each role it may have.
+        granted: Vec<u32>,
+        /// Their nodes, by role and index.
+        nodes: Vec<Vec<String>>,
+    },
+    /// It runs on.
+    Run(Running),
+    /// It gives all its room back.
+    Stop {
+        /// The sentence.
+        why: String,
+    },
+    /// It waits.
+    Wait(Waiting),
+}
+
+/// A job that has room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// How many pods of each role it keeps. If that is fewer than it has, those of the highest indexes end.
+    pub granted: Vec<u32>,
+    /// How many it may grow to. The room is nobody else's as long as each decision says so.
+    pub may_grow_to: Vec<u32>,
+    /// Why it keeps fewer; empty if it does not.
+    pub why: String,
+}
+
+/// A job that has no room yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// The sentence, with numbers.
+    pub why: String,
+    /// Others end for it, and what they leave is held for it. The next decision is to know.
+    pub claims: bool,
+    /// It is the first of its queue. The next decision is to know since when.
+    pub is_head: bool,
+    /// Its data is to be warmed.
+    pub warm: bool,
+}
