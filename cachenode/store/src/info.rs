@@ -37,6 +37,6 @@ pub struct DatasetInfo {
     pub is_ancestor: bool,
     /// When that began it had a promise of its own, which stands until it ends.
     pub keeps_promise: bool,
-    /// How full it is, while a [`DatasetCache`] of it exists.
+    /// How full it is, while a [`DatasetCache`](crate::DatasetCache) of it exists.
     pub open: Option<Usage>,
 }
