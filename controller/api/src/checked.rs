@@ -3,6 +3,7 @@
 //! The schema refuses nearly all of this at apply. These checks hold for what was stored before a rule was added, and
 //! for the few forms that a rule cannot express, such as numbers that are too large.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,14 +57,15 @@ pub enum Keeping {
 #[error("{field} {what}")]
 pub struct InvalidField {
     /// Its path.
-    pub field: &'static str,
+    pub field: Cow<'static, str>,
     /// The mistake.
     pub what: String,
 }
 
 impl InvalidField {
-    pub(crate) fn new(field: &'static str, what: impl Into<String>) -> Self {
-        Self { field, what: what.into() }
+    /// A mistake in `field`, in words that follow its name.
+    pub fn new(field: impl Into<Cow<'static, str>>, what: impl Into<String>) -> Self {
+        Self { field: field.into(), what: what.into() }
     }
 }
 
@@ -81,7 +83,7 @@ impl From<InvalidValue> for InvalidField {
             "namespaces" => "spec.namespaces",
             name => name,
         };
-        Self { field, what }
+        Self { field: field.into(), what }
     }
 }
 

@@ -3,183 +3,90 @@
 //! A reason is for programs and for the column WHY: it is one of [`Reason::ALL`]. The message beside it is for people
 //! and says what to do.
 
-use std::fmt;
-use std::str::FromStr;
+pub use crate::vocabulary::UnknownReason;
+use crate::vocabulary::{conditions, reasons};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-
-/// The type of a condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ConditionKind {
-    /// The snapshot is known and its manifest can be read.
-    Imported,
-    /// Enough nodes have promised room.
-    Placed,
-    /// Those nodes have the bytes.
-    Warm,
-    /// Something is worse than asked for, and readers are served nevertheless.
-    Degraded,
-    /// A pod that starts now finds what the spec asks for.
-    Ready,
-}
-
-impl ConditionKind {
-    /// All, in the order in which a Dataset passes them.
-    pub const ALL: [Self; 5] = [Self::Imported, Self::Placed, Self::Warm, Self::Degraded, Self::Ready];
-
-    /// The type as Kubernetes writes it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Imported => "Imported",
-            Self::Placed => "Placed",
-            Self::Warm => "Warm",
-            Self::Degraded => "Degraded",
-            Self::Ready => "Ready",
-        }
+conditions! {
+    /// The type of a condition of a Dataset.
+    pub enum ConditionKind {
+        /// The snapshot is known and its manifest can be read.
+        Imported,
+        /// Enough nodes have promised room.
+        Placed,
+        /// Those nodes have the bytes.
+        Warm,
+        /// Something is worse than asked for, and readers are served nevertheless.
+        Degraded,
+        /// A pod that starts now finds what the spec asks for. Its reason is that of the first condition that holds it up.
+        Ready,
     }
-
-    /// This condition with `status`.
-    pub fn is(
-        self,
-        status: bool,
-        reason: Reason,
-        message: impl Into<String>,
-        generation: i64,
-        since: Time,
-    ) -> Condition {
-        Condition {
-            last_transition_time: since,
-            message: message.into(),
-            observed_generation: Some(generation),
-            reason: reason.as_str().to_owned(),
-            status: if status { "True" } else { "False" }.to_owned(),
-            type_: self.as_str().to_owned(),
-        }
-    }
-
-    /// This condition of an object that has it.
-    pub fn find(self, conditions: &[Condition]) -> Option<&Condition> {
-        conditions.iter().find(|condition| condition.type_ == self.as_str())
-    }
-}
-
-impl fmt::Display for ConditionKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// Declares the reasons once: variant, meaning, and the conditions that give it.
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident of $($kind:ident)|+,)+) => {
-        /// Why a condition has its status.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Reason {
-            $($(#[doc = $doc])+ $name,)+
-        }
-
-        impl Reason {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-
-            /// The reason as Kubernetes writes it.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => stringify!($name),)+
-                }
-            }
-
-            /// The conditions that give it. `Ready` gives that of the first condition that holds it up.
-            pub const fn conditions(self) -> &'static [ConditionKind] {
-                match self {
-                    $(Self::$name => &[$(ConditionKind::$kind,)+],)+
-                }
-            }
-        }
-    };
 }
 
 reasons! {
-    /// The snapshot was listed and its manifest published.
-    Listed of Imported,
-    /// A manifest that somebody published was found.
-    Found of Imported,
-    /// The credentials may not write the manifest, so each node lists for itself.
-    ListedByNodes of Imported,
-    /// The origin is being listed. The message has the progress.
-    Importing of Imported,
-    /// The Secret does not exist.
-    SecretMissing of Imported,
-    /// The bucket does not exist.
-    BucketMissing of Imported,
-    /// The origin refuses the credentials.
-    AccessDenied of Imported,
-    /// The origin does not answer.
-    OriginUnreachable of Imported,
-    /// The snapshot that `spec.snapshot` names cannot be found.
-    SnapshotUnknown of Imported,
-    /// The listing failed for another reason, which the message has.
-    ImportFailed of Imported,
-    /// Only the administrator's Datasets may have this: larderd's identity, `file://`, an endpoint that is not listed.
-    NotAllowed of Imported,
-    /// The spec has a value that the schema let pass and the checks refuse.
-    InvalidSpec of Imported,
-    /// The condition before this one is not true yet.
-    Waiting of Placed | Warm,
-    /// `nodes.count` is 0: pods bring the bytes to their nodes.
-    NotWanted of Placed | Warm,
-    /// As many nodes as wanted have promised room.
-    Promised of Placed,
-    /// Too few nodes match `nodes.selector`, accept pods and report a cache.
-    NoNodeMatches of Placed,
-    /// The dataset is larger than any node's cache.
-    LargerThanAnyCache of Placed,
-    /// Other datasets have the room. The message has the arithmetic.
-    NotEnoughRoom of Placed,
-    /// Nodes fetch it. The message has percentage and time.
-    Warming of Warm,
-    /// The nodes have all bytes that they promised.
-    Cached of Warm,
-    /// Warming failed and is tried again. The message has the error.
-    WarmingFailed of Warm,
-    /// A node that held the dataset is gone or does not report.
-    NodeLost of Degraded,
-    /// The last `refresh` failed; the snapshot before it is served.
-    RefreshFailed of Degraded,
-    /// A node cannot keep its promise: its cache has become smaller.
-    PromiseUnkept of Degraded,
-    /// The annotation `larder.dev/clean` is not a time, or cannot be acted on.
-    InvalidClean of Degraded,
-    /// Kubernetes refuses an object of the dataset: another has its name, or a quota or policy is in the way. The message
-    /// has its words.
-    WriteRefused of Degraded,
-    /// Inline volumes cannot name it: its namespace has more Datasets without a Secret than there is room for in their list.
-    InlineLimit of Degraded,
-    /// Nothing is worse than asked for.
-    AsWanted of Degraded,
-    /// A pod that starts now finds what the spec asks for.
-    Available of Ready,
-    /// The Dataset was deleted and its users still read it; the message names them.
-    InUse of Ready,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// A text that is no reason of ours.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the reason of a condition")]
-pub struct UnknownReason(pub String);
-
-impl FromStr for Reason {
-    type Err = UnknownReason;
-
-    fn from_str(text: &str) -> Result<Self, UnknownReason> {
-        let found = Self::ALL.iter().find(|reason| reason.as_str() == text);
-        found.copied().ok_or_else(|| UnknownReason(text.to_owned()))
+    /// Why a condition of a Dataset has its status.
+    pub enum Reason of ConditionKind {
+        /// The snapshot was listed and its manifest published.
+        Listed of Imported,
+        /// A manifest that somebody published was found.
+        Found of Imported,
+        /// The credentials may not write the manifest, so each node lists for itself.
+        ListedByNodes of Imported,
+        /// The origin is being listed. The message has the progress.
+        Importing of Imported,
+        /// The Secret does not exist.
+        SecretMissing of Imported,
+        /// The bucket does not exist.
+        BucketMissing of Imported,
+        /// The origin refuses the credentials.
+        AccessDenied of Imported,
+        /// The origin does not answer.
+        OriginUnreachable of Imported,
+        /// The snapshot that `spec.snapshot` names cannot be found.
+        SnapshotUnknown of Imported,
+        /// The listing failed for another reason, which the message has.
+        ImportFailed of Imported,
+        /// Only the administrator's Datasets may have this: larderd's identity, `file://`, an endpoint that is not listed.
+        NotAllowed of Imported,
+        /// The spec has a value that the schema let pass and the checks refuse.
+        InvalidSpec of Imported,
+        /// The condition before this one is not true yet.
+        Waiting of Placed | Warm,
+        /// `nodes.count` is 0: pods bring the bytes to their nodes.
+        NotWanted of Placed | Warm,
+        /// As many nodes as wanted have promised room.
+        Promised of Placed,
+        /// Too few nodes match `nodes.selector`, accept pods and report a cache.
+        NoNodeMatches of Placed,
+        /// The dataset is larger than any node's cache.
+        LargerThanAnyCache of Placed,
+        /// Other datasets have the room. The message has the arithmetic.
+        NotEnoughRoom of Placed,
+        /// Nodes fetch it. The message has percentage and time.
+        Warming of Warm,
+        /// The nodes have all bytes that they promised.
+        Cached of Warm,
+        /// Warming failed and is tried again. The message has the error.
+        WarmingFailed of Warm,
+        /// A node that held the dataset is gone or does not report.
+        NodeLost of Degraded,
+        /// The last `refresh` failed; the snapshot before it is served.
+        RefreshFailed of Degraded,
+        /// A node cannot keep its promise: its cache has become smaller.
+        PromiseUnkept of Degraded,
+        /// The annotation `larder.dev/clean` is not a time, or cannot be acted on.
+        InvalidClean of Degraded,
+        /// Kubernetes refuses an object of the dataset: another has its name, or a quota or policy is in the way. The
+        /// message has its words.
+        WriteRefused of Degraded,
+        /// Inline volumes cannot name it: its namespace has more Datasets without a Secret than there is room for in
+        /// their list.
+        InlineLimit of Degraded,
+        /// Nothing is worse than asked for.
+        AsWanted of Degraded,
+        /// A pod that starts now finds what the spec asks for.
+        Available of Ready,
+        /// The Dataset was deleted and its users still read it; the message names them.
+        InUse of Ready,
     }
 }
 

@@ -5,11 +5,14 @@ use kube::CustomResourceExt;
 use serde_json::Value;
 
 use crate::dataset::Dataset;
+use crate::job_type::JobType;
 use crate::node_cache::NodeCache;
+use crate::queue::Queue;
+use crate::training_job::TrainingJob;
 
 /// All of them.
-pub fn all() -> [CustomResourceDefinition; 2] {
-    [Dataset::crd(), NodeCache::crd()].map(known_formats)
+pub fn all() -> [CustomResourceDefinition; 5] {
+    [Dataset::crd(), NodeCache::crd(), JobType::crd(), TrainingJob::crd(), Queue::crd()].map(known_formats)
 }
 
 /// Kubernetes knows no formats of unsigned integers and warns of them at each apply. Their `minimum` stays.
@@ -25,7 +28,7 @@ fn rewrite(value: &mut Value) {
             if let Some(Value::String(format)) = fields.get_mut("format") {
                 match format.as_str() {
                     "uint64" => *format = "int64".to_owned(),
-                    "uint32" => *format = "int32".to_owned(),
+                    "uint32" | "uint16" => *format = "int32".to_owned(),
                     _ => {}
                 }
             }

@@ -54,6 +54,31 @@ pub const SNAPSHOT_ANNOTATION: &str = "larder.dev/snapshot";
 /// On a Dataset: a time (RFC 3339). Its cached bytes that were last in use before it go from nodes without a mount.
 pub const CLEAN_ANNOTATION: &str = "larder.dev/clean";
 
+/// The ConfigMap in [`SYSTEM_NAMESPACE`] that the controller writes for the policy `larder-job-types`: the JobTypes there are.
+pub const JOB_TYPES_CONFIG_MAP: &str = "larder-job-types";
+/// The key of [`JOB_TYPES_CONFIG_MAP`]: names, one a line.
+pub const JOB_TYPES_KEY: &str = "types";
+/// `spec.managedBy` of the TrainingJobs that `larder-controller` runs; so does none.
+pub const MANAGED_BY: &str = "larder.dev/larder-controller";
+/// On a TrainingJob: the LocalQueue of Kueue that decides about it.
+pub const KUEUE_QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
+/// On everything that belongs to a TrainingJob: its name.
+pub const JOB_LABEL: &str = "larder.dev/job";
+/// On pods of a TrainingJob: their role.
+pub const JOB_ROLE_LABEL: &str = "larder.dev/job-role";
+/// On pods of a TrainingJob: their index in the role.
+pub const JOB_INDEX_LABEL: &str = "larder.dev/job-index";
+/// On pods of a TrainingJob: which pod of their index they are, from 0.
+pub const JOB_ATTEMPT_LABEL: &str = "larder.dev/job-attempt";
+/// On pods of a TrainingJob whose address their host name has. It is taken off a pod that another one replaces while it is
+/// still there, so that no name leads to a dead node.
+pub const JOB_SERVING_LABEL: &str = "larder.dev/job-serving";
+/// On the template of a role: processes in each pod. By default one for each GPU, or one.
+pub const PROCESSES_ANNOTATION: &str = "larder.dev/processes-per-pod";
+/// On the template of a role: the performance defaults that its pods do without, separated by commas: `guaranteed`,
+/// `whole-cpus`, `shared-memory`, `hugepages`.
+pub const DEFAULTS_OFF_ANNOTATION: &str = "larder.dev/defaults-off";
+
 /// The finalizer of a Dataset.
 pub const FINALIZER: &str = "larder.dev/dataset";
 /// On every object that the controller makes for a Dataset: the Dataset's uid.

@@ -1,8 +1,10 @@
 //! Schemas that several fields share. A limit on every text keeps the cost of its rules within what the API server
 //! accepts.
 
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use larder_dataset::PolicyKind;
-use schemars::{Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
 
 /// A URL, as attributes of volumes limit it.
 pub(crate) fn url(_: &mut SchemaGenerator) -> Schema {
@@ -22,4 +24,85 @@ pub(crate) fn snapshot(_: &mut SchemaGenerator) -> Schema {
 /// A number of bytes.
 pub(crate) fn count(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int64", "minimum": 0})
+}
+
+/// A quantity of a resource. No rule of CEL can have a string of no limit; a pattern can.
+pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "minimum": 0,
+        "pattern": "^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|Ki|[MGTPE]i?|[eE][+-]?[0-9]+)?$",
+    })
+}
+
+/// The template of a pod: typed as the API has it, without descriptions, which are four fifths of its size. Of its metadata
+/// it has what a pod of a job can have, so that the rest is refused and not ignored.
+pub(crate) fn pod_template(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = PodTemplateSpec::json_schema(generator).to_value();
+    slim(&mut schema);
+    let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    schema["properties"]["metadata"] = json!({"type": "object", "properties": {"annotations": texts, "labels": texts}});
+    schema["properties"]["spec"]["properties"]["containers"]["minItems"] = json!(1);
+    schema["required"] = json!(["spec"]);
+    Schema::try_from(schema).expect("an object is a schema")
+}
+
+fn slim(schema: &mut Value) {
+    let Value::Object(fields) = schema else { return };
+    let about = fields.remove("description");
+    if about.is_some_and(|about| about.as_str().is_some_and(|about| about.starts_with("Quantity is "))) {
+        *schema = quantity(&mut SchemaGenerator::default()).to_value();
+        return;
+    }
+    for (key, value) in fields.iter_mut() {
+        match (key.as_str(), value) {
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(slim),
+            ("anyOf" | "oneOf" | "allOf", Value::Array(all)) => all.iter_mut().for_each(slim),
+            ("items" | "additionalProperties", value) => slim(value),
+            _ => {}
+        }
+    }
+}
+
+/// A closed list of names.
+fn one_of(names: &[&str]) -> Schema {
+    json_schema!({"type": "string", "enum": names})
+}
+
+/// The part that restarts.
+pub(crate) fn restart_scope(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["worker", "job"])
+}
+
+/// The planner of nodes.
+pub(crate) fn gang_backend(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["auto", "builtin", "native"])
+}
+
+/// The pods that stay.
+pub(crate) fn keep_pods(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["none", "ended", "all"])
+}
+
+/// The indexes of a role that a job's success takes.
+pub(crate) fn indexes(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["first", "all"])
+}
+
+/// The outcome of success.
+pub(crate) fn outcome(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["complete", "suspend"])
+}
+
+/// The ways to stop a queue.
+pub(crate) fn stop(_: &mut SchemaGenerator) -> Schema {
+    one_of(&["hold", "drain"])
+}
+
+/// A quantity whose sign a rule checks, so that the refusal says what is wrong.
+pub(crate) fn amount(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "pattern": "^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|Ki|[MGTPE]i?|[eE][+-]?[0-9]+)?$",
+    })
 }

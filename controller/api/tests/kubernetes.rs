@@ -4,6 +4,8 @@
 mod affinity;
 #[path = "kubernetes/bad_datasets.rs"]
 mod bad_datasets;
+#[path = "kubernetes/bad_jobs.rs"]
+mod bad_jobs;
 #[path = "kubernetes/examples.rs"]
 mod examples;
 #[path = "kubernetes/rights.rs"]

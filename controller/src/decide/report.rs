@@ -132,7 +132,7 @@ fn finish(
     status.observed_generation = Some(generation);
     let mut conditions = Vec::new();
     let mut bad_news = None;
-    for kind in ConditionKind::ALL {
+    for &kind in ConditionKind::ALL {
         let old = kind.find(&before.conditions);
         let Some(verdict) = verdicts.iter().find(|verdict| verdict.kind == kind) else {
             conditions.extend(old.cloned());

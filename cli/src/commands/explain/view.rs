@@ -31,7 +31,7 @@ fn line(text: &mut String, what: &str, value: &str) {
 }
 
 fn conditions(status: &DatasetStatus, text: &mut String) {
-    for kind in ConditionKind::ALL {
+    for &kind in ConditionKind::ALL {
         let Some(condition) = kind.find(&status.conditions) else { continue };
         let since = condition.last_transition_time.0;
         let said = format!("{:<5} {:<18} since {since}  {}", condition.status, condition.reason, condition.message);

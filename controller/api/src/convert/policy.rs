@@ -1,0 +1,114 @@
+//! The `runPolicy` that Kubeflow's kinds share.
+
+use std::time::Duration;
+
+use larder_dataset::size::exact_duration;
+
+use super::fields::Fields;
+use super::template::Replicas;
+use crate::checked::InvalidField;
+use crate::names::KUEUE_QUEUE_LABEL;
+use crate::training_job::{KeepPods, TrainingJob};
+
+/// The controller that would have run the job.
+const OPERATORS: [&str; 2] = ["kubeflow.org/training-operator", "kubeflow.org/mpi-operator"];
+
+/// Takes the policy, and puts the roles into the job.
+pub(super) fn apply(
+    spec: &mut Fields,
+    mut roles: Vec<Replicas>,
+    job: &mut TrainingJob,
+    warnings: &mut Vec<String>,
+) -> Result<(), InvalidField> {
+    let mut policy = spec.object("runPolicy")?;
+    clean(&mut policy, job, warnings)?;
+    job.spec.ttl_after_finished = policy.read("ttlSecondsAfterFinished")?.map(time);
+    job.spec.active_deadline = policy.read("activeDeadlineSeconds")?.map(time);
+    job.spec.suspend = policy.read("suspend")?.unwrap_or_default();
+    let path = policy.path("managedBy");
+    job.spec.managed_by = policy.read("managedBy")?;
+    if let Some(operator) = job.spec.managed_by.take_if(|name| OPERATORS.contains(&name.as_str())) {
+        warnings.push(format!("{path}: was {operator}; Larder runs the job now"));
+    }
+    restarts(&mut policy, &roles, job, warnings)?;
+    scheduling(policy.object("schedulingPolicy")?, &mut roles, job, warnings)?;
+    policy.rest(warnings);
+    job.spec.roles = roles.into_iter().map(|replicas| replicas.role).collect();
+    Ok(())
+}
+
+/// A number of seconds as our kinds write it.
+fn time(seconds: u64) -> String {
+    if seconds == 0 { "0s".to_owned() } else { exact_duration(Duration::from_secs(seconds)) }
+}
+
+fn clean(policy: &mut Fields, job: &mut TrainingJob, warnings: &mut Vec<String>) -> Result<(), InvalidField> {
+    let path = policy.path("cleanPodPolicy");
+    job.spec.keep_pods = match policy.read::<String>("cleanPodPolicy")?.as_deref() {
+        None | Some("") => None,
+        Some("All") => Some(KeepPods::None),
+        Some("Running") => Some(KeepPods::Ended),
+        Some("None") => Some(KeepPods::All),
+        Some(other) => {
+            warnings.push(format!("{path}: is {other:?}, which is not known; spec.keepPods has its default"));
+            None
+        }
+    };
+    Ok(())
+}
+
+fn restarts(
+    policy: &mut Fields,
+    roles: &[Replicas],
+    job: &mut TrainingJob,
+    warnings: &mut Vec<String>,
+) -> Result<(), InvalidField> {
+    job.spec.restart.max_crashes = policy.read("backoffLimit")?;
+    for replicas in roles {
+        let about = match replicas.restart_policy.as_deref() {
+            Some("ExitCode") => "is ExitCode; Larder starts crashed pods again whatever their exit code",
+            Some("Always") => "is Always; Larder leaves pods that ended well as they are",
+            _ => continue,
+        };
+        warnings.push(format!("{}.restartPolicy: {about}", replicas.path));
+    }
+    let never = |replicas: &Replicas| replicas.restart_policy.as_deref() == Some("Never");
+    if job.spec.restart.max_crashes.is_none() && !roles.is_empty() && roles.iter().all(never) {
+        job.spec.restart.max_crashes = Some(0);
+    }
+    Ok(())
+}
+
+fn scheduling(
+    mut policy: Fields,
+    roles: &mut [Replicas],
+    job: &mut TrainingJob,
+    warnings: &mut Vec<String>,
+) -> Result<(), InvalidField> {
+    let total: u32 = roles.iter().map(|replicas| replicas.role.replicas).fold(0, u32::saturating_add);
+    let path = policy.path("minAvailable");
+    if let Some(least) = policy.read::<u32>("minAvailable")?.filter(|least| *least != total) {
+        warnings.push(format!(
+            "{path}: is {least} of {total} pods; say it by spec.roles[].min, if the framework can run with fewer"
+        ));
+    }
+    let path = policy.path("queue");
+    if let Some(queue) = policy.read::<String>("queue")?.filter(|queue| !queue.is_empty()) {
+        let kueue = job.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(KUEUE_QUEUE_LABEL));
+        if kueue {
+            warnings.push(format!("{path}: is left out, as the label {KUEUE_QUEUE_LABEL} decides"));
+        } else {
+            warnings.push(format!("{path}: became spec.queue; there must be a Queue named {queue}"));
+            job.spec.queue = Some(queue);
+        }
+    }
+    if let Some(class) = policy.read::<String>("priorityClass")?.filter(|class| !class.is_empty()) {
+        for spec in roles.iter_mut().filter_map(|replicas| replicas.role.template.spec.as_mut()) {
+            spec.priority_class_name.get_or_insert_with(|| class.clone());
+        }
+    }
+    let timeout: Option<u64> = policy.read("scheduleTimeoutSeconds")?;
+    job.spec.gang.timeout = timeout.filter(|seconds| *seconds > 0).map(time);
+    policy.rest(warnings);
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! The `Queue`: the quota that jobs of some namespaces share, and its lending and borrowing in a cohort.
+
+#![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
+
+pub mod checked;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schemas;
+
+/// A queue of TrainingJobs.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "larder.dev",
+    version = "v1alpha1",
+    kind = "Queue",
+    plural = "queues",
+    shortname = "tq",
+    status = "QueueStatus",
+    derive = "PartialEq",
+    doc = "A queue of TrainingJobs, and what they may use together.",
+    printcolumn(name = "Cohort", type_ = "string", json_path = ".spec.cohort"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
+    printcolumn(name = "Running", type_ = "integer", json_path = ".status.running"),
+    printcolumn(
+        name = "Used",
+        type_ = "string",
+        json_path = ".status.shown",
+        description = "What its jobs use, of its nominal quota"
+    ),
+    printcolumn(name = "Stop", type_ = "string", json_path = ".spec.stop"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message(
+        "metadata.name must consist of at most 63 lower-case letters, digits and hyphens: spec.queue of a TrainingJob is it"
+    )
+)]
+#[x_kube(
+    validation = Rule::new(
+            "has(self.cohort) || !has(self.quota) || self.quota.all(name, !has(self.quota[name].borrow) \
+             && !has(self.quota[name].lend))"
+        )
+        .message("spec.cohort is missing: spec.quota has `borrow` or `lend`, and only queues of a cohort lend to each other"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueSpec {
+    /// The namespaces whose jobs may wait in it; `*` for all. By default none may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 63)))]
+    #[x_kube(validation = Rule::new("self.all(name, name == '*' || name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))")
+        .message("spec.namespaces must list names of namespaces, or \"*\" for all"))]
+    pub namespaces: Vec<String>,
+    /// The quota that its jobs share, by resource, such as nvidia.com/gpu. A resource that is not listed is not limited.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub quota: BTreeMap<String, Quota>,
+    /// The queues that lend to each other; each has this name here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+        .message("spec.cohort must consist of lower-case letters, digits and hyphens"))]
+    pub cohort: Option<String>,
+    /// Its share of what the cohort has to lend, relative to that of others; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub weight: Option<u32>,
+    /// `hold`: no job starts, and those that run go on. `drain`: those that run are stopped and wait, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::stop")]
+    pub stop: Option<Stop>,
+}
+
+/// The quota of a resource.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[x_kube(
+    validation = Rule::new("type(self.nominal) == int ? self.nominal >= 0 : !self.nominal.startsWith('-')")
+        .message("spec.quota[].nominal must be at least 0"),
+    validation = Rule::new(
+            "!has(self.borrow) || (type(self.borrow) == int ? self.borrow >= 0 : !self.borrow.startsWith('-'))"
+        )
+        .message("spec.quota[].borrow must be at least 0"),
+    validation = Rule::new(
+            "!has(self.lend) || (type(self.lend) == int ? self.lend >= 0 : !self.lend.startsWith('-'))"
+        )
+        .message("spec.quota[].lend must be at least 0"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct Quota {
+    /// The amount that is its own.
+    #[schemars(schema_with = "schemas::amount")]
+    pub nominal: Quantity,
+    /// The most that it borrows from its cohort; all that others lend by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::amount")]
+    pub borrow: Option<Quantity>,
+    /// The most of its own that it lends to its cohort; all by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::amount")]
+    pub lend: Option<Quantity>,
+}
+
+/// The ways to stop a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Stop {
+    /// No job starts.
+    Hold,
+    /// Jobs that run are stopped, too.
+    Drain,
+}
+
+/// The state of a Queue.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueStatus {
+    /// The generation of the spec that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Jobs that wait.
+    #[serde(default)]
+    pub waiting: u32,
+    /// Jobs that have quota.
+    #[serde(default)]
+    pub running: u32,
+    /// Their usage, by resource.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub usage: BTreeMap<String, Usage>,
+    /// USED, such as `nvidia.com/gpu 6/8`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<String>,
+    /// `Active`: its jobs can start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// The usage of a resource by the jobs of a queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    /// All of it.
+    #[schemars(schema_with = "schemas::quantity")]
+    pub used: Quantity,
+    /// The part that other queues of the cohort lend.
+    #[schemars(schema_with = "schemas::quantity")]
+    pub borrowed: Quantity,
+}

@@ -1,0 +1,292 @@
+//! The `TrainingJob`, which a user applies for a job of any framework.
+//!
+//! Values are texts as they were written; [`checked`] makes values of them. Each rule's message names its field by the
+//! whole path. A rule about several fields is one of the struct that has them; `spec.roles` is a list by name, so that the
+//! rules about changes compare a role with itself.
+
+#![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
+
+pub mod checked;
+pub mod conditions;
+mod status;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::job_type::RestartScope;
+use crate::schemas;
+pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
+
+/// The wanted state of a job.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "larder.dev",
+    version = "v1alpha1",
+    kind = "TrainingJob",
+    plural = "trainingjobs",
+    shortname = "tj",
+    namespaced,
+    status = "TrainingJobStatus",
+    derive = "PartialEq",
+    doc = "A job of pods in roles, started together where their data is, in the environment that its JobType describes.",
+    printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
+    printcolumn(name = "Queue", type_ = "string", json_path = ".spec.queue"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.shown.ready",
+        description = "Pods that are ready, of those desired"
+    ),
+    printcolumn(
+        name = "Data",
+        type_ = "string",
+        json_path = ".status.shown.data",
+        description = "The part of its datasets that is cached where it runs or will"
+    ),
+    printcolumn(
+        name = "Restarts",
+        type_ = "integer",
+        json_path = ".status.shown.restarts",
+        description = "Pods that were replaced, for any cause"
+    ),
+    printcolumn(
+        name = "Why",
+        type_ = "string",
+        json_path = ".status.shown.why",
+        description = "Why it waits, or how it ended"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    // NAME-ROLE-INDEX is a host name of at most 63 characters.
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')").message(
+        "metadata.name must begin with a letter, consist of lower-case letters, digits and hyphens, and have at most 40 \
+         characters: host names of pods and the job's service are made of it"
+    )
+)]
+#[x_kube(
+    validation = Rule::new(
+            "self.roles.size() == oldSelf.roles.size() \
+             && self.roles.all(role, oldSelf.roles.exists(old, old.name == role.name))"
+        )
+        .message("spec.roles cannot get or lose a role; delete the TrainingJob and apply another"),
+    validation = Rule::new(
+            "has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue)"
+        )
+        .message("spec.queue cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new(
+            "has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)"
+        )
+        .message("spec.managedBy cannot be changed"),
+    validation = Rule::new(
+            "has(self.datasets) == has(oldSelf.datasets) && (!has(self.datasets) || self.datasets == oldSelf.datasets)"
+        )
+        .message("spec.datasets cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new("has(self.gang) == has(oldSelf.gang) && (!has(self.gang) || self.gang == oldSelf.gang)")
+        .message("spec.gang cannot be changed; delete the TrainingJob and apply another"),
+    validation = Rule::new(
+            "!has(self.datasets) \
+             || self.datasets.all(one, self.datasets.exists_one(other, other.mountPath == one.mountPath))"
+        )
+        .message("spec.datasets[].mountPath must be another one for each dataset"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainingJobSpec {
+    /// The JobType: the environment of its pods, and when it is done.
+    #[serde(rename = "type")]
+    #[schemars(length(max = 63))]
+    #[x_kube(
+        validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+            .message("spec.type must be the name of a JobType"),
+        validation = Rule::new("self == oldSelf")
+            .message("spec.type cannot be changed; delete the TrainingJob and apply another"),
+    )]
+    pub type_: String,
+    /// Its pods, by role.
+    #[schemars(length(min = 1, max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub roles: Vec<Role>,
+    /// The datasets that its pods read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub datasets: Vec<MountedDataset>,
+    /// The Queue that it waits in; without one it starts when it fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+        .message("spec.queue must be the name of a Queue"))]
+    pub queue: Option<String>,
+    /// How its pods are started together.
+    #[serde(default, skip_serializing_if = "Gang::is_empty")]
+    pub gang: Gang,
+    /// Recovery from the loss of a pod.
+    #[serde(default, skip_serializing_if = "Restart::is_empty")]
+    pub restart: Restart,
+    /// True to end its pods and have it wait until this is false again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+    /// It fails when it has run for this long, such as 12h or 7d.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
+        .message("spec.activeDeadline must be a time in s, m, h or d, such as 12h or 7d"))]
+    pub active_deadline: Option<String>,
+    /// It is deleted when it has been done for this long, such as 24h; `0s` is at once. Without it, it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$')")
+        .message("spec.ttlAfterFinished must be a time in s, m, h or d, such as 0s, 24h or 7d"))]
+    pub ttl_after_finished: Option<String>,
+    /// The pods that stay once it is done: `ended` (default) for their logs, `all`, or `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::keep_pods")]
+    pub keep_pods: Option<KeepPods>,
+    /// Another controller that runs it. Larder leaves such a job alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$')")
+        .message("spec.managedBy must be the name of a controller with its domain, such as kueue.x-k8s.io/multikueue"))]
+    pub managed_by: Option<String>,
+}
+
+/// Pods of one kind.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[x_kube(
+    validation = Rule::new("!has(self.min) || self.min <= self.replicas")
+        .message("spec.roles[].min must not be more than spec.roles[].replicas"),
+    validation = Rule::new("!has(self.max) || self.replicas <= self.max")
+        .message("spec.roles[].max must not be less than spec.roles[].replicas"),
+    validation = Rule::new("self.template == oldSelf.template")
+        .message("spec.roles[].template cannot be changed; delete the TrainingJob and apply another"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct Role {
+    /// Its name, one of the roles of the JobType.
+    #[schemars(length(max = 15))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
+        .message("spec.roles[].name must begin with a letter and consist of lower-case letters, digits and hyphens"))]
+    pub name: String,
+    /// How many pods are desired.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub replicas: u32,
+    /// The fewest that the job can run with; `replicas` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub min: Option<u32>,
+    /// The most that it makes use of; `replicas` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub max: Option<u32>,
+    /// Its pods. The first container is the one that the JobType's defaults are for.
+    #[schemars(schema_with = "schemas::pod_template")]
+    pub template: PodTemplateSpec,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// A dataset, and where pods see it.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MountedDataset {
+    /// A Dataset of the job's namespace, or NAMESPACE/NAME of one that is granted to it.
+    #[schemars(length(max = 128))]
+    #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')")
+        .message("spec.datasets[].name must be the name of a Dataset, or NAMESPACE/NAME"))]
+    pub name: String,
+    /// The folder in every container where its files are.
+    #[schemars(length(max = 256))]
+    #[x_kube(validation = Rule::new("self.matches('^/[^/:]') && !self.matches('/[.][.](/|$)') && !self.contains(':')")
+        .message("spec.datasets[].mountPath must be a whole path, without `..` and `:`"))]
+    pub mount_path: String,
+    /// The percentage that is to be cached before pods start; 90 by default, 0 to wait for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub min_warm: Option<u32>,
+    /// The longest that the job waits for it once it has its quota, such as 30m; 10m by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
+        .message("spec.datasets[].warmTimeout must be a time in s, m, h or d, such as 30m"))]
+    pub warm_timeout: Option<String>,
+}
+
+/// How the pods of a job are started together: all that it needs at least, or none.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Gang {
+    /// `builtin`: Larder plans a node for each pod. `native`: the scheduler does, where it serves PodGroups. `auto`
+    /// (default): `native` where it is served, else `builtin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::gang_backend")]
+    pub backend: Option<GangBackend>,
+    /// How long pods may take to be bound, before they are planned anew; 30s by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")
+        .message("spec.gang.timeout must be a time in s, m, h or d, such as 30s"))]
+    pub timeout: Option<String>,
+    /// A label of nodes, such as topology.kubernetes.io/zone, of which all pods are to see the same value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 316))]
+    #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')")
+        .message("spec.gang.topologyKey must be the key of a label, such as topology.kubernetes.io/zone"))]
+    pub topology_key: Option<String>,
+}
+
+impl Gang {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The planner of the nodes of a job's pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum GangBackend {
+    /// `Native` where it is served, else `Builtin`.
+    #[default]
+    Auto,
+    /// Larder.
+    Builtin,
+    /// The scheduler, by PodGroups.
+    Native,
+}
+
+/// Recovery from the loss of a pod.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Restart {
+    /// The part that restarts: the `worker` that was lost, or the whole `job`. The JobType decides by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::restart_scope")]
+    pub scope: Option<RestartScope>,
+    /// The job fails when more pods than this have crashed. Pods that were preempted, evicted or lost with their node do not
+    /// count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000000))]
+    pub max_crashes: Option<u32>,
+}
+
+impl Restart {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The pods that stay once a job is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum KeepPods {
+    /// None.
+    None,
+    /// Those that ended by themselves.
+    #[default]
+    Ended,
+    /// All: those that run go on.
+    All,
+}

@@ -1,0 +1,163 @@
+//! The status of a TrainingJob, which the controller writes.
+
+#![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The state of a TrainingJob.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainingJobStatus {
+    /// The generation of the spec that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Its pods, by role.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub roles: Vec<RoleStatus>,
+    /// The pods that were replaced, by cause. Only `crashed` counts against `spec.restart.maxCrashes`.
+    #[serde(default, skip_serializing_if = "Restarts::is_empty")]
+    pub restarts: Restarts,
+    /// The reason that it waits, in a sentence with numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
+    /// When its pods were first made since it was last suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Time>,
+    /// When it succeeded or failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Time>,
+    /// Texts for the columns of `kubectl get`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<ShownJob>,
+    /// `Valid`, `QuotaReserved`, `DataWarm`, `Placed`, `Complete` and `Failed`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a job is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// It waits for quota. It has no pods.
+    #[default]
+    Queued,
+    /// It has quota and waits for its data.
+    DataWarming,
+    /// Its pods are being placed and started.
+    Starting,
+    /// All that it needs runs.
+    Running,
+    /// Some of its pods end, and the rest runs on.
+    Shrinking,
+    /// More pods join those that run.
+    Growing,
+    /// A pod was lost and is replaced.
+    Recovering,
+    /// It has no pods until it is resumed.
+    Suspended,
+    /// It is done.
+    Succeeded,
+    /// It is given up.
+    Failed,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Queued,
+        Self::DataWarming,
+        Self::Starting,
+        Self::Running,
+        Self::Shrinking,
+        Self::Growing,
+        Self::Recovering,
+        Self::Suspended,
+        Self::Succeeded,
+        Self::Failed,
+    ];
+
+    /// True if it stays as it is for ever.
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// The pods of a role.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleStatus {
+    /// Its name.
+    pub name: String,
+    /// Pods that it is to have now.
+    pub desired: u32,
+    /// Pods that there are and that have not ended.
+    pub active: u32,
+    /// Pods that are ready.
+    pub ready: u32,
+    /// Indexes that ended well.
+    pub done: u32,
+    /// The attempt of each index, up to the last one that is not 0. No attempt is made twice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10000))]
+    pub attempts: Vec<u32>,
+}
+
+/// The pods of a job that were replaced, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Restarts {
+    /// They ended with an error.
+    #[serde(default)]
+    pub crashed: u32,
+    /// Another job took their room.
+    #[serde(default)]
+    pub preempted: u32,
+    /// Kubernetes evicted them.
+    #[serde(default)]
+    pub evicted: u32,
+    /// Their node was lost.
+    #[serde(default)]
+    pub node_lost: u32,
+    /// A device of theirs failed.
+    #[serde(default)]
+    pub device_fault: u32,
+}
+
+impl Restarts {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// All of them together.
+    pub fn total(&self) -> u32 {
+        [self.crashed, self.preempted, self.evicted, self.node_lost, self.device_fault]
+            .into_iter()
+            .fold(0, u32::saturating_add)
+    }
+}
+
+/// Texts for the columns of `kubectl get`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ShownJob {
+    /// READY: ready of desired, such as `3/4`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ready: String,
+    /// DATA, such as `62%`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub data: String,
+    /// RESTARTS: [`Restarts::total`].
+    #[serde(default)]
+    pub restarts: u32,
+    /// WHY: one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
