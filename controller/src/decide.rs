@@ -25,7 +25,7 @@ mod wishes;
 use std::collections::BTreeSet;
 
 use larder_controller_api::names::{DatasetKey, FINALIZER};
-use larder_controller_api::{CheckedSpec, ConditionKind, DatasetStatus, Reason, rights};
+use larder_controller_api::{CheckedSpec, DatasetStatus, Reason, rights};
 use serde_json::json;
 
 use crate::kinds::Kind;
@@ -121,8 +121,8 @@ pub fn inline_attributes(
     status: Option<&DatasetStatus>,
 ) -> std::collections::BTreeMap<&'static str, String> {
     let snapshot = status.and_then(|status| status.snapshot.as_deref());
-    let imported = status.and_then(|status| ConditionKind::Imported.find(&status.conditions));
-    let by_nodes = imported.is_none_or(|imported| imported.reason == Reason::ListedByNodes.as_str());
+    let imported = status.and_then(|status| status.imported.as_ref());
+    let by_nodes = imported.is_none_or(|imported| imported.by_nodes);
     let source = match snapshot {
         Some(snapshot) if !by_nodes => origin::kept_manifest(spec, snapshot),
         _ => origin::current_source(spec),

@@ -57,7 +57,11 @@ pub fn registry<'a>(
         let key = &object.meta.key;
         let entry = match entry(object, endpoints)? {
             Entry::Is(name, entry) => (name, entry),
-            Entry::Stays => kept(key)?,
+            Entry::Stays(namespaces) => {
+                let (name, mut entry) = kept(key)?;
+                entry["namespaces"] = json!(namespaces);
+                (name, entry)
+            }
         };
         Some(asks((key, object.meta.created), entry))
     });
@@ -115,8 +119,8 @@ fn share_out(all: Vec<Asks>, most: usize) -> (BTreeMap<String, Value>, BTreeSet<
 pub enum Entry {
     /// This one, of this name.
     Is(String, Value),
-    /// The one that is there, if any: it names another place now, where there may be nothing yet.
-    Stays,
+    /// The one that is there, if any, for these namespaces: it names another place now, where there may be nothing yet.
+    Stays(Vec<String>),
 }
 
 /// A dataset's entry in the ConfigMap, with its name. `None` if it is not in it.
@@ -131,11 +135,11 @@ pub fn entry(object: &DatasetObject, endpoints: &Endpoints) -> Option<Entry> {
     }
     let spec = object.dataset.spec.check().ok()?;
     rights::check(&key, &object.dataset.spec, endpoints).ok()?;
-    if has_moved(&spec, object.dataset.status.as_ref()) {
-        return Some(Entry::Stays);
-    }
     let mut namespaces = vec![key.namespace.clone()];
     namespaces.extend(spec.namespaces.iter().filter(|name| **name != key.namespace).cloned());
+    if has_moved(&spec, object.dataset.status.as_ref()) {
+        return Some(Entry::Stays(namespaces));
+    }
     let mut entry = json!(inline_attributes(&spec, object.dataset.status.as_ref()));
     if spec.dataset.anonymous {
         entry["anonymous"] = true.into();

@@ -80,7 +80,8 @@ impl Keeper {
         memory: &Arc<Semaphore>,
     ) -> Result<Option<PartBytes>, FetchError> {
         let cache = Arc::clone(&self.context.cache);
-        if !cache.is_adopting() {
+        // Who reads what it does not have joins a fetch, and waits for no memory.
+        if !cache.has_earlier(part.block) {
             return Ok(None);
         }
         let (block, deadline) = (part.block, self.context.config.read_deadline);

@@ -62,6 +62,8 @@ impl Node {
                     settling.tidy();
                     // What had to wait for the earlier snapshots.
                     settling.grow_promised();
+                    // Of those that this released, too.
+                    settling.open.all().iter().for_each(|dataset| dataset.free_unused());
                 };
                 if let Err(error) = tokio::task::spawn_blocking(settle).await {
                     warn!(%error, "the room that earlier snapshots no longer need is not freed");
@@ -70,13 +72,10 @@ impl Node {
         });
     }
 
-    /// Releases closed datasets for which there is no room, now that it is known what datasets share, and frees what
-    /// nobody uses.
+    /// Releases closed datasets for which there is no room, now that it is known what datasets share.
     fn tidy(&self) {
-        match self.budget().tidy() {
-            Ok(0) => {}
-            Ok(_) => self.open.all().iter().for_each(|dataset| dataset.free_unused()),
-            Err(error) => warn!(%error, "closed datasets are not released for the promises of open ones"),
+        if let Err(error) = self.budget().tidy() {
+            warn!(%error, "closed datasets are not released for the promises of open ones");
         }
     }
 }

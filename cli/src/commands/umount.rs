@@ -33,12 +33,16 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
         }
         None => Ok(None),
     };
+    // A process ends with its last mount, possibly before it answers.
+    let is_gone = || !larder_mounts().iter().any(|mount| mount.path == resolved);
     let ended = match asked {
         Ok(Some(leaving)) => Ok(leaving),
+        _ if is_gone() => Ok(true),
         // No daemon, or one that does not know this mount: let the kernel unmount it.
-        Ok(None) => unmount(&resolved, args.lazy).map(|()| true).map_err(Into::into),
-        // A process ends with its last mount, possibly before it answers.
-        Err(_) if !larder_mounts().iter().any(|mount| mount.path == resolved) => Ok(true),
+        Ok(None) => match unmount(&resolved, args.lazy) {
+            Err(_) if is_gone() => Ok(true),
+            unmounted => unmounted.map(|()| true).map_err(Into::into),
+        },
         Err(error) => Err(error),
     };
     match ended {

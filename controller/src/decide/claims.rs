@@ -34,14 +34,13 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     refuse_ungranted(world, draft.dataset, &mut draft.decision);
     if !origin::has_moved(&draft.spec, &draft.status) && is_open(draft) {
         let source = origin::current_source(&draft.spec);
-        if replace_if_stale(draft, &own, &source) {
-            return;
+        if !replace_if_stale(draft, &own, &source) {
+            make(draft, &own, &source, ROLE_VOLUME);
         }
-        make(draft, &own, &source, ROLE_VOLUME);
     }
     for claim in &world.claims {
         let key = &claim.meta.key;
-        if claim.role.is_some() || *key == own || claim.meta.deleting {
+        if claim.role.is_some() || claim.meta.deleting || *key == own && claim.volume.is_empty() {
             continue;
         }
         let is_granted = draft.spec.is_granted(&own.namespace, &key.namespace);
@@ -102,11 +101,9 @@ pub(super) fn make_for_warming(draft: &mut Draft<'_>, claim: &str, snapshot: &st
         return false;
     }
     let key = Key::new(&draft.key().namespace, claim);
-    let listed_by_nodes = ConditionKind::Imported
-        .find(&draft.status.conditions)
-        .is_some_and(|condition| condition.reason == Reason::ListedByNodes.as_str());
+    let by_nodes = draft.status.imported.as_ref().is_some_and(|imported| imported.by_nodes);
     let source =
-        if listed_by_nodes { draft.spec.dataset.source.clone() } else { origin::kept_manifest(&draft.spec, snapshot) };
+        if by_nodes { draft.spec.dataset.source.clone() } else { origin::kept_manifest(&draft.spec, snapshot) };
     let name = names::volume(draft.uid(), &key);
     let wanted = description(draft, &source);
     let volume = draft.world.volumes.iter().find(|volume| volume.meta.key.name == name);
@@ -240,7 +237,9 @@ fn replace_if_stale(draft: &mut Draft<'_>, own: &Key, source: &str) -> bool {
     let wanted = description(draft, source);
     let world = draft.world;
     let Some(volume) = world.volumes.iter().find(|volume| volume.meta.key.name == name) else { return false };
-    if volume.description == wanted || !world.users.is_empty() {
+    // The owner of a claim that a user wrote is told; Kubernetes would keep its volume as long as it is bound.
+    let is_users = world.claims.iter().any(|claim| claim.meta.key == *own && claim.role.is_none());
+    if volume.description == wanted || !world.users.is_empty() || is_users && !volume.claim_uid.is_empty() {
         return false;
     }
     take_away(draft, own, volume);

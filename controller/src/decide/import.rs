@@ -52,11 +52,6 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         draft.find(ConditionKind::Imported, true, Reason::ListedByNodes, message);
         return;
     }
-    if draft.status.imported.is_none() && !draft.status.snapshots.is_empty() {
-        // By a controller that did not write this down.
-        let found = imported_reason(draft) == Some(Reason::Found);
-        draft.status.imported = Some(ImportedStatus { from: origin::digest(&draft.spec), found });
-    }
     // Each turn consumes one report; the next may already be there.
     for _ in 0..3 {
         let Some((task, purpose)) = next_task(draft) else { break };
@@ -91,7 +86,7 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
     let listed = listed.map(|time| time.0.as_second()).max().unwrap_or(draft.dataset.meta.created);
     let pinned = draft.spec.snapshot.map(|snapshot| snapshot.to_string());
     let target = pinned.unwrap_or(newest.id);
-    let published = imported_reason(draft) != Some(Reason::ListedByNodes);
+    let published = !draft.status.imported.as_ref().is_some_and(|imported| imported.by_nodes);
     if draft.status.snapshot.as_ref() != Some(&target) {
         if !published {
             // Nodes list for themselves: what they find is what pods get.
@@ -119,14 +114,8 @@ fn next_task(draft: &mut Draft<'_>) -> Option<(Task, String)> {
         draft.decision.again(due);
         return None;
     }
-    let found = imported_reason(draft) == Some(Reason::Found);
+    let found = draft.status.imported.as_ref().is_some_and(|imported| imported.found);
     Some((Task::Again { found }, format!("again {listed} {fingerprint}")))
-}
-
-/// Why the dataset counted as imported before.
-fn imported_reason(draft: &Draft<'_>) -> Option<Reason> {
-    let before = ConditionKind::Imported.find(&draft.status.conditions)?;
-    before.reason.parse().ok().filter(|_| before.status == "True")
 }
 
 /// Begins to publish the next snapshot once the nodes that this pass has chosen for it hold it, or there is no room for
@@ -227,14 +216,9 @@ fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
         bytes: outcome.bytes,
         listed: Some(time(at)),
     };
-    let reason = match task {
-        Task::First if found => Some(Reason::Found),
-        Task::First if outcome.published || outcome.found => Some(Reason::Listed),
-        Task::First => Some(Reason::ListedByNodes),
-        Task::Again { .. } | Task::Publish(_) => None,
-    };
     if *task == Task::First {
-        status.imported = Some(ImportedStatus { from: digest, found });
+        let by_nodes = !outcome.published && !outcome.found;
+        status.imported = Some(ImportedStatus { from: digest, found, by_nodes });
         if has_moved {
             // The copies of the others' manifests are where this one was.
             status.snapshots.clear();
@@ -264,12 +248,6 @@ fn consume(draft: &mut Draft<'_>, task: &Task, outcome: Outcome, at: i64) {
             break;
         };
         status.snapshots.remove(oldest);
-    }
-    if let Some(reason) = reason {
-        let generation = draft.dataset.dataset.metadata.generation.unwrap_or_default();
-        let condition = ConditionKind::Imported.is(true, reason, "", generation, time(now));
-        draft.status.conditions.retain(|condition| condition.type_ != ConditionKind::Imported.as_str());
-        draft.status.conditions.push(condition);
     }
 }
 
@@ -324,7 +302,11 @@ fn tell_of_success(draft: &mut Draft<'_>) {
         draft.status.files = Some(entry.files);
         draft.status.bytes = Some(entry.bytes);
     }
-    let reason = imported_reason(draft).unwrap_or(Reason::Listed);
+    let reason = match &draft.status.imported {
+        Some(ImportedStatus { found: true, .. }) => Reason::Found,
+        Some(ImportedStatus { by_nodes: true, .. }) => Reason::ListedByNodes,
+        _ => Reason::Listed,
+    };
     let files = draft.status.files.unwrap_or_default();
     let message = match reason {
         Reason::Found => format!("{files} files, by the manifest at {}", draft.spec.manifest),

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::api::Api;
-use super::cluster::dataset;
-use super::{World, is_ready};
+use super::cluster::{claim, dataset};
+use super::{World, condition, is_ready};
 
 const ELSEWHERE: &str = "s3://bucket/elsewhere/manifest";
 
@@ -41,6 +41,11 @@ async fn a_manifest_that_moves_is_made_before_anything_reads_it() {
     world.rest().await;
     assert_eq!(sources(&api), before, "there is nothing yet at the new place");
     assert_eq!(registered(&api), written);
+    // A grant that is taken back counts at once.
+    assert!(written.contains("team-b"), "{written}");
+    api.change("datasets", "larder-system", "shared", |shared| shared["spec"]["namespaces"] = json!([]));
+    world.until("it is taken back", |api| !registered(api).contains("team-b")).await;
+    assert!(registered(&api).contains("s3://bucket/shared/.larder/"));
     api.allow();
     let imports = |api: &Api| {
         let published = json!(["--unless-published", ELSEWHERE]);
@@ -82,5 +87,51 @@ async fn a_manifest_of_its_own_that_is_found_behind_another_endpoint_is_refreshe
         volumes.first().map(|volume| volume["spec"]["csi"]["volumeAttributes"]["endpoint"].clone()).unwrap_or_default()
     };
     world.until("pods read there", |api| endpoint(api) == "http://two:9000" && is_ready(api, "pets")).await;
-    assert_eq!(super::condition(&api, "pets", "Imported"), ("True".into(), "Listed".into()));
+    assert_eq!(condition(&api, "pets", "Imported"), ("True".into(), "Listed".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_that_is_taken_back_leaves_anothers_manifest_anothers() {
+    let mut world = World::new(1);
+    let api = world.api.clone();
+    api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "found"}}));
+    api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    let imported = |api: &Api| condition(api, "pets", "Imported");
+    let found = || ("True".to_owned(), "Found".to_owned());
+    world.until("its manifest is found", |api| imported(api) == found()).await;
+    world.rest().await;
+    let hold = json!({"metadata": {"namespace": "test", "name": "hold"}, "data": {"jobs": "larder-import"}});
+    api.put("configmaps", hold);
+    api.change("datasets", "team-a", "pets", |pets| pets["spec"]["manifest"] = ELSEWHERE.into());
+    world.until("it is to be imported elsewhere", |api| imported(api).0 == "False").await;
+    api.change("datasets", "team-a", "pets", |pets| _ = pets["spec"].as_object_mut().unwrap().remove("manifest"));
+    world.until("it is imported again", |api| imported(api).0 == "True").await;
+    world.rest().await;
+    assert_eq!(imported(&api), found());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_users_claim_that_describes_the_dataset_as_it_was_holds_no_other_up() {
+    let mut world = World::new(1);
+    let api = world.api.clone();
+    let mut users = claim("team-a", "pets", "");
+    users["metadata"].as_object_mut().unwrap().remove("annotations");
+    api.put("persistentvolumeclaims", users);
+    api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    let is_bound = |api: &Api, namespace: &str, name: &str| {
+        api.get("persistentvolumeclaims", namespace, name).is_some_and(|claim| claim["status"]["phase"] == "Bound")
+    };
+    world.until("it is bound", |api| is_bound(api, "team-a", "pets")).await;
+    world.rest().await;
+    let before = sources(&api);
+    api.change("datasets", "team-a", "pets", |pets| pets["spec"]["cache"] = json!({"size": "1GiB"}));
+    world.rest().await;
+    api.put("persistentvolumeclaims", claim("team-b", "granted", "team-a/pets"));
+    world.until("another claim is bound", |api| is_bound(api, "team-b", "granted")).await;
+    world.rest().await;
+    assert_eq!(sources(&api).len(), before.len() + 1, "Kubernetes keeps a volume that is bound");
+    let told = api.list("events").iter().any(|event| event["reason"] == "DatasetChanged");
+    assert!(told, "its owner is told");
 }

@@ -76,8 +76,10 @@ impl Budget<'_> {
         let own = datasets.iter().find(|info| info.snapshot == snapshot);
         let others = || datasets.iter().filter(|info| info.snapshot != snapshot);
         let promised = Promises::beside(own, others());
-        let (counted, unpromised) = (Promises::of(others()), others().filter(|info| !is_promised(info)));
-        let unpromised: Vec<&DatasetInfo> = unpromised.collect();
+        let mut counted = Promises::of(others());
+        // What it shares with closed ones is in its own reservation.
+        counted.files.extend(own.into_iter().flat_map(|own| &own.shared).map(|file| file.inode));
+        let unpromised: Vec<&DatasetInfo> = others().filter(|info| !is_promised(info)).collect();
         let held = match closed {
             Closed::MakeRoom => 0,
             Closed::Stay => on_disk(&unpromised, &mut counted.files.clone()),

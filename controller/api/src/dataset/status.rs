@@ -101,6 +101,9 @@ pub struct ImportedStatus {
     /// The manifest is somebody else's.
     #[serde(default)]
     pub found: bool,
+    /// The credentials may not write the manifest: each node lists for itself.
+    #[serde(default)]
+    pub by_nodes: bool,
 }
 
 /// How many nodes have a dataset.
