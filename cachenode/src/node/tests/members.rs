@@ -51,9 +51,13 @@ impl World {
     /// Kills the node, which shows these, and starts the next one, which knows these nodes.
     async fn kill(self, shown: [OpenDataset; 2], names: &[&str]) -> Self {
         let [cache, left] = ["store", "left"].map(|name| self.folder.path().join(name));
-        // A copy, as another process would find it.
-        let copied = std::process::Command::new("cp").arg("-r").args([&cache, &left]).status().unwrap();
-        assert!(copied.success());
+        // A copy, as another process would find it. A file that is replaced just now may be missed: then another copy.
+        let copy = || std::process::Command::new("cp").arg("-r").args([&cache, &left]).status().unwrap().success();
+        let mut tries = 0..20;
+        while !copy() {
+            assert!(tries.next().is_some(), "the folder cannot be copied");
+            std::fs::remove_dir_all(&left).unwrap();
+        }
         drop(shown);
         self.node.drained().await;
         self.node.close().await.unwrap();
