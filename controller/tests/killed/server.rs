@@ -150,13 +150,9 @@ impl Server {
     pub(crate) async fn state(&self) -> State {
         let mut state = State::new();
         let mut names: BTreeMap<String, String> = BTreeMap::new();
-        let mut held = BTreeSet::new();
         for dataset in self.datasets().list(&ListParams::default()).await.expect("a list") {
             let name = dataset.metadata.name.clone().unwrap_or_default();
             names.insert(dataset.metadata.uid.clone().unwrap_or_default(), name.clone());
-            if dataset.status.as_ref().and_then(|status| status.nodes).is_some_and(|nodes| nodes.wanted > 0) {
-                held.insert(name.clone());
-            }
             state.insert(format!("dataset {name}"), told(&dataset));
         }
         for cache in Api::<NodeCache>::all(self.client.clone()).list(&ListParams::default()).await.expect("a list") {
@@ -185,8 +181,9 @@ impl Server {
                     );
                     continue;
                 };
-                // Jobs that have ended stay for their logs; the claim to warm through is made with the first of them.
-                if kind != Kind::Job && (role != ROLE_WARM || held.contains(owner)) {
+                // Jobs that have ended stay for their logs. The claim to warm through is made with the first of them, and goes
+                // when the spec changes: it is made again only if there is something to warm.
+                if kind != Kind::Job && role != ROLE_WARM {
                     state.insert(format!("{} {owner} {role}", kind.name()), object["status"]["phase"].clone());
                 }
             }
