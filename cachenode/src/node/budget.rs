@@ -186,14 +186,15 @@ impl Budget<'_> {
         Ok(share)
     }
 
-    /// Releases closed datasets that there is no room for. Returns their number. Blocks on the disk. Called when a
-    /// dataset has taken over blocks: only then it is known what it shares.
-    pub(super) fn tidy(&self) -> std::io::Result<usize> {
+    /// Releases closed datasets that there is no room for. Blocks on the disk. Called when a dataset has taken over
+    /// blocks: only then it is known what it shares.
+    pub(super) fn tidy(&self) -> std::io::Result<()> {
         let datasets = self.store.datasets();
         let counted = Promises::of(datasets.iter());
         let (room, _) = self.bytes(&datasets)?;
         let closed = datasets.iter().filter(|info| !is_promised(info));
-        Ok(self.release_for(counted.bytes, room, closed.collect(), &counted))
+        self.release_for(counted.bytes, room, closed.collect(), &counted);
+        Ok(())
     }
 
     /// Why a share is less than its dataset wants, if it is.

@@ -1,4 +1,4 @@
-//! What a store tells about a dataset.
+//! A dataset as its store describes it.
 
 use std::collections::BTreeSet;
 

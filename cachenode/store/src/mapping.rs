@@ -7,8 +7,8 @@
 //! The cast: [`Mapping`] is a mapped file; `TABLE` names the mappings of the process to the handler, which can use
 //! nothing but atomics and system calls.
 //!
-//! Invariant: a loss is counted before its zeros can be seen. Whoever reads bytes, and finds the count unchanged after
-//! it, has read the file's.
+//! Invariant: a loss is counted before its zeros can be seen. A reader that finds the
+//! count unchanged after it has read bytes has those of the file.
 #![expect(unsafe_code, reason = "maps files, and handles the signal of their failing disk")]
 
 use std::ffi::c_int;

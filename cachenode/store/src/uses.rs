@@ -1,4 +1,4 @@
-//! Who uses the files of a dataset: the cache that has it open, and the adoptions of other datasets that take over its
+//! The users of a dataset's files: the cache that has it open, and the adoptions of other datasets that take over its
 //! blocks.
 //!
 //! Invariant: what is in use is not released, and a dataset has at most one cache. A cache that is being closed counts

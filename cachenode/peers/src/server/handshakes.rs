@@ -42,7 +42,7 @@ impl Places {
     }
 }
 
-/// The address that places are counted by. Whoever has one IPv6 address usually has its network.
+/// The address that places are counted by. A host with one IPv6 address usually has its network.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -253,7 +253,7 @@ impl Adoption<'_> {
         self.remember();
     }
 
-    /// Whoever reserves room now finds what was adopted so far; now and then it is written down.
+    /// Reservations that are made now find what was adopted so far; now and then it is written down.
     fn remember(&mut self) {
         if self.written.is_none_or(|written| written.elapsed() >= WRITTEN_EVERY) {
             self.shared.remember_adopted();
