@@ -24,11 +24,11 @@ pub(crate) struct Written {
     pub(crate) work: Work,
     /// As they are now, and whether the write may have made them.
     pub(crate) objects: Vec<(Kind, DynamicObject, bool)>,
-    /// What was deleted, with its uid.
+    /// The deleted objects, with their uids.
     pub(crate) deleted: Vec<(Kind, Key, String, Deletion)>,
     /// The names of the events among them.
     pub(crate) told: Vec<String>,
-    /// What the API refused for good, with its words.
+    /// The writes that the API refused for good, with its words.
     pub(crate) refused: Refusals,
     pub(crate) wrote_status: bool,
     pub(crate) succeeded: bool,
@@ -44,8 +44,8 @@ pub(crate) fn warming(writes: &[Write]) -> u32 {
     writes.iter().filter(begins).count() as u32
 }
 
-/// Executes writes in their order, up to the first that fails and may succeed later. What the API refuses for good stops
-/// only those writes that need it: otherwise one claim in the way would keep a dataset from everything else, and its
+/// Executes writes in their order, up to the first that fails and may succeed later. A write that the API refuses for
+/// good stops only those that need it: otherwise one claim in the way would keep a dataset from everything else, and its
 /// status from saying so.
 pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: Work, writes: Vec<Write>) -> Written {
     let mut written = Written {

@@ -47,6 +47,11 @@ pub(crate) struct ConditionFields {
     pub(crate) last_transition_time: String,
 }
 
+/// True if an object has the condition `kind`.
+pub(crate) fn has_condition(conditions: &[ConditionFields], kind: &str) -> bool {
+    conditions.iter().any(|condition| condition.kind == kind && condition.status == "True")
+}
+
 pub(crate) fn seconds(time: &str) -> i64 {
     time.parse::<Timestamp>().map_or(0, Timestamp::as_second)
 }

@@ -11,7 +11,7 @@ use larder_controller_api::{Dataset, NodeCache};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::fields::{ConditionFields, annotation, fields, label, meta, seconds, whole};
+use crate::fields::{ConditionFields, annotation, fields, has_condition, label, meta, seconds, whole};
 use crate::kinds::Kind;
 use crate::kueue::objects::KueueObject;
 use crate::kueue::read;
@@ -128,7 +128,7 @@ fn node(object: DynamicObject) -> Result<Node, serde_json::Error> {
     let meta = meta(&object);
     let labels: BTreeMap<String, String> = object.metadata.labels.unwrap_or_default().into_iter().collect();
     let Fields { spec, status } = fields(object.data)?;
-    let ready = status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True");
+    let ready = has_condition(&status.conditions, "Ready");
     Ok(Node { meta, labels, ready, unschedulable: spec.unschedulable, taints: spec.taints })
 }
 

@@ -235,7 +235,7 @@ pub(super) fn may_hold(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str)
     (reports || holds) && !node.meta.deleting && (holds || node.ready && !node.unschedulable)
 }
 
-/// True if the node was chosen for the snapshot before. What is only pinned there is less than that.
+/// True if the node was chosen for the snapshot before. Bytes that are only pinned there are fewer.
 fn stands(draft: &Draft<'_>, facts: &NodeFacts<'_>, snapshot: &str, bytes: u64) -> bool {
     let own = |promise: &&PromisedDataset| promise.uid == draft.uid() && promise.snapshot == snapshot;
     let promise = facts.promised.iter().find(own);

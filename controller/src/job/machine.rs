@@ -25,11 +25,12 @@ mod words;
 
 pub use actions::Action;
 pub use events::unplaced;
+pub use larder_controller_api::Phase;
 pub use loss::Cause;
 pub use observed::{Data, Decides, Observed, Plan, PlannedPod, RoleTerms, Scope, Terms};
 pub use pod::{NodeHealth, Pod, PodId, PodStage};
 pub use state::{Restarts, Slot, Stage, State};
-pub use table::{EventKind, Phase};
+pub use table::EventKind;
 pub use words::waits_for;
 
 use events::News;

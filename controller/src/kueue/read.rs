@@ -11,7 +11,7 @@ use larder_controller_api::names::{
 use serde::Deserialize;
 use serde_json::{Error, Value};
 
-use crate::fields::{ConditionFields, annotation, fields, meta, seconds};
+use crate::fields::{ConditionFields, annotation, fields, has_condition, meta, seconds};
 use crate::kinds::KueueKind;
 use crate::kueue::objects::{Check, CheckState, Flavor, KueueObject, Patience, PodSet, Workload};
 use crate::kueue::places::{Places, Term, Toleration};
@@ -212,7 +212,7 @@ fn check(object: DynamicObject) -> Result<Option<Check>, Error> {
     if spec.controller_name != ADMISSION_CONTROLLER {
         return Ok(None);
     }
-    let active = status.conditions.iter().any(|there| there.kind == "Active" && there.status == "True");
+    let active = has_condition(&status.conditions, "Active");
     Ok(Some(Check { meta, generation, active, patience }))
 }
 

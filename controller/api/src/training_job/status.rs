@@ -71,7 +71,7 @@ pub enum Phase {
 
 impl Phase {
     /// All of them.
-    pub const ALL: &[Self] = &[
+    pub const ALL: [Self; 10] = [
         Self::Queued,
         Self::DataWarming,
         Self::Starting,
@@ -87,6 +87,16 @@ impl Phase {
     /// True if it stays as it is for ever.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
+    }
+
+    /// True if the job is to have pods.
+    pub const fn has_pods(self) -> bool {
+        matches!(self, Self::Starting | Self::Running | Self::Shrinking | Self::Growing | Self::Recovering)
+    }
+
+    /// True if pods may have to be made.
+    pub const fn is_making(self) -> bool {
+        self.has_pods() && !matches!(self, Self::Running)
     }
 }
 

@@ -1,5 +1,6 @@
-//! What is to be done: the difference between the pods that a job may have and those that there are.
+//! The actions of a step: the difference between the pods that a job may have and those that there are.
 
+use larder_controller_api::Phase;
 use std::collections::BTreeMap;
 
 use super::events::{RETRY_SECONDS, ROOM_SECONDS};
@@ -7,7 +8,6 @@ use super::loss::{changes_at, is_live};
 use super::observed::Observed;
 use super::pod::{Pod, PodId};
 use super::state::{Stage, State};
-use super::table::Phase;
 
 /// Something to be done. Doing it twice does no harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ fn removal(state: &State, observed: &Observed) -> Option<i64> {
 /// When time alone may change something.
 fn times(state: &State, observed: &Observed) -> impl Iterator<Item = i64> {
     let terms = &observed.terms;
-    let is_over = state.phase.is_final();
+    let is_over = state.phase.is_terminal();
     let ends = state.ends(terms).filter(|_| state.phase.has_pods());
     let timeout = if state.planned_again { Some(RETRY_SECONDS) } else { terms.gang_timeout };
     let binding = state.binding_since.zip(timeout.filter(|_| terms.gang_timeout.is_some()));

@@ -141,7 +141,7 @@ impl Event {
         if phase != state.phase {
             (state.phase, state.since) = (phase, now);
             state.room_since = None;
-            if phase.is_final() {
+            if phase.is_terminal() {
                 state.finished = Some(now);
             }
         }

@@ -1,5 +1,6 @@
 //! What has happened, as the difference between what is remembered and what is observed.
 
+use larder_controller_api::Phase;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::Event;
@@ -7,7 +8,6 @@ use super::loss::{Cause, cause, is_live};
 use super::observed::{Decides, Observed, Plan};
 use super::pod::{Pod, PodId, PodStage};
 use super::state::{Stage, State};
-use super::table::Phase;
 use crate::job::queue::{Running, Verdict};
 
 /// Room must have stayed free for so long before a job grows.
@@ -73,7 +73,7 @@ impl<'a> News<'a> {
     /// What has happened first. It is not named again once the state knows it.
     pub(super) fn events(&mut self, state: &State) -> Vec<Event> {
         let one = |event: Option<Event>| event.into_iter().collect::<Vec<_>>();
-        if state.phase.is_final() {
+        if state.phase.is_terminal() {
             return Vec::new();
         }
         let wanted = one(self.wanted(state));

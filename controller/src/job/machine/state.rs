@@ -1,12 +1,12 @@
 //! What is remembered of a job: its phase, its pods by role and index, and its counters. It is written to the job's status before
 //! anything follows from it, so a controller that was killed goes on from here.
 
+use larder_controller_api::Phase;
 use serde::{Deserialize, Serialize};
 
 use super::loss::Cause;
 use super::observed::Terms;
 use super::pod::PodId;
-use super::table::Phase;
 
 /// The state of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

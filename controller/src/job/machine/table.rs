@@ -21,64 +21,7 @@
 //! | Released | | | Queued | | Queued | Queued | Queued | | | |
 //! | Up | | | Running | | Running | Running | Running | | | |
 
-use serde::{Deserialize, Serialize};
-
-/// Where a job is between its first wait and its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Phase {
-    /// It waits for quota and nodes.
-    #[default]
-    Queued,
-    /// It has both, and its data is fetched. There are no pods yet.
-    DataWarming,
-    /// Its pods are made, and not all of them are ready.
-    Starting,
-    /// All of its pods are ready or done.
-    Running,
-    /// It runs with fewer pods, and the others are still ending.
-    Shrinking,
-    /// It runs, and more pods are made.
-    Growing,
-    /// Pods were lost, and others are made in their place.
-    Recovering,
-    /// Its user has stopped it.
-    Suspended,
-    /// It has done what it was made for.
-    Succeeded,
-    /// It was given up.
-    Failed,
-}
-
-impl Phase {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::Queued,
-        Self::DataWarming,
-        Self::Starting,
-        Self::Running,
-        Self::Shrinking,
-        Self::Growing,
-        Self::Recovering,
-        Self::Suspended,
-        Self::Succeeded,
-        Self::Failed,
-    ];
-
-    /// True for a job that has ended.
-    pub fn is_final(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed)
-    }
-
-    /// True if the job is to have pods.
-    pub fn has_pods(self) -> bool {
-        matches!(self, Self::Starting | Self::Running | Self::Shrinking | Self::Growing | Self::Recovering)
-    }
-
-    /// True if pods may have to be made.
-    pub fn is_making(self) -> bool {
-        self.has_pods() && self != Self::Running
-    }
-}
+use larder_controller_api::Phase;
 
 /// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,7 +93,7 @@ pub fn next(phase: Phase, event: EventKind) -> Option<Phase> {
     use EventKind as E;
     use Phase as P;
     match event {
-        E::Suspend => (phase != P::Suspended && !phase.is_final()).then_some(P::Suspended),
+        E::Suspend => (phase != P::Suspended && !phase.is_terminal()).then_some(P::Suspended),
         E::Resume => (phase == P::Suspended).then_some(P::Queued),
         E::Granted => (phase == P::Queued).then_some(P::DataWarming),
         E::Warm => (phase == P::DataWarming).then_some(P::Starting),

@@ -4,8 +4,8 @@ use super::loss::is_live;
 use super::observed::{Data, Observed};
 use super::pod::{Pod, PodStage};
 use super::state::{Stage, State};
-use super::table::Phase;
 use crate::fields::hour;
+use larder_controller_api::Phase;
 
 /// What a job with room waits for; `None` if it waits for nothing. A job that is queued waits for what the queue says.
 pub fn waits_for(state: &State, observed: &Observed, now: i64) -> Option<String> {

@@ -195,7 +195,7 @@ impl World {
                     self.observed.pods.remove(at);
                 }
             }
-            Action::Remove => assert!(self.state.phase.is_final()),
+            Action::Remove => assert!(self.state.phase.is_terminal()),
             Action::Again(at) => assert!(*at > self.now),
         }
     }
@@ -206,15 +206,15 @@ impl World {
         for cause in Cause::ALL {
             assert!(old.of(cause) <= new.of(cause), "{cause:?} falls");
         }
-        if before.phase.is_final() {
+        if before.phase.is_terminal() {
             assert_eq!(*before, self.state, "an ended job changes");
         } else if let Some(cause) = expected {
             assert_eq!((new.of(cause), total(new)), (old.of(cause) + 1, total(old) + 1), "{cause:?} counts once");
         }
         let attempts: Vec<u32> = self.state.slots().map(|(pod, _)| pod.attempt).collect();
         assert!(attempts.iter().all(|attempt| *attempt <= self.state.attempts));
-        assert_eq!(self.state.finished.is_some(), self.state.phase.is_final());
-        assert!(self.state.holds_room() || self.state.phase.is_final() || self.state.roles.is_empty());
+        assert_eq!(self.state.finished.is_some(), self.state.phase.is_terminal());
+        assert!(self.state.holds_room() || self.state.phase.is_terminal() || self.state.roles.is_empty());
     }
 
     /// One live pod of each index, unless the type allows two.

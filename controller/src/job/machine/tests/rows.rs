@@ -114,7 +114,7 @@ fn nothing_happens_where_nothing_has_happened() {
         let (state, observed) = quiet(phase);
         let (after, actions) = step(state.clone(), &observed, NOW);
         assert_eq!(after, state, "{phase:?}");
-        if !phase.is_final() {
+        if !phase.is_terminal() {
             let surplus = if phase == Phase::Shrinking { vec![(3, 1)] } else { Vec::new() };
             assert_eq!(changes(&actions), (Vec::new(), surplus), "{phase:?}");
         }
