@@ -106,7 +106,7 @@ impl Follower {
     fn take_in(&mut self, event: Event<DynamicObject>) {
         match event {
             Event::Init | Event::InitDone => {}
-            // The promises stand. Whoever makes it again says which do.
+            // The promises stand. The controller makes it again, and says which do.
             Event::Delete(_) => self.seen = None,
             Event::InitApply(object) | Event::Apply(object) => match read(&object) {
                 Ok(seen) => {

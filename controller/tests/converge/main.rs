@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod api;
+mod cleaning;
 mod cluster;
 mod deletions;
 mod keeping;
@@ -26,7 +27,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use api::{Api, Dies, Id};
-use cluster::{BYTES, NEWER, SNAPSHOT, brought, claim, dataset, node, pod};
+use cluster::{BYTES, SNAPSHOT, claim, dataset, node, pod};
 
 /// Time is made up: as much of it as anything may take.
 const LONG: Duration = Duration::from_secs(3600);
@@ -331,90 +332,6 @@ async fn a_deleted_dataset_goes_with_its_last_user_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_snapshot_is_warmed_beside_the_old_one_then_used_and_rolled_back() {
-    let mut world = World::new(2);
-    let mut object = dataset("team-a", "pets", 2);
-    object["spec"]["refresh"] = "1h".into();
-    world.api.put("datasets", object);
-    world.api.put(
-        "deployments",
-        serde_json::json!({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {
-                "namespace": "team-a", "name": "server", "annotations": {"larder.dev/follow": "pets"},
-            },
-            "spec": {"template": {"metadata": {}}},
-        }),
-    );
-    world.start();
-    world.until("it is ready", |api| is_ready(api, "pets")).await;
-    let rolled_to = |api: &Api| {
-        let server = api.get("deployments", "team-a", "server").unwrap();
-        server["spec"]["template"]["metadata"]["annotations"]["larder.dev/snapshot"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    world.until("the Deployment has it", |api| rolled_to(api) == SNAPSHOT).await;
-    world.api.put(
-        "configmaps",
-        serde_json::json!({"metadata": {"namespace": "test", "name": "origin"}, "data": {"snapshot": NEWER}}),
-    );
-    let current = |api: &Api| api.get("datasets", "team-a", "pets").unwrap()["status"]["snapshot"].clone();
-    world.until("it is warmed", |api| api.get("datasets", "team-a", "pets").unwrap()["status"]["next"] == NEWER).await;
-    assert_eq!((current(&world.api), rolled_to(&world.api)), (SNAPSHOT.into(), SNAPSHOT.to_owned()));
-    world.until("new pods get it", |api| current(api) == NEWER).await;
-    let warm = |api: &Api, snapshot: &str| {
-        api.list("nodecaches").iter().all(|cache| cache["status"].to_string().contains(snapshot))
-    };
-    assert!(warm(&world.api, NEWER), "it was warm before");
-    world.until("the Deployment is rolled", |api| rolled_to(api) == NEWER).await;
-    world
-        .until("the old one is dropped", |api| {
-            api.list("nodecaches").iter().all(|cache| !cache["spec"].to_string().contains(SNAPSHOT))
-        })
-        .await;
-    world.api.change("datasets", "team-a", "pets", |dataset| {
-        dataset["spec"]["snapshot"] = SNAPSHOT.into();
-        dataset["spec"].as_object_mut().unwrap().remove("refresh");
-    });
-    world.until("it is rolled back", |api| current(api) == SNAPSHOT && rolled_to(api) == SNAPSHOT).await;
-    world.until("it is ready", |api| is_ready(api, "pets")).await;
-    assert!(warm(&world.api, SNAPSHOT));
-
-    // Forward again, while the job that did it first is still there: pods read what a job has published.
-    let publishing = |api: &Api| {
-        let jobs = api.list("jobs").into_iter();
-        jobs.filter(|job| job["spec"]["template"]["spec"]["containers"][0]["args"][1].to_string().contains(NEWER))
-            .count()
-    };
-    assert_eq!(publishing(&world.api), 1);
-    world.api.change("datasets", "team-a", "pets", |dataset| dataset["spec"]["snapshot"] = NEWER.into());
-    world.until("it is rolled forward", |api| current(api) == NEWER && rolled_to(api) == NEWER).await;
-    assert_eq!(publishing(&world.api), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_new_snapshot_for_which_there_turns_out_to_be_too_little_room_is_used_as_far_as_it_goes() {
-    let mut world = World::new(2);
-    let mut object = dataset("team-a", "pets", 2);
-    object["spec"]["refresh"] = "1h".into();
-    world.api.put("datasets", object);
-    world.start();
-    world.until("it is ready", |api| is_ready(api, "pets")).await;
-    for (name, data) in [("origin", serde_json::json!({"snapshot": NEWER})), ("newer-is-too-large", Value::Null)] {
-        let map = serde_json::json!({"metadata": {"namespace": "test", "name": name}, "data": data});
-        world.api.put("configmaps", map);
-    }
-    let pets = |api: &Api| api.get("datasets", "team-a", "pets").unwrap();
-    world.until("new pods get it", |api| pets(api)["status"]["snapshot"] == NEWER).await;
-    world
-        .until("it is told", |api| condition(api, "pets", "Degraded") == ("True".into(), "PromiseUnkept".into()))
-        .await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_may_not_be_or_does_not_fit_says_why_and_goes_on_by_itself() {
     let mut world = World::new(1);
     let api = world.api.clone();
@@ -462,102 +379,4 @@ async fn datasets_of_one_snapshot_share_its_room() {
     api.put("datasets", dataset("team-a", "9", 1));
     world.rest().await;
     assert_eq!(condition(&api, "9", "Placed"), ("False".into(), "NotEnoughRoom".into()));
-}
-
-/// A world whose dataset is warm on two nodes, and partly on three others: one has it mounted, one is not ready.
-async fn partly_cached() -> World {
-    let mut world = World::new(2);
-    world.api.put("datasets", dataset("team-a", "pets", 2));
-    world.start();
-    world.rest().await;
-    for (name, mounts) in [("closed", 0), ("open", 1), ("away", 0)] {
-        let mut node = node(name);
-        if name == "away" {
-            node["status"]["conditions"][0]["status"] = "False".into();
-        }
-        world.api.put("nodes", node);
-        world
-            .until("it reports", |api| api.get("nodecaches", "", name).is_some_and(|it| it["status"].is_object()))
-            .await;
-        world.api.change("nodecaches", "", name, |cache| cache["status"]["snapshots"] = vec![brought(mounts)].into());
-    }
-    world.rest().await;
-    world
-}
-
-fn cached_on(api: &Api, node: &str) -> u64 {
-    let cache = api.get("nodecaches", "", node).unwrap();
-    cache["status"]["snapshots"].as_array().into_iter().flatten().map(|cached| cached["bytes"].as_u64().unwrap()).sum()
-}
-
-/// Asks to drop what was in use before now. Returns the value of the annotation.
-fn ask_to_clean(api: &Api) -> String {
-    let now = api.now();
-    api.change("datasets", "team-a", "pets", |dataset| {
-        dataset["metadata"]["annotations"] = serde_json::json!({"larder.dev/clean": now});
-    });
-    now
-}
-
-#[tokio::test(start_paused = true)]
-async fn cached_bytes_that_nothing_mounts_go_on_request_and_promised_ones_are_fetched_again() {
-    let world = partly_cached().await;
-    let api = &world.api;
-    assert_eq!(["n1", "n2", "closed", "open", "away"].map(|node| cached_on(api, node)), [1000, 1000, 500, 500, 500]);
-    let jobs = |api: &Api| api.writes().iter().filter(|write| **write == "POST jobs/").count();
-    let (jobs_before, writes_before) = (jobs(api), api.writes().len());
-    // Everything is at rest, so only what is asked for makes writes.
-    let asked = ask_to_clean(api);
-    world
-        .until("it is done", |api| api.get("datasets", "team-a", "pets").unwrap()["status"]["cleaned"] == *asked)
-        .await;
-    world.until("it is warm again", |api| is_ready(api, "pets") && jobs(api) == jobs_before + 2).await;
-    world.rest().await;
-    assert_eq!(["n1", "n2", "closed", "open"].map(|node| cached_on(api, node)), [1000, 1000, 0, 500]);
-    assert_eq!(cached_on(api, "away"), 500, "nobody waits for a node that is not ready");
-    for cache in api.list("nodecaches") {
-        assert!(cache["spec"]["clean"].is_null(), "no entry is left: {cache}");
-    }
-    // One write to each node that is ready when it begins and one when it ends.
-    let writes = &api.writes()[writes_before..];
-    let to_nodes = writes.iter().filter(|write| write.starts_with("PATCH nodecaches/")).count();
-    assert_eq!(to_nodes, 2 * 4, "{writes:#?}");
-    let count = api.writes().len();
-    tokio::time::sleep(Duration::from_secs(3 * 3600)).await;
-    assert_eq!(api.writes().len(), count, "at rest nothing is written");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_controller_killed_while_it_cleans_ends_in_the_same_state() {
-    let world = partly_cached().await;
-    let before = world.api.writes().len();
-    let asked = ask_to_clean(&world.api);
-    world.rest().await;
-    let (expected, writes) = (end_state(&world.api), world.api.writes().len() - before);
-    assert_eq!(world.api.get("datasets", "team-a", "pets").unwrap()["status"]["cleaned"], *asked);
-    assert!(is_ready(&world.api, "pets") && writes > 10, "{writes}");
-    drop(world);
-    let mut kills = 0;
-    for write in 0..writes {
-        for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
-            let mut world = partly_cached().await;
-            let asked = ask_to_clean(&world.api);
-            world.api.die_at(world.api.writes().len() + write, dies);
-            world.rest().await;
-            if !world.api.is_dead() {
-                // News that came together this time made fewer writes.
-                continue;
-            }
-            kills += 1;
-            world.kill();
-            world.api.revive();
-            world.start();
-            // A new process begins with the clock of the machine, which the stopped one of the test is ahead of.
-            let is_done = |api: &Api| api.get("datasets", "team-a", "pets").unwrap()["status"]["cleaned"] == *asked;
-            world.until("it is done", is_done).await;
-            world.rest().await;
-            assert_same(&end_state(&world.api), &expected, &format!("killed at {write}, {dies:?}"));
-        }
-    }
-    assert!(kills > writes, "{kills} kills at {writes} writes");
 }
