@@ -42,6 +42,7 @@ lint: packages
 
 build: packages
 	cargo build --profile $(PROFILE) --workspace --lib --bins --tests
+	.ci/agent $(PROFILE)
 
 # Unit tests only: no program has to be linked but theirs. Those of quickstart mount, which needs root: `make test` runs them.
 unit:
@@ -49,7 +50,7 @@ unit:
 	cargo nextest run --workspace --lib --bins -E 'not (package(larder-bench) and test(quickstart::tests))'
 
 e2e: tools build
-	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-controller -p larder-controller-api --test-threads $(TEST_THREADS) $(ARGS)
+	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-agent -p larder-controller -p larder-controller-api --test-threads $(TEST_THREADS) $(ARGS)
 
 # The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases.
 soak: tools

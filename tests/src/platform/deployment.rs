@@ -93,8 +93,8 @@ fn make_certificates(cluster: &Cluster) {
 fn load_image(cluster: &Cluster) {
     let folder = tempfile::tempdir().unwrap();
     let (bin, image) = (folder.path().join("bin"), folder.path().join("larder.tar"));
-    std::fs::create_dir(&bin).unwrap();
-    for name in ["larder", "larderd", "larder-csi", "cachenode", "larder-controller"] {
+    std::fs::create_dir_all(bin.join("static")).unwrap();
+    for name in ["larder", "larderd", "larder-csi", "cachenode", "larder-controller", "static/larder-agent"] {
         strip(&built(name), &bin.join(name));
     }
     let made = Command::new(deploy().join("images/build")).arg("--bin").arg(bin).arg(&image).output().unwrap();
