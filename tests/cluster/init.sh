@@ -242,7 +242,7 @@ clusterDNS: [$DNS]
 clusterDomain: cluster.local
 maxPods: 110
 cpuManagerPolicy: static
-reservedSystemCPUs: "0"
+kubeReserved: {cpu: 400m}
 # Tests wait for containers that are restarted, so the restart is not delayed.
 crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 YAML
