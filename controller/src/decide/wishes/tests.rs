@@ -116,7 +116,7 @@ impl Cluster {
 }
 
 fn wish(name: &str, since: i64, pods: usize) -> Wish {
-    Wish { workload: Key::new("team-a", name), since, pods, places: Places::default() }
+    Wish { by: Wisher::Workload(Key::new("team-a", name)), since, pods, places: Places::default() }
 }
 
 /// A job whose pods run on nodes of one kind.
@@ -258,7 +258,7 @@ fn two_datasets_of_one_job_are_placed_each_by_itself_and_pod_sets_add_up() {
 #[test]
 fn who_may_not_use_it_gets_nothing() {
     let cluster = Cluster::new(2, json!({}));
-    let of = |namespace: &str| Wish { workload: Key::new(namespace, "job"), ..wish("job", 1, 1) };
+    let of = |namespace: &str| Wish { by: Wisher::Workload(Key::new(namespace, "job")), ..wish("job", 1, 1) };
     let decision = cluster.decide(&[of("team-b"), of("team-c")]);
     assert_eq!(decision.promises.len(), 1);
     assert!(matches!(decision.progress[&Key::new("team-b", "job")], Progress::Warms(_)));
