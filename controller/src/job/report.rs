@@ -190,8 +190,11 @@ fn data(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
 
 fn placed(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     let state = &facts.memory.record.state;
-    if state.phase.is_terminal() {
-        return None;
+    match state.phase {
+        // Its pods have run, even if they were never seen before they ended.
+        Phase::Succeeded => return Some((true, Reason::Bound, String::new())),
+        Phase::Failed => return None,
+        _ => {}
     }
     if !state.phase.has_pods() {
         let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {

@@ -225,6 +225,9 @@ impl<'a> Actor<'a> {
             return Ok(());
         }
         valid::grants(scene, &self.key.namespace, job)?;
+        if valid::was_accepted(self.object) {
+            return Ok(());
+        }
         let likeness = self.memory.profile.as_ref().map(|profile| profile.likeness.clone()).unwrap_or_default();
         let trial = trials.entry(likeness).or_insert_with(|| {
             round.tries.push(self.key.clone());

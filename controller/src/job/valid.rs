@@ -2,7 +2,7 @@
 
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
-use larder_controller_api::training_job::conditions::JobReason;
+use larder_controller_api::training_job::conditions::{JobConditionKind, JobReason};
 
 use crate::job::objects::JobObject;
 use crate::job::scene::{Scene, dataset_key};
@@ -22,6 +22,12 @@ impl Refusal {
     pub fn new(reason: JobReason, why: impl ToString) -> Self {
         Self { reason, why: why.to_string() }
     }
+}
+
+/// True if nothing spoke against the job as it is now, as its status says: the API server need not be asked again.
+pub fn was_accepted(object: &JobObject) -> bool {
+    let valid = JobConditionKind::Valid.find(&object.status.conditions);
+    valid.is_some_and(|valid| valid.status == "True" && valid.observed_generation == Some(object.generation))
 }
 
 /// The values of a job's spec.

@@ -129,6 +129,9 @@ fn end_state(api: &Api) -> BTreeMap<Id, Value> {
                     "lastUsed",
                     "cleaned",
                     "larder.dev/clean",
+                    "started",
+                    "finished",
+                    "record",
                 ] {
                     fields.remove(key);
                 }
