@@ -1,5 +1,7 @@
 //! What a step looks at: the job's terms, what was decided about it, its data and its pods.
 
+use larder_controller_api::training_job::KeepPods;
+
 use super::pod::Pod;
 use crate::job::queue::Verdict;
 
@@ -24,8 +26,6 @@ pub struct Observed {
 pub struct Terms {
     /// Its roles.
     pub roles: Vec<RoleTerms>,
-    /// Two pods of one index may run for a while, so a lost one is replaced before it is gone.
-    pub two_pods: bool,
     /// A lost pod is replaced alone, where that is possible.
     pub scope: Scope,
     /// With one crash more it fails.
@@ -38,8 +38,15 @@ pub struct Terms {
     pub ttl: Option<i64>,
     /// It is to have no pods.
     pub suspend: bool,
-    /// Pods that have ended stay until the job goes.
-    pub keep_pods: bool,
+    /// The pods that stay once the job is done.
+    pub keep_pods: KeepPods,
+}
+
+impl Terms {
+    /// True if two pods of one index of a role may run for a while.
+    pub(super) fn two_pods(&self, role: usize) -> bool {
+        self.roles.get(role).is_some_and(|role| role.two_pods)
+    }
 }
 
 /// A role of a job.
@@ -51,6 +58,8 @@ pub struct RoleTerms {
     pub min: u32,
     /// Which of its pods decide that the job has succeeded.
     pub decides: Decides,
+    /// Two pods of one index may run for a while, so a lost one is replaced before it is gone.
+    pub two_pods: bool,
 }
 
 impl RoleTerms {
