@@ -44,8 +44,8 @@ Examples:
   larder job submit train.yaml                    a TrainingJob, or a TFJob, PyTorchJob or MPIJob of Kubeflow
   larder job submit train.yaml --wait && echo done
   kustomize build . | larder job submit -
-  larder job submit --name resnet --type pytorch --image registry.example.org/resnet --replicas 4 --gpus 8 \\
-    --dataset imagenet:/data --queue vision -- torchrun train.py
+  larder job submit --name a --type pytorch --image i --replicas 4 --gpus 8 -- torchrun train.py
+  larder job submit --name b --image i --dataset imagenet:/data --queue vision -- python train.py
   larder job submit --name hello --image busybox --dry-run -- echo hello
 
 A job that is there already is changed where its spec can be; submitting it twice does nothing. One that has ended
@@ -158,8 +158,8 @@ fn tail(text: &str) -> Result<Tail, String> {
 Examples:
   larder job cancel resnet
   larder job cancel team-a/resnet team-a/bert --wait
-  larder job cancel resnet --json > resnet.json     keep its record
-  larder job cancel resnet --suspend                end its pods, keep the job; `larder job resume resnet` goes on
+  larder job cancel resnet --json | tee resnet.json
+  larder job cancel resnet --suspend       end its pods, keep the job; `larder job resume` goes on
 
 It deletes the TrainingJob: its pods are ended, and it is gone, with their logs, once the last of them is (foreground
 deletion). A line, or with --json the whole object, says how far it was. With --suspend the TrainingJob and its status

@@ -172,7 +172,8 @@ impl Reader<'_> {
         let params = LogParams {
             container: self.container(pod).map_err(Failure::Printing)?,
             follow: self.args.follow,
-            since_time: last,
+            // In whole seconds, and the client would round them up.
+            since_time: last.and_then(|last| Timestamp::from_second(last.as_second()).ok()),
             tail_lines: tail,
             timestamps: true,
             ..LogParams::default()
@@ -180,7 +181,7 @@ impl Reader<'_> {
         let stream = self.cluster.logs(&self.key.namespace).log_stream(&pod.name, &params).await;
         let mut lines = Lines::new(Box::pin(stream.map_err(Failure::Cluster)?));
         let mut at = None;
-        // The server's times are in seconds where it is asked, and finer in what it says.
+        // So some lines come again.
         let mut is_old = false;
         loop {
             let line = match lines.next().await {

@@ -75,7 +75,9 @@ mod tests {
             "roles": [{"name": "worker", "replicas": 4, "template": {"spec": {"containers": [container]}}}],
         });
         assert_eq!((&value["metadata"], &value["spec"]), (&json!({"name": "x"}), &spec));
-        serde_json::from_value::<TrainingJob>(value).unwrap().check().unwrap();
+        let mut made: TrainingJob = serde_json::from_value(value).unwrap();
+        made.metadata.namespace = Some("team-a".to_owned());
+        made.check().unwrap();
         let least = job(&submit(&["--name", "x", "--image", "i"]).unwrap().quick).unwrap();
         let template = json!({"spec": {"containers": [{"name": "worker", "image": "i"}]}});
         let role = json!({"name": "worker", "replicas": 1, "template": template});

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use larder_dataset::size::parse_duration;
 
 use crate::names::KUEUE_QUEUE_LABEL;
 use crate::quantity::{amount, is_device};
@@ -70,7 +71,7 @@ pub fn waiting<'a>(jobs: &'a [TrainingJob], queue: &str, priorities: &Priorities
 /// When a job ends at the latest: at its deadline, if it has one and has started.
 pub fn ends(job: &TrainingJob) -> Option<Timestamp> {
     let started = job.status.as_ref()?.started.as_ref()?.0;
-    let deadline = job.check().ok()?.active_deadline?;
+    let deadline = parse_duration(job.spec.active_deadline.as_deref()?).ok()?;
     started.checked_add(SignedDuration::try_from(deadline).ok()?).ok()
 }
 
