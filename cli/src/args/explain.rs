@@ -48,9 +48,9 @@ Examples:
   larder explain job resnet
   larder explain job team-a/resnet --context training --json | jq -r .sentence
 
-It reads the TrainingJob (`get` on trainingjobs.larder.dev). With the rights to `list` the TrainingJobs of all
-namespaces, queues.larder.dev and priorityclasses.scheduling.k8s.io, it also says what the queue lacks, which jobs
-are before it and which one ends next.")]
+It reads the TrainingJob (`get` on trainingjobs.larder.dev). With the rights to `list` the
+TrainingJobs of all namespaces, queues.larder.dev and priorityclasses.scheduling.k8s.io, it also
+says what the queue lacks, which jobs are before it and which one ends next.")]
 pub(crate) struct ExplainJobArgs {
     /// The TrainingJob, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB")]

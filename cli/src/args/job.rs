@@ -41,17 +41,18 @@ pub(crate) enum JobCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  larder job submit train.yaml                    a TrainingJob, or a TFJob, PyTorchJob or MPIJob of Kubeflow
+  larder job submit train.yaml           TrainingJobs, or TFJobs, PyTorchJobs, MPIJobs of Kubeflow
   larder job submit train.yaml --wait && echo done
   kustomize build . | larder job submit -
   larder job submit --name a --type pytorch --image i --replicas 4 --gpus 8 -- torchrun train.py
   larder job submit --name b --image i --dataset imagenet:/data --queue vision -- python train.py
   larder job submit --name hello --image busybox --dry-run -- echo hello
 
-A job that is there already is changed where its spec can be; submitting it twice does nothing. One that has ended
-does not start again: cancel it first, or give it another name. With --wait, the command follows the jobs to their
-end and exits with 0 if all have succeeded, else with 1. Ctrl-C ends the command and not the jobs.
-It needs the right to `patch` trainingjobs.larder.dev, for new jobs `create` as well; with --wait `get` and `watch`.")]
+A job that is there already is changed where its spec can be; submitting it twice does nothing.
+One that has ended does not start again: cancel it first, or give it another name. With --wait,
+the command follows the jobs to their end and exits with 0 if all have succeeded, else with 1.
+Ctrl-C ends the command and not the jobs. It needs the right to `patch` trainingjobs.larder.dev,
+for new jobs `create` as well; with --wait `get` and `watch`.")]
 pub(crate) struct SubmitArgs {
     /// Manifests, YAML or JSON, of one or several jobs; - for standard input.
     #[arg(value_name = "FILE", required_unless_present = "name")]
@@ -63,14 +64,14 @@ pub(crate) struct SubmitArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
-    pub(crate) quick: QuickArgs,
-    #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
     pub(crate) namespace: NamespaceArgs,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) quick: QuickArgs,
 }
 
 #[derive(Debug, Args)]
@@ -80,7 +81,8 @@ Examples:
   larder job list -n team-a --queue vision
   larder job list -A --json | jq -r '.[] | select(.phase == \"Queued\") | .job'
 
-WHY is one word; `larder explain job NAME` has the sentence. It needs the right to `list` trainingjobs.larder.dev.")]
+WHY is one word; `larder explain job NAME` has the sentence. It needs the right to `list`
+trainingjobs.larder.dev.")]
 pub(crate) struct ListArgs {
     /// The jobs of all namespaces.
     #[arg(long, short = 'A', conflicts_with = "namespace")]
@@ -106,8 +108,8 @@ Examples:
   larder job logs resnet --all --tail 20        all pods, each line behind ROLE-INDEX
   larder job logs resnet --previous             the pod before the present one, if it is kept
 
-On a terminal, control characters and colours are left out; a pipe gets every byte. It needs the rights to `get`
-trainingjobs.larder.dev, to `list` pods and to `get` pods/log.")]
+On a terminal, control characters and colours are left out; a pipe gets every byte. It needs the
+rights to `get` trainingjobs.larder.dev, to `list` pods and to `get` pods/log.")]
 pub(crate) struct LogsArgs {
     /// The TrainingJob, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB")]
@@ -161,10 +163,11 @@ Examples:
   larder job cancel resnet --json | tee resnet.json
   larder job cancel resnet --suspend       end its pods, keep the job; `larder job resume` goes on
 
-It deletes the TrainingJob: its pods are ended, and it is gone, with their logs, once the last of them is (foreground
-deletion). A line, or with --json the whole object, says how far it was. With --suspend the TrainingJob and its status
-stay, and its quota is free for others. It needs the rights to `get` and `delete` trainingjobs.larder.dev, or to
-`patch` them with --suspend; with --wait `watch`.")]
+It deletes the TrainingJob: its pods are ended, and it is gone, with their logs, once the last of
+them is (foreground deletion). A line, or with --json the whole object, says how far it was. With
+--suspend the TrainingJob and its status stay, and its quota is free for others. It needs the
+rights to `get` and `delete` trainingjobs.larder.dev, or to `patch` them with --suspend; with
+--wait `watch`.")]
 pub(crate) struct CancelArgs {
     /// TrainingJobs, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB", required = true)]
@@ -189,8 +192,8 @@ pub(crate) struct CancelArgs {
 Examples:
   larder job resume resnet
 
-It waits in its queue again, and begins from its last checkpoint if its program has one. It needs the right to
-`patch` trainingjobs.larder.dev.")]
+It waits in its queue again, and begins from its last checkpoint if its program has one. It needs
+the right to `patch` trainingjobs.larder.dev.")]
 pub(crate) struct ResumeArgs {
     /// TrainingJobs, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB", required = true)]

@@ -159,7 +159,7 @@ mod tests {
         for (text, words) in [
             (format!("{JOB}---\napiVersion: v1\nkind: Service\n"), "object 2: kind is \"Service\""),
             ("a: [".to_owned(), "is neither YAML nor JSON"),
-            (JOB.replace("roles: [", "roles: [").replace("type: single", "type: 1"), "object 1: is no TrainingJob"),
+            (JOB.replace("type: single", "type: 1"), "object 1: is no TrainingJob"),
             ("- 1\n".to_owned(), "object 1"),
             ("".to_owned(), "there is no job"),
         ] {
