@@ -28,7 +28,8 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::parse();
-    if let Err(error) = larder_telemetry::init_logs(if cli.verbose { "info" } else { "warn" }) {
+    // What the client of clusters logs, a command says itself.
+    if let Err(error) = larder_telemetry::init_logs(if cli.verbose { "info" } else { "warn,kube_client=off" }) {
         output::note(format_args!("error: {error}"));
         return ExitCode::from(2);
     }

@@ -103,12 +103,19 @@ impl fmt::Display for Asked<'_> {
     }
 }
 
+/// What an applied object with an unknown field is answered.
+const UNTYPED: &str = "failed to create typed patch object";
+
 /// An error in the user's words.
 pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow::Error {
     let Kind { one, rights, lists, component, .. } = asked.kind;
     let flag = asked.namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     match error {
         Error::Api(status) => match (status.code, status.reason.as_str()) {
+            (404, "NotFound") if asked.right == "patch" && status.message.starts_with("namespaces ") => {
+                let namespace = asked.namespace.unwrap_or_default();
+                anyhow!("there is no namespace {namespace}: create it, or name another by --namespace")
+            }
             (404, "NotFound") if !asked.name.is_empty() => {
                 let those = if asked.namespace.is_some() { "those of its namespace" } else { "all" };
                 anyhow!("there is no {one} {asked}: `{lists}{flag}` lists {those}")
@@ -137,6 +144,10 @@ pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow:
                 status.message
             ),
             (400 | 422, _) if asked.right == "patch" => anyhow!("the cluster refuses {asked}: {}", status.message),
+            // A field that the kind does not have is an error of the server's to the API server.
+            (500, _) if asked.right == "patch" && status.message.contains(UNTYPED) => {
+                anyhow!("the cluster refuses {asked}: {}", status.message)
+            }
             _ => anyhow!("the cluster at {server} answers with an error: {} ({})", status.message, status.code),
         },
         Error::SerdeError(error) => anyhow!(error).context(format!(

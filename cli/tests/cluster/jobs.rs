@@ -113,12 +113,20 @@ fn each_refusal_of_a_job_is_told_in_the_users_words() {
     let ended = job("resnet", json!({"phase": "Failed"})).to_string();
     let mut deleted = job("resnet", json!({"phase": "Running"}));
     deleted["metadata"]["deletionTimestamp"] = json!("2026-01-31T09:00:00Z");
+    const UNTYPED: &str =
+        "failed to create typed patch object (team-a/bad): .spec.priority: field not declared in schema";
     let unknown = "strict decoding error: unknown field \"spec.priority\"";
     for (code, body, words) in [
         (
             400,
             status(400, "BadRequest", unknown),
             "the cluster refuses team-a/resnet: strict decoding error: unknown field",
+        ),
+        (500, status(500, "", UNTYPED), "the cluster refuses team-a/resnet: failed to create typed patch object"),
+        (
+            404,
+            status(404, "NotFound", "namespaces \"team-a\" not found"),
+            "error: standard input, object 1: there is no namespace team-a: create it",
         ),
         (422, status(422, "Invalid", "spec.type is \u{1b}[31mred"), "refuses team-a/resnet: spec.type is ?[31mred"),
         (

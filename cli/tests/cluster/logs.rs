@@ -111,6 +111,9 @@ fn a_job_without_such_a_pod_says_why_and_what_to_choose() {
     assert!(said(&queued).contains(words), "{}", said(&queued));
     let first = server("Running", &[pod(0, 0, "Running")]).larder(&["job", "logs", "resnet", "--previous"]);
     assert!(said(&first).contains("has no pod worker-0 before the present one"), "{}", said(&first));
+    let silent =
+        server("Running", &[pod(0, 0, "Pending")]).answers(&log(0, 0), 200, "").larder(&["job", "logs", "resnet"]);
+    assert_eq!((said(&silent).as_str(), out(&silent).as_str()), ("resnet-worker-0-0 has written nothing\n", ""));
     let container = server("Running", &[pod(0, 0, "Running")]).larder(&["job", "logs", "resnet", "--container", "x"]);
     assert!(said(&container).contains("--container x: resnet-worker-0-0 has train, side"), "{}", said(&container));
     let denied = status(403, "Forbidden", "no");

@@ -80,8 +80,10 @@ impl Reader<'_> {
             bail!("{} has no {what} (see --role and --index): {sentence}", self.key);
         }
         for pod in &chosen {
-            let read = self.read(pod, None).await;
-            read.map_err(|failure| self.in_words(failure, pod))?;
+            let last = self.read(pod, None).await.map_err(|failure| self.in_words(failure, pod))?;
+            if last.is_none() {
+                output::note(format_args!("{} has written nothing", pod.name));
+            }
         }
         Ok(())
     }
