@@ -14,7 +14,7 @@ pub(super) enum Deployment {
     Plain,
     /// With the component `sharing`, and certificates of an authority of the test's own.
     Sharing,
-    /// With the component `datasets`.
+    /// With the components `datasets` and `jobs`.
     Datasets,
 }
 
@@ -22,7 +22,7 @@ impl Deployment {
     /// Deploys Larder this way, unless an earlier test did.
     pub(super) fn ensure(self, cluster: &Cluster) {
         let (note, name) = (cluster.note("deployed"), format!("{self:?}"));
-        let components = "components: [../deploy/components/datasets]";
+        let components = "components: [../deploy/components/datasets, ../deploy/components/jobs]";
         match std::fs::read_to_string(&note) {
             Ok(deployed) if deployed == name => return,
             Ok(_) => {
