@@ -148,3 +148,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
