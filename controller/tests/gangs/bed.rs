@@ -151,6 +151,12 @@ impl Bed {
         self.create(Kind::TrainingJob, TEAM, job).await.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
+    /// Changes the spec of a job.
+    pub(crate) async fn change(&self, job: &str, change: Value) {
+        let patch = Patch::Merge(json!({"spec": change}));
+        self.jobs().patch(job, &PatchParams::default(), &patch).await.expect("a job can be changed");
+    }
+
     /// Makes a pod that is nobody's job, for kube-scheduler to place.
     pub(crate) async fn foreign(&self, name: &str, gpus: u32, annotations: Value) {
         let pod = json!({"metadata": {"name": name, "annotations": annotations}, "spec": pod_spec(gpus)});

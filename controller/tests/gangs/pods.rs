@@ -168,9 +168,11 @@ impl Pods {
 
     /// Fails if a rule was broken.
     pub(crate) fn assert_rules(&self) {
-        let mut history = self.history();
-        history.check();
-        let breaches = &history.breaches;
+        let breaches = {
+            let mut history = self.history();
+            history.check();
+            history.breaches.clone()
+        };
         assert!(
             breaches.is_empty(),
             "{} breaches, the first: {:#?}",

@@ -11,7 +11,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
-use crate::bed::{PRODUCTION, Role, in_cluster, runs_for};
+use crate::bed::{Bed, PRODUCTION, Role, in_cluster, runs_for};
 use crate::pods::Pod;
 
 /// Changes of an ordinary run, and the most jobs at a time.
@@ -25,15 +25,55 @@ const NOMINAL: u64 = 8;
 const BORROW: u64 = 4;
 const COHORT: u64 = 2 * NOMINAL;
 
-/// What is wrong with the usage of the queues. Pods count until they have ended or are gone.
-fn excess(pods: &BTreeMap<String, Pod>) -> Option<String> {
+/// What is wrong with the usage of the queues, each of which may use so much. Pods count until they have ended or are gone.
+fn excess(pods: &BTreeMap<String, Pod>, most: u64) -> Option<String> {
     let used = |queue: &str| -> u64 {
         let counts = |pod: &&Pod| pod.queue == queue && !pod.is_gone && !pod.has_ended();
         pods.values().filter(counts).map(|pod| pod.gpus).sum()
     };
     let (a, b) = (used("a"), used("b"));
-    let is_over = a > NOMINAL + BORROW || b > NOMINAL + BORROW || a + b > COHORT;
+    let is_over = a > most || b > most || a + b > COHORT;
     is_over.then(|| format!("a uses {a} and b {b}"))
+}
+
+#[test]
+fn pods_of_a_deleted_job_use_quota_until_they_are_gone() {
+    leaving_pods_count(async |bed| bed.delete(Kind::TrainingJob, "first").await);
+}
+
+#[test]
+fn pods_of_a_suspended_job_use_quota_until_they_are_gone() {
+    leaving_pods_count(async |bed| bed.change("first", json!({"suspend": true})).await);
+}
+
+#[test]
+fn pods_of_a_job_that_has_succeeded_use_quota_until_they_are_gone() {
+    leaving_pods_count(async |bed| {
+        let mut master = bed.pods.live("first");
+        master.retain(|pod| pod.role == "master");
+        bed.annotate(&master, &runs_for("0s")).await;
+    });
+}
+
+/// The job `first` uses all of a queue, and ends while its workers are still there. The next one waits for them.
+fn leaving_pods_count(end: impl AsyncFn(&Bed) + Sync) {
+    in_cluster(&[4; 8], async |bed| {
+        bed.queue("a", json!({"nominal": NOMINAL}), None).await;
+        bed.pods.require(|pods, _| excess(pods, NOMINAL));
+        let _controller = bed.start("one");
+        let leaves = json!({"test.larder.dev/leaves-after": "3s"});
+        let role = Role { gpus: 1, queue: "a", annotations: leaves, ..Role::default() };
+        let (master, workers) = (
+            Role { name: "master", replicas: 1, ..role.clone() },
+            Role { name: "worker", replicas: 7, ..role.clone() },
+        );
+        let first = json!({"type": "pytorch", "queue": "a", "roles": [master.json(), workers.json()]});
+        bed.job("first", first).await;
+        bed.wait_for_phase("first", Phase::Running).await;
+        bed.job("second", Role { name: "worker", replicas: 8, ..role }.job("single")).await;
+        end(bed).await;
+        bed.wait_for("the second one runs", async || bed.pods.are_ready("second", 8)).await;
+    });
 }
 
 #[test]
@@ -42,7 +82,7 @@ fn queues_of_a_cohort_never_use_more_than_they_may_as_jobs_come_and_go() {
         for queue in ["a", "b"] {
             bed.queue(queue, json!({"nominal": NOMINAL, "borrow": BORROW}), Some("cohort")).await;
         }
-        bed.pods.require(|pods, _| excess(pods));
+        bed.pods.require(|pods, _| excess(pods, NOMINAL + BORROW));
         let _controller = bed.start("one");
         // The first uses all that it may, and gives back what it has borrowed.
         let leaves = json!({"test.larder.dev/leaves-after": "1s"});
