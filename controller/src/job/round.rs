@@ -129,6 +129,10 @@ fn enter<'a>(
     round: &mut Round,
 ) -> Option<Actor<'a>> {
     let object = scene.jobs.jobs.get(key)?;
+    if scene.now < memory.sleeps_until {
+        again(&mut round.again_at, memory.sleeps_until);
+        return None;
+    }
     let is_idle = memory.is_idle(scene.now);
     if memory.pending.is_none() && !is_idle {
         again(&mut round.again_at, memory.retry_at);
@@ -416,10 +420,12 @@ impl<'a> Actor<'a> {
         if !self.is_idle {
             return;
         }
-        for action in &self.actions {
-            if let Action::Again(at) = action {
-                again(&mut round.again_at, *at);
-            }
+        let next = self.actions.iter().find_map(|action| match action {
+            Action::Again(at) => Some(*at),
+            _ => None,
+        });
+        if let Some(at) = next {
+            again(&mut round.again_at, at);
         }
         let is_undecided = self.phase() == Phase::Queued && !self.is_tried && self.refusal.is_none();
         if is_undecided {
@@ -441,6 +447,9 @@ impl<'a> Actor<'a> {
         if let Some(at) = again_at {
             again(&mut round.again_at, at);
         }
+        if writes.is_empty() && again_at.is_none() && self.phase().is_terminal() {
+            self.memory.sleeps_until = next.unwrap_or(i64::MAX);
+        }
         if !writes.is_empty() {
             self.memory.pending = Some(pending);
             round.writes.push((self.key.clone(), writes));
@@ -455,5 +464,8 @@ pub fn rendered<'a>(object: &'a JobObject, job: &'a CheckedJob, kind: &'a Checke
 }
 
 fn again(at: &mut Option<i64>, time: i64) {
+    if time == i64::MAX {
+        return;
+    }
     *at = Some(at.map_or(time, |before| before.min(time)));
 }
