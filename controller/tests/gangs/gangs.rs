@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::api::ListParams;
 use larder_controller::kinds::Kind;
 use larder_controller_api::Phase;
+use larder_controller_api::training_job::conditions::JobConditionKind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -71,6 +72,29 @@ fn seed_000_two_jobs_of_which_each_needs_most_of_the_cluster_run_one_after_the_o
         bed.wait_for_phase("mine", Phase::Succeeded).await;
         bed.wait_for_phase("yours", Phase::Succeeded).await;
         assert_eq!(bed.pods.ever().len(), 24);
+    });
+}
+
+#[test]
+fn a_gang_that_the_scheduler_cannot_place_is_released_in_time_and_keeps_no_other_waiting() {
+    in_cluster(&[8], async |bed| {
+        let _controller = bed.start("a");
+        bed.pods.require(bound_together(2, Duration::from_secs(10)));
+        let pair = Role { name: "worker", replicas: 2, gpus: 4, annotations: runs_for("0s"), ..Role::default() };
+        // The plan knows nothing of ports: the second of these pods never finds the node free.
+        let mut clash = Role { annotations: json!({}), ..pair.clone() }.job("single");
+        clash["gang"] = json!({"timeout": "5s"});
+        let container = &mut clash["roles"][0]["template"]["spec"]["containers"][0];
+        container["ports"] = json!([{"containerPort": 80, "hostPort": 80}]);
+        bed.job("clash", clash).await;
+        let is_in_part = async || bed.pods.live("clash").iter().filter(|pod| pod.is_bound()).count() == 1;
+        bed.wait_for("one of two is bound", is_in_part).await;
+        bed.job("good", pair.job("single")).await;
+        bed.wait_for_phase("good", Phase::Succeeded).await;
+        let status = bed.status("clash").await;
+        let placed = JobConditionKind::Placed.find(&status.conditions).expect("a condition");
+        assert_eq!((status.phase, placed.status.as_str()), (Some(Phase::Queued), "False"), "{status:#?}");
+        assert!(bed.pods.live("clash").is_empty());
     });
 }
 
