@@ -73,7 +73,7 @@ fuzz: tools
 packages:
 	.ci/install-packages build
 
-# Further requirements for testing: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes.
+# Further requirements for testing: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes, kwok.
 tools:
 	.ci/install-packages test
 

@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use crate::bed::{Bed, Role, in_cluster, runs_for};
-use crate::pods::bound_together;
+use crate::rules::bound_together;
 
 /// `spec.gang.timeout` of the gangs here, and what the requirement adds to it.
 const GANG_TIMEOUT: &str = "10s";

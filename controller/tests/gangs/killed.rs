@@ -13,8 +13,9 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Role, in_cluster, runs_for};
-use crate::pods::{Pod, run_once};
+use crate::pods::Pod;
 use crate::process::Process;
+use crate::rules::run_once;
 
 /// Kills of an ordinary run, and the jobs meanwhile.
 const KILLS: u32 = 10;

@@ -12,3 +12,4 @@ mod preempt;
 mod process;
 mod quota;
 mod refused;
+mod rules;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1;
@@ -185,65 +185,5 @@ impl Pods {
 impl Drop for Pods {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-/// No job has only a part of so many pods bound for longer than `most`, from its first pod's node to its last one's. Of a
-/// job's pods, each attempt counts for itself.
-pub(crate) fn bound_together(
-    size: usize,
-    most: Duration,
-) -> impl FnMut(&BTreeMap<String, Pod>, Instant) -> Option<String> {
-    let mut since: BTreeMap<String, Instant> = BTreeMap::new();
-    let mut whole: BTreeMap<String, u32> = BTreeMap::new();
-    move |pods, now| {
-        let mut gangs: BTreeMap<(&str, &str), Vec<&Pod>> = BTreeMap::new();
-        for pod in pods.values().filter(|pod| !pod.job.is_empty() && !pod.is_gone && pod.is_bound()) {
-            gangs.entry((&pod.job_uid, &pod.job)).or_default().push(pod);
-        }
-        since.retain(|uid, _| gangs.keys().any(|(there, _)| there == uid));
-        let mut breach = None;
-        for ((uid, job), bound) in gangs {
-            let newest = bound.iter().map(|pod| pod.attempt).max().unwrap_or(0);
-            // A gang that was whole may end pod by pod.
-            if whole.get(uid).is_some_and(|attempt| newest <= *attempt) || bound.iter().all(|pod| !pod.is_live()) {
-                since.remove(uid);
-            } else if bound.iter().filter(|pod| !pod.is_leaving).count() >= size {
-                whole.insert(uid.to_owned(), newest);
-                since.remove(uid);
-            } else {
-                let part = now - *since.entry(uid.to_owned()).or_insert(now);
-                if part > most {
-                    breach = Some(format!("{job}: {} of {size} bound for {part:?}", bound.len()));
-                }
-            }
-        }
-        breach
-    }
-}
-
-/// No index has two pods that are to run on; no name is used twice in a job; an index that has succeeded gets no other pod.
-pub(crate) fn run_once() -> impl FnMut(&BTreeMap<String, Pod>, Instant) -> Option<String> {
-    move |pods, _| {
-        let mut live: BTreeMap<(&str, &str, u32), &Pod> = BTreeMap::new();
-        let mut names: BTreeMap<(&str, &str), &Pod> = BTreeMap::new();
-        let mut done: BTreeMap<(&str, &str, u32), &Pod> = BTreeMap::new();
-        for pod in pods.values().filter(|pod| !pod.job.is_empty()) {
-            if let Some(other) = names.insert((&pod.job_uid, &pod.name), pod) {
-                return Some(format!("{} was made twice: {} and {}", pod.name, other.uid, pod.uid));
-            }
-            if pod.phase == "Succeeded"
-                && let Some(other) = done.insert(pod.place(), pod)
-            {
-                return Some(format!("{} and {} have both succeeded", other.name, pod.name));
-            }
-            if pod.is_live()
-                && let Some(other) = live.insert(pod.place(), pod)
-            {
-                return Some(format!("{} and {} are both to run", other.name, pod.name));
-            }
-        }
-        let again = live.iter().find_map(|(place, pod)| Some((pod, done.get(place)?)));
-        again.map(|(pod, done)| format!("{} is to run, and {} has succeeded", pod.name, done.name))
     }
 }
