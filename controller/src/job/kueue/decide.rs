@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::names;
 use super::places::{NoPlace, place};
 use super::status::{Status, let_go, remove};
-use super::usage::{is_ready, may_have, runs, used};
+use super::usage::{is_ready, may_have, over, runs, used};
 use super::wanted::Wanted;
 use super::words;
 use super::workload::JobWorkload;
@@ -176,8 +176,9 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
         }
     };
     let verdict = if state.holds_room() {
-        news(situation, workload, &mut status);
-        let why = if granted < state.granted() { words::FEWER.to_owned() } else { String::new() };
+        news(situation, workload, &granted, &mut status);
+        let is_fewer = granted.iter().zip(state.granted()).any(|(granted, before)| *granted < before);
+        let why = if is_fewer { words::FEWER.to_owned() } else { String::new() };
         Verdict::Run(Running { may_grow_to: granted.clone(), granted, why })
     } else {
         Verdict::Start { granted, nodes: Vec::new() }
@@ -191,12 +192,14 @@ fn places(situation: &Situation<'_>, workload: &JobWorkload) -> Result<Vec<Place
 }
 
 /// What Kueue is to know of a job that runs.
-fn news(situation: &Situation<'_>, workload: &JobWorkload, status: &mut Status<'_>) {
+fn news(situation: &Situation<'_>, workload: &JobWorkload, granted: &[u32], status: &mut Status<'_>) {
     let Situation { state, observed, .. } = situation;
-    let given_back = observed.terms.roles.iter().enumerate().map(|(at, role)| {
+    let given_back = observed.terms.roles.iter().zip(granted).enumerate().map(|(at, (role, granted))| {
         let asked = workload.asked.get(&role.name).copied().unwrap_or(0);
         let assigned = workload.assigned.get(&role.name).and_then(|assigned| assigned.count).unwrap_or(asked);
-        let used = used(state, observed, at, situation.now);
+        // One that it has not for want of a node may come back.
+        let used =
+            used(state, observed, at, situation.now).max(granted.saturating_sub(over(state, &observed.terms, at)));
         // Kueue counts them from what was asked for.
         (role.name.clone(), if used < assigned { asked.saturating_sub(used) } else { 0 })
     });

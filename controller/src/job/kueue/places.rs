@@ -48,7 +48,8 @@ pub fn place<'f>(
     }
     let none = BTreeMap::new();
     let of_pod = pod.spec.as_ref().and_then(|spec| spec.node_selector.as_ref()).unwrap_or(&none);
-    agree(of_pod, &place.selector, &format!("nodeSelector of {role}, and the flavors")).map_err(NoPlace::Contradiction)?;
+    agree(of_pod, &place.selector, &format!("nodeSelector of {role}, and the flavors"))
+        .map_err(NoPlace::Contradiction)?;
     Ok(place)
 }
 

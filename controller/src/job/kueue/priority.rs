@@ -37,11 +37,7 @@ enum Source {
 }
 
 /// The priority of a job with these labels and pods. Errors: there is no such class.
-pub(super) fn priority(
-    labels: &BTreeMap<String, String>,
-    pods: &[Pod],
-    classes: &Classes,
-) -> Result<Priority, String> {
+pub(super) fn priority(labels: &BTreeMap<String, String>, pods: &[Pod], classes: &Classes) -> Result<Priority, String> {
     if let Some(class) = labels.get(PRIORITY_LABEL).filter(|class| !class.is_empty()) {
         let value = classes.workloads.get(class);
         let value = value.ok_or_else(|| format!("there is no WorkloadPriorityClass {class} ({PRIORITY_LABEL})"))?;

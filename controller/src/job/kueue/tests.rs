@@ -13,7 +13,7 @@ use super::decide::{Decision, Situation, decide};
 use super::priority::Classes;
 use super::wanted::{Asking, Wanted};
 use super::workload::{JobWorkload, workload};
-use crate::job::machine::{NodeHealth, Observed, Phase, Pod, PodId, PodStage, Scope, Slot, Stage, State, Terms};
+use crate::job::machine::{NodeHealth, Observed, Phase, Pod, PodStage, Scope, Slot, Stage, State, Terms};
 use crate::job::queue::Verdict;
 use crate::job::sample::{Sample, role};
 use crate::key::{Key, Meta};
@@ -22,7 +22,7 @@ use crate::kueue::objects::Flavor;
 use crate::kueue::places::Toleration;
 use crate::write::{Change, Write};
 
-const NAME: &str = "trainingjob-train-fb3d4e";
+const NAME: &str = "trainingjob-train-95c868";
 
 /// 2026-01-01T10:40:00Z.
 const NOW: i64 = 1_767_264_000;
@@ -68,7 +68,8 @@ fn served(sample: &Sample, status: Value) -> Value {
     let Change::Create(mut made) = write.change else { panic!("{write:?}") };
     made["apiVersion"] = "kueue.x-k8s.io/v1beta1".into();
     made["kind"] = "Workload".into();
-    let metadata = json!({"name": write.name, "namespace": "team-a", "uid": "w-1", "resourceVersion": "71", "generation": 1});
+    let metadata =
+        json!({"name": write.name, "namespace": "team-a", "uid": "w-1", "resourceVersion": "71", "generation": 1});
     made["metadata"].as_object_mut().expect("an object").extend(metadata.as_object().expect("an object").clone());
     made["spec"]["active"] = true.into();
     made["status"] = status;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::names::{
-    DIGEST_ANNOTATION, FINALIZER, JOB_UID_LABEL, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_WISHES, hex,
-    topology_annotation, workload,
+    DIGEST_ANNOTATION, FINALIZER, JOB_UID_LABEL, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_WISHES,
+    hex, topology_annotation, workload,
 };
 use super::priority::{Classes, priority};
 use super::workload::JobWorkload;

@@ -52,7 +52,10 @@ pub(super) fn evicted(workload: &JobWorkload, evicted: Option<&Condition>) -> St
 /// Its Workload is finished, and the job is not.
 pub(super) fn finished(workload: &JobWorkload, finished: &Condition) -> String {
     let name = &workload.meta.key.name;
-    format!("its Workload {name} is finished ({}): {}; delete it to queue the job again", finished.reason, finished.message)
+    format!(
+        "its Workload {name} is finished ({}): {}; delete it to queue the job again",
+        finished.reason, finished.message
+    )
 }
 
 /// Has quota for fewer pods than it runs with.

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::scheduling::v1beta1::{
-    GangSchedulingPolicy, PodGroup, PodGroupSchedulingPolicy, PodGroupSpec,
-};
+use k8s_openapi::api::scheduling::v1beta1::{GangSchedulingPolicy, PodGroup, PodGroupSchedulingPolicy, PodGroupSpec};
 use larder_controller_api::names::JOB_ATTEMPT_LABEL;
 use serde_json::{Value, json};
 

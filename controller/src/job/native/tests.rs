@@ -96,7 +96,7 @@ fn pods_that_need_no_other_have_no_group() {
 #[test]
 fn what_is_needed_again_together_starts_together() {
     // Both servers and six of eight workers: without two of these, the job does not run.
-    let made = changes_of(&starting(&[2; 2], &[1, 1, 2, 2, 2, 2, 2, 2]), &[group("train-1", 2)]).unwrap();
+    let made = changes_of(&starting(&[2; 2], &[1, 1, 2, 2, 2, 2, 2, 2]), &[group("train-1", 1)]).unwrap();
     let [GroupChange::Create(made)] = made.as_slice() else { panic!("{made:?}") };
     assert_eq!(made.spec.scheduling_policy.gang.as_ref().unwrap().min_count, 4);
 }
@@ -165,7 +165,8 @@ fn groups_are_served_where_the_api_lists_them() {
     let list = |version: &str, names: &[&str]| {
         let resource = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "PodGroup", "verbs": ["get"]});
         let resources: Vec<Value> = names.iter().map(resource).collect();
-        let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources});
+        let list =
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources});
         serde_json::from_value::<APIResourceList>(list).unwrap()
     };
     assert!(is_served(&list("scheduling.k8s.io/v1beta1", &["podgroups", "podgroups/status"])));

@@ -55,7 +55,8 @@ fn the_priority_is_that_of_the_label_then_of_the_pods_then_the_default() {
 
 #[test]
 fn a_later_version_has_its_own_field_for_the_class() {
-    let classes = Classes { pods: [("high".to_owned(), 9)].into(), default: Some("high".to_owned()), ..Classes::default() };
+    let classes =
+        Classes { pods: [("high".to_owned(), 9)].into(), default: Some("high".to_owned()), ..Classes::default() };
     let priority = crate::job::kueue::priority::priority(&BTreeMap::new(), &[], &classes).unwrap();
     let reference = json!({"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"});
     assert_eq!(priority.fields(KueueVersion::V1beta2), json!({"priority": 9, "priorityClassRef": reference}));
@@ -79,7 +80,10 @@ fn the_spec_follows_the_job_until_there_is_quota() {
     let more = Sample::of("parameter-server", json!({"roles": [role("server", 1, 1), role("worker", 16, 4)]}));
     let write = wanted(&more).update(&waits).expect("a write");
     let Change::Merge(fields) = &write.change else { panic!("{write:?}") };
-    assert_eq!((&fields["spec"]["podSets"][1]["count"], &fields["spec"]["podSets"][1]["minCount"]), (&json!(16), &json!(4)));
+    assert_eq!(
+        (&fields["spec"]["podSets"][1]["count"], &fields["spec"]["podSets"][1]["minCount"]),
+        (&json!(16), &json!(4))
+    );
     assert_eq!(fields["metadata"]["resourceVersion"], "71");
     // With it, its pods are fixed.
     assert_eq!(wanted(&more).update(&there(&sample(), admission(8))), None);

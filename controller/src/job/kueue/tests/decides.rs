@@ -122,7 +122,8 @@ fn a_job_that_was_evicted_while_it_starts_stops() {
         let status = eviction("Preempted", "Preempted to accommodate a workload (UID: u) due to prioritization");
         let mut case = Case::running(Some(there(&sample(), status)), 8);
         case.state.phase = phase;
-        let expected = "Kueue has evicted it (Preempted): Preempted to accommodate a workload (UID: u) due to prioritization";
+        let expected =
+            "Kueue has evicted it (Preempted): Preempted to accommodate a workload (UID: u) due to prioritization";
         assert_eq!(case.held_up(), (true, expected.to_owned(), Vec::new()));
     }
 }

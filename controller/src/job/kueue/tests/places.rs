@@ -86,27 +86,38 @@ fn what_contradicts_the_pod_or_its_flavors_finishes_the_workload() {
 fn kueue_opens_the_gate_of_pods_whose_nodes_it_chooses() {
     let mut status = admission(8);
     let domains = json!([{"values": ["rack-1", "n1"], "count": 8}]);
-    status["admission"]["podSetAssignments"][1]["topologyAssignment"] = json!({"levels": ["rack", "host"], "domains": domains});
+    status["admission"]["podSetAssignments"][1]["topologyAssignment"] =
+        json!({"levels": ["rack", "host"], "domains": domains});
     let place = place_of(status.clone(), 1).unwrap();
     assert_eq!(place.gates, ["kueue.x-k8s.io/topology"]);
     assert_eq!(place.annotations["kueue.x-k8s.io/podset-unconstrained-topology"], "true");
     // A wish of the pod's own is left alone.
     let (mut sample, flavors) = (sample(), flavors());
     sample.pods[1].metadata.annotations = Some(labels(&[("kueue.x-k8s.io/podset-preferred-topology", "rack")]));
-    let place = super::super::places::place(&there(&super::sample(), status), "worker", &sample.pods[1], |name| flavors.get(name));
+    let place = super::super::places::place(&there(&super::sample(), status), "worker", &sample.pods[1], |name| {
+        flavors.get(name)
+    });
     assert_eq!(place.unwrap().annotations, labels(&[("kueue.x-k8s.io/workload", NAME)]));
 }
 
 #[test]
 fn pods_carry_all_of_a_place_and_no_queue_of_their_own() {
-    let sample = Sample::of("parameter-server", json!({"roles": [role("server", 1, 1), {
-        "name": "worker",
-        "template": {
-            "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "another", "team": "a"}},
-            "spec": {"containers": [{"name": "main", "image": "i"}]},
-        },
-    }]}));
-    let place = Place { annotations: labels(&[("a", "b")]), gates: vec!["g".into()], labels: labels(&[("c", "d")]), ..Place::default() };
+    let sample = Sample::of(
+        "parameter-server",
+        json!({"roles": [role("server", 1, 1), {
+            "name": "worker",
+            "template": {
+                "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "another", "team": "a"}},
+                "spec": {"containers": [{"name": "main", "image": "i"}]},
+            },
+        }]}),
+    );
+    let place = Place {
+        annotations: labels(&[("a", "b")]),
+        gates: vec!["g".into()],
+        labels: labels(&[("c", "d")]),
+        ..Place::default()
+    };
     let facts = crate::job::render::Facts::default();
     let renderer = crate::job::render::Renderer::new(sample.rendered(), &facts);
     let pod = renderer.pod("worker", 0, 0, &place).unwrap();
