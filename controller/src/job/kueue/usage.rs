@@ -1,20 +1,15 @@
 //! How many pods of a job use quota, and how many may.
 
-use crate::job::machine::loss::is_live;
-use crate::job::machine::{Observed, PodStage, Scope, Stage, State, Terms};
-
 use super::workload::JobWorkload;
+use crate::job::machine::loss::is_live;
+use crate::job::machine::{Observed, Pod, PodStage, Scope, Stage, State, Terms};
 
 /// The pods of a role that use quota or will: those that it is to have, and others that still run. One that has ended well uses none,
 /// if nothing can have it made again.
 pub(super) fn used(state: &State, observed: &Observed, role: usize, now: i64) -> u32 {
     let slots = state.roles.get(role).map_or(0, |slots| slots.len() as u32);
-    let is_other = |pod: &&_| is_other(state, *pod, role) && is_live(pod, now);
+    let is_other = |pod: &&Pod| pod.id.role == role && state.slot(pod.id).is_none() && is_live(pod, now);
     slots - over(state, &observed.terms, role) + observed.pods.iter().filter(is_other).count() as u32
-}
-
-fn is_other(state: &State, pod: &crate::job::machine::Pod, role: usize) -> bool {
-    pod.id.role == role && state.slot(pod.id).is_none()
 }
 
 /// The pods of a role that have ended for good. Where a loss starts the whole gang again, there are none.

@@ -114,7 +114,7 @@ fn flexible(roles: &[CheckedRole]) -> Option<&str> {
 fn pod_set(role: &CheckedRole, is_flexible: bool, pod: &Pod) -> Value {
     let mut metadata = pod.metadata.clone();
     let labels = metadata.labels.get_or_insert_default();
-    [JOB_INDEX_LABEL, JOB_ATTEMPT_LABEL, JOB_SERVING_LABEL].map(|name| labels.remove(name));
+    labels.retain(|name, _| ![JOB_INDEX_LABEL, JOB_ATTEMPT_LABEL, JOB_SERVING_LABEL].contains(&name.as_str()));
     (metadata.name, metadata.namespace, metadata.owner_references) = (None, None, None);
     let topology = topology(metadata.annotations.as_ref());
     let mut spec = pod.spec.clone();

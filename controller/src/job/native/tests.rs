@@ -147,7 +147,10 @@ fn the_sentence_has_what_the_scheduler_says() {
     let waits = known(&served(&unscheduled("Unschedulable", message)));
     assert_eq!((waits.owner.as_str(), waits.min_count), ("11ce-d00d", 6));
     let said = |groups: &[KnownGroup], attempts: &[u32]| waits_for("train", attempts, groups);
-    assert_eq!(said(&[waits.clone()], &[1]), Some(format!("6 pods start together or not at all: {message}")));
+    assert_eq!(
+        said(std::slice::from_ref(&waits), &[1]),
+        Some(format!("6 pods start together or not at all: {message}"))
+    );
     // Of an attempt that has nodes, nothing is waited for.
     assert_eq!(said(&[waits], &[2]), None);
     let failed = known(&served(&unscheduled("SchedulerError", "profile not found")));
