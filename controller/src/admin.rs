@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use larder_controller_api::Phase;
 use larder_telemetry::admin::{Admin, Labelled, Sample};
 
+use crate::job::known::Jobs;
 use crate::write::Write;
 
 /// The counters of a controller.
@@ -23,6 +25,12 @@ pub struct Counters {
     pub write_errors: AtomicU64,
     /// Objects that could not be read.
     pub unreadable: AtomicU64,
+    /// Looks at all training jobs.
+    pub rounds: AtomicU64,
+    /// Training jobs that have no room yet.
+    pub jobs_waiting: AtomicU64,
+    /// Training jobs that have room.
+    pub jobs_running: AtomicU64,
     /// Datasets that there are.
     pub datasets: AtomicU64,
     /// Those of them that are ready.
@@ -30,6 +38,18 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Counts the training jobs.
+    pub fn count_jobs(&self, jobs: &Jobs) {
+        let (mut waiting, mut running) = (0, 0);
+        for memory in jobs.memories.values() {
+            let state = &memory.record.state;
+            waiting += u64::from(state.phase == Phase::Queued);
+            running += u64::from(state.holds_room());
+        }
+        self.jobs_waiting.store(waiting, Ordering::Relaxed);
+        self.jobs_running.store(running, Ordering::Relaxed);
+    }
+
     /// Counts a write.
     pub fn count(&self, write: &Write) {
         let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,6 +78,9 @@ impl Admin for Status {
             ("controller_datasets", number(&c.datasets)),
             ("controller_datasets_ready", number(&c.datasets_ready)),
             ("controller_decisions_total", number(&c.decisions)),
+            ("controller_job_rounds_total", number(&c.rounds)),
+            ("controller_jobs_running", number(&c.jobs_running)),
+            ("controller_jobs_waiting", number(&c.jobs_waiting)),
             ("controller_leading", u64::from(c.leading.load(Ordering::Relaxed))),
             ("controller_unreadable_total", number(&c.unreadable)),
             ("controller_write_errors_total", number(&c.write_errors)),

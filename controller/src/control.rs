@@ -19,6 +19,7 @@ use tracing::warn;
 use crate::admin::{Counters, Status};
 use crate::decide::decide;
 use crate::execute::{Written, execute_all, warming};
+use crate::job::discovery::follow_jobs;
 use crate::kinds::Kind;
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
@@ -30,6 +31,8 @@ use crate::state::State;
 use crate::watch::{News, follow};
 use crate::write::{Change, Write};
 use crate::{nodes, registry};
+
+mod jobs;
 
 /// Things whose writes are under way at the same time.
 const WRITERS: usize = 32;
@@ -97,8 +100,9 @@ pub async fn act(
     for kind in Kind::WATCHED {
         watches.spawn(follow(client.clone(), kind, config.namespace.clone(), sender.clone()));
     }
-    let mut kueue = JoinSet::new();
-    kueue.spawn(follow_kueue(client.clone(), sender));
+    let mut parts = JoinSet::new();
+    parts.spawn(follow_kueue(client.clone(), sender.clone()));
+    parts.spawn(follow_jobs(client.clone(), sender));
     let mut control = Control {
         state: State::default(),
         queue: Queue::default(),
@@ -107,6 +111,7 @@ pub async fn act(
         started: Instant::now(),
         started_at: unix_seconds(),
         warming_begun: 0,
+        next_round: 0,
     };
     control.state.settings.image.clone_from(&control.config.image);
     let mut writers: JoinSet<Written> = JoinSet::new();
@@ -147,6 +152,8 @@ struct Control {
     started_at: i64,
     /// Warming jobs that are being created.
     warming_begun: u32,
+    /// All training jobs are not looked at before, in milliseconds.
+    next_round: u64,
 }
 
 impl Control {
@@ -172,8 +179,14 @@ impl Control {
         }
         let now = self.millis();
         for work in self.state.apply(news) {
-            self.queue.add(work, now);
+            self.add(work, now);
         }
+    }
+
+    /// Looks at something at `at`, or as soon after as it may be.
+    fn add(&mut self, work: Work, at: u64) {
+        let at = if work == Work::Jobs { at.max(self.next_round) } else { at };
+        self.queue.add(work, at);
     }
 
     /// The next due work that makes writes.
@@ -192,6 +205,15 @@ impl Control {
 
     fn plan(&mut self, work: &Work, now: u64) -> Vec<Write> {
         match work {
+            Work::Jobs => {
+                self.round(now);
+                Vec::new()
+            }
+            Work::Job(key) => self.plan_job(key),
+            Work::Trial(key) => self.state.trial(key),
+            Work::JobType(name) => self.plan_type(name),
+            Work::JobTypes => self.plan_types(),
+            Work::JobQueue(name) => self.plan_queue(name),
             Work::Dataset(key) => self.plan_dataset(key, now),
             Work::Workload(key) => self.plan_workload(key, now),
             Work::AdmissionCheck(name) => {
@@ -269,11 +291,11 @@ impl Control {
         if let Some(uid) = uid {
             let mut work = Vec::new();
             self.state.decide(&uid, decision.promises, decision.clean, &mut work);
-            work.into_iter().for_each(|work| self.queue.add(work, now));
+            work.into_iter().for_each(|work| self.add(work, now));
         }
         let mut work = Vec::new();
         self.state.progressed(key, decision.progress, &mut work);
-        work.into_iter().for_each(|work| self.queue.add(work, now));
+        work.into_iter().for_each(|work| self.add(work, now));
         self.again(Work::Dataset(key.clone()), decision.again_at, time, now);
         decision.writes
     }
@@ -290,14 +312,14 @@ impl Control {
     fn again(&mut self, work: Work, at: Option<i64>, time: i64, now: u64) {
         if let Some(at) = at {
             let seconds = u64::try_from(at - time).unwrap_or(0).max(1);
-            self.queue.add(work, now.saturating_add(seconds.saturating_mul(1000)));
+            self.add(work, now.saturating_add(seconds.saturating_mul(1000)));
         }
     }
 
     fn written(&mut self, written: Written) {
         let now = self.millis();
         self.warming_begun -= written.warming.min(self.warming_begun);
-        self.state.told.extend(written.told);
+        self.state.told.extend(written.told.iter().cloned());
         if let Work::Dataset(key) = &written.work {
             if written.wrote_status {
                 let now = self.seconds();
@@ -306,7 +328,7 @@ impl Control {
             if written.refused.is_empty() {
                 self.state.refused.remove(key);
             } else {
-                self.state.refused.insert(key.clone(), written.refused);
+                self.state.refused.insert(key.clone(), written.refused.clone());
             }
             // The decision after these writes finds what they changed.
             self.queue.add(written.work.clone(), now);
@@ -316,6 +338,11 @@ impl Control {
         {
             let now = self.seconds();
             self.state.kueue.written.insert(key.clone(), now);
+        }
+        match &written.work {
+            Work::Job(key) => self.job_written(&key.clone(), &written),
+            Work::Trial(key) => self.tried(&key.clone(), &written),
+            _ => {}
         }
         for (kind, object, is_new) in written.objects {
             match Object::read(kind, object) {
@@ -328,13 +355,15 @@ impl Control {
         }
         for (kind, key, uid, deletion) in written.deleted {
             for work in self.state.deleted(kind, &key, &uid, deletion) {
-                self.queue.add(work, now);
+                self.add(work, now);
             }
         }
         if !written.succeeded {
             self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
         }
-        self.queue.end(written.work, written.succeeded, now);
+        // When a job's writes are tried again is decided in a round.
+        let succeeded = written.succeeded || matches!(written.work, Work::Job(_));
+        self.queue.end(written.work, succeeded, now);
     }
 }
 

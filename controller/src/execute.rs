@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use kube::api::DynamicObject;
 use kube::{Client, Error};
 use larder_controller_api::names::{ROLE_LABEL, ROLE_WARM};
+use tokio::time::error::Elapsed;
 use tracing::{debug, warn};
 
 use crate::admin::Counters;
@@ -18,6 +20,9 @@ use crate::write::{Change, Deletion, Done, Write, execute, is_final};
 
 /// The longest that one write may take.
 const WRITE: Duration = Duration::from_secs(30);
+
+/// Pods that are made and deleted at the same time, for one piece of work.
+const PODS: usize = 16;
 
 /// The results of the writes of a piece of work.
 pub(crate) struct Written {
@@ -33,6 +38,8 @@ pub(crate) struct Written {
     pub(crate) wrote_status: bool,
     pub(crate) succeeded: bool,
     pub(crate) warming: u32,
+    /// What the API refused to make, and what was left out therefore.
+    missing: BTreeSet<(Kind, String)>,
 }
 
 /// How many of the writes begin to warm a node.
@@ -44,9 +51,9 @@ pub(crate) fn warming(writes: &[Write]) -> u32 {
     writes.iter().filter(begins).count() as u32
 }
 
-/// Executes writes in their order, up to the first that fails and may succeed later. A write that the API refuses for
-/// good stops only those that need it: otherwise one claim in the way would keep a dataset from everything else, and its
-/// status from saying so.
+/// Executes writes in their order, up to the first that fails and may succeed later; neighbours that are about pods beside each
+/// other. A write that the API refuses for good stops only those that need it: otherwise one claim in the way would keep a dataset
+/// from everything else, and its status from saying so.
 pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: Work, writes: Vec<Write>) -> Written {
     let mut written = Written {
         work,
@@ -57,58 +64,91 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
         wrote_status: false,
         succeeded: true,
         warming: warming(&writes),
+        missing: BTreeSet::new(),
     };
-    let mut missing: BTreeSet<(Kind, String)> = BTreeSet::new();
-    for write in writes {
-        if write.needs.as_ref().is_some_and(|needs| missing.contains(needs)) {
-            missing.insert((write.kind, write.name));
-            continue;
+    let mut writes = writes.into_iter().peekable();
+    while let Some(first) = writes.next() {
+        let mut group = vec![first];
+        while let Some(next) = writes.next_if(|next| (group[0].kind, next.kind) == (Kind::Pod, Kind::Pod)) {
+            group.push(next);
         }
-        counters.count(&write);
-        let error = match tokio::time::timeout(WRITE, execute(&client, &write)).await {
-            Ok(Ok(done)) => {
-                debug!(kind = write.kind.name(), namespace = write.namespace, name = write.name, "wrote");
-                written.add(write, done);
-                continue;
-            }
-            Ok(Err(error)) => error,
-            Err(_) => {
-                warn!(kind = write.kind.name(), name = write.name, "the API server did not answer in time");
-                written.succeeded = false;
-                return written;
-            }
-        };
-        let (kind, namespace, name) = (write.kind.name(), &write.namespace, &write.name);
-        match error {
-            // Kueue changes its objects at any time; the watch tells, and then it is decided anew.
-            Error::Api(status) if [404, 409].contains(&status.code) && matches!(write.kind, Kind::Kueue(..)) => {
-                debug!(name, reason = status.reason, "a Workload has changed");
-                written.succeeded = false;
-                return written;
-            }
-            // Nobody hears of it, and it is about something else.
-            Error::Api(status) if write.kind == Kind::Event && is_final(&status) => {
-                warn!(namespace, name, reason = status.reason, "an event was refused");
-                written.told.push(write.name);
-            }
-            Error::Api(status) if is_final(&status) => {
-                warn!(kind, namespace, name, reason = status.reason, "a write was refused; it is tried again");
-                written.succeeded = false;
-                missing.insert((write.kind, write.name.clone()));
-                let key = Key::new(&write.namespace, &write.name);
-                written.refused.insert((write.kind, key), status.message);
-            }
-            error => {
-                warn!(kind, namespace, name, %error, "a write failed; it is tried again");
-                written.succeeded = false;
-                return written;
-            }
+        group.retain(|write| written.makes_sense(write));
+        let answers = group.into_iter().map(|write| {
+            counters.count(&write);
+            let client = &client;
+            async move { (tokio::time::timeout(WRITE, execute(client, &write)).await, write) }
+        });
+        let mut answers = std::pin::pin!(futures::stream::iter(answers).buffer_unordered(PODS));
+        let mut goes_on = true;
+        while let Some((answer, write)) = answers.next().await {
+            goes_on &= written.take(write, answer);
+        }
+        if !goes_on {
+            return written;
         }
     }
     written
 }
 
 impl Written {
+    /// False if what the write needs is not there.
+    fn makes_sense(&mut self, write: &Write) -> bool {
+        let is_missing = write.needs.as_ref().is_some_and(|needs| self.missing.contains(needs));
+        if is_missing {
+            self.missing.insert((write.kind, write.name.clone()));
+        }
+        !is_missing
+    }
+
+    /// Takes the answer to a write. False if the rest is to be left for later.
+    fn take(&mut self, write: Write, answer: Result<Result<Done, Error>, Elapsed>) -> bool {
+        let (kind, namespace, name) = (write.kind.name(), &write.namespace, &write.name);
+        let error = match answer {
+            Ok(Ok(done)) => {
+                debug!(kind, namespace, name, "wrote");
+                self.add(write, done);
+                return true;
+            }
+            Ok(Err(error)) => error,
+            Err(_) => {
+                warn!(kind, name, "the API server did not answer in time");
+                self.succeeded = false;
+                return false;
+            }
+        };
+        match error {
+            // Others change these objects at any time; the watch tells, and then it is decided anew.
+            Error::Api(status)
+                if [404, 409].contains(&status.code)
+                    && !is_final(&status)
+                    && matches!(write.kind, Kind::Kueue(..) | Kind::TrainingJob | Kind::Pod) =>
+            {
+                debug!(kind, name, reason = status.reason, "an object has changed");
+                self.succeeded = false;
+                false
+            }
+            // Nobody hears of it, and it is about something else.
+            Error::Api(status) if write.kind == Kind::Event && is_final(&status) => {
+                warn!(namespace, name, reason = status.reason, "an event was refused");
+                self.told.push(write.name);
+                true
+            }
+            Error::Api(status) if is_final(&status) => {
+                warn!(kind, namespace, name, reason = status.reason, "a write was refused; it is tried again");
+                self.succeeded = false;
+                self.missing.insert((write.kind, write.name.clone()));
+                let key = Key::new(&write.namespace, &write.name);
+                self.refused.insert((write.kind, key), status.message);
+                true
+            }
+            error => {
+                warn!(kind, namespace, name, %error, "a write failed; it is tried again");
+                self.succeeded = false;
+                false
+            }
+        }
+    }
+
     fn add(&mut self, write: Write, done: Done) {
         self.wrote_status |= matches!(write.change, Change::ApplyStatus(_));
         if write.kind == Kind::Event {
@@ -118,7 +158,7 @@ impl Written {
         let key = Key::new(&write.namespace, &write.name);
         match (done, write.change) {
             (Done::Object(object), change) => {
-                let is_new = matches!(change, Change::Create(_) | Change::Apply(_));
+                let is_new = matches!(change, Change::Create(_) | Change::Make(_) | Change::Apply(_));
                 self.objects.push((write.kind, *object, is_new));
             }
             (Done::Deleted, Change::Delete(uid)) => self.deleted.push((write.kind, key, uid, Deletion::Accepted)),

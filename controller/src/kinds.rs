@@ -26,8 +26,29 @@ pub enum Kind {
     ConfigMap,
     /// An event.
     Event,
+    /// A training job.
+    TrainingJob,
+    /// A type of training jobs.
+    JobType,
+    /// A queue of training jobs.
+    JobQueue,
+    /// A priority of pods.
+    PriorityClass,
+    /// A service of a training job.
+    Service,
+    /// A Secret of a training job, which is made and never read.
+    Secret,
     /// A kind of Kueue's, in the version that this cluster serves.
     Kueue(KueueKind, KueueVersion),
+}
+
+/// A part of the API that a cluster may do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Kueue.
+    Kueue,
+    /// Training jobs: their definitions, and the controller's rights to them.
+    Jobs,
 }
 
 /// A kind of Kueue's that the controller reads.
@@ -87,6 +108,18 @@ impl Kind {
         Self::ConfigMap,
     ];
 
+    /// The kinds that are watched where training jobs are installed.
+    pub const OF_JOBS: [Self; 4] = [Self::TrainingJob, Self::JobType, Self::JobQueue, Self::PriorityClass];
+
+    /// The part that a cluster may do without, if the kind is of one.
+    pub const fn part(self) -> Option<Part> {
+        match self {
+            Self::Kueue(..) => Some(Part::Kueue),
+            Self::TrainingJob | Self::JobType | Self::JobQueue | Self::PriorityClass => Some(Part::Jobs),
+            _ => None,
+        }
+    }
+
     /// Group, version, kind and plural.
     const fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
@@ -100,6 +133,12 @@ impl Kind {
             Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
             Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
             Self::Event => ("", "v1", "Event", "events"),
+            Self::TrainingJob => ("larder.dev", "v1alpha1", "TrainingJob", "trainingjobs"),
+            Self::JobType => ("larder.dev", "v1alpha1", "JobType", "jobtypes"),
+            Self::JobQueue => ("larder.dev", "v1alpha1", "Queue", "queues"),
+            Self::PriorityClass => ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses"),
+            Self::Service => ("", "v1", "Service", "services"),
+            Self::Secret => ("", "v1", "Secret", "secrets"),
             Self::Kueue(KueueKind::Workload, version) => (KUEUE_GROUP, version.as_str(), "Workload", "workloads"),
             Self::Kueue(KueueKind::AdmissionCheck, version) => {
                 (KUEUE_GROUP, version.as_str(), "AdmissionCheck", "admissionchecks")
@@ -117,6 +156,9 @@ impl Kind {
             Self::NodeCache
                 | Self::Node
                 | Self::Volume
+                | Self::JobType
+                | Self::JobQueue
+                | Self::PriorityClass
                 | Self::Kueue(KueueKind::AdmissionCheck | KueueKind::ResourceFlavor, _)
         )
     }
@@ -142,6 +184,9 @@ impl Kind {
     pub const fn status(self) -> &'static str {
         match self {
             Self::Dataset => "datasets/status",
+            Self::TrainingJob => "trainingjobs/status",
+            Self::JobType => "jobtypes/status",
+            Self::JobQueue => "queues/status",
             _ => self.plural(),
         }
     }

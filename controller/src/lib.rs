@@ -11,6 +11,8 @@
 pub mod admin;
 pub mod control;
 pub mod decide;
+mod digest;
+mod event;
 mod execute;
 mod fields;
 pub mod job;
@@ -20,6 +22,7 @@ pub mod kueue;
 pub mod lease;
 pub mod nodes;
 pub mod objects;
+pub mod presence;
 pub mod queue;
 pub mod read;
 pub mod registry;

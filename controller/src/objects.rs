@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::job::amounts::Amounts;
+use crate::job::objects::JobPod;
 pub use crate::key::{Key, Meta};
 use crate::store::Stored;
 
@@ -57,6 +59,12 @@ pub struct Node {
     pub unschedulable: bool,
     /// Its taints: pods that do not tolerate them stay away.
     pub taints: Vec<Taint>,
+    /// All that pods may request on it.
+    pub allocatable: Amounts,
+    /// Since when the kubelet is not well.
+    pub unready_since: Option<i64>,
+    /// It has the condition `larder.dev/DeviceFault`.
+    pub has_device_fault: bool,
 }
 
 /// A taint of a node.
@@ -71,7 +79,7 @@ pub struct Taint {
     pub effect: String,
 }
 
-/// A pod that uses a volume, or that the controller's job made.
+/// A pod that uses a volume or room on a node, or that the controller made.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
     /// Its name and version.
@@ -94,6 +102,10 @@ pub struct Pod {
     pub runs: bool,
     /// How its container ended; only for the controller's.
     pub terminated: Option<Terminated>,
+    /// What it requests, while it has a node.
+    pub requests: Amounts,
+    /// Set if it is of a TrainingJob.
+    pub of_job: Option<JobPod>,
 }
 
 /// Why a pod does not run yet.

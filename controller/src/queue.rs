@@ -7,6 +7,8 @@ use crate::objects::Key;
 /// Something to look at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
+    /// All training jobs, before anything that depends on what they wish.
+    Jobs,
     /// A dataset.
     Dataset(Key),
     /// The promises of a node.
@@ -21,6 +23,34 @@ pub enum Work {
     Workload(Key),
     /// An AdmissionCheck.
     AdmissionCheck(String),
+    /// The writes of a training job.
+    Job(Key),
+    /// The API server's opinion of a training job's pods.
+    Trial(Key),
+    /// The status of a JobType.
+    JobType(String),
+    /// The ConfigMap with the names of JobTypes.
+    JobTypes,
+    /// The status of a Queue.
+    JobQueue(String),
+}
+
+impl Work {
+    /// True if it must not be done often: the writes of a node's promises, a node's labels, the registry, and the like.
+    fn rests(&self) -> bool {
+        match self {
+            Self::Jobs | Self::Dataset(_) | Self::Orphans(_) | Self::Workload(_) | Self::Job(_) | Self::Trial(_) => {
+                false
+            }
+            Self::Promises(_)
+            | Self::Labels(_)
+            | Self::Registry
+            | Self::AdmissionCheck(_)
+            | Self::JobType(_)
+            | Self::JobTypes
+            | Self::JobQueue(_) => true,
+        }
+    }
 }
 
 /// Work by the time that it is due, in milliseconds of a clock that only goes on.
@@ -36,7 +66,7 @@ pub struct Queue {
     last: BTreeMap<Work, u64>,
 }
 
-/// The least time between two writes of a node's promises, a node's labels, or the registry.
+/// The least time between two writes of what rests.
 const REST_MILLIS: u64 = 10_000;
 
 impl Queue {
@@ -79,7 +109,7 @@ impl Queue {
         self.busy.remove(&work);
         if succeeded {
             self.failures.remove(&work);
-            if !matches!(work, Work::Dataset(_) | Work::Orphans(_) | Work::Workload(_)) {
+            if work.rests() {
                 self.last.insert(work.clone(), now);
                 // Work that became due meanwhile waits, too.
                 if let Some(at) = self.at.remove(&work) {

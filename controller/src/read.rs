@@ -2,16 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::DynamicObject;
 use larder_controller_api::names::{
-    CSI_DRIVER, DATASET_ANNOTATION, ENDPOINTS_CONFIG_MAP, ENDPOINTS_KEY, FOLLOW_ANNOTATION, NODE_LABEL,
-    REGISTRY_CONFIG_MAP, REGISTRY_KEY, ROLE_LABEL, SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
+    CSI_DRIVER, DATASET_ANNOTATION, DEVICE_FAULT_CONDITION, ENDPOINTS_CONFIG_MAP, ENDPOINTS_KEY, FOLLOW_ANNOTATION,
+    JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY, NODE_LABEL, REGISTRY_CONFIG_MAP, REGISTRY_KEY, ROLE_LABEL,
+    SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
 };
 use larder_controller_api::{Dataset, NodeCache};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::fields::{ConditionFields, annotation, fields, has_condition, label, meta, seconds, whole};
+use crate::job::amounts::Amounts;
+use crate::job::objects::ObjectOfJobs;
+use crate::job::read as job_read;
+use crate::job::requests::{PodResources, amounts};
 use crate::kinds::Kind;
 use crate::kueue::objects::KueueObject;
 use crate::kueue::read;
@@ -43,6 +49,8 @@ pub enum Object {
     ConfigMap(ConfigMap),
     /// An object of Kueue.
     Kueue(KueueObject),
+    /// An object that training jobs depend on.
+    OfJobs(ObjectOfJobs),
 }
 
 /// An object that cannot be read. It is counted; of a Dataset, what belongs to it stays.
@@ -92,7 +100,10 @@ impl Object {
             Kind::Claim => claim(object).map_err(unreadable)?.map(Self::Claim),
             Kind::Deployment => deployment(object),
             Kind::ConfigMap => config_map(object),
-            Kind::Event => None,
+            Kind::Event | Kind::Service | Kind::Secret => None,
+            Kind::TrainingJob | Kind::JobType | Kind::JobQueue | Kind::PriorityClass => {
+                job_read::object(kind, object).map_err(unreadable)?.map(Self::OfJobs)
+            }
             Kind::Kueue(kind, _) => read::object(kind, object).map_err(unreadable)?.map(Self::Kueue),
         })
     }
@@ -124,12 +135,24 @@ fn node(object: DynamicObject) -> Result<Node, serde_json::Error> {
     #[serde(default)]
     struct Status {
         conditions: Vec<ConditionFields>,
+        allocatable: BTreeMap<String, Quantity>,
     }
     let meta = meta(&object);
     let labels: BTreeMap<String, String> = object.metadata.labels.unwrap_or_default().into_iter().collect();
     let Fields { spec, status } = fields(object.data)?;
     let ready = has_condition(&status.conditions, "Ready");
-    Ok(Node { meta, labels, ready, unschedulable: spec.unschedulable, taints: spec.taints })
+    let told = status.conditions.iter().find(|condition| condition.kind == "Ready");
+    let unready_since = told.map_or(meta.created, |told| seconds(&told.last_transition_time));
+    Ok(Node {
+        meta,
+        labels,
+        ready,
+        unschedulable: spec.unschedulable,
+        taints: spec.taints,
+        allocatable: amounts(&status.allocatable),
+        unready_since: (!ready).then_some(unready_since),
+        has_device_fault: has_condition(&status.conditions, DEVICE_FAULT_CONDITION),
+    })
 }
 
 fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
@@ -198,6 +221,8 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
     }
     let (meta, role) = (meta(&object), role(&object));
     let job = label(&object, "batch.kubernetes.io/job-name").unwrap_or_default();
+    let of_job = job_read::pod(&object)?;
+    let resources = PodResources::deserialize(object.data.get("spec").unwrap_or(&Value::Null)).unwrap_or_default();
     let Fields { spec, status } = fields(object.data)?;
     let mut claims = Vec::new();
     let mut inline = Vec::new();
@@ -206,7 +231,9 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         let csi = volume.csi.filter(|csi| csi.driver == CSI_DRIVER);
         inline.extend(csi.and_then(|mut csi| csi.volume_attributes.remove("dataset")));
     }
-    if role.is_none() && claims.is_empty() && inline.is_empty() {
+    let ended = ["Succeeded", "Failed"].contains(&status.phase.as_str());
+    let has_room = !spec.node_name.is_empty() && !ended;
+    if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && !has_room {
         return Ok(None);
     }
     let ours = role.is_some();
@@ -229,12 +256,14 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         role,
         job,
         node: spec.node_name,
-        ended: ["Succeeded", "Failed"].contains(&status.phase.as_str()),
+        ended,
         claims,
         inline,
         runs,
         waiting: waiting.or(unscheduled).filter(|_| ours),
         terminated: terminated.filter(|_| ours),
+        requests: if has_room { resources.requests() } else { Amounts::default() },
+        of_job,
     }))
 }
 
@@ -332,6 +361,7 @@ fn config_map(object: DynamicObject) -> Option<Object> {
     let key = match meta.key.name.as_str() {
         ENDPOINTS_CONFIG_MAP => ENDPOINTS_KEY,
         REGISTRY_CONFIG_MAP => REGISTRY_KEY,
+        JOB_TYPES_CONFIG_MAP => JOB_TYPES_KEY,
         _ => return None,
     };
     let text = object.data.get("data").and_then(|data| data.get(key)).and_then(Value::as_str);
@@ -357,6 +387,7 @@ impl Object {
             Self::Deployment(object) => &object.meta,
             Self::ConfigMap(object) => &object.meta,
             Self::Kueue(object) => object.meta(),
+            Self::OfJobs(object) => object.meta(),
         }
     }
 }

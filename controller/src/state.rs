@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_controller_api::names::ROLE_WARM;
 use larder_controller_api::{CleanedSnapshot, PromisedDataset};
 
-use crate::kinds::Kind;
+use crate::job::known::Jobs;
+use crate::kinds::{Kind, Part};
 use crate::kueue::known::Kueue;
 use crate::objects::{CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Key, Node, Pod, Volume, by_uid};
+use crate::presence::Presence;
 use crate::queue::Work;
 use crate::read::{Object, Unreadable};
 use crate::store::{Put, Store};
@@ -22,6 +24,8 @@ use touched::{put_into, take_from};
 mod changes;
 mod clean;
 mod deletions;
+mod job_pods;
+mod jobs;
 mod sums;
 mod touched;
 mod view;
@@ -40,7 +44,7 @@ pub struct State {
     /// The nodes.
     pub nodes: Store<Node>,
     pods: Store<Pod>,
-    jobs: Store<Job>,
+    batch_jobs: Store<Job>,
     volumes: Store<Volume>,
     claims: Store<Claim>,
     deployments: Store<Deployment>,
@@ -82,12 +86,14 @@ pub struct State {
     pub settings: Settings,
     /// What is known of Kueue.
     pub kueue: Kueue,
+    /// What is known of training jobs.
+    pub jobs: Jobs,
 }
 
 impl State {
     /// True once all kinds were listed: before, what is missing may only be unknown.
     pub fn is_complete(&self) -> bool {
-        self.listed.len() == Kind::WATCHED.len() && self.kueue.is_settled()
+        self.listed.len() == Kind::WATCHED.len() && self.kueue.presence.is_settled() && self.jobs.presence.is_settled()
     }
 
     /// Takes news in. Returns the work that they make.
@@ -125,27 +131,35 @@ impl State {
                 for key in gone {
                     self.remove(kind, &key, &mut work);
                 }
-                let was_complete = self.is_complete() && !self.kueue.is_unknown();
+                let is_unknown = |state: &Self| kind.part().is_some_and(|part| state.presence(part).is_unknown());
+                let was_complete = self.is_complete() && !is_unknown(self);
                 match kind {
                     Kind::Kueue(kind, version) => self.kueue.all_listed(kind, version),
+                    kind if kind.part().is_some() => self.jobs.presence.listed(kind, Kind::OF_JOBS.len()),
                     kind => _ = self.listed.insert(kind),
                 }
-                // Kueue's objects are few, and those that changed have made their work.
-                let is_known = was_complete || self.kueue.is_unknown();
-                if self.is_complete() && !(is_known && matches!(kind, Kind::Kueue(..))) {
+                // The objects of such a part that changed have made their work.
+                let is_known = was_complete || is_unknown(self);
+                if self.is_complete() && !(is_known && kind.part().is_some()) {
                     self.everything(&mut work);
                 }
             }
-            News::NoKueue => {
-                let was_complete = self.is_complete() && !self.kueue.is_unknown();
-                self.forget_kueue(&mut work);
+            News::Absent(part) => {
+                let was_complete = self.is_complete() && !self.presence(part).is_unknown();
+                match part {
+                    Part::Kueue => self.forget_kueue(&mut work),
+                    Part::Jobs => self.forget_jobs(&mut work),
+                }
                 if self.is_complete() && !was_complete {
                     self.everything(&mut work);
                 }
             }
-            News::SilentKueue => {
+            News::Silent(part) => {
                 let was_complete = self.is_complete();
-                self.kueue.is_silent();
+                match part {
+                    Part::Kueue => self.kueue.presence.is_silent(),
+                    Part::Jobs => self.jobs.presence.is_silent(),
+                }
                 if self.is_complete() && !was_complete {
                     self.everything(&mut work);
                 }
@@ -155,18 +169,29 @@ impl State {
         work
     }
 
+    fn presence(&self, part: Part) -> &Presence {
+        match part {
+            Part::Kueue => &self.kueue.presence,
+            Part::Jobs => &self.jobs.presence,
+        }
+    }
+
     fn keys(&self, kind: Kind) -> BTreeSet<Key> {
         match kind {
             Kind::Dataset => self.datasets.keys(),
             Kind::NodeCache => self.caches.keys(),
             Kind::Node => self.nodes.keys(),
             Kind::Pod => self.pods.keys(),
-            Kind::Job => self.jobs.keys(),
+            Kind::Job => self.batch_jobs.keys(),
             Kind::Volume => self.volumes.keys(),
             Kind::Claim => self.claims.keys(),
             Kind::Deployment => self.deployments.keys(),
             Kind::ConfigMap => self.config_maps.keys(),
-            Kind::Event => BTreeSet::new(),
+            Kind::Event | Kind::Service | Kind::Secret => BTreeSet::new(),
+            Kind::TrainingJob => self.jobs.jobs.keys(),
+            Kind::JobType => self.jobs.types.keys(),
+            Kind::JobQueue => self.jobs.queues.keys(),
+            Kind::PriorityClass => self.jobs.classes.keys(),
             Kind::Kueue(kind, _) => self.kueue.keys(kind),
         }
     }
@@ -178,12 +203,16 @@ impl State {
             Kind::NodeCache => self.caches.get(key).is_some(),
             Kind::Node => self.nodes.get(key).is_some(),
             Kind::Pod => self.pods.get(key).is_some(),
-            Kind::Job => self.jobs.get(key).is_some(),
+            Kind::Job => self.batch_jobs.get(key).is_some(),
             Kind::Volume => self.volumes.get(key).is_some(),
             Kind::Claim => self.claims.get(key).is_some(),
             Kind::Deployment => self.deployments.get(key).is_some(),
             Kind::ConfigMap => self.config_maps.get(key).is_some(),
-            Kind::Event => false,
+            Kind::Event | Kind::Service | Kind::Secret => false,
+            Kind::TrainingJob => self.jobs.jobs.get(key).is_some(),
+            Kind::JobType => self.jobs.types.get(key).is_some(),
+            Kind::JobQueue => self.jobs.queues.get(key).is_some(),
+            Kind::PriorityClass => self.jobs.classes.get(key).is_some(),
             Kind::Kueue(kind, _) => self.kueue.keys(kind).contains(key),
         }
     }
@@ -214,12 +243,12 @@ impl State {
                     self.node_changed(before, &key, work);
                 }
             }
-            Object::Pod(object) => put_into(&mut self.pods, object, &self.datasets, &self.claims, work),
+            Object::Pod(object) => self.put_pod(object, work),
             Object::Job(object) => {
                 // A job that ends makes room for others.
                 let ended = object.end.is_some() && object.role.role == ROLE_WARM;
                 let key = object.meta.key.clone();
-                put_into(&mut self.jobs, object, &self.datasets, &self.claims, work);
+                put_into(&mut self.batch_jobs, object, &self.datasets, &self.claims, work);
                 self.mark_warming(&key);
                 if ended {
                     work.extend(self.queued.iter().take(64).cloned().map(Work::Dataset));
@@ -239,6 +268,7 @@ impl State {
                 }
             }
             Object::Kueue(object) => self.put_kueue(object, work),
+            Object::OfJobs(object) => self.put_of_jobs(object, work),
         }
     }
 
@@ -268,9 +298,9 @@ impl State {
                 let before = self.nodes.take(key);
                 self.node_changed(before, key, work);
             }
-            Kind::Pod => take_from(&mut self.pods, key, &self.datasets, &self.claims, work),
+            Kind::Pod => self.take_pod(key, work),
             Kind::Job => {
-                take_from(&mut self.jobs, key, &self.datasets, &self.claims, work);
+                take_from(&mut self.batch_jobs, key, &self.datasets, &self.claims, work);
                 self.warming.remove(key);
                 work.extend(self.queued.iter().take(64).cloned().map(Work::Dataset));
             }
@@ -284,7 +314,10 @@ impl State {
                 self.config_maps.take(key);
                 self.config_map_changed(work);
             }
-            Kind::Event => {}
+            Kind::Event | Kind::Service | Kind::Secret => {}
+            Kind::TrainingJob | Kind::JobType | Kind::JobQueue | Kind::PriorityClass => {
+                self.remove_of_jobs(kind, key, work);
+            }
             Kind::Kueue(kind, _) => self.remove_kueue(kind, key, work),
         }
     }
@@ -295,12 +328,13 @@ impl State {
         for claim in self.claims.iter() {
             work.extend(claim.wanted().map(Work::Dataset));
         }
-        let roles = self.jobs.iter().map(|job| &job.role).chain(self.volumes.iter().map(|volume| &volume.role));
+        let roles = self.batch_jobs.iter().map(|job| &job.role).chain(self.volumes.iter().map(|volume| &volume.role));
         let roles = roles.chain(self.claims.iter().filter_map(|claim| claim.role.as_ref()));
         let uids: BTreeSet<&String> = roles.map(|role| &role.uid).collect();
         work.extend(uids.into_iter().filter(|uid| self.is_gone(uid)).cloned().map(Work::Orphans));
         work.push(Work::Registry);
         self.everything_of_kueue(work);
+        self.everything_of_jobs(work);
     }
 
     fn everything_on_nodes(&mut self, work: &mut Vec<Work>) {

@@ -1,15 +1,18 @@
 //! Follows the objects of one kind, each cut to the fields that the controller needs before it is kept.
 
+use std::time::Duration;
+
 use futures::{StreamExt, TryStreamExt};
 use kube::api::DynamicObject;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Error};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::fields::meta;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Part};
 use crate::objects::{Key, Meta};
 use crate::read::{Object, Unreadable};
 
@@ -29,10 +32,10 @@ pub enum News {
     Gone(Kind, Key, u64),
     /// An object was made or changed, and cannot be read.
     Unreadable(Unreadable),
-    /// This cluster has no Kueue, or has it no more.
-    NoKueue,
-    /// It has Kueue, whose objects cannot be listed for now.
-    SilentKueue,
+    /// This cluster does not have this part, or has it no more.
+    Absent(Part),
+    /// It has the part, whose objects cannot be listed for now.
+    Silent(Part),
 }
 
 /// Why a watch ended.
@@ -46,7 +49,7 @@ pub enum End {
     Forbidden,
 }
 
-/// Why objects of Kueue, which may not be there, cannot be followed.
+/// Why objects of a part that may not be there cannot be followed.
 fn end(kind: Kind, error: &watcher::Error) -> Option<End> {
     let status = match error {
         watcher::Error::InitialListFailed(Error::Api(status))
@@ -54,14 +57,15 @@ fn end(kind: Kind, error: &watcher::Error) -> Option<End> {
         watcher::Error::WatchError(status) => status,
         _ => return None,
     };
-    match (kind, status.code) {
-        (Kind::Kueue(..), 404) => Some(End::NotServed),
-        (Kind::Kueue(..), 403) => Some(End::Forbidden),
+    kind.part()?;
+    match status.code {
+        404 => Some(End::NotServed),
+        403 => Some(End::Forbidden),
         _ => None,
     }
 }
 
-/// Sends what happens to the objects of `kind` until the receiver is gone, or Kueue is. A watch that breaks is begun again,
+/// Sends what happens to the objects of `kind` until the receiver is gone, or the kind's part is. A watch that breaks is begun again,
 /// with pauses that grow.
 pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::Sender<News>) -> End {
     let api: Api<DynamicObject> = match kind {
@@ -116,4 +120,27 @@ pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::S
             return End::Closed;
         }
     }
+}
+
+/// How long it may take until all objects of a part are known.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Follows all kinds of a part until one cannot be followed. Says so if nothing may have come of it after a while.
+pub async fn follow_part(client: &Client, part: Part, kinds: &[Kind], news: &mpsc::Sender<News>) -> End {
+    let mut watches = JoinSet::new();
+    for kind in kinds {
+        watches.spawn(follow(client.clone(), *kind, String::new(), news.clone()));
+    }
+    // The others end with the set.
+    let mut ended = std::pin::pin!(watches.join_next());
+    let ended = match tokio::time::timeout(SILENCE, &mut ended).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            if news.send(News::Silent(part)).await.is_err() {
+                return End::Closed;
+            }
+            ended.await
+        }
+    };
+    ended.and_then(Result::ok).unwrap_or(End::Closed)
 }

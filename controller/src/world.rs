@@ -6,7 +6,7 @@ use larder_controller_api::rights::Endpoints;
 use larder_controller_api::{CleanedSnapshot, PromisedDataset};
 
 use crate::kinds::Kind;
-use crate::kueue::wish::{Progress, Wish};
+use crate::kueue::wish::{Progress, Wish, Wisher};
 use crate::objects::{CacheObject, Claim, DatasetObject, Deployment, Job, Key, Node, Pod, Volume};
 use crate::write::Write;
 
@@ -55,7 +55,7 @@ pub struct World<'a> {
     pub volumes: Vec<&'a Volume>,
     /// The Deployments that follow it.
     pub deployments: Vec<&'a Deployment>,
-    /// The wishes of jobs in Kueue's queues for it.
+    /// The wishes of jobs for it.
     pub wishes: Vec<Wish>,
     /// There may be others.
     pub wishes_unknown: bool,
@@ -84,7 +84,7 @@ pub struct Decision {
     /// The bytes of it that nodes are to drop, by node.
     pub clean: BTreeMap<String, Vec<CleanedSnapshot>>,
     /// How far it is on the nodes of those jobs.
-    pub progress: BTreeMap<Key, Progress>,
+    pub progress: BTreeMap<Wisher, Progress>,
     /// Decide again at this time, if nothing happens before.
     pub again_at: Option<i64>,
     /// More pods would warm if there were slots for them.

@@ -49,6 +49,10 @@ pub enum Change {
     MergeStatus(Value),
     /// A new object. It is an error if there is one of that name, unless it is an event.
     Create(Value),
+    /// A new object. One of that name with the same owner is as good; of a Secret, which is not read, any is.
+    Make(Value),
+    /// Whether such an object could be made; nothing is.
+    Try(Value),
     /// The object with this uid goes.
     Delete(String),
 }
@@ -77,7 +81,7 @@ impl Write {
     pub fn verb(&self) -> &'static str {
         match self.change {
             Change::Apply(_) | Change::ApplyStatus(_) | Change::Merge(_) | Change::MergeStatus(_) => "patch",
-            Change::Create(_) => "create",
+            Change::Create(_) | Change::Make(_) | Change::Try(_) => "create",
             Change::Delete(_) => "delete",
         }
     }
@@ -98,7 +102,7 @@ pub fn is_final(status: &Status) -> bool {
 pub enum Done {
     /// The object is as in the answer.
     Object(Box<DynamicObject>),
-    /// The event was told before.
+    /// There is nothing to be read of it: an event that was told before, or a trial.
     Told,
     /// The object is being deleted, or is gone.
     Deleted,
@@ -133,6 +137,28 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
                 created => created,
             }
         }
+        Change::Make(fields) => {
+            let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
+            let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+            match api.create(&params, &object).await {
+                Err(Error::Api(status)) if status.reason == "AlreadyExists" && write.kind == Kind::Secret => {
+                    return Ok(Done::Told);
+                }
+                Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
+                    let there = api.get(name).await?;
+                    if owner(&there) != owner(&object) {
+                        return Err(Error::Api(status));
+                    }
+                    Ok(there)
+                }
+                made => made,
+            }
+        }
+        Change::Try(fields) => {
+            let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
+            api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await?;
+            return Ok(Done::Told);
+        }
         Change::Delete(uid) => {
             let params = DeleteParams {
                 propagation_policy: Some(PropagationPolicy::Background),
@@ -148,6 +174,12 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
         }
     };
     done.map(|object| Done::Object(Box::new(object)))
+}
+
+/// The uid of the object that an object is part of; empty for one that is part of none.
+fn owner(object: &DynamicObject) -> &str {
+    let owners = object.metadata.owner_references.iter().flatten();
+    owners.into_iter().find(|owner| owner.controller == Some(true)).map_or("", |owner| owner.uid.as_str())
 }
 
 /// The fields with the object's type and name.

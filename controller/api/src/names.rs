@@ -79,6 +79,11 @@ pub const PROCESSES_ANNOTATION: &str = "larder.dev/processes-per-pod";
 /// `whole-cpus`, `shared-memory`, `hugepages`.
 pub const DEFAULTS_OFF_ANNOTATION: &str = "larder.dev/defaults-off";
 
+/// The condition of a node whose devices must not be used: pods of TrainingJobs there are replaced elsewhere.
+pub const DEVICE_FAULT_CONDITION: &str = "larder.dev/DeviceFault";
+/// The taint of a node that is shut down for good, by an administrator's word.
+pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+
 /// The finalizer of a Dataset.
 pub const FINALIZER: &str = "larder.dev/dataset";
 /// On every object that the controller makes for a Dataset: the Dataset's uid.

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::draft::Draft;
 use super::{names, origin, pods};
+use crate::digest::short_hash;
 use crate::kinds::Kind;
 use crate::objects::{Claim, DESCRIPTION_ANNOTATION, DatasetObject, Job, Key, Volume};
 use crate::world::{Decision, World};
@@ -189,7 +190,7 @@ fn description(draft: &Draft<'_>, source: &str) -> String {
     let mut parts: Vec<String> =
         attributes(draft, source).iter().map(|(name, value)| format!("{name}={value}")).collect();
     parts.extend(draft.spec.secret.iter().map(|secret| format!("secret={secret}")));
-    names::short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>())
+    short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 fn make_volume(draft: &mut Draft<'_>, claim: &Key, source: &str, role: &str) {
@@ -344,7 +345,7 @@ fn refuse(world: &World<'_>, claim: &Claim, decision: &mut Decision) {
 /// An event about a claim of a user, told once.
 fn event(world: &World<'_>, claim: &Claim, about: &[&str], reason: &str, message: &str, decision: &mut Decision) {
     let key = &claim.meta.key;
-    let name = format!("{}.{}", key.name, names::short_hash(about));
+    let name = format!("{}.{}", key.name, short_hash(about));
     if world.told.contains(&name) {
         return;
     }
@@ -355,6 +356,6 @@ fn event(world: &World<'_>, claim: &Claim, about: &[&str], reason: &str, message
         "name": key.name,
         "uid": claim.meta.uid,
     });
-    let event = super::report::event(world.now, regarding, "Warning", reason, message);
+    let event = crate::event::event(world.now, regarding, "Warning", reason, message);
     decision.writes.push(Write::new(Kind::Event, &key.namespace, &name, Change::Create(event)));
 }

@@ -1,19 +1,8 @@
 //! The names of the objects that the controller makes. Each follows from what the object is for, so that two
 //! controllers that decide the same make the same object.
 
-use sha2::{Digest, Sha256};
-
+use crate::digest::short_hash;
 use crate::objects::Key;
-
-/// Ten hex digits of a hash.
-pub(super) fn short_hash(parts: &[&str]) -> String {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update(part.as_bytes());
-        hash.update([0]);
-    }
-    hash.finalize().iter().take(5).map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// A name of an object of the dataset `key`: readable as far as there is room, and its own.
 fn own(prefix: &str, key: &Key, parts: &[&str]) -> String {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use larder_controller_api::{CheckedSpec, DatasetStatus};
 use larder_dataset::size::exact_bytes;
 
-use super::names;
+use crate::digest::short_hash;
 
 /// URL of the copy of a snapshot's manifest that stays, beside the one that is current.
 pub(super) fn kept_manifest(spec: &CheckedSpec, snapshot: &str) -> String {
@@ -22,7 +22,7 @@ pub(super) fn digest(spec: &CheckedSpec) -> String {
         spec.secret.as_deref().unwrap_or_default(),
         if dataset.anonymous { "anonymous" } else { "" },
     ];
-    format!("{}-{}", names::short_hash(&[&spec.manifest]), names::short_hash(&origin))
+    format!("{}-{}", short_hash(&[&spec.manifest]), short_hash(&origin))
 }
 
 /// True if the spec names another place than the one that was imported: nothing may read there before it is, too.

@@ -2,16 +2,15 @@
 //! dataset that is warmed on many nodes does not write for each of them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use k8s_openapi::jiff::Timestamp;
 use larder_controller_api::dataset::LAGGING_MAX;
-use larder_controller_api::names::FIELD_MANAGER;
 use larder_controller_api::{ConditionKind, DatasetStatus, Reason, Shown, Users};
 use larder_dataset::size::show_bytes;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::draft::{Draft, Verdict, time};
-use super::names;
 use super::standing::standing;
+use crate::digest::short_hash;
+use crate::event::event;
 use crate::kinds::Kind;
 use crate::objects::{DatasetObject, Key};
 use crate::world::{Decision, World};
@@ -164,11 +163,8 @@ fn finish(
             "name": key.name,
             "uid": dataset.meta.uid,
         });
-        let name = format!(
-            "{}.{}",
-            key.name,
-            names::short_hash(&[&dataset.meta.uid, verdict.reason.as_str(), &verdict.message])
-        );
+        let name =
+            format!("{}.{}", key.name, short_hash(&[&dataset.meta.uid, verdict.reason.as_str(), &verdict.message]));
         if !world.told.contains(&name) {
             let event = event(world.now, regarding, "Warning", verdict.reason.as_str(), &verdict.message);
             decision.writes.push(Write::new(Kind::Event, &key.namespace, &name, Change::Create(event)));
@@ -206,22 +202,4 @@ fn is_big_news(before: &DatasetStatus, now: &DatasetStatus) -> bool {
         )
     };
     gist(before) != gist(now)
-}
-
-/// An event about an object.
-pub(super) fn event(now: i64, regarding: Value, kind: &str, reason: &str, message: &str) -> Value {
-    let at = Timestamp::from_second(now).unwrap_or(Timestamp::UNIX_EPOCH).to_string();
-    let message: String = message.chars().take(1000).collect();
-    json!({
-        "involvedObject": regarding,
-        "reason": reason,
-        "message": message,
-        "type": kind,
-        "source": {"component": FIELD_MANAGER},
-        "reportingComponent": FIELD_MANAGER,
-        "reportingInstance": FIELD_MANAGER,
-        "firstTimestamp": at,
-        "lastTimestamp": at,
-        "count": 1,
-    })
 }

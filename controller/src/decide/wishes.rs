@@ -1,4 +1,4 @@
-//! Room on the nodes of jobs that wait in Kueue's queues, and how far it is filled.
+//! Room on the nodes of jobs, in Kueue's queues or Larder's own, and how far it is filled.
 //!
 //! Each job gets as many nodes as it has pods, of those that they may run on. Jobs run beside each other, so one gets
 //! nodes that no other job has as long as there are any; nodes that `spec.nodes` chose are for all. The job that fewer
@@ -36,7 +36,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
     }
     let own = draft.key().namespace.clone();
     let (granted, refused): (Vec<&Wish>, Vec<&Wish>) =
-        world.wishes.iter().partition(|wish| draft.spec.is_granted(&own, &wish.workload.namespace));
+        world.wishes.iter().partition(|wish| draft.spec.is_granted(&own, &wish.by.key().namespace));
     refused.into_iter().for_each(|wish| refuse(&mut draft.decision, wish));
     if origin::is_folder(&draft.spec) {
         let warmth =
@@ -77,9 +77,9 @@ fn keep_promises(draft: &mut Draft<'_>) {
 pub(super) fn hold(world: &World<'_>, dataset: &DatasetObject, reason: Reason, decision: &mut Decision) {
     let own = &dataset.meta.key.namespace;
     for wish in &world.wishes {
-        if dataset.dataset.spec.is_granted(own, &wish.workload.namespace) {
+        if dataset.dataset.spec.is_granted(own, &wish.by.key().namespace) {
             let warmth = Warmth { why: reason.to_string(), ..Warmth::default() };
-            decision.progress.insert(wish.workload.clone(), Progress::Warms(warmth));
+            decision.progress.insert(wish.by.clone(), Progress::Warms(warmth));
         } else {
             refuse(decision, wish);
         }
@@ -92,16 +92,16 @@ pub(super) fn refuse_all(world: &World<'_>, decision: &mut Decision) {
 }
 
 fn refuse(decision: &mut Decision, wish: &Wish) {
-    decision.progress.insert(wish.workload.clone(), Progress::Refused);
+    decision.progress.insert(wish.by.clone(), Progress::Refused);
 }
 
 fn tell(draft: &mut Draft<'_>, wish: &Wish, warmth: Warmth) {
     let progress = &mut draft.decision.progress;
-    let all = match progress.get(&wish.workload) {
+    let all = match progress.get(&wish.by) {
         Some(Progress::Warms(before)) => before.and(&warmth),
         _ => warmth,
     };
-    progress.insert(wish.workload.clone(), Progress::Warms(all));
+    progress.insert(wish.by.clone(), Progress::Warms(all));
 }
 
 /// Promises room for a snapshot to each wish.
@@ -117,9 +117,7 @@ fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a Wish], snapshot: &str) -> Vec<
         .iter()
         .map(|wish| (able.iter().copied().filter(|facts| wish.places.allow(facts.node)).collect(), *wish))
         .collect();
-    wishes.sort_by(|(a, left), (b, right)| {
-        (a.len(), left.since, &left.workload).cmp(&(b.len(), right.since, &right.workload))
-    });
+    wishes.sort_by(|(a, left), (b, right)| (a.len(), left.since, &left.by).cmp(&(b.len(), right.since, &right.by)));
     let bytes = place::share(draft, place::extent_of(draft, snapshot), 1);
     let mut taken = BTreeSet::new();
     let mut granted = Vec::new();

@@ -16,7 +16,8 @@ mod apply;
 mod events;
 pub mod loss;
 mod observed;
-mod pod;
+pub mod pod;
+mod runs;
 mod state;
 pub mod table;
 #[cfg(test)]

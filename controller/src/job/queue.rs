@@ -37,7 +37,7 @@ mod words;
 use std::collections::BTreeMap;
 
 pub use facts::{HeldPod, Job, Queue, Quota, Role, Stop};
-pub use verdict::{Running, Verdict, Waiting};
+pub use verdict::{Lack, Running, Verdict, Waiting};
 
 use crate::job::plan::Cluster;
 use crate::key::Key;

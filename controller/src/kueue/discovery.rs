@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use kube::{Client, Error};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::kinds::{KUEUE_GROUP, Kind, KueueKind, KueueVersion};
-use crate::watch::{End, News, follow};
+use crate::kinds::{KUEUE_GROUP, Kind, KueueKind, KueueVersion, Part};
+use crate::watch::{End, News, follow_part};
 
 /// How long until Kueue is looked for again.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -22,7 +21,8 @@ pub async fn follow_kueue(client: Client, news: mpsc::Sender<News>) {
         match discover(&client).await {
             Ok(Some(version)) => {
                 info!(version = version.as_str(), "jobs in Kueue's queues can wait for data");
-                let end = follow_version(&client, version, &news).await;
+                let kinds = KueueKind::ALL.map(|kind| Kind::Kueue(kind, version));
+                let end = follow_part(&client, Part::Kueue, &kinds, &news).await;
                 if end == End::Forbidden && told != Some(End::Forbidden) {
                     warn!(
                         "the controller may not read Kueue's objects, so no job waits for data: apply its ClusterRole \
@@ -38,7 +38,7 @@ pub async fn follow_kueue(client: Client, news: mpsc::Sender<News>) {
                 continue;
             }
         }
-        if news.send(News::NoKueue).await.is_err() {
+        if news.send(News::Absent(Part::Kueue)).await.is_err() {
             return;
         }
         tokio::time::sleep(PAUSE).await;
@@ -51,24 +51,4 @@ async fn discover(client: &Client) -> Result<Option<KueueVersion>, Error> {
     let served = groups.into_iter().filter(|group| group.name == KUEUE_GROUP).flat_map(|group| group.versions);
     let served: Vec<String> = served.map(|version| version.version).collect();
     Ok(KueueVersion::ALL.into_iter().find(|version| served.iter().any(|served| served == version.as_str())))
-}
-
-/// Follows all kinds until one cannot be followed. Says so if nothing may have come of it after a while.
-async fn follow_version(client: &Client, version: KueueVersion, news: &mpsc::Sender<News>) -> End {
-    let mut watches = JoinSet::new();
-    for kind in KueueKind::ALL {
-        watches.spawn(follow(client.clone(), Kind::Kueue(kind, version), String::new(), news.clone()));
-    }
-    // The others end with the set.
-    let mut ended = std::pin::pin!(watches.join_next());
-    let ended = match tokio::time::timeout(PAUSE, &mut ended).await {
-        Ok(ended) => ended,
-        Err(_) => {
-            if news.send(News::SilentKueue).await.is_err() {
-                return End::Closed;
-            }
-            ended.await
-        }
-    };
-    ended.and_then(Result::ok).unwrap_or(End::Closed)
 }

@@ -1,14 +1,40 @@
 //! A job's wish for a dataset, and how far its nodes are.
 
+use std::fmt;
+
 use crate::key::Key;
 use crate::kueue::places::Places;
 
-/// Pods of one kind of a Workload are to find a dataset on their nodes.
+/// Who wishes for data.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wisher {
+    /// A Workload of Kueue's.
+    Workload(Key),
+    /// A TrainingJob.
+    Job(Key),
+}
+
+impl Wisher {
+    /// Its name.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Workload(key) | Self::Job(key) => key,
+        }
+    }
+}
+
+impl fmt::Display for Wisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key().fmt(f)
+    }
+}
+
+/// Pods of one kind of a job are to find a dataset on their nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
-    /// The Workload.
-    pub workload: Key,
-    /// When its quota was reserved, in seconds since 1970.
+    /// The job.
+    pub by: Wisher,
+    /// When it got its room, in seconds since 1970.
     pub since: i64,
     /// How many pods there will be.
     pub pods: usize,
@@ -16,16 +42,16 @@ pub struct Wish {
     pub places: Places,
 }
 
-/// How far a dataset is on the nodes of a Workload.
+/// How far a dataset is on the nodes of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// There is no such dataset, or the Workload's namespace may not use it.
+    /// There is no such dataset, or the job's namespace may not use it.
     Refused,
     /// It is warmed, as far as `holding` of `wanted` nodes have room for it.
     Warms(Warmth),
 }
 
-/// How much of a dataset the nodes of a Workload have.
+/// How much of a dataset the nodes of a job have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warmth {
     /// Nodes that its pods can use.
@@ -50,7 +76,7 @@ impl Warmth {
         if percent >= 99 { 100 } else { percent as u64 }
     }
 
-    /// This and what other pods of the same Workload have.
+    /// This and what other pods of the same job have.
     pub fn and(&self, other: &Self) -> Self {
         Self {
             wanted: self.wanted + other.wanted,

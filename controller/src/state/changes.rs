@@ -14,6 +14,7 @@ use crate::registry;
 impl State {
     pub(super) fn dataset_changed(&mut self, before: Option<DatasetObject>, key: &Key, work: &mut Vec<Work>) {
         work.push(Work::Dataset(key.clone()));
+        self.data_changed(work);
         let now = self.datasets.get(key);
         let entry = |object: Option<&DatasetObject>| registry::entry(object?, &self.settings.endpoints);
         if entry(before.as_ref()) != entry(now) {
@@ -75,6 +76,7 @@ impl State {
 
     pub(super) fn cache_changed(&mut self, before: Option<CacheObject>, key: &Key, work: &mut Vec<Work>) {
         self.sum_up(&key.name);
+        self.data_changed(work);
         work.push(Work::Promises(key.name.clone()));
         work.push(Work::Labels(key.name.clone()));
         let mut uids: BTreeSet<String> =
@@ -114,6 +116,7 @@ impl State {
     }
 
     pub(super) fn node_changed(&mut self, before: Option<Node>, key: &Key, work: &mut Vec<Work>) {
+        self.data_changed(work);
         work.push(Work::Promises(key.name.clone()));
         work.push(Work::Labels(key.name.clone()));
         let is_own = |label: &String| label.starts_with(NODE_LABEL_PREFIX);
@@ -144,6 +147,9 @@ impl State {
         let text = self.config_maps.iter().find(|map| map.meta.key.name == ENDPOINTS_CONFIG_MAP);
         let endpoints = Endpoints::parse(text.map(|map| map.text.as_str()).unwrap_or_default());
         work.push(Work::Registry);
+        if self.jobs.presence.is_there() {
+            work.push(Work::JobTypes);
+        }
         if endpoints != self.settings.endpoints {
             self.settings.endpoints = endpoints;
             work.extend(self.datasets.keys().into_iter().map(Work::Dataset));

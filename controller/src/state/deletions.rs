@@ -25,9 +25,11 @@ impl State {
     pub fn deleted(&mut self, kind: Kind, key: &Key, uid: &str, deletion: Deletion) -> Vec<Work> {
         let mut work = Vec::new();
         let there = match kind {
-            Kind::Job => self.jobs.get(key).map(|job| &job.meta.uid),
+            Kind::Job => self.batch_jobs.get(key).map(|job| &job.meta.uid),
             Kind::Volume => self.volumes.get(key).map(|volume| &volume.meta.uid),
             Kind::Claim => self.claims.get(key).map(|claim| &claim.meta.uid),
+            Kind::Pod => self.pods.get(key).map(|pod| &pod.meta.uid),
+            Kind::TrainingJob => self.jobs.jobs.get(key).map(|job| &job.meta.uid),
             // The controller deletes nothing else.
             _ => None,
         };
@@ -37,9 +39,11 @@ impl State {
         match (deletion, kind) {
             (Deletion::NotFound, kind) => self.remove(kind, key, &mut work),
             (Deletion::Accepted, Kind::Job) => {
-                self.jobs.mark_deleting(key, uid);
+                self.batch_jobs.mark_deleting(key, uid);
                 self.mark_warming(key);
             }
+            (Deletion::Accepted, Kind::Pod) => self.pod_leaves(key, uid, &mut work),
+            (Deletion::Accepted, Kind::TrainingJob) => self.jobs.jobs.mark_deleting(key, uid),
             (Deletion::Accepted, Kind::Volume) => self.volumes.mark_deleting(key, uid),
             (Deletion::Accepted, _) => self.claims.mark_deleting(key, uid),
         }

@@ -37,7 +37,7 @@ impl State {
         let dataset = self.datasets.get(key);
         let uid = dataset.map(|dataset| by_uid(&dataset.meta.uid));
         // Labels are anybody's: what counts is in the dataset's namespace.
-        let jobs = uid.iter().flat_map(|uid| self.jobs.of(uid));
+        let jobs = uid.iter().flat_map(|uid| self.batch_jobs.of(uid));
         let jobs: Vec<&Job> = jobs.filter(|job| job.meta.key.namespace == key.namespace).collect();
         let imports = |pod: &&Pod| {
             pod.role.as_ref().is_some_and(|role| [ROLE_IMPORT, ROLE_WARM].contains(&role.role.as_str()))
@@ -75,7 +75,7 @@ impl State {
             deployments: self.deployments.of(key).collect(),
             wishes: self.wishes(key),
             is_left_out: self.left_out.contains(key),
-            wishes_unknown: self.kueue.is_unknown(),
+            wishes_unknown: self.kueue.presence.is_unknown() || self.jobs.presence.is_unknown(),
             warming_slots,
             status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - written),
             told: &self.told,
@@ -116,7 +116,7 @@ impl State {
                 found.push((kind, meta.key.clone(), meta.uid.clone()));
             }
         };
-        self.jobs.of(&of).for_each(|job| add(Kind::Job, &job.meta));
+        self.batch_jobs.of(&of).for_each(|job| add(Kind::Job, &job.meta));
         self.claims.of(&of).for_each(|claim| add(Kind::Claim, &claim.meta));
         self.volumes.of(&of).for_each(|volume| add(Kind::Volume, &volume.meta));
         found

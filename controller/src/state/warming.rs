@@ -15,7 +15,7 @@ const START_SECONDS: i64 = 300;
 impl State {
     /// Warming jobs that have not ended and whose pods run, or may soon.
     pub fn warming(&self, now: i64) -> u32 {
-        let jobs = self.warming.iter().filter_map(|key| self.jobs.get(key));
+        let jobs = self.warming.iter().filter_map(|key| self.batch_jobs.get(key));
         let (young, old): (Vec<&Job>, Vec<&Job>) = jobs.partition(|job| now - job.meta.created < START_SECONDS);
         let uids: BTreeSet<Key> = old.iter().map(|job| by_uid(&job.role.uid)).collect();
         let pods = uids.iter().flat_map(|uid| self.pods.of(uid)).filter(|pod| pod.runs);
@@ -30,13 +30,13 @@ impl State {
             let own = self.key_of(&job.role.uid).is_some_and(|own| own.namespace == key.namespace);
             own && job.role.role == ROLE_WARM && job.end.is_none() && !job.meta.deleting
         };
-        let warms = self.jobs.get(key).is_some_and(warms);
+        let warms = self.batch_jobs.get(key).is_some_and(warms);
         mark(&mut self.warming, key, warms);
     }
 
     /// A Dataset is known now, or no more.
     pub(super) fn mark_all_warming(&mut self, uid: &str) {
-        let jobs: Vec<Key> = self.jobs.of(&by_uid(uid)).map(|job| job.meta.key.clone()).collect();
+        let jobs: Vec<Key> = self.batch_jobs.of(&by_uid(uid)).map(|job| job.meta.key.clone()).collect();
         jobs.iter().for_each(|key| self.mark_warming(key));
     }
 }

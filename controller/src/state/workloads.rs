@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::kinds::KueueKind;
 use crate::kueue::check::Situation;
 use crate::kueue::objects::{KueueObject, PodSet, Workload};
-use crate::kueue::wish::{Progress, Wish};
+use crate::kueue::wish::{Progress, Wish, Wisher};
 use crate::objects::Claim;
 use crate::queue::Work;
 use crate::state::State;
@@ -21,7 +21,7 @@ impl State {
                 self.remove_kueue(kind, &key, work);
             }
         }
-        self.kueue.becomes_absent();
+        self.kueue.presence.becomes_absent();
     }
 
     pub(super) fn put_kueue(&mut self, object: KueueObject, work: &mut Vec<Work>) {
@@ -92,7 +92,7 @@ impl State {
         found
     }
 
-    /// The wishes of Workloads for a dataset.
+    /// The wishes of jobs for a dataset.
     pub(super) fn wishes(&self, key: &Key) -> Vec<Wish> {
         let claims = self.claims.of(key).map(|claim| &claim.meta.key);
         let workloads: BTreeMap<&Key, &Workload> = claims
@@ -100,7 +100,7 @@ impl State {
             .flat_map(|owner| self.kueue.workloads.of(owner))
             .map(|workload| (&workload.meta.key, workload))
             .collect();
-        let mut wishes = Vec::new();
+        let mut wishes = self.jobs.wishes.get(key).cloned().unwrap_or_default();
         for workload in workloads.into_values().filter(|workload| self.kueue.wants_data(workload)) {
             for set in workload.pod_sets.iter().filter(|set| self.datasets_of(workload, set).contains(key)) {
                 let mut places = set.places.clone();
@@ -109,7 +109,7 @@ impl State {
                     places.tolerations.extend(flavor.tolerations.iter().cloned());
                 }
                 wishes.push(Wish {
-                    workload: workload.meta.key.clone(),
+                    by: Wisher::Workload(workload.meta.key.clone()),
                     since: workload.reserved.unwrap_or_default(),
                     pods: set.count,
                     places,
@@ -120,10 +120,15 @@ impl State {
     }
 
     /// Remembers how far the data of a dataset's Workloads is, and wakes those for which that is news.
-    pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Key, Progress>, work: &mut Vec<Work>) {
+    pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Wisher, Progress>, work: &mut Vec<Work>) {
         let before = self.kueue.progress.remove(dataset).unwrap_or_default();
-        let either: BTreeSet<&Key> = before.keys().chain(now.keys()).collect();
-        work.extend(either.into_iter().filter(|key| before.get(*key) != now.get(*key)).cloned().map(Work::Workload));
+        let either: BTreeSet<&Wisher> = before.keys().chain(now.keys()).collect();
+        for wisher in either.into_iter().filter(|wisher| before.get(*wisher) != now.get(*wisher)) {
+            // TrainingJobs look at the caches of their nodes themselves.
+            if let Wisher::Workload(key) = wisher {
+                work.push(Work::Workload(key.clone()));
+            }
+        }
         if !now.is_empty() {
             self.kueue.progress.insert(dataset.clone(), now);
         }
@@ -135,7 +140,7 @@ impl State {
         let workload = kueue.workloads.get(key).filter(|workload| kueue.wants_data(workload))?;
         let datasets: BTreeSet<Key> =
             workload.pod_sets.iter().flat_map(|set| self.datasets_of(workload, set)).collect();
-        let progress = |dataset: &Key| kueue.progress.get(dataset)?.get(key).cloned();
+        let progress = |dataset: &Key| kueue.progress.get(dataset)?.get(&Wisher::Workload(key.clone())).cloned();
         Some(Situation {
             now,
             version: kueue.version,

@@ -40,6 +40,8 @@ struct Inner {
     refuses: Option<(usize, u16)>,
     /// It serves Kueue's API.
     has_kueue: bool,
+    /// It serves the kinds of training jobs.
+    has_jobs: bool,
     clock: Clock,
     /// Writes count at once and are answered after this time.
     slow: std::time::Duration,
@@ -149,6 +151,10 @@ impl Api {
         self.lock().has_kueue = serves;
     }
 
+    pub(crate) fn serve_jobs(&self, serves: bool) {
+        self.lock().has_jobs = serves;
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         self.lock().dead
     }
@@ -246,7 +252,8 @@ impl Api {
             }
             return self.read(plural, namespace, name);
         }
-        if plural != "leases" {
+        let is_trial = query.get("dryRun").is_some_and(|dry_run| dry_run == "All");
+        if plural != "leases" && !is_trial {
             let refused = {
                 let mut inner = self.lock();
                 let nth = inner.writes.len();
@@ -270,9 +277,13 @@ impl Api {
         let body: Value = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
         let named = if name.is_empty() { name_of(&body).1 } else { name.to_owned() };
         let what = format!("{} {namespace}/{plural}/{named}", parts.method);
+        let what = if is_trial { format!("TRY {namespace}/{plural}/{named}") } else { what };
         let denied = self.lock().denied.iter().find(|(begins, _)| what.starts_with(begins)).map(|(_, code)| *code);
         if let Some(code) = denied {
             return status(code, "Denied");
+        }
+        if is_trial {
+            return ok(&body);
         }
         let written = self.write(&parts.method, plural, namespace, name, sub, body, &parts.headers);
         self.tell();
@@ -310,6 +321,9 @@ impl Api {
         let inner = self.lock();
         if ["workloads", "admissionchecks", "resourceflavors"].contains(&plural) && !inner.has_kueue {
             return status(404, "NotFound");
+        }
+        if ["trainingjobs", "jobtypes", "queues", "priorityclasses"].contains(&plural) && !inner.has_jobs {
+            return status(403, "Forbidden");
         }
         let items: Vec<&Value> = inner
             .objects

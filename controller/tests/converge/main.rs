@@ -6,7 +6,9 @@ mod api;
 mod cleaning;
 mod cluster;
 mod deletions;
+mod jobs;
 mod keeping;
+mod kubelet;
 mod kueue;
 mod lease;
 mod moved;
@@ -127,6 +129,9 @@ fn end_state(api: &Api) -> BTreeMap<Id, Value> {
                     "lastUsed",
                     "cleaned",
                     "larder.dev/clean",
+                    "started",
+                    "finished",
+                    "record",
                 ] {
                     fields.remove(key);
                 }

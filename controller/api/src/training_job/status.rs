@@ -37,6 +37,9 @@ pub struct TrainingJobStatus {
     /// Texts for the columns of `kubectl get`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<ShownJob>,
+    /// The controller's notes, from which it goes on after a restart. They are for no other reader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<String>,
     /// `Valid`, `QuotaReserved`, `DataWarm`, `Placed`, `Complete` and `Failed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
@@ -114,10 +117,6 @@ pub struct RoleStatus {
     pub ready: u32,
     /// Indexes that ended well.
     pub done: u32,
-    /// The attempt of each index, up to the last one that is not 0. No attempt is made twice.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 10000))]
-    pub attempts: Vec<u32>,
 }
 
 /// The pods of a job that were replaced, by cause.

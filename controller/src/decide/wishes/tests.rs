@@ -9,6 +9,7 @@ use crate::decide::decide;
 use crate::key::{Key, Meta};
 use crate::kinds::Kind;
 use crate::kueue::places::Places;
+use crate::kueue::wish::Wisher;
 use crate::objects::{CacheObject, Job, Node, Role};
 use crate::world::{Refusals, Settings};
 use crate::write::Change;
@@ -116,7 +117,7 @@ impl Cluster {
 }
 
 fn wish(name: &str, since: i64, pods: usize) -> Wish {
-    Wish { workload: Key::new("team-a", name), since, pods, places: Places::default() }
+    Wish { by: job("team-a", name), since, pods, places: Places::default() }
 }
 
 /// A job whose pods run on nodes of one kind.
@@ -125,12 +126,16 @@ fn wish_on(kind: &str, name: &str, since: i64, pods: usize) -> Wish {
     Wish { places: Places { labels, ..Places::default() }, ..wish(name, since, pods) }
 }
 
+fn job(namespace: &str, name: &str) -> Wisher {
+    Wisher::Job(Key::new(namespace, name))
+}
+
 fn nodes_of(decision: &Decision) -> Vec<&str> {
     decision.promises.keys().map(String::as_str).collect()
 }
 
 fn warmth_of(decision: &Decision, name: &str) -> Warmth {
-    match &decision.progress[&Key::new("team-a", name)] {
+    match &decision.progress[&job("team-a", name)] {
         Progress::Warms(warmth) => warmth.clone(),
         Progress::Refused => panic!("{name} is refused"),
     }
@@ -258,11 +263,11 @@ fn two_datasets_of_one_job_are_placed_each_by_itself_and_pod_sets_add_up() {
 #[test]
 fn who_may_not_use_it_gets_nothing() {
     let cluster = Cluster::new(2, json!({}));
-    let of = |namespace: &str| Wish { workload: Key::new(namespace, "job"), ..wish("job", 1, 1) };
+    let of = |namespace: &str| Wish { by: job(namespace, "job"), ..wish("job", 1, 1) };
     let decision = cluster.decide(&[of("team-b"), of("team-c")]);
     assert_eq!(decision.promises.len(), 1);
-    assert!(matches!(decision.progress[&Key::new("team-b", "job")], Progress::Warms(_)));
-    assert_eq!(decision.progress[&Key::new("team-c", "job")], Progress::Refused);
+    assert!(matches!(decision.progress[&job("team-b", "job")], Progress::Warms(_)));
+    assert_eq!(decision.progress[&job("team-c", "job")], Progress::Refused);
 }
 
 #[test]

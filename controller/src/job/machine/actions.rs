@@ -1,6 +1,7 @@
 //! The actions of a step: the difference between the pods that a job may have and those that there are.
 
 use larder_controller_api::Phase;
+use larder_controller_api::training_job::KeepPods;
 use std::collections::BTreeMap;
 
 use super::events::{RETRY_SECONDS, ROOM_SECONDS};
@@ -44,7 +45,11 @@ pub(super) fn of(state: &State, observed: &Observed, now: i64) -> Vec<Action> {
 /// True for a pod that is nobody's, and has not been told to end. The last pods of an ended job, and those that have crashed, are
 /// kept for their logs if the user wants that.
 fn is_to_go(state: &State, observed: &Observed, pod: &Pod) -> bool {
-    let is_kept = pod.stage.has_ended() && observed.terms.keep_pods;
+    let is_kept = match observed.terms.keep_pods {
+        KeepPods::None => false,
+        KeepPods::Ended => pod.stage.has_ended(),
+        KeepPods::All => pod.stage.has_ended() || state.phase.is_terminal(),
+    };
     let is_current = state.slot(pod.id).is_some() && state.phase.has_pods();
     pod.leaving.is_none() && !is_current && !is_kept
 }

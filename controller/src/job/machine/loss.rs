@@ -26,6 +26,17 @@ pub enum Cause {
 impl Cause {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Crashed, Self::Preempted, Self::Evicted, Self::NodeLost, Self::DeviceFault];
+
+    /// Its name in events.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Crashed => "PodCrashed",
+            Self::Preempted => "PodPreempted",
+            Self::Evicted => "PodEvicted",
+            Self::NodeLost => "NodeLost",
+            Self::DeviceFault => "DeviceFault",
+        }
+    }
 }
 
 /// Why a pod is lost; `None` if it is not.

@@ -1,5 +1,7 @@
 //! What a step looks at: the job's terms, what was decided about it, its data and its pods.
 
+use larder_controller_api::training_job::KeepPods;
+
 use super::pod::Pod;
 use crate::job::queue::Verdict;
 
@@ -38,8 +40,8 @@ pub struct Terms {
     pub ttl: Option<i64>,
     /// It is to have no pods.
     pub suspend: bool,
-    /// Pods that have ended stay until the job goes.
-    pub keep_pods: bool,
+    /// The pods that stay once the job is done.
+    pub keep_pods: KeepPods,
 }
 
 /// A role of a job.

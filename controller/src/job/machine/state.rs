@@ -17,6 +17,7 @@ pub struct State {
     /// Since when, in seconds since 1970.
     pub since: i64,
     /// The pods that it may have, by role and index.
+    #[serde(with = "super::runs", skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Vec<Slot>>,
     /// How many times pods were made. The last part of a pod's name is the count at that time, so no two have the same.
     pub attempts: u32,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::job::queue::{Running, Verdict};
+use larder_controller_api::training_job::KeepPods;
 
 mod any_order;
 mod losses;
@@ -13,6 +14,7 @@ pub(super) fn elastic(min: u32) -> Terms {
     Terms {
         roles: vec![RoleTerms { name: "worker".into(), min, decides: Decides::All }],
         two_pods: true,
+        keep_pods: KeepPods::None,
         max_crashes: 3,
         gang_timeout: Some(30),
         active_deadline: Some(3_600),

@@ -13,7 +13,7 @@ use super::books::Books;
 use super::facts::{Job, Queue, Stop};
 use super::lines::{Lines, is_overdue, is_small, order};
 use super::room::{Fit, Refusal, Room, requests_of};
-use super::verdict::{Running, Verdict, Waiting};
+use super::verdict::{Lack, Running, Verdict, Waiting};
 use super::victims::{Cut, Kept, fewest, surplus};
 use super::words;
 use crate::job::plan::{Cluster, Placement, Shortage};
@@ -213,7 +213,16 @@ impl<'a> Pass<'a> {
     fn hold(&mut self, job: usize, placement: &Placement) {
         self.reserve(job, placement);
         let ending = self.jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
-        self.wait(job, Waiting { why: words::clearing(ending), claims: true, warm: true, ..Waiting::default() });
+        self.wait(
+            job,
+            Waiting {
+                lacks: Lack::Nodes,
+                why: words::clearing(ending),
+                claims: true,
+                warm: true,
+                ..Waiting::default()
+            },
+        );
     }
 
     /// What a placement takes is nobody else's.
@@ -242,32 +251,38 @@ impl<'a> Pass<'a> {
     /// Decides about a job that waits behind `head`, or is first.
     fn consider(&mut self, at: usize, head: &mut Option<usize>) {
         let job = &self.jobs[at];
-        let waits = |why: String| Waiting { why, ..Waiting::default() };
+        let waits = |lacks: Lack, why: String| Waiting { lacks, why, ..Waiting::default() };
         if self.stop_of(at).is_none() && !job.queue.is_empty() {
-            return self.wait(at, waits(words::no_queue(&job.queue)));
+            return self.wait(at, waits(Lack::Queue, words::no_queue(&job.queue)));
         }
         if !self.is_open(at) {
-            return self.wait(at, waits(words::stopped(&job.queue)));
+            return self.wait(at, waits(Lack::Queue, words::stopped(&job.queue)));
         }
         if let Some(until) = job.not_before.filter(|until| *until > self.time) {
-            return self.wait(at, Waiting { warm: true, ..waits(words::held_back(until)) });
+            return self.wait(at, Waiting { warm: true, ..waits(Lack::Pause, words::held_back(until)) });
         }
         if let Some((resource, most)) = self.now.books.beyond(&job.queue, &job.floor()) {
-            return self.wait(at, waits(words::beyond(job, &resource, most)));
+            return self.wait(at, waits(Lack::Quota, words::beyond(job, &resource, most)));
         }
         if let Some(head) = *head {
             let head = &self.jobs[head];
             let is_overdue = is_overdue(head, self.time);
             if is_overdue || !is_small(&job.floor(), &head.floor()) {
                 let why = words::behind(head, self.time, is_overdue);
-                return self.wait(at, Waiting { warm: true, ..waits(why) });
+                return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }
         match self.find(at) {
             Ok(fit) => self.start(at, fit),
-            Err(Refusal::Nodes(shortage)) if shortage.is_for_ever() => self.wait(at, waits(shortage.to_string())),
+            Err(Refusal::Nodes(shortage)) if shortage.is_for_ever() => {
+                self.wait(at, waits(Lack::Cluster, shortage.to_string()))
+            }
             Err(refusal) => {
                 let why = words::refused(job, &refusal, &self.ending);
+                let lacks = match refusal {
+                    Refusal::Quota(_) => Lack::Quota,
+                    Refusal::Nodes(_) => Lack::Nodes,
+                };
                 let is_head = head.is_none();
                 if is_head && self.make_room(at) {
                     return;
@@ -279,7 +294,7 @@ impl<'a> Pass<'a> {
                         self.reserve(at, &part);
                     }
                 }
-                self.wait(at, Waiting { why, is_head, warm: true, claims: false });
+                self.wait(at, Waiting { lacks, why, is_head, warm: true, claims: false });
             }
         }
     }

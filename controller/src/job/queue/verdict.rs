@@ -32,9 +32,29 @@ pub struct Running {
     pub why: String,
 }
 
+/// What a job that waits lacks first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lack {
+    /// Others come before it.
+    #[default]
+    Turn,
+    /// A queue that takes jobs.
+    Queue,
+    /// Quota.
+    Quota,
+    /// Room on nodes.
+    Nodes,
+    /// A larger cluster.
+    Cluster,
+    /// Time: its pods were not bound when it was tried last.
+    Pause,
+}
+
 /// A job that has no room yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
+    /// What it lacks.
+    pub lacks: Lack,
     /// The sentence, with numbers.
     pub why: String,
     /// Others end for it, and what they leave is held for it. The next decision is to know.

@@ -39,7 +39,7 @@ pub(super) fn add(rendered: &Rendered<'_>, role: &str, facts: &Facts, spec: &mut
     volumes.push(Volume {
         name: "larder-key".to_owned(),
         secret: Some(SecretVolumeSource {
-            secret_name: Some(names::secret(rendered.name)),
+            secret_name: Some(names::secret(rendered.name, rendered.uid)),
             default_mode: Some(0o444),
             ..SecretVolumeSource::default()
         }),

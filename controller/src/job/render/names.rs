@@ -30,9 +30,11 @@ pub fn config_map(job: &str) -> String {
     format!("{job}-files")
 }
 
-/// The Secret with the key of the launcher.
-pub fn secret(job: &str) -> String {
-    format!("{job}-key")
+/// The Secret with the key of the launcher. It is never read, so its name tells that it is that of this job, and not of an
+/// earlier one of the same name.
+pub fn secret(job: &str, uid: &str) -> String {
+    let own: String = uid.chars().take(8).collect();
+    format!("{job}-key-{own}")
 }
 
 /// The claim by which pods of `namespace` mount a dataset. That of a dataset of their own namespace has its name.

@@ -75,7 +75,7 @@ pub fn service(rendered: &Rendered<'_>) -> Option<Service> {
 pub fn secret(rendered: &Rendered<'_>, key: &[u8]) -> Option<Secret> {
     rendered.kind.launcher.as_ref()?;
     Some(Secret {
-        metadata: metadata(rendered, names::secret(rendered.name)),
+        metadata: metadata(rendered, names::secret(rendered.name, rendered.uid)),
         data: Some([(KEY.to_owned(), ByteString(key.to_vec()))].into()),
         immutable: Some(true),
         ..Secret::default()

@@ -49,12 +49,12 @@ fn any_op() -> impl Strategy<Value = Op> {
 }
 
 fn any_terms() -> impl Strategy<Value = Terms> {
-    (any::<bool>(), any::<bool>(), 0..4_u32, any::<bool>(), any::<bool>()).prop_map(
+    (any::<bool>(), any::<bool>(), 0..4_u32, 0..3_usize, any::<bool>()).prop_map(
         |(two_pods, whole, max_crashes, keep_pods, native)| Terms {
             two_pods,
             scope: if whole { Scope::Job } else { Scope::Worker },
             max_crashes,
-            keep_pods,
+            keep_pods: [KeepPods::None, KeepPods::Ended, KeepPods::All][keep_pods],
             gang_timeout: (!native).then_some(30),
             ..elastic(2)
         },

@@ -30,8 +30,15 @@ fn a_job_goes_from_its_first_wait_to_its_end() {
     assert_eq!((changes(&actions).1, again(&actions)), (vec![(0, 1), (1, 1)], Some(NOW + 1_300)));
     let (_, actions) = step(state.clone(), &observed, NOW + 1_300);
     assert!(actions.contains(&Action::Remove));
-    observed.terms.keep_pods = true;
-    assert_eq!(changes(&step(state, &observed, NOW + 700).1), (vec![], vec![]));
+    for keeps in [KeepPods::Ended, KeepPods::All] {
+        observed.terms.keep_pods = keeps;
+        assert_eq!(changes(&step(state.clone(), &observed, NOW + 700).1), (vec![], vec![]));
+    }
+    // Those that run go on with `all` alone.
+    observed.pods[0].stage = PodStage::Ready;
+    assert_eq!(changes(&step(state.clone(), &observed, NOW + 700).1).1, vec![]);
+    observed.terms.keep_pods = KeepPods::Ended;
+    assert_eq!(changes(&step(state, &observed, NOW + 700).1).1, vec![(0, 1)]);
 }
 
 #[test]

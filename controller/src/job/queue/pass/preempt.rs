@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::super::facts::Job;
-use super::super::verdict::{Verdict, Waiting};
+use super::super::verdict::{Lack, Verdict, Waiting};
 use super::super::victims::Cut;
 use super::super::words;
 use super::Pass;
@@ -33,7 +33,10 @@ impl Pass<'_> {
             ends.count()
         };
         let ending = self.jobs.iter().zip(&self.verdicts).map(ends).sum();
-        self.wait(at, Waiting { why: words::clearing(ending), claims: true, warm: true, is_head: false });
+        self.wait(
+            at,
+            Waiting { lacks: Lack::Nodes, why: words::clearing(ending), claims: true, warm: true, is_head: false },
+        );
         true
     }
 

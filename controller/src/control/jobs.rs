@@ -1,0 +1,106 @@
+//! The part of the loop that is about training jobs.
+
+use std::io::Read;
+use std::sync::atomic::Ordering;
+
+use larder_controller_api::names::{JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY};
+use serde_json::json;
+
+use super::Control;
+use crate::execute::Written;
+use crate::job::{queues, types};
+use crate::key::Key;
+use crate::kinds::Kind;
+use crate::queue::Work;
+use crate::write::{Change, Write};
+
+/// The least time between two rounds.
+const ROUND_MILLIS: u64 = 50;
+
+/// A round is followed by so many times of its own duration without one.
+const REST: u64 = 4;
+
+impl Control {
+    /// Looks at all jobs. News that arrive before the next round are looked at together.
+    pub(super) fn round(&mut self, now: u64) {
+        let time = self.seconds();
+        let mut work = Vec::new();
+        let again_at = self.state.round(time, &draw, &mut work);
+        let ended = self.millis();
+        self.counters.rounds.fetch_add(1, Ordering::Relaxed);
+        self.counters.count_jobs(&self.state.jobs);
+        self.next_round = ended + ROUND_MILLIS.max(REST * ended.saturating_sub(now));
+        for work in work {
+            self.add(work, ended);
+        }
+        self.again(Work::Jobs, again_at, time, ended);
+    }
+
+    /// The writes for a job that were decided in a round, unless it is gone since.
+    pub(super) fn plan_job(&mut self, key: &Key) -> Vec<Write> {
+        let writes = self.state.jobs.ready.remove(key).unwrap_or_default();
+        let waits = self.state.jobs.memories.get(key).is_some_and(|memory| memory.pending.is_some());
+        if waits { writes } else { Vec::new() }
+    }
+
+    /// The condition of a JobType, if that is news.
+    pub(super) fn plan_type(&self, name: &str) -> Vec<Write> {
+        let of_type = self.state.jobs.types.get(&Key::cluster(name));
+        let Some(status) = of_type.and_then(|of_type| types::status(of_type, self.seconds())) else {
+            return Vec::new();
+        };
+        vec![Write::new(Kind::JobType, "", name, Change::ApplyStatus(json!({"status": status})))]
+    }
+
+    /// The status of a queue, if that is news.
+    pub(super) fn plan_queue(&self, name: &str) -> Vec<Write> {
+        let object = self.state.jobs.queues.get(&Key::cluster(name));
+        let status =
+            object.and_then(|object| queues::to_write(object, self.state.jobs.queue_status.get(name), self.seconds()));
+        let Some(status) = status else { return Vec::new() };
+        vec![Write::new(Kind::JobQueue, "", name, Change::ApplyStatus(json!({"status": status})))]
+    }
+
+    /// The names of all JobTypes, for the policy that refuses jobs of others.
+    pub(super) fn plan_types(&self) -> Vec<Write> {
+        if !self.state.jobs.presence.is_there() {
+            return Vec::new();
+        }
+        let names: Vec<String> = self.state.jobs.types.keys().into_iter().map(|key| key.name).collect();
+        let text = names.join("\n");
+        let there = self.state.config_maps.get(&Key::new(&self.config.namespace, JOB_TYPES_CONFIG_MAP));
+        if there.is_some_and(|map| map.text == text) {
+            return Vec::new();
+        }
+        let fields = json!({"data": {JOB_TYPES_KEY: text}});
+        vec![Write::new(Kind::ConfigMap, &self.config.namespace, JOB_TYPES_CONFIG_MAP, Change::Apply(fields))]
+    }
+
+    /// The writes for a job have ended.
+    pub(super) fn job_written(&mut self, key: &Key, written: &Written) {
+        let now = self.seconds();
+        let refused = written.refused.iter().find(|((kind, _), _)| *kind != Kind::Event);
+        let refused = refused.map(|((kind, key), said)| format!("{} {key}: {said}", kind.name()));
+        if let Some(memory) = self.state.jobs.memories.get_mut(key) {
+            memory.end(written.succeeded, written.wrote_status, refused, now);
+        }
+        self.add(Work::Jobs, self.millis());
+    }
+
+    /// The API server was asked about the pods of a job. If it did not answer, it is asked again.
+    pub(super) fn tried(&mut self, key: &Key, written: &Written) {
+        let refusal = written.refused.values().next().cloned();
+        if written.succeeded || refusal.is_some() {
+            self.state.tried(key, refusal);
+            self.add(Work::Jobs, self.millis());
+        }
+    }
+}
+
+/// A key that nobody can guess: 64 hex digits.
+fn draw() -> String {
+    let mut bytes = [0; 32];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.expect("Linux always has random bytes");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,62 @@
+//! What is known of training jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::job::memory::Memory;
+use crate::job::objects::{ClassObject, JobObject, QueueObject, TypeObject};
+use crate::job::trial::Trials;
+use crate::job::usage::Usage;
+use crate::key::Key;
+use crate::kueue::wish::Wish;
+use crate::presence::Presence;
+use crate::store::Store;
+use crate::write::Write;
+
+/// What is known of training jobs.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    /// Whether there are any.
+    pub presence: Presence,
+    /// The TrainingJobs.
+    pub jobs: Store<JobObject>,
+    /// The JobTypes.
+    pub types: Store<TypeObject>,
+    /// The Queues.
+    pub queues: Store<QueueObject>,
+    /// The PriorityClasses.
+    pub classes: Store<ClassObject>,
+    /// The jobs that this controller runs.
+    pub memories: BTreeMap<Key, Memory>,
+    /// What the API server says of pods that it was asked about.
+    pub trials: Trials,
+    /// What jobs wish, by dataset.
+    pub wishes: BTreeMap<Key, Vec<Wish>>,
+    /// Their writes that wait to be executed.
+    pub ready: BTreeMap<Key, Vec<Write>>,
+    /// The status of queues as it should be.
+    pub queue_status: BTreeMap<String, larder_controller_api::QueueStatus>,
+    /// The pods of each job.
+    pub pods: BTreeMap<Key, BTreeSet<Key>>,
+    /// What pods take of nodes.
+    pub usage: Usage,
+}
+
+impl Jobs {
+    /// The pods of a job have changed.
+    pub fn pod_changed(&mut self, pod: &Key, before: Option<&Key>, now: Option<&Key>) {
+        if before == now {
+            return;
+        }
+        if let Some(job) = before
+            && let Some(pods) = self.pods.get_mut(job)
+        {
+            pods.remove(pod);
+            if pods.is_empty() {
+                self.pods.remove(job);
+            }
+        }
+        if let Some(job) = now {
+            self.pods.entry(job.clone()).or_default().insert(pod.clone());
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! How slots are written: equal neighbours once, since a role may have thousands of them.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::state::{Slot, Stage};
+
+/// How many slots, their attempt, stage and node.
+#[derive(Serialize, Deserialize)]
+struct Run(u32, u32, Stage, Option<String>);
+
+pub(super) fn serialize<S: Serializer>(roles: &[Vec<Slot>], serializer: S) -> Result<S::Ok, S::Error> {
+    let run = |slots: &[Slot]| Run(slots.len() as u32, slots[0].attempt, slots[0].stage, slots[0].node.clone());
+    let runs = |slots: &Vec<Slot>| slots.chunk_by(|one, other| one == other).map(run).collect();
+    roles.iter().map(runs).collect::<Vec<Vec<Run>>>().serialize(serializer)
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<Slot>>, D::Error> {
+    let roles = Vec::<Vec<Run>>::deserialize(deserializer)?;
+    let slots = |Run(count, attempt, stage, node): Run| {
+        // No role has more; a number that was tampered with takes no memory.
+        let count = count.min(larder_controller_api::training_job::checked::REPLICAS_MAX) as usize;
+        std::iter::repeat_n(Slot { attempt, node, stage }, count)
+    };
+    Ok(roles.into_iter().map(|runs| runs.into_iter().flat_map(slots).collect()).collect())
+}

@@ -1,0 +1,131 @@
+//! What is remembered of one job: its state, and what of it is written.
+//!
+//! The state in memory is the truth; the one that is written follows it, before any action that depends on it. A controller that
+//! starts goes on from the written one.
+
+use larder_controller_api::TrainingJobStatus;
+use serde::{Deserialize, Serialize};
+
+use crate::job::machine::{Stage, State};
+use crate::job::objects::JobObject;
+use crate::job::profile::Profile;
+use crate::job::queue::Waiting;
+use crate::job::render::Facts;
+
+/// The part of it that outlives the controller.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Record {
+    /// Where the job is.
+    #[serde(flatten)]
+    pub state: State,
+    /// Since when it is the first of its queue and finds no room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head_since: Option<i64>,
+    /// Others end to make room for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub claims: bool,
+}
+
+impl Record {
+    /// The record that a status has. Of a job without one that can be read, what its pods did is not known: it begins anew, and
+    /// no attempt of `attempts` is made again.
+    fn of(status: &TrainingJobStatus, attempts: u32) -> Self {
+        if let Some(record) = status.record.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
+            return record;
+        }
+        let phase = status.phase.filter(|phase| phase.is_terminal()).unwrap_or_default();
+        Self { state: State { phase, attempts, ..State::default() }, ..Self::default() }
+    }
+
+    /// As the status has it.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).expect("numbers and texts")
+    }
+
+    /// The same without what need not be written at once: that a pod was seen, and times that start anew if they are lost.
+    pub fn gist(&self) -> Self {
+        let mut gist = Self { head_since: None, ..self.clone() };
+        (gist.state.room_since, gist.state.binding_since) = (None, None);
+        for slot in gist.state.roles.iter_mut().flatten().filter(|slot| slot.stage == Stage::Seen) {
+            slot.stage = Stage::Placed;
+        }
+        gist
+    }
+}
+
+/// What is remembered of a job.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// The uid of the job.
+    pub uid: String,
+    /// Where it is.
+    pub record: Record,
+    /// What of that is written; `None` if nothing is.
+    pub written: Option<Record>,
+    /// The status that is written.
+    pub status: TrainingJobStatus,
+    /// When it was written last.
+    pub written_at: i64,
+    /// Writes for it wait or are under way. Nothing is decided about it until they end.
+    pub pending: Option<Pending>,
+    /// The first try of what was refused, or not answered, is then.
+    pub retry_at: i64,
+    /// Failures in a row.
+    pub failures: u32,
+    /// The API's words about a write that it refused.
+    pub refused: Option<String>,
+    /// What its pods need, once that is known.
+    pub profile: Option<Profile>,
+    /// What it waits for.
+    pub waiting: Option<Waiting>,
+    /// This process has made the objects that its pods share.
+    pub is_equipped: bool,
+    /// The facts that its files were written with, and when.
+    pub files: Option<(Facts, i64)>,
+}
+
+/// What is remembered once its writes have succeeded.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// The record and the status, if they are written.
+    pub status: Option<(Record, TrainingJobStatus)>,
+    /// [`Memory::is_equipped`].
+    pub is_equipped: bool,
+    /// [`Memory::files`].
+    pub files: Option<(Facts, i64)>,
+}
+
+/// The longest time between two tries, in seconds.
+const RETRY_MAX_SECONDS: i64 = 60;
+
+impl Memory {
+    /// What is known of a job that this process has not seen before.
+    pub fn new(object: &JobObject, attempts: u32) -> Self {
+        let record = Record::of(&object.status, attempts);
+        let written = object.status.record.is_some().then(|| record.gist());
+        Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
+    }
+
+    /// Its writes have ended. `refused`: the API's words about one that it refused.
+    pub fn end(&mut self, succeeded: bool, wrote_status: bool, refused: Option<String>, now: i64) {
+        let Some(pending) = self.pending.take() else { return };
+        if wrote_status && let Some((record, status)) = pending.status {
+            (self.written, self.status, self.written_at) = (Some(record), status, now);
+        }
+        self.refused = refused;
+        if succeeded {
+            self.failures = 0;
+            self.is_equipped |= pending.is_equipped;
+            self.files = pending.files.or_else(|| self.files.take());
+        } else {
+            self.retry_at = now + (1 << self.failures.min(6)).min(RETRY_MAX_SECONDS);
+            self.failures = self.failures.saturating_add(1);
+        }
+    }
+
+    /// True if something can be decided about it now.
+    pub fn is_idle(&self, now: i64) -> bool {
+        self.pending.is_none() && now >= self.retry_at
+    }
+}

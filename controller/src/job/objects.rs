@@ -1,0 +1,142 @@
+//! The objects that training jobs depend on, cut to the fields that decisions need.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use larder_controller_api::job_type::checked::CheckedType;
+use larder_controller_api::queue::checked::CheckedQueue;
+use larder_controller_api::training_job::GangBackend;
+use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
+use larder_controller_api::{InvalidField, QueueStatus, TrainingJobStatus};
+
+use crate::job::machine::pod::PodStage;
+use crate::key::{Key, Meta};
+use crate::store::Stored;
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ObjectOfJobs {
+    /// A TrainingJob.
+    Job(Box<JobObject>),
+    /// A JobType.
+    Type(Box<TypeObject>),
+    /// A Queue.
+    Queue(Box<QueueObject>),
+    /// A PriorityClass.
+    Class(ClassObject),
+}
+
+impl ObjectOfJobs {
+    /// Its name and version.
+    pub fn meta(&self) -> &Meta {
+        match self {
+            Self::Job(object) => &object.meta,
+            Self::Type(object) => &object.meta,
+            Self::Queue(object) => &object.meta,
+            Self::Class(object) => &object.meta,
+        }
+    }
+}
+
+/// A TrainingJob.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobObject {
+    /// Its name and version.
+    pub meta: Meta,
+    /// Grows with each change of its spec.
+    pub generation: i64,
+    /// Its spec, or the mistake in it.
+    pub job: Result<CheckedJob, InvalidField>,
+    /// `managedBy` names another controller.
+    pub is_of_others: bool,
+    /// Its status.
+    pub status: TrainingJobStatus,
+}
+
+impl JobObject {
+    /// True if it is this controller that runs it: not if it is managed by another one, waits in a queue of Kueue's, or asks
+    /// for gangs of the scheduler.
+    pub fn is_ours(&self) -> bool {
+        let is_planned_here = |job: &CheckedJob| match (&job.queueing, job.backend) {
+            (Queueing::Kueue(_), _) | (_, GangBackend::Native) => false,
+            (Queueing::None | Queueing::Queue(_), GangBackend::Auto | GangBackend::Builtin) => true,
+        };
+        !self.is_of_others && !self.meta.deleting && self.job.as_ref().map_or(true, is_planned_here)
+    }
+}
+
+/// A JobType.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TypeObject {
+    /// Its name and version.
+    pub meta: Meta,
+    /// Grows with each change of its spec.
+    pub generation: i64,
+    /// Its spec, or the mistake in it.
+    pub kind: Result<CheckedType, InvalidField>,
+    /// Its status.
+    pub conditions: Vec<Condition>,
+}
+
+/// A Queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueObject {
+    /// Its name and version.
+    pub meta: Meta,
+    /// Grows with each change of its spec.
+    pub generation: i64,
+    /// Its spec, or the mistake in it.
+    pub queue: Result<CheckedQueue, InvalidField>,
+    /// Its status.
+    pub status: QueueStatus,
+}
+
+/// A PriorityClass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClassObject {
+    /// Its name and version.
+    pub meta: Meta,
+    /// The priority.
+    pub value: i32,
+    /// It is that of pods that name none.
+    pub is_default: bool,
+}
+
+/// A pod of a TrainingJob.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobPod {
+    /// The job's name.
+    pub job: Key,
+    /// The job's uid.
+    pub uid: String,
+    /// How far it is.
+    pub stage: PodStage,
+    /// It is ending, and should be gone at this time.
+    pub leaving: Option<i64>,
+    /// `status.reason`.
+    pub reason: String,
+    /// The reason of its condition `DisruptionTarget`, if that is true.
+    pub disruption: String,
+    /// One of its devices is unhealthy.
+    pub device_is_unhealthy: bool,
+    /// The job's service leads to it.
+    pub serves: bool,
+}
+
+macro_rules! stored {
+    ($($name:ident)+) => {
+        $(impl Stored for $name {
+            fn meta(&self) -> &Meta {
+                &self.meta
+            }
+
+            fn meta_mut(&mut self) -> &mut Meta {
+                &mut self.meta
+            }
+
+            fn belongs_to(&self) -> Vec<Key> {
+                Vec::new()
+            }
+        })+
+    };
+}
+
+stored! { JobObject TypeObject QueueObject ClassObject }

@@ -1,0 +1,121 @@
+//! What the pods of a job need: its terms as the state machine takes them, and its roles as queues and plans count them.
+
+use k8s_openapi::api::core::v1::PodSpec;
+use larder_controller_api::InvalidField;
+use larder_controller_api::job_type::checked::CheckedType;
+use larder_controller_api::job_type::{Indexes, RestartScope};
+use larder_controller_api::training_job::checked::CheckedJob;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::digest::short_hash;
+use crate::job::machine::{Decides, RoleTerms, Scope, Terms};
+use crate::job::objects::{JobObject, TypeObject};
+use crate::job::queue::Role;
+use crate::job::render::{Facts, Place, Rendered, Renderer};
+use crate::job::requests::PodResources;
+use crate::kueue::places::{Places, Term};
+
+/// What the pods of a job need.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Profile {
+    /// The generations of the job and of its type that it is of.
+    pub of: (i64, String, i64),
+    /// Its roles.
+    pub roles: Vec<Role>,
+    /// Stands for its pods when the API server is asked whether it admits them: that of jobs alike is the same.
+    pub likeness: String,
+}
+
+impl Profile {
+    /// True if it is that of a job and a type as they are now.
+    pub fn is_of(&self, job: &JobObject, kind: &TypeObject) -> bool {
+        (self.of.0, self.of.1.as_str(), self.of.2) == (job.generation, kind.meta.uid.as_str(), kind.generation)
+    }
+
+    /// What the pods of a job of this type need. Errors: a pod cannot be rendered.
+    pub fn new(object: &JobObject, of_type: &TypeObject, rendered: &Rendered<'_>) -> Result<Self, InvalidField> {
+        let facts = Facts::default();
+        let renderer = Renderer::new(*rendered, &facts);
+        let mut roles = Vec::new();
+        for role in &rendered.job.roles {
+            let spec = renderer.pod(&role.name, 0, 0, &Place::default())?.spec.unwrap_or_default();
+            roles.push(Role {
+                name: role.name.clone(),
+                requests: requests(&spec),
+                places: places(&spec),
+                min: role.min,
+                wanted: role.replicas,
+                max: role.max,
+            });
+        }
+        let templates = rendered.job.roles.iter().map(|role| {
+            let of_role = (&role.name, role.replicas, &role.template);
+            serde_json::to_string(&of_role).unwrap_or_default()
+        });
+        let datasets = rendered.job.datasets.iter().map(|mount| format!("{} {}", mount.dataset, mount.path));
+        let of_type_now = [of_type.meta.uid.clone(), of_type.generation.to_string(), rendered.namespace.to_owned()];
+        let parts: Vec<String> = of_type_now.into_iter().chain(templates).chain(datasets).collect();
+        let likeness = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
+        let of = (object.generation, of_type.meta.uid.clone(), of_type.generation);
+        Ok(Self { of, roles, likeness })
+    }
+}
+
+fn requests(spec: &PodSpec) -> crate::job::amounts::Amounts {
+    serde_json::to_value(spec).ok().and_then(|spec| PodResources::deserialize(spec).ok()).unwrap_or_default().requests()
+}
+
+fn places(spec: &PodSpec) -> Places {
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let terms: Vec<Term> = required.map(|required| read(&required.node_selector_terms)).unwrap_or_default();
+    Places {
+        labels: spec.node_selector.clone().unwrap_or_default(),
+        terms,
+        domains: Vec::new(),
+        tolerations: spec.tolerations.as_ref().map(read).unwrap_or_default(),
+    }
+}
+
+/// A field as the plan sees it. What is null there is left out here.
+fn read<T: DeserializeOwned + Default>(typed: &impl serde::Serialize) -> T {
+    serde_json::to_value(typed)
+        .map(|value: Value| serde_json::from_value(value).unwrap_or_default())
+        .unwrap_or_default()
+}
+
+/// What a job and its type say. Without a type, nothing is started or ended.
+pub fn terms(job: &CheckedJob, kind: Option<&CheckedType>) -> Terms {
+    let success = kind.map(|kind| &kind.success);
+    let decides = success.and_then(|success| {
+        let role = success.roles.iter().find(|name| job.role(name).is_some())?;
+        Some((role.as_str(), success.indexes))
+    });
+    let role = |role: &larder_controller_api::training_job::checked::CheckedRole| RoleTerms {
+        name: role.name.clone(),
+        min: role.min,
+        decides: match decides {
+            Some((name, Indexes::First)) if name == role.name => Decides::First,
+            Some((name, Indexes::All)) if name == role.name => Decides::All,
+            _ => Decides::Nothing,
+        },
+    };
+    let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    let overlaps = |name: &str| kind.and_then(|kind| kind.role(name)).is_some_and(|role| role.overlap);
+    Terms {
+        roles: job.roles.iter().map(role).collect(),
+        two_pods: job.roles.iter().all(|role| overlaps(&role.name)),
+        scope: match job.scope.or(kind.map(|kind| kind.scope)).unwrap_or_default() {
+            RestartScope::Worker => Scope::Worker,
+            RestartScope::Job => Scope::Job,
+        },
+        max_crashes: job.max_crashes.or(kind.map(|kind| kind.max_crashes)).unwrap_or_default(),
+        gang_timeout: Some(seconds(job.gang_timeout)),
+        active_deadline: job.active_deadline.map(seconds),
+        ttl: job.ttl_after_finished.map(seconds),
+        suspend: job.suspend,
+        keep_pods: job.keep_pods,
+    }
+}

@@ -1,0 +1,114 @@
+//! From the objects that training jobs depend on, as the API serves them, to the few fields that are kept.
+
+use kube::api::DynamicObject;
+use larder_controller_api::names::{JOB_LABEL, JOB_SERVING_LABEL};
+use larder_controller_api::{JobType, Queue, TrainingJob};
+use serde::Deserialize;
+use serde_json::Error;
+
+use crate::fields::{ConditionFields, fields, has_condition, label, meta, whole};
+use crate::job::machine::pod::PodStage;
+use crate::job::objects::{ClassObject, JobObject, JobPod, ObjectOfJobs, QueueObject, TypeObject};
+use crate::job::render::validate_as;
+use crate::key::Key;
+use crate::kinds::Kind;
+
+/// Reads an object; `None` if it is of no interest.
+pub fn object(kind: Kind, object: DynamicObject) -> Result<Option<ObjectOfJobs>, Error> {
+    let meta = meta(&object);
+    let generation = object.metadata.generation.unwrap_or_default();
+    Ok(match kind {
+        Kind::TrainingJob => {
+            let job: TrainingJob = whole(object)?;
+            let (checked, is_of_others) = (job.check(), job.is_of_others());
+            let status = job.status.unwrap_or_default();
+            Some(ObjectOfJobs::Job(Box::new(JobObject { meta, generation, job: checked, is_of_others, status })))
+        }
+        Kind::JobType => {
+            let of_type: JobType = whole(object)?;
+            let kind = validate_as(&meta.key.name, &of_type.spec);
+            let conditions = of_type.status.unwrap_or_default().conditions;
+            Some(ObjectOfJobs::Type(Box::new(TypeObject { meta, generation, kind, conditions })))
+        }
+        Kind::JobQueue => {
+            let queue: Queue = whole(object)?;
+            let (checked, status) = (queue.spec.check(), queue.status.unwrap_or_default());
+            Some(ObjectOfJobs::Queue(Box::new(QueueObject { meta, generation, queue: checked, status })))
+        }
+        Kind::PriorityClass => {
+            #[derive(Default, Deserialize)]
+            #[serde(default, rename_all = "camelCase")]
+            struct Fields {
+                value: i32,
+                global_default: bool,
+            }
+            let Fields { value, global_default } = fields(object.data)?;
+            Some(ObjectOfJobs::Class(ClassObject { meta, value, is_default: global_default }))
+        }
+        _ => None,
+    })
+}
+
+/// The part of a pod that its TrainingJob looks at; `None` if it is of none.
+pub fn pod(object: &DynamicObject) -> Result<Option<JobPod>, Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Fields {
+        spec: Spec,
+        status: Status,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Spec {
+        node_name: String,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Status {
+        phase: String,
+        reason: String,
+        conditions: Vec<ConditionFields>,
+        container_statuses: Vec<ContainerFields>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct ContainerFields {
+        allocated_resources_status: Vec<ResourceFields>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct ResourceFields {
+        resources: Vec<DeviceFields>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct DeviceFields {
+        health: String,
+    }
+    let Some(job) = label(object, JOB_LABEL) else { return Ok(None) };
+    let owners = object.metadata.owner_references.iter().flatten();
+    let Some(owner) = owners.into_iter().find(|owner| owner.kind == Kind::TrainingJob.name() && owner.name == job)
+    else {
+        return Ok(None);
+    };
+    let Fields { spec, status } = Fields::deserialize(&object.data)?;
+    let stage = match status.phase.as_str() {
+        "Succeeded" => PodStage::Succeeded,
+        "Failed" => PodStage::Failed,
+        "Running" if has_condition(&status.conditions, "Ready") => PodStage::Ready,
+        _ if spec.node_name.is_empty() => PodStage::Pending,
+        _ => PodStage::Bound,
+    };
+    let disruption = status.conditions.iter().find(|there| there.kind == "DisruptionTarget" && there.status == "True");
+    let devices = status.container_statuses.iter().flat_map(|container| &container.allocated_resources_status);
+    Ok(Some(JobPod {
+        job: Key::new(object.metadata.namespace.as_deref().unwrap_or_default(), &job),
+        uid: owner.uid.clone(),
+        stage,
+        leaving: object.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second()),
+        disruption: disruption.map(|there| there.reason.clone()).unwrap_or_default(),
+        device_is_unhealthy: devices.flat_map(|status| &status.resources).any(|device| device.health == "Unhealthy"),
+        serves: label(object, JOB_SERVING_LABEL).is_some(),
+        reason: status.reason,
+    }))
+}

@@ -1,0 +1,63 @@
+//! Whether the API server would admit the pods of a job: it is asked for one of each role, and makes none.
+
+use std::collections::BTreeMap;
+
+use larder_controller_api::job_type::checked::CheckedType;
+use larder_controller_api::training_job::checked::CheckedRole;
+
+use crate::job::objects::JobObject;
+use crate::job::render::{Facts, Place, Rendered, Renderer};
+use crate::key::Key;
+use crate::kinds::Kind;
+use crate::write::{Change, Write};
+
+/// What the API server says of pods that it was asked about, by their likeness.
+pub type Trials = BTreeMap<String, Trial>;
+
+/// The answer to a trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// It was asked on account of this job.
+    Asked(Key),
+    /// It admits them.
+    Accepted,
+    /// It does not. It is asked again for this job.
+    Refused(Key, String),
+}
+
+impl Trial {
+    /// The job that has it asked.
+    pub fn asker(&self) -> Option<&Key> {
+        match self {
+            Self::Asked(job) | Self::Refused(job, _) => Some(job),
+            Self::Accepted => None,
+        }
+    }
+
+    /// The API server's words against the pods.
+    pub fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Refused(_, why) => Some(why),
+            Self::Asked(_) | Self::Accepted => None,
+        }
+    }
+}
+
+/// The trials of a job: a pod of each of its roles.
+pub fn tries(object: &JobObject, kind: &CheckedType, image: &str) -> Vec<Write> {
+    let Ok(job) = &object.job else { return Vec::new() };
+    if job.fit(kind).is_err() {
+        return Vec::new();
+    }
+    let key = &object.meta.key;
+    let rendered = Rendered { namespace: &key.namespace, name: &key.name, uid: &object.meta.uid, job, kind };
+    let facts = Facts { agent_image: image.to_owned(), ..Facts::default() };
+    let renderer = Renderer::new(rendered, &facts);
+    let write = |role: &CheckedRole| {
+        // No attempt is the 0th, so no pod has the name.
+        let pod = renderer.pod(&role.name, 0, 0, &Place::default()).ok()?;
+        let name = pod.metadata.name.clone()?;
+        Some(Write::new(Kind::Pod, &key.namespace, &name, Change::Try(serde_json::to_value(&pod).ok()?)))
+    };
+    job.roles.iter().filter_map(write).collect()
+}

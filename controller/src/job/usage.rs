@@ -1,0 +1,65 @@
+//! What pods take of each node, summed up again only where something has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::job::amounts::Amounts;
+use crate::key::Key;
+use crate::objects::Pod;
+use crate::store::Store;
+
+/// What is used of all nodes.
+#[derive(Debug, Default)]
+pub struct Usage {
+    pods: BTreeMap<String, BTreeSet<Key>>,
+    used: BTreeMap<String, Amounts>,
+    stale: BTreeSet<String>,
+}
+
+/// True if a pod takes room of its node.
+fn takes_room(pod: &Pod) -> bool {
+    !pod.node.is_empty() && !pod.ended
+}
+
+impl Usage {
+    /// A pod has changed from this to that.
+    pub fn changed(&mut self, key: &Key, before: Option<&str>, now: Option<&Pod>) {
+        let now = now.filter(|pod| takes_room(pod)).map(|pod| pod.node.as_str());
+        self.stale.extend(before.into_iter().chain(now).map(str::to_owned));
+        if let Some(pods) = before.and_then(|node| self.pods.get_mut(node)) {
+            pods.remove(key);
+        }
+        if let Some(node) = now {
+            self.pods.entry(node.to_owned()).or_default().insert(key.clone());
+        }
+    }
+
+    /// The node of which a pod takes room.
+    pub fn node_of(pod: &Pod) -> Option<&str> {
+        takes_room(pod).then_some(pod.node.as_str())
+    }
+
+    /// What the pods of each node request together, `pods` included.
+    pub fn refresh(&mut self, pods: &Store<Pod>) {
+        for node in std::mem::take(&mut self.stale) {
+            let here = self.pods.get(&node).into_iter().flatten().filter_map(|key| pods.get(key));
+            let mut used = Amounts::default();
+            let mut count = 0;
+            for pod in here {
+                used.add(&pod.requests, 1);
+                count += 1;
+            }
+            used.add(&[("pods", 1)].into_iter().collect(), count);
+            if count == 0 {
+                self.pods.remove(&node);
+                self.used.remove(&node);
+            } else {
+                self.used.insert(node, used);
+            }
+        }
+    }
+
+    /// What is used of a node, as of the last [`Self::refresh`].
+    pub fn of(&self, node: &str) -> Amounts {
+        self.used.get(node).cloned().unwrap_or_default()
+    }
+}

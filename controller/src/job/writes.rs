@@ -1,0 +1,326 @@
+//! All that is written for a job after a step: its status first, then the objects that its pods share, then its pods.
+//!
+//! What the state machine has decided is in the status before anything is done about it, so that a controller that is killed in
+//! between is followed by one that does the same. News that change no decision wait, and are written together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_controller_api::names::JOB_SERVING_LABEL;
+use larder_controller_api::training_job::conditions::JobConditionKind;
+use larder_controller_api::{Phase, TrainingJobStatus};
+use serde_json::{Value, json};
+
+use crate::digest::short_hash;
+use crate::event::event;
+use crate::job::machine::{Action, Cause, Observed, PodId, PodStage, State};
+use crate::job::memory::{Memory, Pending};
+use crate::job::objects::JobObject;
+use crate::job::queue::Verdict;
+use crate::job::render::{Facts, Place, Rendered, Renderer, claims, secret, service};
+use crate::job::report;
+use crate::job::scene::{Scene, Seen};
+use crate::job::valid::Refusal;
+use crate::kinds::Kind;
+use crate::write::{Change, Write};
+
+/// How long small news wait.
+const SMALL_NEWS_SECONDS: i64 = 20;
+
+/// So many small news are written in a second, of all jobs together.
+const SMALL_NEWS_A_SECOND: i64 = 25;
+
+/// A job that starts so soon after it was made never says that it waits.
+const FIRST_NEWS_SECONDS: i64 = 2;
+
+/// The least time between two changes of a job's files.
+const FILES_SECONDS: i64 = 5;
+
+/// What was found and decided about a job.
+pub struct Turn<'a> {
+    /// What the round looks at.
+    pub scene: &'a Scene<'a>,
+    /// The job.
+    pub object: &'a JobObject,
+    /// What renders its objects; `None` if its spec or its type cannot be read.
+    pub rendered: Option<Rendered<'a>>,
+    /// What speaks against it.
+    pub refusal: Option<&'a Refusal>,
+    /// Its pods.
+    pub pods: &'a [Seen<'a>],
+    /// What was observed of it.
+    pub observed: &'a Observed,
+    /// What is to be done.
+    pub actions: &'a [Action],
+    /// What the queues have decided.
+    pub verdict: Option<&'a Verdict>,
+    /// How many jobs wait.
+    pub waiting: usize,
+    /// Makes the key of a launcher.
+    pub draw: &'a dyn Fn() -> String,
+}
+
+/// The writes, what is remembered once they succeed, and when there may be others by time alone.
+pub fn of(turn: &Turn<'_>, memory: &Memory) -> (Vec<Write>, Pending, Option<i64>) {
+    let mut found = Found { turn, memory, writes: Vec::new(), pending: Pending::default(), again_at: None, last: None };
+    found.status();
+    found.share();
+    found.pods();
+    found.remove();
+    (found.writes, found.pending, found.again_at)
+}
+
+struct Found<'a> {
+    turn: &'a Turn<'a>,
+    memory: &'a Memory,
+    writes: Vec<Write>,
+    pending: Pending,
+    again_at: Option<i64>,
+    /// The write without which the following make no sense.
+    last: Option<(Kind, String)>,
+}
+
+impl Found<'_> {
+    fn add(&mut self, kind: Kind, name: &str, change: Change) {
+        let mut write = Write::new(kind, &self.turn.object.meta.key.namespace, name, change);
+        write.needs.clone_from(&self.last);
+        self.writes.push(write);
+    }
+
+    /// The same; what follows needs it.
+    fn add_first(&mut self, kind: Kind, name: &str, change: Change) {
+        self.add(kind, name, change);
+        self.last = Some((kind, name.to_owned()));
+    }
+
+    fn state(&self) -> &State {
+        &self.memory.record.state
+    }
+
+    fn status(&mut self) {
+        let (turn, memory) = (self.turn, self.memory);
+        let facts = report::Facts {
+            now: turn.scene.now,
+            object: turn.object,
+            memory,
+            observed: turn.observed,
+            refusal: turn.refusal,
+            verdict: turn.verdict,
+        };
+        let mut status = report::status(&facts);
+        let gist = memory.record.gist();
+        if memory.written.as_ref() == Some(&gist) && same(&status, &memory.status) {
+            return;
+        }
+        let due = self.due(&gist, &status);
+        if turn.scene.now < due {
+            self.again_at = Some(due);
+            return;
+        }
+        status.record = Some(memory.record.text());
+        let key = &turn.object.meta.key;
+        self.events(&status);
+        let fields = json!({"metadata": {"uid": turn.object.meta.uid}, "status": status});
+        self.add_first(Kind::TrainingJob, &key.name, Change::ApplyStatus(fields));
+        self.pending.status = Some((gist, status));
+    }
+
+    /// When the status is to be written.
+    fn due(&self, gist: &crate::job::memory::Record, status: &TrainingJobStatus) -> i64 {
+        let now = self.turn.scene.now;
+        let memory = self.memory;
+        let Some(written) = &memory.written else {
+            let is_news = gist.state.phase != Phase::Queued || self.turn.refusal.is_some();
+            return if is_news { now } else { self.turn.object.meta.created + FIRST_NEWS_SECONDS };
+        };
+        if written != gist || news(status) != news(&memory.status) {
+            return now;
+        }
+        let share = i64::try_from(self.turn.waiting).unwrap_or(i64::MAX) / SMALL_NEWS_A_SECOND;
+        memory.written_at + SMALL_NEWS_SECONDS.saturating_add(share)
+    }
+
+    /// Events for those who look after the job.
+    fn events(&mut self, status: &TrainingJobStatus) {
+        let (state, before) = (self.state(), &self.memory.status);
+        let mut told: Vec<(&str, String, String)> = Vec::new();
+        let valid = |status: &TrainingJobStatus| {
+            JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False").cloned()
+        };
+        if let Some(refused) =
+            valid(status).filter(|refused| valid(before).is_none_or(|old| old.reason != refused.reason))
+        {
+            told.push(("Warning", refused.reason, refused.message));
+        }
+        let old = &before.restarts;
+        let counts = [old.crashed, old.preempted, old.evicted, old.node_lost, old.device_fault];
+        for (cause, old) in Cause::ALL.into_iter().zip(counts) {
+            let now = state.restarts.of(cause);
+            if now > old {
+                let why = if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
+                let message = format!("{} pods were lost for this cause, {now} in all{why}", now - old);
+                told.push(("Warning", cause.name().to_owned(), message));
+            }
+        }
+        if state.phase == Phase::Failed && before.phase != Some(Phase::Failed) {
+            told.push(("Warning", "JobFailed".to_owned(), state.why.clone()));
+        }
+        let meta = &self.turn.object.meta;
+        let regarding = json!({
+            "apiVersion": Kind::TrainingJob.api_version(),
+            "kind": Kind::TrainingJob.name(),
+            "namespace": meta.key.namespace,
+            "name": meta.key.name,
+            "uid": meta.uid,
+        });
+        for (kind, reason, message) in told {
+            let name = format!("{}.{}", meta.key.name, short_hash(&[&meta.uid, &reason, &message]));
+            let event = event(self.turn.scene.now, regarding.clone(), kind, &reason, &message);
+            self.add(Kind::Event, &name, Change::Create(event));
+        }
+    }
+
+    /// The objects that all pods share, before the first of them, and files whenever they change.
+    fn share(&mut self) {
+        let Some(rendered) = self.turn.rendered.filter(|_| self.state().phase.has_pods()) else { return };
+        let creates = self.turn.actions.iter().any(|action| matches!(action, Action::Create { .. }));
+        if creates && !self.memory.is_equipped {
+            for claim in claims(&rendered) {
+                self.make(Kind::Claim, claim.metadata.name.clone(), &claim);
+            }
+            if let Some(service) = service(&rendered) {
+                self.make(Kind::Service, service.metadata.name.clone(), &service);
+            }
+            if rendered.kind.launcher.is_some()
+                && let Some(secret) = secret(&rendered, (self.turn.draw)().as_bytes())
+            {
+                self.make(Kind::Secret, secret.metadata.name.clone(), &secret);
+            }
+            self.pending.is_equipped = true;
+        }
+        if rendered.kind.files.is_empty() && rendered.kind.launcher.is_none() {
+            return;
+        }
+        let facts = self.facts();
+        let now = self.turn.scene.now;
+        if let Some((before, at)) = &self.memory.files {
+            if *before == facts {
+                return;
+            }
+            let due = at + FILES_SECONDS;
+            if !creates && now < due {
+                self.again(due);
+                return;
+            }
+        }
+        // A type that renders nonsense has failed its own validation, and does not come here.
+        if let Ok(Some(files)) = Renderer::new(rendered, &facts).config_map() {
+            let name = files.metadata.name.clone().unwrap_or_default();
+            let value = serde_json::to_value(&files).unwrap_or_default();
+            self.add_first(Kind::ConfigMap, &name, Change::Apply(value));
+            self.pending.files = Some((facts, now));
+        }
+    }
+
+    fn again(&mut self, at: i64) {
+        self.again_at = Some(self.again_at.map_or(at, |before| before.min(at)));
+    }
+
+    fn make(&mut self, kind: Kind, name: Option<String>, object: &impl serde::Serialize) {
+        let value = serde_json::to_value(object).unwrap_or_default();
+        self.add_first(kind, &name.unwrap_or_default(), Change::Make(value));
+    }
+
+    /// The facts that pods and files are rendered with.
+    fn facts(&self) -> Facts {
+        let state = self.state();
+        let roles = &self.turn.observed.terms.roles;
+        let desired = roles.iter().zip(state.granted()).map(|(role, granted)| (role.name.clone(), granted));
+        let mut ready: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+        for pod in self.turn.observed.pods.iter().filter(|pod| pod.stage == PodStage::Ready) {
+            if state.slot(pod.id).is_some()
+                && let Some(role) = roles.get(pod.id.role)
+            {
+                ready.entry(role.name.clone()).or_default().insert(pod.id.index);
+            }
+        }
+        Facts { desired: desired.collect(), ready, agent_image: self.turn.scene.image.to_owned() }
+    }
+
+    fn pods(&mut self) {
+        let seen: BTreeMap<PodId, &Seen<'_>> = self.turn.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
+        self.stop_serving();
+        for action in self.turn.actions {
+            if let Action::Delete(id) = action
+                && let Some(seen) = seen.get(id)
+            {
+                let meta = &seen.object.meta;
+                self.add(Kind::Pod, &meta.key.name, Change::Delete(meta.uid.clone()));
+            }
+        }
+        let Some(rendered) = self.turn.rendered else { return };
+        let mut creates = self.turn.actions.iter().filter_map(|action| match action {
+            Action::Create { pod, node } => Some((*pod, node.clone())),
+            _ => None,
+        });
+        let Some(first) = creates.next() else { return };
+        let facts = self.facts();
+        let renderer = Renderer::new(rendered, &facts);
+        for (id, node) in std::iter::once(first).chain(creates) {
+            let Some(role) = rendered.job.roles.get(id.role) else { continue };
+            let place = Place { node, ..Place::default() };
+            if let Ok(pod) = renderer.pod(&role.name, id.index, id.attempt, &place) {
+                let name = pod.metadata.name.clone().unwrap_or_default();
+                let value = serde_json::to_value(&pod).unwrap_or_default();
+                self.add(Kind::Pod, &name, Change::Make(value));
+            }
+        }
+    }
+
+    /// The service leads no longer to pods that others replace.
+    fn stop_serving(&mut self) {
+        let has_service = self.turn.rendered.is_some_and(|rendered| rendered.kind.service.is_some());
+        if !has_service || !self.state().phase.has_pods() {
+            return;
+        }
+        let is_replaced = |id: PodId| {
+            let slots = self.state().roles.get(id.role);
+            let slot = slots.and_then(|slots| slots.get(id.index as usize));
+            slot.is_some_and(|slot| slot.attempt != id.attempt)
+        };
+        let replaced: Vec<String> = self
+            .turn
+            .pods
+            .iter()
+            .filter(|seen| seen.of_job.serves && !seen.pod.stage.has_ended() && is_replaced(seen.pod.id))
+            .map(|seen| seen.object.meta.key.name.clone())
+            .collect();
+        for name in replaced {
+            let labels: Value = [(JOB_SERVING_LABEL.to_owned(), Value::Null)].into_iter().collect();
+            self.add(Kind::Pod, &name, Change::Merge(json!({"metadata": {"labels": labels}})));
+        }
+    }
+
+    fn remove(&mut self) {
+        if self.turn.actions.contains(&Action::Remove) {
+            let meta = &self.turn.object.meta;
+            self.add(Kind::TrainingJob, &meta.key.name, Change::Delete(meta.uid.clone()));
+        }
+    }
+}
+
+/// True if there is nothing to be told, records not counted.
+fn same(one: &TrainingJobStatus, other: &TrainingJobStatus) -> bool {
+    let cut = |status: &TrainingJobStatus| TrainingJobStatus { record: None, ..status.clone() };
+    cut(one) == cut(other)
+}
+
+/// The part of a status that its readers must learn of at once.
+fn news(status: &TrainingJobStatus) -> impl PartialEq {
+    let at_once = [JobConditionKind::Valid, JobConditionKind::QuotaReserved, JobConditionKind::DataWarm];
+    let conditions: Vec<(String, String)> = at_once
+        .into_iter()
+        .filter_map(|kind| kind.find(&status.conditions))
+        .map(|condition| (condition.status.clone(), condition.reason.clone()))
+        .collect();
+    (status.phase, status.observed_generation, status.restarts, conditions)
+}

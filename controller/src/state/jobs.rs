@@ -1,0 +1,147 @@
+//! Which news are about training jobs, and what a round of them changes.
+
+use std::collections::BTreeMap;
+
+use larder_controller_api::QueueStatus;
+
+use super::State;
+use crate::job::objects::ObjectOfJobs;
+use crate::job::round::{Round, round};
+use crate::job::scene::Scene;
+use crate::job::trial::{Trial, tries};
+use crate::key::Key;
+use crate::kinds::Kind;
+use crate::kueue::wish::Wish;
+use crate::queue::Work;
+use crate::store::Put;
+use crate::write::Write;
+
+impl State {
+    /// This cluster has no training jobs: what was known of them is over.
+    pub(super) fn forget_jobs(&mut self, work: &mut Vec<Work>) {
+        for kind in Kind::OF_JOBS {
+            for key in self.keys(kind) {
+                self.remove_of_jobs(kind, &key, work);
+            }
+        }
+        self.jobs.memories.clear();
+        self.wish(BTreeMap::new(), work);
+        self.jobs.presence.becomes_absent();
+    }
+
+    pub(super) fn put_of_jobs(&mut self, object: ObjectOfJobs, work: &mut Vec<Work>) {
+        let is_news = match object {
+            ObjectOfJobs::Job(job) => self.jobs.jobs.put(*job) != Put::Unchanged,
+            ObjectOfJobs::Type(of_type) => {
+                work.extend([Work::JobType(of_type.meta.key.name.clone()), Work::JobTypes]);
+                self.jobs.types.put(*of_type) != Put::Unchanged
+            }
+            ObjectOfJobs::Queue(queue) => {
+                work.push(Work::JobQueue(queue.meta.key.name.clone()));
+                self.jobs.queues.put(*queue) != Put::Unchanged
+            }
+            ObjectOfJobs::Class(class) => self.jobs.classes.put(class) != Put::Unchanged,
+        };
+        if is_news {
+            work.push(Work::Jobs);
+        }
+    }
+
+    pub(super) fn remove_of_jobs(&mut self, kind: Kind, key: &Key, work: &mut Vec<Work>) {
+        match kind {
+            Kind::TrainingJob => _ = self.jobs.jobs.take(key),
+            Kind::JobType => {
+                self.jobs.types.take(key);
+                work.push(Work::JobTypes);
+            }
+            Kind::JobQueue => _ = self.jobs.queues.take(key),
+            _ => _ = self.jobs.classes.take(key),
+        }
+        work.push(Work::Jobs);
+    }
+
+    /// What is looked at when everything is. Jobs come first: what they wish decides about datasets.
+    pub(super) fn everything_of_jobs(&self, work: &mut Vec<Work>) {
+        if self.jobs.presence.is_there() {
+            work.extend([Work::Jobs, Work::JobTypes]);
+            work.extend(self.jobs.types.iter().map(|of_type| Work::JobType(of_type.meta.key.name.clone())));
+        }
+    }
+
+    /// Caches of nodes or datasets have changed, which jobs may wait for.
+    pub(super) fn data_changed(&self, work: &mut Vec<Work>) {
+        if !self.jobs.memories.is_empty() {
+            work.push(Work::Jobs);
+        }
+    }
+
+    /// Looks at all jobs. Returns when to look again, if nothing happens before.
+    pub fn round(&mut self, now: i64, draw: &dyn Fn() -> String, work: &mut Vec<Work>) -> Option<i64> {
+        if !self.jobs.presence.is_there() {
+            return None;
+        }
+        self.jobs.usage.refresh(&self.pods);
+        let mut memories = std::mem::take(&mut self.jobs.memories);
+        let mut trials = std::mem::take(&mut self.jobs.trials);
+        let scene = Scene {
+            now,
+            image: &self.settings.image,
+            nodes: &self.nodes,
+            caches: &self.caches,
+            datasets: &self.datasets,
+            pods: &self.pods,
+            jobs: &self.jobs,
+        };
+        let Round { writes, tries, wishes, queues, again_at } = round(&scene, &mut memories, &mut trials, draw);
+        (self.jobs.memories, self.jobs.trials) = (memories, trials);
+        work.extend(tries.into_iter().map(Work::Trial));
+        for (key, writes) in writes {
+            work.push(Work::Job(key.clone()));
+            self.jobs.ready.insert(key, writes);
+        }
+        self.wish(wishes, work);
+        self.tell_queues(queues, work);
+        again_at
+    }
+
+    /// Jobs wish other data now.
+    fn wish(&mut self, wishes: BTreeMap<Key, Vec<Wish>>, work: &mut Vec<Work>) {
+        let before = std::mem::replace(&mut self.jobs.wishes, wishes);
+        let now = &self.jobs.wishes;
+        let changed = before.iter().filter(|(key, wishes)| now.get(*key) != Some(*wishes)).map(|(key, _)| key);
+        let added = now.keys().filter(|key| !before.contains_key(*key));
+        work.extend(changed.chain(added).cloned().map(Work::Dataset));
+    }
+
+    fn tell_queues(&mut self, queues: BTreeMap<String, QueueStatus>, work: &mut Vec<Work>) {
+        let before = std::mem::replace(&mut self.jobs.queue_status, queues);
+        let now = &self.jobs.queue_status;
+        work.extend(
+            now.iter()
+                .filter(|(name, now)| before.get(*name) != Some(*now))
+                .map(|(name, _)| Work::JobQueue(name.clone())),
+        );
+    }
+
+    /// The pods that the API server is to be asked about for a job.
+    pub fn trial(&self, key: &Key) -> Vec<Write> {
+        let is_asked = |trial: &Trial| trial.asker() == Some(key);
+        if !self.jobs.trials.values().any(is_asked) {
+            return Vec::new();
+        }
+        let Some(object) = self.jobs.jobs.get(key) else { return Vec::new() };
+        let of_type = object.job.as_ref().ok().and_then(|job| self.jobs.types.get(&Key::cluster(&job.kind)));
+        let kind = of_type.and_then(|of_type| of_type.kind.as_ref().ok());
+        kind.map(|kind| tries(object, kind, &self.settings.image)).unwrap_or_default()
+    }
+
+    /// The API server's answer: nothing speaks against the pods, or these words.
+    pub fn tried(&mut self, key: &Key, refusal: Option<String>) {
+        for trial in self.jobs.trials.values_mut().filter(|trial| trial.asker() == Some(key)) {
+            *trial = match &refusal {
+                None => Trial::Accepted,
+                Some(why) => Trial::Refused(key.clone(), why.clone()),
+            };
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Training jobs: from their objects to pods that run and end.
+
+mod data;
+mod gangs;
+mod invalid;
+mod killed;
+mod life;
+mod losses;
+mod queues;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::World;
+use super::api::Api;
+
+/// Types that come with Larder.
+const TYPES: [&str; 4] = [
+    include_str!("../../../deploy/components/jobs/types/single.yaml"),
+    include_str!("../../../deploy/components/jobs/types/pytorch.yaml"),
+    include_str!("../../../deploy/components/jobs/types/pytorch-elastic.yaml"),
+    include_str!("../../../deploy/components/jobs/types/mpi.yaml"),
+];
+
+/// Serves the kinds of training jobs, with types.
+pub(super) fn install(api: &Api) {
+    api.serve_jobs(true);
+    for text in TYPES {
+        let value: Value = serde_yaml_ng::from_str(text).unwrap();
+        api.put("jobtypes", value);
+    }
+}
+
+impl World {
+    fn with_jobs(nodes: usize) -> Self {
+        let world = Self::new(nodes);
+        install(&world.api);
+        world
+    }
+}
+
+/// A job of workers with one GPU each.
+fn job(name: &str, kind: &str, roles: &[(&str, u32)]) -> Value {
+    let role = |(role, replicas): &(&str, u32)| {
+        json!({"name": role, "replicas": replicas, "template": {"spec": {"containers": [
+            {"name": "main", "image": "image", "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": "1"}}}]}}})
+    };
+    let roles: Vec<Value> = roles.iter().map(role).collect();
+    json!({
+        "apiVersion": "larder.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"namespace": "team-a", "name": name},
+        "spec": {"type": kind, "roles": roles},
+    })
+}
+
+fn phase(api: &Api, name: &str) -> String {
+    let job = api.get("trainingjobs", "team-a", name).unwrap_or_default();
+    job["status"]["phase"].as_str().unwrap_or_default().to_owned()
+}
+
+fn condition(api: &Api, name: &str, kind: &str) -> (String, String) {
+    let job = api.get("trainingjobs", "team-a", name).unwrap_or_default();
+    let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default();
+    let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("reason"))
+}
+
+fn waiting_for(api: &Api, name: &str) -> String {
+    let job = api.get("trainingjobs", "team-a", name).unwrap_or_default();
+    job["status"]["waitingFor"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The nodes of a job's pods.
+fn nodes_of(api: &Api, name: &str) -> Vec<String> {
+    let is_of = |pod: &&Value| pod["metadata"]["labels"]["larder.dev/job"] == name;
+    let node = |pod: &Value| pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+    api.list("pods").iter().filter(is_of).map(node).collect()
+}
+
+fn pods(api: &Api) -> Vec<String> {
+    let is_of_job = |pod: &Value| !pod["metadata"]["labels"]["larder.dev/job"].is_null();
+    api.list("pods")
+        .iter()
+        .filter(|pod| is_of_job(pod))
+        .map(|pod| pod["metadata"]["name"].as_str().unwrap().into())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_one_pod_takes_four_writes_and_one_for_the_pod() {
+    let mut world = World::with_jobs(2);
+    world.start();
+    world.rest().await;
+    let before = world.api.writes().len();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.until("it succeeds", |api| phase(api, "train") == "Succeeded").await;
+    world.rest().await;
+    let writes = world.api.writes().split_off(before);
+    assert!(writes.len() <= 5, "{writes:#?}");
+    assert_eq!(pods(&world.api), ["train-worker-0-1"], "kept for its log");
+    assert_eq!(condition(&world.api, "train", "Complete"), ("True".into(), "Succeeded".into()));
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(world.api.writes().len(), before + writes.len(), "nothing is written at rest");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later() {
+    let mut world = World::new(2);
+    world.start();
+    world.rest().await;
+    let writes = world.api.writes();
+    assert!(!writes.iter().any(|write| write.contains("larder-job-types")), "{writes:#?}");
+    install(&world.api);
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.until("it succeeds", |api| phase(api, "train") == "Succeeded").await;
+    let types = world.api.get("configmaps", "larder-system", "larder-job-types").unwrap();
+    assert_eq!(types["data"]["types"], "mpi\npytorch\npytorch-elastic\nsingle");
+    let single = world.api.get("jobtypes", "", "single").unwrap();
+    assert_eq!(single["status"]["conditions"][0]["status"], "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_another_controller_or_planner_is_left_alone() {
+    let mut world = World::with_jobs(2);
+    let mut managed = job("managed", "single", &[("worker", 1)]);
+    managed["spec"]["managedBy"] = "example.org/other".into();
+    let mut queued = job("queued", "single", &[("worker", 1)]);
+    queued["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "local"});
+    let mut native = job("native", "single", &[("worker", 1)]);
+    native["spec"]["gang"] = json!({"backend": "native"});
+    for job in [managed, queued, native] {
+        world.api.put("trainingjobs", job);
+    }
+    world.start();
+    world.rest().await;
+    assert_eq!(pods(&world.api), [""; 0]);
+    assert!(world.api.list("trainingjobs").iter().all(|job| job["status"].is_null()));
+}

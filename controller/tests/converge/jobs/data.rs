@@ -1,0 +1,90 @@
+//! Jobs that read datasets.
+
+use serde_json::{Value, json};
+
+use super::super::World;
+use super::super::api::Api;
+use super::super::cluster::{SNAPSHOT, dataset};
+use super::super::is_ready;
+use super::super::kubelet::set_fates;
+use super::{condition, job, nodes_of, phase, waiting_for};
+
+fn reader(name: &str, workers: u32, patience: &str) -> Value {
+    let mut job = job(name, "pytorch", &[("worker", workers)]);
+    job["spec"]["datasets"] = json!([{"name": "pets", "mountPath": "/data", "warmTimeout": patience}]);
+    job
+}
+
+/// Nodes that have promised room to the dataset.
+fn holders(api: &Api) -> Vec<String> {
+    let holds = |cache: &&Value| cache["spec"].to_string().contains(SNAPSHOT);
+    let name = |cache: &Value| cache["metadata"]["name"].as_str().unwrap().to_owned();
+    api.list("nodecaches").iter().filter(holds).map(name).collect()
+}
+
+fn hold_warming(api: &Api, holds: bool) {
+    let jobs = if holds { "warm" } else { "no-job" };
+    api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "hold"}, "data": {"jobs": jobs}}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_starts_once_its_data_is_on_its_nodes_and_the_room_is_released_after_it() {
+    let mut world = World::with_jobs(3);
+    hold_warming(&world.api, true);
+    set_fates(&world.api, &[("train", "running")]);
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", reader("train", 2, "30h"));
+    world.until("it waits", |api| phase(api, "train") == "DataWarming" && !holders(api).is_empty()).await;
+    assert_eq!(condition(&world.api, "train", "DataWarm"), ("False".into(), "Warming".into()));
+    let waits = waiting_for(&world.api, "train");
+    assert!(waits.starts_with("data: team-a/pets 0 % on its nodes, enough at 90 %"), "{waits}");
+    hold_warming(&world.api, false);
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(condition(&world.api, "train", "DataWarm"), ("True".into(), "Cached".into()));
+    let mut nodes = nodes_of(&world.api, "train");
+    nodes.dedup();
+    assert_eq!(holders(&world.api), nodes);
+    set_fates(&world.api, &[("train", "succeeded")]);
+    world.until("the room is released", |api| phase(api, "train") == "Succeeded" && holders(api).is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_waits_for_cold_data_no_longer_than_it_says() {
+    let mut world = World::with_jobs(2);
+    hold_warming(&world.api, true);
+    set_fates(&world.api, &[("train", "running")]);
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", reader("train", 1, "5m"));
+    world.until("it waits", |api| phase(api, "train") == "DataWarming").await;
+    let began = tokio::time::Instant::now();
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert!((299..=302).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert_eq!(condition(&world.api, "train", "DataWarm"), ("True".into(), "WarmTimeout".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_data_of_the_next_two_jobs_is_warmed_ahead_and_survives_a_restart() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("first", "running")]);
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.start();
+    world.until("the dataset is ready", |api| is_ready(api, "pets")).await;
+    world.api.put("trainingjobs", job("first", "pytorch", &[("worker", 8)]));
+    world.until("the cluster is full", |api| phase(api, "first") == "Running").await;
+    world.api.put("trainingjobs", reader("next", 2, "30m"));
+    world.until("its data is warmed", |api| holders(api).len() == 2).await;
+    assert_eq!(phase(&world.api, "next"), "Queued");
+    world.rest().await;
+    let writes = world.api.writes();
+    world.kill();
+    world.start();
+    world.rest().await;
+    let more = world.api.writes().split_off(writes.len());
+    assert!(!more.iter().any(|write| write.contains("nodecaches")), "{more:#?}");
+    set_fates(&world.api, &[("first", "succeeded")]);
+    world.until("it starts warm", |api| condition(api, "next", "DataWarm").1 == "Cached").await;
+}

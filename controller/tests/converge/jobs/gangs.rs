@@ -1,0 +1,80 @@
+//! Jobs of several pods.
+
+use serde_json::json;
+
+use super::super::World;
+use super::super::kubelet::set_fates;
+use super::{condition, job, phase, pods, waiting_for};
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_of_two_roles_has_a_service_and_is_done_with_its_master() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "pytorch", &[("master", 1), ("worker", 3)]));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    let names = ["train-master-0-1", "train-worker-0-1", "train-worker-1-1", "train-worker-2-1"];
+    assert_eq!(pods(&world.api), names);
+    let service = world.api.get("services", "team-a", "train").unwrap();
+    let uid = world.api.get("trainingjobs", "team-a", "train").unwrap()["metadata"]["uid"].clone();
+    assert_eq!(service["metadata"]["ownerReferences"][0]["uid"], uid);
+    assert_eq!(condition(&world.api, "train", "Placed"), ("True".into(), "Bound".into()));
+    let roles = world.api.get("trainingjobs", "team-a", "train").unwrap()["status"]["roles"].clone();
+    assert_eq!(roles[1], json!({"name": "worker", "desired": 3, "active": 3, "ready": 3, "done": 0}));
+    set_fates(&world.api, &[("train-master", "succeeded"), ("train-worker", "running")]);
+    world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
+    world.rest().await;
+    assert_eq!(pods(&world.api), ["train-master-0-1"], "its workers do not go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_no_cluster_of_this_size_has_room_for_waits_and_says_so() {
+    let mut world = World::with_jobs(2);
+    world.api.put("trainingjobs", job("large", "pytorch", &[("worker", 9)]));
+    world.api.put("trainingjobs", job("small", "single", &[("worker", 1)]));
+    world.start();
+    world.until("the small one is done", |api| phase(api, "small") == "Succeeded").await;
+    world.until("the large one says so", |api| condition(api, "large", "Placed").1 == "LargerThanTheCluster").await;
+    assert!(waiting_for(&world.api, "large").contains("9 pods of role worker"), "{}", waiting_for(&world.api, "large"));
+    assert!(!pods(&world.api).iter().any(|pod| pod.starts_with("large")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_whose_pods_are_not_bound_is_planned_again_and_then_gives_its_room_back() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("stuck-worker-1", "pending"), ("stuck", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("stuck", "pytorch", &[("worker", 2)]));
+    world.until("a pod is bound", |api| pods(api).len() == 2).await;
+    world.until("it is planned again", |api| pods(api).contains(&"stuck-worker-1-2".to_owned())).await;
+    world.until("it gives up for now", |api| phase(api, "stuck") == "Queued" && pods(api).is_empty()).await;
+    set_fates(&world.api, &[("stuck", "succeeded")]);
+    world.until("it is tried again", |api| phase(api, "stuck") == "Succeeded").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("mpi", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("mpi", "mpi", &[("launcher", 1), ("worker", 2)]));
+    world.until("it runs", |api| phase(api, "mpi") == "Running").await;
+    world.rest().await;
+    let secret = world.api.list("secrets").remove(0);
+    assert_eq!(secret["immutable"], true);
+    let key = secret["data"]["key"].as_str().unwrap();
+    assert!(key.len() > 64 && !world.api.list("trainingjobs")[0].to_string().contains(key));
+    let made = world.api.writes().iter().filter(|write| write.contains("secrets")).count();
+    let files = world.api.get("configmaps", "team-a", "mpi-files").unwrap();
+    assert!(files.to_string().contains("mpi-worker-1.mpi.team-a.svc"), "{files}");
+    assert_eq!(made, 1);
+    // The next controller has no need of the key.
+    world.kill();
+    world.start();
+    world.rest().await;
+    assert_eq!(world.api.list("secrets"), [secret]);
+    world.api.delete("trainingjobs", "team-a", "mpi");
+    world.until("all of it goes", |api| pods(api).is_empty() && api.list("secrets").is_empty()).await;
+    world.rest().await;
+    assert!(world.api.list("services").is_empty() && world.api.get("configmaps", "team-a", "mpi-files").is_none());
+}

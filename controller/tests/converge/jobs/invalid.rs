@@ -1,0 +1,97 @@
+//! Jobs that cannot run say why, and delay no other.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::World;
+use super::super::cluster::dataset;
+use super::{condition, job, phase, waiting_for};
+
+fn refusals() -> Vec<(&'static str, &'static str, Value)> {
+    let single = |name: &str| job(name, "single", &[("worker", 1)]);
+    let with = |name: &str, field: &str, value: Value| {
+        let mut job = single(name);
+        job["spec"][field] = value;
+        job
+    };
+    vec![
+        ("no-type", "TypeMissing", job("no-type", "none", &[("worker", 1)])),
+        ("bad-type", "TypeInvalid", job("bad-type", "nonsense", &[("worker", 1)])),
+        ("no-role", "RolesUnfit", job("no-role", "single", &[("chief", 1)])),
+        ("no-data", "DatasetNotGranted", with("no-data", "datasets", json!([{"name": "pets", "mountPath": "/data"}]))),
+        ("no-queue", "QueueNotGranted", with("no-queue", "queue", "none".into())),
+        ("no-pod", "PodRefused", job("no-pod", "single", &[("worker", 2)])),
+        ("bad-spec", "InvalidSpec", with("bad-spec", "roles", json!([]))),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_mistake_is_told_within_five_seconds_and_delays_no_other_job() {
+    let mut world = World::with_jobs(2);
+    let mut nonsense: Value = serde_yaml_ng::from_str(super::TYPES[0]).unwrap();
+    nonsense["metadata"]["name"] = "nonsense".into();
+    nonsense["spec"]["environment"][0]["value"] = "{{ nothing.at.all }}".into();
+    world.api.put("jobtypes", nonsense);
+    world.api.deny("TRY team-a/pods/no-pod", 403);
+    world.start();
+    world.rest().await;
+    let api = &world.api;
+    for (_, _, job) in refusals() {
+        api.put("trainingjobs", job);
+    }
+    // One that no version of this controller can read.
+    let mut unreadable = job("unreadable", "single", &[("worker", 1)]);
+    unreadable["spec"]["roles"] = "none".into();
+    api.put("trainingjobs", unreadable);
+    api.put("trainingjobs", job("good", "single", &[("worker", 1)]));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for (name, reason, _) in refusals() {
+        assert_eq!(
+            condition(api, name, "Valid"),
+            ("False".into(), reason.into()),
+            "{name}: {}",
+            waiting_for(api, name)
+        );
+        assert!(api.list("events").iter().any(|event| event["reason"] == reason), "{reason}");
+    }
+    assert_eq!(phase(api, "good"), "Succeeded");
+    assert_eq!(api.get("jobtypes", "", "nonsense").unwrap()["status"]["conditions"][0]["status"], "False");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_starts_once_what_was_wrong_is_mended() {
+    let mut world = World::with_jobs(2);
+    world.api.deny("TRY team-a/pods/no-pod", 403);
+    world.start();
+    for (name, _, job) in refusals() {
+        if ["no-data", "no-queue", "no-pod"].contains(&name) {
+            world.api.put("trainingjobs", job);
+        }
+    }
+    world
+        .until("all are refused", |api| {
+            ["no-data", "no-queue", "no-pod"].iter().all(|name| condition(api, name, "Valid").0 == "False")
+        })
+        .await;
+    world.api.allow();
+    world.api.put("datasets", dataset("team-a", "pets", 1));
+    let queue = json!({"metadata": {"name": "none"}, "spec": {"namespaces": ["*"]}});
+    world.api.put("queues", queue);
+    world
+        .until("all are done", |api| {
+            ["no-data", "no-queue", "no-pod"].iter().all(|name| phase(api, name) == "Succeeded")
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_refused_after_all_is_named_and_made_once_it_is_admitted() {
+    let mut world = World::with_jobs(2);
+    world.api.deny("POST team-a/pods/train", 403);
+    world.start();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.until("it says so", |api| waiting_for(api, "train").contains("refuses an object of it: Pod")).await;
+    world.api.allow();
+    world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
+}

@@ -1,0 +1,53 @@
+//! A controller that is killed at any write for jobs.
+
+use super::super::api::{Api, Dies};
+use super::super::kubelet::set_fates;
+use super::super::{World, assert_same, end_state};
+use super::{job, phase, pods};
+
+/// A job of one pod, one whose first pod crashes, a gang with a service, and one that waits for the gang's room.
+fn begin(api: &Api) {
+    set_fates(api, &[("crash-worker-0-1", "failed"), ("gang-worker", "running")]);
+    api.put("trainingjobs", job("one", "single", &[("worker", 1)]));
+    api.put("trainingjobs", job("crash", "single", &[("worker", 1)]));
+    api.put("trainingjobs", job("gang", "mpi", &[("launcher", 1), ("worker", 2)]));
+    let mut waits = job("waits", "pytorch", &[("worker", 4)]);
+    waits["spec"]["ttlAfterFinished"] = "1h".into();
+    api.put("trainingjobs", waits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_killed_at_any_write_for_jobs_ends_in_the_same_state_and_runs_no_pod_twice() {
+    let state = |api: &Api| {
+        let mut all = end_state(api);
+        // Its key is another one each time, and its name has the job's uid.
+        all.retain(|(plural, ..), _| plural != "secrets");
+        all
+    };
+    let mut world = World::with_jobs(1);
+    begin(&world.api);
+    world.start();
+    world.rest().await;
+    let all_done = |api: &Api| ["one", "crash", "gang"].iter().all(|name| phase(api, name) == "Succeeded");
+    assert!(all_done(&world.api), "{:#?}", world.api.list("trainingjobs"));
+    let (expected, writes, names) = (state(&world.api), world.api.writes().len(), pods(&world.api));
+    assert!(writes > 15 && names.len() > 3, "{writes}: {names:?}");
+    drop(world);
+    for write in 0..writes {
+        for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
+            let mut world = World::with_jobs(1);
+            begin(&world.api);
+            world.api.die_at(write, dies);
+            world.start();
+            world.until("it is killed", Api::is_dead).await;
+            world.kill();
+            world.api.revive();
+            world.start();
+            world.rest().await;
+            let when = format!("killed at {write}, {dies:?}");
+            assert_eq!(pods(&world.api), names, "{when}: {:#?}", world.api.writes());
+            assert_same(&state(&world.api), &expected, &when);
+            assert_eq!(world.api.list("secrets").len(), 1, "{when}");
+        }
+    }
+}

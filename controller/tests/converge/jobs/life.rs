@@ -1,0 +1,90 @@
+//! Jobs that are suspended, removed, deleted, and followed by the next controller.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::super::World;
+use super::super::kubelet::set_fates;
+use super::{condition, job, phase, pods};
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_job_has_no_pods_until_it_is_resumed() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 2)]));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    let suspend = |suspend: bool| {
+        world.api.change("trainingjobs", "team-a", "train", |job| job["spec"]["suspend"] = suspend.into());
+    };
+    suspend(true);
+    world.until("it has no pods", |api| phase(api, "train") == "Suspended" && pods(api).is_empty()).await;
+    assert_eq!(condition(&world.api, "train", "QuotaReserved"), ("False".into(), "Suspended".into()));
+    world.rest().await;
+    set_fates(&world.api, &[("train", "succeeded")]);
+    suspend(false);
+    world.until("it goes on", |api| phase(api, "train") == "Succeeded").await;
+    assert_eq!(pods(&world.api), ["train-worker-0-2", "train-worker-1-2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_goes_after_its_time_and_nothing_of_it_stays() {
+    let mut world = World::with_jobs(2);
+    let mut short = job("train", "single", &[("worker", 1)]);
+    short["spec"]["ttlAfterFinished"] = "1h".into();
+    world.start();
+    world.api.put("trainingjobs", short);
+    world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
+    tokio::time::sleep(Duration::from_secs(3500)).await;
+    assert_eq!(pods(&world.api).len(), 1);
+    world.until("it is gone", |api| api.list("trainingjobs").is_empty() && pods(api).is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_job_leaves_nothing_and_its_name_can_be_used_again() {
+    let mut world = World::with_jobs(1);
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 4)]));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    world.api.delete("trainingjobs", "team-a", "train");
+    set_fates(&world.api, &[("train", "succeeded")]);
+    world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 3)]));
+    world.until("the other one is done", |api| phase(api, "train") == "Succeeded").await;
+    world.rest().await;
+    let uid = world.api.get("trainingjobs", "team-a", "train").unwrap()["metadata"]["uid"].clone();
+    let owners: Vec<_> =
+        world.api.list("pods").iter().map(|pod| pod["metadata"]["ownerReferences"][0]["uid"].clone()).collect();
+    assert_eq!(owners, vec![uid; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_controller_goes_on_where_the_last_one_was() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 3)]));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    world.rest().await;
+    let writes = world.api.writes();
+    world.kill();
+    world.start();
+    world.rest().await;
+    assert_eq!(world.api.writes(), writes, "there is nothing to do");
+    world.kill();
+    // While nobody looks, a pod goes and another one crashes.
+    world.api.delete("pods", "team-a", "train-worker-1-1");
+    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = json!({"phase": "Failed"}));
+    world.start();
+    world
+        .until("it runs again", |api| {
+            phase(api, "train") == "Running" && pods(api).iter().filter(|pod| pod.ends_with("-2")).count() == 3
+        })
+        .await;
+    let status = world.api.get("trainingjobs", "team-a", "train").unwrap()["status"].clone();
+    let restarts = &status["restarts"];
+    // The whole gang starts again, for the first loss that is found.
+    let lost = restarts["evicted"].as_u64().unwrap() + restarts["crashed"].as_u64().unwrap();
+    assert_eq!(lost, 1, "{restarts}");
+}

@@ -1,0 +1,77 @@
+//! Pods that are lost.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::super::World;
+use super::super::kubelet::set_fates;
+use super::{condition, job, nodes_of, phase, pods};
+
+#[tokio::test(start_paused = true)]
+async fn the_pod_of_a_lost_node_is_replaced_elsewhere_while_it_is_still_there() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "pytorch-elastic", &[("worker", 2)]));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(nodes_of(&world.api, "train"), ["n1", "n1"]);
+    // The kubelet is gone, so no pod there ever ends.
+    for name in ["train-worker-0-1", "train-worker-1-1"] {
+        world.api.change("pods", "team-a", name, |pod| pod["metadata"]["finalizers"] = json!(["test/kubelet"]));
+    }
+    let now = world.api.now();
+    world.api.change("nodes", "", "n1", |node| {
+        node["status"]["conditions"][0] = json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": now});
+    });
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(pods(&world.api).len(), 2, "it may come back");
+    world
+        .until("it runs elsewhere", |api| {
+            phase(api, "train") == "Running" && nodes_of(api, "train").iter().filter(|node| *node == "n2").count() == 2
+        })
+        .await;
+    let old = world.api.get("pods", "team-a", "train-worker-0-1").unwrap();
+    assert!(old["metadata"]["labels"]["larder.dev/job-serving"].is_null(), "no name leads to a dead node");
+    let status = world.api.get("trainingjobs", "team-a", "train").unwrap()["status"].clone();
+    assert_eq!((&status["restarts"]["nodeLost"], &status["restarts"]["crashed"]), (&2.into(), &0.into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_pods_crash_too_often_fails() {
+    let mut world = World::with_jobs(1);
+    set_fates(&world.api, &[("train", "failed")]);
+    world.start();
+    let mut crashing = job("train", "single", &[("worker", 1)]);
+    crashing["spec"]["restart"] = json!({"maxCrashes": 2});
+    world.api.put("trainingjobs", crashing);
+    world.until("it fails", |api| phase(api, "train") == "Failed").await;
+    world.rest().await;
+    assert_eq!(condition(&world.api, "train", "Failed"), ("True".into(), "CrashedTooOften".into()));
+    assert_eq!(pods(&world.api), ["train-worker-0-1", "train-worker-0-2", "train-worker-0-3"], "kept for their logs");
+    assert!(world.api.list("events").iter().any(|event| event["reason"] == "JobFailed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_faulty_device_and_a_node_out_of_service_are_causes_of_their_own() {
+    let mut world = World::with_jobs(3);
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    let first = nodes_of(&world.api, "train").remove(0);
+    world.api.change("nodes", "", &first, |node| {
+        let fault = json!({"type": "larder.dev/DeviceFault", "status": "True"});
+        node["status"]["conditions"].as_array_mut().unwrap().push(fault);
+        node["spec"]["unschedulable"] = true.into();
+    });
+    let restarts = |api: &super::Api| api.get("trainingjobs", "team-a", "train").unwrap()["status"]["restarts"].clone();
+    world.until("it runs elsewhere", |api| restarts(api)["deviceFault"] == 1 && phase(api, "train") == "Running").await;
+    world.rest().await;
+    let second = nodes_of(&world.api, "train").remove(0);
+    assert_ne!(first, second);
+    world.api.change("nodes", "", &second, |node| {
+        node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+    });
+    world.until("it runs on the third", |api| restarts(api)["nodeLost"] == 1 && phase(api, "train") == "Running").await;
+}

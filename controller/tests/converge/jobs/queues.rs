@@ -1,0 +1,110 @@
+//! Jobs in queues.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::World;
+use super::super::api::Api;
+use super::super::kubelet::set_fates;
+use super::{condition, job, phase, pods, waiting_for};
+
+fn queue(name: &str, gpus: u32) -> Value {
+    json!({
+        "apiVersion": "larder.dev/v1alpha1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"namespaces": ["team-a"], "cohort": "all", "quota": {"nvidia.com/gpu": {"nominal": gpus}}},
+    })
+}
+
+fn queued(name: &str, queue: &str, workers: u32) -> Value {
+    let mut job = job(name, "pytorch-elastic", &[("worker", workers)]);
+    job["spec"]["queue"] = queue.into();
+    job
+}
+
+fn priority(mut job: Value, class: &str) -> Value {
+    job["spec"]["roles"][0]["template"]["spec"]["priorityClassName"] = class.into();
+    job
+}
+
+fn classes(api: &Api) {
+    let class = |name: &str, value: u32| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value});
+    api.put("priorityclasses", class("production", 1000));
+    api.put("priorityclasses", class("experiment", 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_queues_lend_each_other_quota_and_say_what_is_used() {
+    let mut world = World::with_jobs(2);
+    world.api.put("queues", queue("red", 4));
+    world.api.put("queues", queue("blue", 4));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", queued("first", "red", 6));
+    world.until("it borrows", |api| phase(api, "first") == "Running").await;
+    world.api.put("trainingjobs", queued("second", "red", 4));
+    world.until("there is no more", |api| condition(api, "second", "QuotaReserved").1 == "QuotaUsed").await;
+    assert!(
+        waiting_for(&world.api, "second").contains("queue red uses 6 GPUs, 2 of them borrowed"),
+        "{}",
+        waiting_for(&world.api, "second")
+    );
+    world.rest().await;
+    let status = world.api.get("queues", "", "red").unwrap()["status"].clone();
+    assert_eq!((&status["running"], &status["waiting"]), (&1.into(), &1.into()));
+    assert_eq!(status["usage"]["nvidia.com/gpu"], json!({"used": "6", "borrowed": "2"}));
+    assert_eq!(status["shown"], "nvidia.com/gpu 6/4");
+    set_fates(&world.api, &[("first", "succeeded"), ("second", "running")]);
+    world.until("the next one starts", |api| phase(api, "second") == "Running").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_production_job_takes_the_surplus_of_an_experiment_which_grows_back() {
+    let mut world = World::with_jobs(2);
+    classes(&world.api);
+    world.api.put("queues", queue("all", 8));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    let mut experiment = priority(queued("experiment", "all", 8), "experiment");
+    experiment["spec"]["roles"][0]["min"] = 2.into();
+    world.api.put("trainingjobs", experiment);
+    world.until("it runs", |api| phase(api, "experiment") == "Running").await;
+    world.api.put("trainingjobs", priority(queued("production", "all", 4), "production"));
+    world.until("both run", |api| phase(api, "production") == "Running" && phase(api, "experiment") == "Running").await;
+    let left: Vec<String> = pods(&world.api).into_iter().filter(|pod| pod.starts_with("experiment")).collect();
+    let expected: Vec<String> = (0..4).map(|index| format!("experiment-worker-{index}-1")).collect();
+    assert_eq!(left, expected, "the highest indexes went");
+    set_fates(&world.api, &[("production", "succeeded"), ("experiment", "running")]);
+    world
+        .until("it has all again", |api| {
+            pods(api).iter().filter(|pod| pod.starts_with("experiment")).count() == 8
+                && phase(api, "experiment") == "Running"
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_preempted_as_a_whole_waits_and_starts_again() {
+    let mut world = World::with_jobs(2);
+    classes(&world.api);
+    world.api.put("queues", queue("all", 8));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", priority(queued("experiment", "all", 6), "experiment"));
+    world.until("it runs", |api| phase(api, "experiment") == "Running").await;
+    world.api.put("trainingjobs", priority(queued("production", "all", 4), "production"));
+    world.until("the other runs", |api| phase(api, "production") == "Running").await;
+    assert_eq!(phase(&world.api, "experiment"), "Queued");
+    let status = world.api.get("trainingjobs", "team-a", "experiment").unwrap()["status"].clone();
+    assert_eq!(status["restarts"]["preempted"], 1);
+    assert!(world.api.list("events").iter().any(|event| event["reason"] == "PodPreempted"));
+    world.kill();
+    world.start();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(phase(&world.api, "experiment"), "Queued");
+    set_fates(&world.api, &[("production", "succeeded"), ("experiment", "running")]);
+    world.until("it runs again", |api| phase(api, "experiment") == "Running").await;
+    assert!(pods(&world.api).contains(&"experiment-worker-0-2".to_owned()));
+}

@@ -1,0 +1,51 @@
+//! The scheduler and the kubelets, as far as pods of training jobs need them: a pod goes to the node that its affinity names, is
+//! ready at once, and ends well unless a test holds it.
+
+use serde_json::{Value, json};
+
+use super::api::Api;
+
+/// The ConfigMap in which a test says what becomes of pods: by the name that a pod's name begins with, `pending`, `running` or
+/// `failed`; all others succeed.
+fn fate(api: &Api, pod: &str) -> String {
+    let map = api.get("configmaps", "test", "fates").unwrap_or_default();
+    let fates = map["data"].as_object().cloned().unwrap_or_default();
+    let of = fates.iter().filter(|(name, _)| pod.starts_with(name.as_str())).max_by_key(|(name, _)| name.len());
+    of.and_then(|(_, fate)| fate.as_str()).unwrap_or("succeeded").to_owned()
+}
+
+/// From here on this becomes of pods whose names begin so.
+pub(crate) fn set_fates(api: &Api, fates: &[(&str, &str)]) {
+    let data: serde_json::Map<String, Value> =
+        fates.iter().map(|(name, fate)| ((*name).to_owned(), (*fate).into())).collect();
+    api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "fates"}, "data": data}));
+}
+
+fn planned(pod: &Value) -> Option<&str> {
+    let terms = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0";
+    pod.pointer(terms)?.pointer("/matchFields/0/values/0")?.as_str()
+}
+
+pub(super) fn react(api: &Api) {
+    for pod in api.list("pods") {
+        if pod["metadata"]["labels"]["larder.dev/job"].is_null() {
+            continue;
+        }
+        let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap().to_owned();
+        let phase = pod["status"]["phase"].as_str().unwrap_or("Pending").to_owned();
+        let fate = fate(api, &name);
+        if ["Succeeded", "Failed"].contains(&phase.as_str()) || fate == "pending" {
+            continue;
+        }
+        let node = planned(&pod).unwrap_or("n1").to_owned();
+        api.change("pods", &namespace, &name, |pod| {
+            pod["spec"]["nodeName"] = node.into();
+            pod["status"] = match (phase.as_str(), fate.as_str()) {
+                ("Running", "succeeded") => json!({"phase": "Succeeded"}),
+                ("Running", "failed") => json!({"phase": "Failed"}),
+                _ => json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}),
+            };
+        });
+    }
+}
