@@ -36,7 +36,7 @@ pub enum Object {
     /// A node.
     Node(Node),
     /// A pod.
-    Pod(Pod),
+    Pod(Box<Pod>),
     /// A job of ours.
     Job(Job),
     /// A volume of ours.
@@ -94,7 +94,7 @@ impl Object {
                 })))
             }
             Kind::Node => Some(Self::Node(node(object).map_err(unreadable)?)),
-            Kind::Pod => pod(object).map_err(unreadable)?.map(Self::Pod),
+            Kind::Pod => pod(object).map_err(unreadable)?.map(Box::new).map(Self::Pod),
             Kind::Job => job(object).map_err(unreadable)?.map(Self::Job),
             Kind::Volume => volume(object).map_err(unreadable)?.map(Self::Volume),
             Kind::Claim => claim(object).map_err(unreadable)?.map(Self::Claim),

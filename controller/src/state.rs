@@ -243,7 +243,7 @@ impl State {
                     self.node_changed(before, &key, work);
                 }
             }
-            Object::Pod(object) => self.put_pod(object, work),
+            Object::Pod(object) => self.put_pod(*object, work),
             Object::Job(object) => {
                 // A job that ends makes room for others.
                 let ended = object.end.is_some() && object.role.role == ROLE_WARM;

@@ -71,7 +71,7 @@ pub fn to_write(object: &QueueObject, counted: Option<&QueueStatus>, now: i64) -
 }
 
 fn quantity(resource: &str, amount: u64) -> Quantity {
-    Quantity(if resource == "cpu" && amount % 1_000 != 0 {
+    Quantity(if resource == "cpu" && !amount.is_multiple_of(1_000) {
         format!("{amount}m")
     } else if resource == "cpu" {
         (amount / 1_000).to_string()
