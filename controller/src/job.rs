@@ -11,6 +11,7 @@
 //! All but [`discovery`] is pure: nothing reads a clock or the API, and nothing is remembered outside of the values that are
 //! passed in and returned.
 
+mod actor;
 pub mod amounts;
 mod condition;
 pub mod data;

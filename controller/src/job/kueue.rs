@@ -47,7 +47,7 @@ pub mod priority;
 mod status;
 mod usage;
 pub mod wanted;
-mod words;
+pub mod words;
 pub mod workload;
 
 #[cfg(test)]

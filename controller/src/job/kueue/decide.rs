@@ -1,8 +1,7 @@
 //! What Kueue has decided about a job, and what is to be written to its Workload.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::Pod;
+use larder_controller_api::training_job::checked::CheckedJob;
 
 use super::names;
 use super::places::{NoPlace, place};
@@ -13,9 +12,11 @@ use super::words;
 use super::workload::JobWorkload;
 use crate::job::machine::{Observed, Phase, State};
 use crate::job::queue::{Running, Verdict, Waiting};
-use crate::job::render::{Place, Rendered};
+use crate::job::render::Place;
+use crate::key::Key;
 use crate::kinds::KueueVersion;
 use crate::kueue::objects::Flavor;
+use crate::store::Store;
 use crate::write::Write;
 
 /// Everything that the decision about a job depends on.
@@ -24,12 +25,16 @@ pub struct Situation<'a> {
     pub now: i64,
     /// The version of Kueue's API.
     pub version: KueueVersion,
-    /// The job.
-    pub rendered: Rendered<'a>,
+    /// The job's name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+    /// Its spec.
+    pub job: &'a CheckedJob,
     /// Its LocalQueue.
     pub queue: &'a str,
-    /// The Workload that it should have, or why it can have none.
-    pub wanted: Result<&'a Wanted, &'a str>,
+    /// Makes the Workload that it should have, or says why it can have none.
+    pub wanted: &'a dyn Fn() -> Result<Wanted, String>,
     /// A pod of each of its roles, in their order, for no place.
     pub pods: &'a [Pod],
     /// Its state.
@@ -38,8 +43,8 @@ pub struct Situation<'a> {
     pub observed: &'a Observed,
     /// The Workload with the name of [`names::workload`], and all that belong to the job ([`JobWorkload::owner`]).
     pub workloads: Vec<&'a JobWorkload>,
-    /// The flavors of this cluster, by name.
-    pub flavors: &'a BTreeMap<String, Flavor>,
+    /// The flavors of this cluster.
+    pub flavors: &'a Store<Flavor>,
 }
 
 /// The decision about a job.
@@ -55,9 +60,9 @@ pub struct Decision {
 
 /// Decides about a job in a queue of Kueue's.
 pub fn decide(situation: &Situation<'_>) -> Decision {
-    let Situation { version, rendered, workloads, .. } = situation;
-    let name = names::workload(rendered.name, rendered.uid);
-    let is_own = |workload: &&&JobWorkload| workload.owner.as_ref().is_some_and(|owner| owner.uid == rendered.uid);
+    let Situation { version, workloads, .. } = situation;
+    let name = names::workload(situation.name, situation.uid);
+    let is_own = |workload: &&&JobWorkload| workload.is_of(situation.uid);
     let own = workloads.iter().filter(is_own).find(|workload| workload.meta.key.name == name).copied();
     // A job has one Workload: another one would hold quota for nothing.
     let others = workloads.iter().filter(is_own).filter(|workload| workload.meta.key.name != name);
@@ -90,9 +95,9 @@ fn without(situation: &Situation<'_>) -> Decision {
     if runs(observed, situation.now) {
         return situation.wait("its earlier pods are still ending".to_owned());
     }
-    match situation.wanted {
+    match (situation.wanted)() {
         Ok(wanted) => situation.wait(words::asks(queue)).writing(Some(wanted.create())),
-        Err(why) => situation.wait(why.to_owned()),
+        Err(why) => situation.wait(why),
     }
 }
 
@@ -151,10 +156,10 @@ fn end(situation: &Situation<'_>, workload: &JobWorkload) -> Option<Write> {
 }
 
 fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) -> Decision {
-    let Situation { state, observed, rendered, version, .. } = situation;
+    let Situation { state, observed, job, version, .. } = situation;
     let terms = &observed.terms;
     let mut granted = Vec::new();
-    for (at, role) in rendered.job.roles.iter().enumerate() {
+    for (at, role) in job.roles.iter().enumerate() {
         let may_have = may_have(workload, state, terms, at);
         match may_have.filter(|may_have| *may_have >= role.min.max(1)) {
             Some(may_have) => granted.push(may_have.min(role.replicas)),
@@ -165,7 +170,7 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
         }
     }
     let mut status = Status::of(workload, *version, situation.now);
-    let places = match places(situation, workload) {
+    let places = match places(situation.job, workload, situation.pods, situation.flavors) {
         Ok(places) => Some(places),
         Err(_) if state.holds_room() => None,
         Err(NoPlace::Unknown(why)) => return situation.wait(why),
@@ -186,9 +191,25 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
     Decision { verdict, writes: status.write().into_iter().collect(), places }
 }
 
-fn places(situation: &Situation<'_>, workload: &JobWorkload) -> Result<Vec<Place>, NoPlace> {
-    let roles = situation.rendered.job.roles.iter().zip(situation.pods);
-    roles.map(|(role, pod)| place(workload, &role.name, pod, |name| situation.flavors.get(name))).collect()
+/// Where the pods of a job go, by role, if its Workload is admitted.
+pub fn admitted_places(
+    job: &CheckedJob,
+    workload: &JobWorkload,
+    pods: &[Pod],
+    flavors: &Store<Flavor>,
+) -> Option<Vec<Place>> {
+    workload.holding("Admitted")?;
+    places(job, workload, pods, flavors).ok()
+}
+
+fn places(
+    job: &CheckedJob,
+    workload: &JobWorkload,
+    pods: &[Pod],
+    flavors: &Store<Flavor>,
+) -> Result<Vec<Place>, NoPlace> {
+    let flavor = |name: &str| flavors.get(&Key::cluster(name));
+    job.roles.iter().zip(pods).map(|(role, pod)| place(workload, &role.name, pod, flavor)).collect()
 }
 
 /// What Kueue is to know of a job that runs.
@@ -223,7 +244,7 @@ fn news(situation: &Situation<'_>, workload: &JobWorkload, granted: &[u32], stat
 impl Situation<'_> {
     /// What it asks for has changed, and Kueue has not answered yet.
     fn update(&self, workload: &JobWorkload) -> Option<Write> {
-        self.wanted.ok()?.update(workload)
+        (self.wanted)().ok()?.update(workload)
     }
 
     /// It has no quota.

@@ -1,5 +1,7 @@
 //! Names that Kueue and the job's Workload know each other by.
 
+use std::collections::BTreeMap;
+
 use sha2::{Digest, Sha256};
 
 /// On a Workload: the digest of the spec that Larder wrote, so that it is written again only if another is wanted.
@@ -27,13 +29,26 @@ pub(super) const TOPOLOGY_WISHES: [&str; 3] = ["required", "preferred", "unconst
 /// The most pod sets of a Workload.
 pub(super) const POD_SETS_MAX: usize = 8;
 
+/// The prefix of Kueue's labels.
+const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
+
 const PREFIX: &str = "trainingjob-";
+
+type Texts = BTreeMap<String, String>;
 
 /// The name of a job's Workload. A job of the same name that is made later has another one, as its predecessor's may still be
 /// there.
 pub fn workload(job: &str, uid: &str) -> String {
     let hash = Sha256::digest(format!("{job}\n{uid}"));
     format!("{PREFIX}{job}-{}", hex(&hash[..3]))
+}
+
+/// The labels and annotations of a job that are for Kueue.
+pub fn for_kueue(labels: Option<Texts>, annotations: Option<Texts>) -> (Texts, Texts) {
+    let mut all = (labels.unwrap_or_default(), annotations.unwrap_or_default());
+    all.0.retain(|name, _| name.starts_with(KUEUE_PREFIX));
+    all.1.retain(|name, _| name.starts_with(PROVISIONING_PREFIX));
+    all
 }
 
 /// True if it may be the name of a job's Workload.

@@ -20,6 +20,7 @@ use crate::key::{Key, Meta};
 use crate::kinds::KueueVersion;
 use crate::kueue::objects::Flavor;
 use crate::kueue::places::Toleration;
+use crate::store::Store;
 use crate::write::{Change, Write};
 
 const NAME: &str = "trainingjob-train-95c868";
@@ -77,7 +78,7 @@ fn served(sample: &Sample, status: Value) -> Value {
 }
 
 fn read(value: Value) -> JobWorkload {
-    workload(object(value)).expect("understood").expect("of a job")
+    workload(&object(value)).expect("understood").expect("of a job")
 }
 
 fn there(sample: &Sample, status: Value) -> JobWorkload {
@@ -112,7 +113,7 @@ fn eviction(reason: &str, message: &str) -> Value {
     status
 }
 
-fn flavors() -> BTreeMap<String, Flavor> {
+fn flavors() -> Store<Flavor> {
     let flavor = |name: &str, labels: &[(&str, &str)], tolerations| Flavor {
         meta: Meta { key: Key::cluster(name), ..Meta::default() },
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
@@ -120,7 +121,11 @@ fn flavors() -> BTreeMap<String, Flavor> {
     };
     let spot = Toleration { key: "spot".into(), operator: "Exists".into(), seconds: Some(30), ..Toleration::default() };
     let all = [flavor("default", &[], Vec::new()), flavor("h100", &[("gpu", "h100")], vec![spot])];
-    all.map(|flavor| (flavor.meta.key.name.clone(), flavor)).into()
+    let mut flavors = Store::default();
+    for flavor in all {
+        flavors.put(flavor);
+    }
+    flavors
 }
 
 /// A job with these pods of server and worker, all of which are ready.
@@ -138,7 +143,7 @@ struct Case {
     state: State,
     observed: Observed,
     workloads: Vec<JobWorkload>,
-    flavors: BTreeMap<String, Flavor>,
+    flavors: Store<Flavor>,
     wanted: Result<Wanted, String>,
 }
 
@@ -164,9 +169,11 @@ impl Case {
         decide(&Situation {
             now: NOW,
             version: KueueVersion::V1beta1,
-            rendered: self.sample.rendered(),
+            name: "train",
+            uid: &self.sample.uid,
+            job: &self.sample.job,
             queue: "gpus",
-            wanted: self.wanted.as_ref().map_err(String::as_str),
+            wanted: &|| self.wanted.clone(),
             pods: &self.sample.pods,
             state: &self.state,
             observed: &self.observed,

@@ -4,6 +4,7 @@ use larder_controller_api::training_job::checked::CheckedRole;
 
 use super::workload::{Condition, JobWorkload};
 use crate::fields::hour;
+use crate::job::plan::Shortage;
 
 /// Loses pods because `replicas` was lowered.
 pub(super) const FEWER: &str = "spec.roles[].replicas was lowered; with Kueue it grows again once it was suspended";
@@ -11,6 +12,27 @@ pub(super) const FEWER: &str = "spec.roles[].replicas was lowered; with Kueue it
 /// Has no Workload yet.
 pub(super) fn asks(queue: &str) -> String {
     format!("asks Kueue's queue {queue} for quota")
+}
+
+/// Cannot ask. `is_unknown`: this cluster has Kueue, and its objects cannot be listed.
+pub fn absent(queue: &str, is_unknown: bool) -> String {
+    if is_unknown {
+        return format!("waits in Kueue's queue {queue}, and Kueue's objects cannot be listed yet");
+    }
+    format!(
+        "waits in Kueue's queue {queue}, and this cluster has no Kueue, or larder-controller may not read its objects; to use \
+         a queue of Larder's, remove the label kueue.x-k8s.io/queue-name and set spec.queue"
+    )
+}
+
+/// Has quota, and no nodes.
+pub fn no_nodes(shortage: &Shortage) -> String {
+    format!("has Kueue's quota; {shortage}")
+}
+
+/// Has had room, and its pods were not bound.
+pub fn held_back(until: i64) -> String {
+    format!("has Kueue's quota; its pods had nodes and were not bound; it is tried again at {}", hour(until))
 }
 
 /// Has no quota.

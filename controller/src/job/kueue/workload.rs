@@ -11,8 +11,7 @@ use serde_json::{Error, Value};
 
 use super::names::{DIGEST_ANNOTATION, is_of_job};
 use crate::fields::{annotation, fields, meta, seconds};
-use crate::key::{Key, Meta};
-use crate::store::Stored;
+use crate::key::Meta;
 
 /// The Workload of a job, or one that has the name of such a Workload.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -144,6 +143,11 @@ impl Condition {
 }
 
 impl JobWorkload {
+    /// True if it belongs to the job with this uid.
+    pub fn is_of(&self, uid: &str) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.uid == uid)
+    }
+
     /// The condition of a type.
     pub fn condition(&self, kind: &str) -> Option<Condition> {
         let all = self.conditions.iter().filter_map(|condition| Condition::deserialize(condition).ok());
@@ -157,7 +161,7 @@ impl JobWorkload {
 }
 
 /// Reads a Workload; `None` if no TrainingJob has anything to do with it.
-pub fn workload(object: DynamicObject) -> Result<Option<JobWorkload>, Error> {
+pub fn workload(object: &DynamicObject) -> Result<Option<JobWorkload>, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Fields {
@@ -198,15 +202,15 @@ pub fn workload(object: DynamicObject) -> Result<Option<JobWorkload>, Error> {
     struct Requeue {
         requeue_at: Option<String>,
     }
-    let meta = meta(&object);
-    let owner = owner(&object);
+    let meta = meta(object);
+    let owner = owner(object);
     if owner.is_none() && !is_of_job(&meta.key.name) {
         return Ok(None);
     }
-    let digest = annotation(&object, DIGEST_ANNOTATION).unwrap_or_default();
-    let finalizers = object.metadata.finalizers.unwrap_or_default();
+    let digest = annotation(object, DIGEST_ANNOTATION).unwrap_or_default();
+    let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
     let generation = object.metadata.generation.unwrap_or_default();
-    let Fields { spec, status } = fields(object.data)?;
+    let Fields { spec, status } = fields(object.data.clone())?;
     let counts = |pods: Vec<Pods>| pods.into_iter().map(|pods| (pods.name, pods.count)).collect();
     let Admission { cluster_queue, pod_set_assignments } = status.admission;
     Ok(Some(JobWorkload {
@@ -236,19 +240,4 @@ fn owner(object: &DynamicObject) -> Option<Owner> {
     };
     let mut jobs = owners.filter(|owner| owner.controller == Some(true) && is_job(&owner.api_version, &owner.kind));
     jobs.next().map(|owner| Owner { name: owner.name.clone(), uid: owner.uid.clone() })
-}
-
-impl Stored for JobWorkload {
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
-
-    fn meta_mut(&mut self) -> &mut Meta {
-        &mut self.meta
-    }
-
-    /// Its TrainingJob.
-    fn belongs_to(&self) -> Vec<Key> {
-        self.owner.iter().map(|owner| Key::new(&self.meta.key.namespace, &owner.name)).collect()
-    }
 }

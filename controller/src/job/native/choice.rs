@@ -1,35 +1,30 @@
 //! Who finds the nodes of a job's pods.
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use larder_controller_api::training_job::GangBackend;
 use larder_controller_api::training_job::checked::CheckedJob;
 
 /// The version of the API that has PodGroups.
-pub const GROUP_VERSION: &str = "scheduling.k8s.io/v1beta1";
+const GROUP_VERSION: &str = "scheduling.k8s.io/v1beta1";
 
 /// The planner of a job's nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planner {
     /// Larder ([`crate::job::plan`]).
+    #[default]
     Builtin,
     /// The scheduler, by PodGroups.
     Native,
 }
 
-/// True if this cluster serves PodGroups, by the resources of [`GROUP_VERSION`].
-pub fn is_served(resources: &APIResourceList) -> bool {
-    resources.group_version == GROUP_VERSION
-        && resources.resources.iter().any(|resource| resource.name == "podgroups" && resource.kind == "PodGroup")
-}
-
-/// The planner of a job whose roles have pods like these. Errors: it wants native gangs and cannot have them; the sentence is for its
-/// condition Valid.
+/// The planner of a job. `obstacle` is what [`obstacle`] has found, `is_served` whether this cluster has PodGroups. Errors: it wants
+/// native gangs and cannot have them; the sentence is for its condition Valid.
 ///
 /// `auto` is native only where nothing is lost by it: kube-scheduler does not know where data is, and holds pods to one domain only
 /// behind another gate.
-pub fn choose(job: &CheckedJob, pods: &[Pod], is_served: bool) -> Result<Planner, String> {
-    let obstacle = obstacle(job, pods, is_served);
+pub fn choose(job: &CheckedJob, obstacle: Option<&str>, is_served: bool) -> Result<Planner, String> {
+    let missing = format!("this cluster serves no PodGroups ({GROUP_VERSION}, off by default)");
+    let obstacle = if is_served { obstacle } else { Some(missing.as_str()) };
     match (job.backend, obstacle) {
         (GangBackend::Builtin, _) | (GangBackend::Auto, Some(_)) => Ok(Planner::Builtin),
         (GangBackend::Auto, None) if !job.datasets.is_empty() => Ok(Planner::Builtin),
@@ -40,11 +35,8 @@ pub fn choose(job: &CheckedJob, pods: &[Pod], is_served: bool) -> Result<Planner
     }
 }
 
-/// Why the scheduler cannot take the job's pods as one gang.
-fn obstacle(job: &CheckedJob, pods: &[Pod], is_served: bool) -> Option<String> {
-    if !is_served {
-        return Some(format!("this cluster serves no PodGroups ({GROUP_VERSION}, off by default)"));
-    }
+/// Why the scheduler cannot take the job's pods, of which there is one of each role, as one gang.
+pub fn obstacle(job: &CheckedJob, pods: &[Pod]) -> Option<String> {
     if job.topology_key.is_some() {
         return Some("spec.gang.topologyKey is not for the scheduler's gangs".to_owned());
     }

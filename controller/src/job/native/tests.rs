@@ -1,14 +1,16 @@
-use k8s_openapi::api::core::v1::{Pod, PodSchedulingGroup};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1beta1::PodGroup;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use larder_controller_api::training_job::GangBackend;
 use serde_json::{Value, json};
 
-use super::choice::{Planner, choose, is_served};
-use super::groups::{GroupChange, KnownGroup, changes, is_kept, known, of_attempt};
+use super::choice::{Planner, choose, obstacle};
+use super::groups::{changes, of_attempt};
+use super::known::{KnownGroup, known};
 use super::words::waits_for;
 use crate::job::machine::{Phase, Slot, Stage, State};
 use crate::job::sample::{Sample, golden, role};
+use crate::key::{Key, Meta};
+use crate::write::{Change, Write};
 
 /// Eight workers, four of which are enough, and two servers.
 fn sample() -> Sample {
@@ -22,20 +24,35 @@ fn starting(servers: &[u32], workers: &[u32]) -> State {
     State { phase: Phase::Starting, roles: vec![slots(servers), slots(workers)], ..State::default() }
 }
 
-fn changes_of(state: &State, there: &[KnownGroup]) -> Result<Vec<GroupChange>, String> {
+fn changes_of(state: &State, there: &[KnownGroup]) -> Vec<(String, Change)> {
     let sample = sample();
-    changes(&sample.rendered(), state, &sample.terms(), Some("high"), there)
+    let there: Vec<&KnownGroup> = there.iter().collect();
+    let changes = changes(&sample.rendered(), state, &sample.terms(), Some("high"), &there);
+    changes.into_iter().map(|Write { name, change, .. }| (name, change)).collect()
 }
 
 fn group(name: &str, min_count: i32) -> KnownGroup {
-    KnownGroup { name: name.into(), uid: "g".into(), owner: "11ce-d00d".into(), min_count, ..KnownGroup::default() }
+    let meta = Meta { key: Key::new("team-a", name), uid: "g".into(), ..Meta::default() };
+    KnownGroup { meta, owner: "11ce-d00d".into(), min_count, ..KnownGroup::default() }
+}
+
+fn lowered(name: &str, min_count: i32) -> (String, Change) {
+    (name.to_owned(), Change::Merge(json!({"spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}}})))
+}
+
+fn deleted(name: &str) -> (String, Change) {
+    (name.to_owned(), Change::Delete("g".to_owned()))
+}
+
+fn read(group: &PodGroup) -> Option<KnownGroup> {
+    known(Meta { key: Key::new("team-a", "train-1"), ..Meta::default() }, group)
 }
 
 /// A PodGroup as the API server has it.
 fn served(condition: &Value) -> PodGroup {
-    let changes = changes_of(&starting(&[1; 2], &[1; 8]), &[]).unwrap();
-    let [GroupChange::Create(made)] = changes.as_slice() else { panic!("{changes:?}") };
-    let mut object = serde_json::to_value(made).unwrap();
+    let changes = changes_of(&starting(&[1; 2], &[1; 8]), &[]);
+    let [(_, Change::Make(made))] = changes.as_slice() else { panic!("{changes:?}") };
+    let mut object = made.clone();
     object["metadata"]["uid"] = "g".into();
     object["status"] = json!({"conditions": [condition]});
     serde_json::from_value(object).unwrap()
@@ -57,16 +74,15 @@ fn pods(sample: &Sample, change: impl Fn(usize, &mut Pod)) -> Vec<Pod> {
 
 #[test]
 fn a_gang_has_a_group_of_all_that_it_needs() {
-    let made = changes_of(&starting(&[1; 2], &[1; 8]), &[]).unwrap();
-    let [GroupChange::Create(made)] = made.as_slice() else { panic!("{made:?}") };
+    let made = changes_of(&starting(&[1; 2], &[1; 8]), &[]);
+    let [(_, Change::Make(made))] = made.as_slice() else { panic!("{made:?}") };
     golden("native-podgroup.yaml", made);
     let (sample, state) = (sample(), starting(&[1; 2], &[1; 8]));
-    let of = |there: &[KnownGroup]| of_attempt("train", 1, &state, &sample.terms(), there);
-    assert_eq!(of(&[]).as_deref(), Some("train-1"));
+    assert_eq!(of_attempt("train", 1, &state, &sample.terms(), &[]).as_deref(), Some("train-1"));
     // A gang of another start has another group, and that of the first goes.
-    let again = changes_of(&starting(&[2; 2], &[2; 8]), &[group("train-1", 6)]).unwrap();
-    let [GroupChange::Create(made), GroupChange::Delete(name, uid)] = again.as_slice() else { panic!("{again:?}") };
-    assert_eq!((made.metadata.name.as_deref(), name.as_str(), uid.as_str()), (Some("train-2"), "train-1", "g"));
+    let again = changes_of(&starting(&[2; 2], &[2; 8]), &[group("train-1", 6)]);
+    let [(name, Change::Make(_)), gone] = again.as_slice() else { panic!("{again:?}") };
+    assert_eq!((name.as_str(), gone), ("train-2", &deleted("train-1")));
 }
 
 #[test]
@@ -81,24 +97,22 @@ fn pods_that_need_no_other_have_no_group() {
         (starting(&[1; 2], &[1, 1, 1, 1, 1, 2, 2, 2]), 3),
     ] {
         // The others do not wait for them either.
-        let changes = changes_of(&state, &there).unwrap();
-        let [GroupChange::Lower(name, fields)] = changes.as_slice() else { panic!("{changes:?}") };
-        assert_eq!((name.as_str(), &fields["spec"]["schedulingPolicy"]["gang"]["minCount"]), ("train-1", &json!(rest)));
+        assert_eq!(changes_of(&state, &there), [lowered("train-1", rest)]);
         for attempt in [2, 3] {
-            assert_eq!(of_attempt("train", attempt, &state, &sample.terms(), &there), None);
+            assert_eq!(of_attempt("train", attempt, &state, &sample.terms(), &[&there[0]]), None);
         }
     }
     let single = Sample::of("single", json!({"roles": [role("worker", 1, 1)]}));
     let state = State { roles: vec![vec![Slot { attempt: 1, ..Slot::default() }]], ..starting(&[], &[]) };
-    assert_eq!(changes(&single.rendered(), &state, &single.terms(), None, &[]), Ok(vec![]));
+    assert_eq!(changes(&single.rendered(), &state, &single.terms(), None, &[]), []);
 }
 
 #[test]
 fn what_is_needed_again_together_starts_together() {
     // Both servers and six of eight workers: without two of these, the job does not run.
-    let made = changes_of(&starting(&[2; 2], &[1, 1, 2, 2, 2, 2, 2, 2]), &[group("train-1", 1)]).unwrap();
-    let [GroupChange::Create(made)] = made.as_slice() else { panic!("{made:?}") };
-    assert_eq!(made.spec.scheduling_policy.gang.as_ref().unwrap().min_count, 4);
+    let made = changes_of(&starting(&[2; 2], &[1, 1, 2, 2, 2, 2, 2, 2]), &[group("train-1", 1)]);
+    let [(_, Change::Make(made))] = made.as_slice() else { panic!("{made:?}") };
+    assert_eq!(made["spec"]["schedulingPolicy"]["gang"]["minCount"], 4);
 }
 
 #[test]
@@ -107,27 +121,25 @@ fn pods_that_come_late_do_not_wait_for_those_that_have_ended() {
     for slot in &mut state.roles[1][..3] {
         slot.stage = Stage::Done;
     }
-    let lowered = changes_of(&state, &[group("train-1", 6)]).unwrap();
-    let fields = json!({"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}});
-    assert_eq!(lowered, [GroupChange::Lower("train-1".into(), fields)]);
-    assert_eq!(changes_of(&state, &[group("train-1", 3)]), Ok(vec![]));
+    assert_eq!(changes_of(&state, &[group("train-1", 6)]), [lowered("train-1", 3)]);
+    assert_eq!(changes_of(&state, &[group("train-1", 3)]), []);
     // It is never raised, and never less than one.
-    assert_eq!(changes_of(&state, &[group("train-1", 2)]), Ok(vec![]));
+    assert_eq!(changes_of(&state, &[group("train-1", 2)]), []);
     state.roles.iter_mut().flatten().for_each(|slot| slot.stage = Stage::Done);
-    let lowered = changes_of(&state, &[group("train-1", 6)]).unwrap();
-    let [GroupChange::Lower(_, fields)] = lowered.as_slice() else { panic!("{lowered:?}") };
-    assert_eq!(fields["spec"]["schedulingPolicy"]["gang"]["minCount"], 1);
+    assert_eq!(changes_of(&state, &[group("train-1", 6)]), [lowered("train-1", 1)]);
     // They still join their group.
-    let name = of_attempt("train", 1, &state, &sample().terms(), &[group("train-1", 1)]);
+    let name = of_attempt("train", 1, &state, &sample().terms(), &[&group("train-1", 1)]);
     assert_eq!(name.as_deref(), Some("train-1"));
 }
 
 #[test]
 fn a_job_without_pods_has_no_groups() {
-    let there = [group("train-1", 6), KnownGroup { deleting: true, ..group("train-2", 6) }];
+    let mut leaving = group("train-2", 6);
+    leaving.meta.deleting = true;
+    let there = [group("train-1", 6), leaving];
     for phase in [Phase::Queued, Phase::DataWarming, Phase::Suspended, Phase::Succeeded, Phase::Failed] {
         let state = State { phase, ..starting(&[1; 2], &[1; 8]) };
-        assert_eq!(changes_of(&state, &there), Ok(vec![GroupChange::Delete("train-1".into(), "g".into())]));
+        assert_eq!(changes_of(&state, &there), [deleted("train-1")]);
     }
 }
 
@@ -135,47 +147,35 @@ fn a_job_without_pods_has_no_groups() {
 fn a_group_that_is_somebody_elses_is_left_alone() {
     for owner in ["", "another"] {
         let foreign = KnownGroup { owner: owner.into(), ..group("train-1", 6) };
-        let refused = changes_of(&starting(&[1; 2], &[1; 8]), std::slice::from_ref(&foreign));
-        assert_eq!(refused, Err("the PodGroup train-1 is not this job's: delete it".to_owned()));
-        assert_eq!(changes_of(&State::default(), &[foreign]), Ok(vec![]));
+        // The API server refuses the second of one name, and the job says so.
+        let changes = changes_of(&starting(&[1; 2], &[1; 8]), std::slice::from_ref(&foreign));
+        assert!(matches!(changes.as_slice(), [(name, Change::Make(_))] if name == "train-1"), "{changes:?}");
+        assert_eq!(changes_of(&State::default(), &[foreign]), []);
     }
 }
 
 #[test]
 fn the_sentence_has_what_the_scheduler_says() {
     let message = "minCount (6) cannot be satisfied: 2 scheduled, 0 remaining";
-    let waits = known(&served(&unscheduled("Unschedulable", message)));
-    assert_eq!((waits.owner.as_str(), waits.min_count), ("11ce-d00d", 6));
-    let said = |groups: &[KnownGroup], attempts: &[u32]| waits_for("train", attempts, groups);
-    assert_eq!(
-        said(std::slice::from_ref(&waits), &[1]),
-        Some(format!("6 pods start together or not at all: {message}"))
-    );
+    let said = |groups: &[Option<KnownGroup>], attempts: &[u32]| {
+        let groups: Vec<&KnownGroup> = groups.iter().flatten().collect();
+        waits_for("train", attempts, &groups)
+    };
+    let waits = read(&served(&unscheduled("Unschedulable", message)));
+    let group_of = |group: &Option<KnownGroup>| group.as_ref().map(|group| (group.owner.clone(), group.min_count));
+    assert_eq!(group_of(&waits), Some(("11ce-d00d".to_owned(), 6)));
+    let expected = format!("6 pods start together or not at all: {message}");
+    assert_eq!(said(std::slice::from_ref(&waits), &[1]), Some(expected));
     // Of an attempt that has nodes, nothing is waited for.
     assert_eq!(said(&[waits], &[2]), None);
-    let failed = known(&served(&unscheduled("SchedulerError", "profile not found")));
+    let failed = read(&served(&unscheduled("SchedulerError", "profile not found")));
     let expected = "6 pods start together or not at all; the scheduler has failed (SchedulerError): profile not found";
     assert_eq!(said(&[failed], &[1]).as_deref(), Some(expected));
     let mut scheduled = unscheduled("Scheduled", "");
     scheduled["status"] = "True".into();
-    assert_eq!(said(&[known(&served(&scheduled))], &[1]), None);
-    assert_eq!(said(&[group("other-1", 2), group("train-x", 2)], &[1]), None);
-    assert_eq!(known(&PodGroup::default()), KnownGroup::default());
-}
-
-#[test]
-fn groups_are_served_where_the_api_lists_them() {
-    let list = |version: &str, names: &[&str]| {
-        let resource = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "PodGroup", "verbs": ["get"]});
-        let resources: Vec<Value> = names.iter().map(resource).collect();
-        let list =
-            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources});
-        serde_json::from_value::<APIResourceList>(list).unwrap()
-    };
-    assert!(is_served(&list("scheduling.k8s.io/v1beta1", &["podgroups", "podgroups/status"])));
-    assert!(!is_served(&list("scheduling.k8s.io/v1beta1", &["workloads", "podgroups/status"])));
-    assert!(!is_served(&list("scheduling.k8s.io/v1alpha2", &["podgroups"])));
-    assert!(!is_served(&list("scheduling.k8s.io/v1beta1", &[])));
+    assert_eq!(said(&[read(&served(&scheduled))], &[1]), None);
+    assert_eq!(said(&[Some(group("other-1", 2)), Some(group("train-x", 2))], &[1]), None);
+    assert_eq!(read(&PodGroup::default()), None, "it is no job's");
 }
 
 #[test]
@@ -185,7 +185,8 @@ fn auto_is_native_where_nothing_is_lost_by_it() {
         fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         Sample::of("parameter-server", fields)
     };
-    let chosen = |sample: &Sample, served: bool| choose(&sample.job, &sample.pods, served);
+    let chosen =
+        |sample: &Sample, served: bool| choose(&sample.job, obstacle(&sample.job, &sample.pods).as_deref(), served);
     let plain = fields(json!({}));
     assert_eq!(chosen(&plain, true), Ok(Planner::Native));
     assert_eq!(chosen(&plain, false), Ok(Planner::Builtin));
@@ -212,18 +213,10 @@ fn a_gang_is_native_if_the_scheduler_takes_its_pods_as_one() {
         pods(&sample, |at, pod| pod.spec.as_mut().unwrap().scheduler_name = names[at].map(str::to_owned))
     };
     let (others, same) = (schedulers([None, Some("bin-packer")]), schedulers([None, Some("default-scheduler")]));
-    assert_eq!(choose(&sample.job, &class, true), Ok(Planner::Builtin));
+    let chosen = |sample: &Sample, pods: &[Pod]| choose(&sample.job, obstacle(&sample.job, pods).as_deref(), true);
+    assert_eq!(chosen(&sample, &class), Ok(Planner::Builtin));
     sample.job.backend = GangBackend::Native;
-    assert_eq!(choose(&sample.job, &class, true), differ("priorityClassName"));
-    assert_eq!(choose(&sample.job, &others, true), differ("schedulerName"));
-    assert_eq!(choose(&sample.job, &same, true), Ok(Planner::Native));
-}
-
-#[test]
-fn a_pod_that_lost_its_group_is_noticed() {
-    let mut pod = sample().pods.remove(0);
-    assert!(!is_kept(&pod));
-    pod.spec.as_mut().unwrap().scheduling_group = Some(PodSchedulingGroup { pod_group_name: Some("train-1".into()) });
-    assert!(is_kept(&pod));
-    assert!(!is_kept(&Pod::default()));
+    assert_eq!(chosen(&sample, &class), differ("priorityClassName"));
+    assert_eq!(chosen(&sample, &others), differ("schedulerName"));
+    assert_eq!(chosen(&sample, &same), Ok(Planner::Native));
 }

@@ -1,11 +1,11 @@
 //! What the scheduler says of a gang that has not started, as a part of the job's sentence.
 
-use super::groups::KnownGroup;
+use super::known::KnownGroup;
 
 /// The sentence; `None` if the scheduler has said nothing that is still true. `attempts` are those of pods that have no node.
-pub fn waits_for(job: &str, attempts: &[u32], there: &[KnownGroup]) -> Option<String> {
+pub fn waits_for(job: &str, attempts: &[u32], there: &[&KnownGroup]) -> Option<String> {
     let mut groups = there.iter().filter(|group| {
-        let attempt = group.name.strip_prefix(job).and_then(|rest| rest.strip_prefix('-')?.parse().ok());
+        let attempt = group.meta.key.name.strip_prefix(job).and_then(|rest| rest.strip_prefix('-')?.parse().ok());
         attempt.is_some_and(|attempt: u32| attempts.contains(&attempt))
     });
     let group = groups.find(|group| group.said.is_some())?;

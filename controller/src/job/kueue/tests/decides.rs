@@ -105,10 +105,10 @@ fn an_admission_that_lacks_a_role_or_has_too_few_of_it_starts_nothing() {
 #[test]
 fn flavors_that_are_not_known_hold_up_a_start_and_stop_nothing() {
     let mut case = Case::queued(Some(there(&sample(), admission(8))));
-    case.flavors.remove("h100");
+    case.flavors.take(&Key::cluster("h100"));
     assert_eq!(case.held_up().1, "there is no ResourceFlavor h100");
     let mut case = Case::running(Some(there(&sample(), admission(8))), 8);
-    case.flavors.clear();
+    case.flavors = Store::default();
     let decision = case.decide();
     assert_eq!(decision.places, None, "no pods are made meanwhile");
     let granted = vec![1, 8];

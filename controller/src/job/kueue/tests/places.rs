@@ -10,7 +10,7 @@ use crate::kueue::places::Places;
 fn place_of(status: Value, role: usize) -> Result<Place, NoPlace> {
     let (sample, flavors) = (sample(), flavors());
     let name = &sample.job.roles[role].name;
-    place(&there(&sample, status), name, &sample.pods[role], |name| flavors.get(name))
+    place(&there(&sample, status), name, &sample.pods[role], |name| flavors.get(&Key::cluster(name)))
 }
 
 /// An admission with what a check adds to workers.
@@ -43,7 +43,7 @@ fn pods_go_where_both_of_their_flavors_are() {
     let mut places = Places { labels: labels(&[("zone", "a")]), ..Places::default() };
     confine(&mut places, &worker);
     assert_eq!(places.labels, labels(&[("gpu", "h100"), ("zone", "a")]));
-    assert_eq!(places.tolerations, flavors()["h100"].tolerations);
+    assert_eq!(places.tolerations, flavors().get(&Key::cluster("h100")).expect("known").tolerations);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn what_contradicts_the_pod_or_its_flavors_finishes_the_workload() {
     let (mut sample, flavors) = (sample(), flavors());
     sample.pods[1].spec.as_mut().unwrap().node_selector = Some(labels(&[("gpu", "a100")]));
     let workload = there(&super::sample(), admission(8));
-    let refused = place(&workload, "worker", &sample.pods[1], |name| flavors.get(name));
+    let refused = place(&workload, "worker", &sample.pods[1], |name| flavors.get(&Key::cluster(name)));
     assert!(matches!(refused, Err(NoPlace::Contradiction(_))));
 }
 
@@ -95,7 +95,7 @@ fn kueue_opens_the_gate_of_pods_whose_nodes_it_chooses() {
     let (mut sample, flavors) = (sample(), flavors());
     sample.pods[1].metadata.annotations = Some(labels(&[("kueue.x-k8s.io/podset-preferred-topology", "rack")]));
     let place = super::super::places::place(&there(&super::sample(), status), "worker", &sample.pods[1], |name| {
-        flavors.get(name)
+        flavors.get(&Key::cluster(name))
     });
     assert_eq!(place.unwrap().annotations, labels(&[("kueue.x-k8s.io/workload", NAME)]));
 }

@@ -19,15 +19,15 @@ fn a_workload_without_any_field_is_one_that_kueue_has_not_seen() {
         object(json!({"apiVersion": "kueue.x-k8s.io/v1beta9", "kind": "Workload", "metadata": metadata}))
     };
     let owner = json!([{"apiVersion": "larder.dev/v9", "kind": "TrainingJob", "name": "train", "uid": "u", "controller": true}]);
-    let read = workload(bare(json!({"name": "w", "namespace": "team-a", "ownerReferences": owner}))).unwrap().unwrap();
+    let read = workload(&bare(json!({"name": "w", "namespace": "team-a", "ownerReferences": owner}))).unwrap().unwrap();
     assert!(read.active && read.assigned.is_empty() && read.conditions.is_empty());
-    assert_eq!(crate::store::Stored::belongs_to(&read), [Key::new("team-a", "train")]);
+    assert_eq!(read.owner.map(|owner| (owner.name, owner.uid)), Some(("train".to_owned(), "u".to_owned())));
     // Of other controllers' jobs nothing is kept, unless the name is one that a job needs.
-    assert_eq!(workload(bare(json!({"name": "job-x"}))).unwrap(), None);
-    let foreign = workload(bare(json!({"name": NAME}))).unwrap().expect("kept");
+    assert_eq!(workload(&bare(json!({"name": "job-x"}))).unwrap(), None);
+    let foreign = workload(&bare(json!({"name": NAME}))).unwrap().expect("kept");
     assert_eq!(foreign.owner, None);
     let batch = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": true}]);
-    assert_eq!(workload(bare(json!({"name": "job-x", "ownerReferences": batch}))).unwrap(), None);
+    assert_eq!(workload(&bare(json!({"name": "job-x", "ownerReferences": batch}))).unwrap(), None);
 }
 
 #[test]
