@@ -289,7 +289,15 @@ async fn a_job_that_kueue_cannot_take_says_why() {
 
 /// A gang, and an elastic job of which a part is admitted. Each is evicted once.
 fn begin(api: &Api) {
-    set_fates(api, &[("gang-master-0-1", "running"), ("gang-worker", "running"), ("elastic-worker-0-1", "running")]);
+    set_fates(
+        api,
+        &[
+            ("gang-master-0-1", "running"),
+            ("gang-worker", "running"),
+            ("elastic-worker-0-1", "running"),
+            ("elastic-worker-1-1", "running"),
+        ],
+    );
     api.put("trainingjobs", queued("gang", "pytorch", &[("master", 1), ("worker", 1)]));
     let mut elastic = queued("elastic", "pytorch-elastic", &[("worker", 4)]);
     elastic["spec"]["roles"][0]["min"] = 1.into();

@@ -109,5 +109,5 @@ async fn pods_whose_group_the_api_server_drops_are_planned() {
     world.api.put("trainingjobs", job("second", "pytorch", &[("worker", 2)]));
     world.until("it is done", |api| phase(api, "second") == "Succeeded").await;
     world.rest().await;
-    assert_eq!(groups(&world.api), [""; 0], "gangs are Larder's from then on");
+    assert_eq!(groups(&world.api), ["first-1"], "gangs are Larder's from then on");
 }
