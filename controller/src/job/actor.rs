@@ -332,10 +332,12 @@ impl<'a> Actor<'a> {
         if !self.is_idle {
             return Vec::new();
         }
-        for action in &self.actions {
-            if let Action::Again(at) = action {
-                again(again_at, *at);
-            }
+        let next = self.actions.iter().find_map(|action| match action {
+            Action::Again(at) => Some(*at),
+            _ => None,
+        });
+        if let Some(at) = next {
+            again(again_at, at);
         }
         let is_undecided = self.phase() == Phase::Queued && !self.is_tried && self.refusal.is_none();
         if is_undecided {
@@ -360,6 +362,9 @@ impl<'a> Actor<'a> {
         if let Some(at) = at {
             again(again_at, at);
         }
+        if writes.is_empty() && at.is_none() && self.phase().is_terminal() {
+            self.memory.sleeps_until = next.unwrap_or(i64::MAX);
+        }
         if !writes.is_empty() {
             self.memory.pending = Some(pending);
         }
@@ -375,5 +380,8 @@ pub(super) fn rendered<'a>(object: &'a JobObject, job: &'a CheckedJob, kind: &'a
 
 /// Notes the earliest time.
 pub(super) fn again(at: &mut Option<i64>, time: i64) {
+    if time == i64::MAX {
+        return;
+    }
     *at = Some(at.map_or(time, |before| before.min(time)));
 }

@@ -49,6 +49,13 @@ pub struct Jobs {
 }
 
 impl Jobs {
+    /// There are news of a job.
+    pub fn wake(&mut self, job: &Key) {
+        if let Some(memory) = self.memories.get_mut(job) {
+            memory.sleeps_until = 0;
+        }
+    }
+
     /// The pods of a job have changed.
     pub fn pod_changed(&mut self, pod: &Key, before: Option<&Key>, now: Option<&Key>) {
         if before == now {

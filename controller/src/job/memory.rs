@@ -71,6 +71,8 @@ pub struct Memory {
     pub pending: Option<Pending>,
     /// The first try of what was refused, or not answered, is then.
     pub retry_at: i64,
+    /// It has ended, and nothing is to be done before; news of its pods or of itself end that.
+    pub sleeps_until: i64,
     /// Failures in a row.
     pub failures: u32,
     /// The API's words about a write that it refused.

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use larder_controller_api::InvalidField;
 use larder_controller_api::job_type::checked::CheckedType;
-use larder_controller_api::job_type::{Indexes, RestartScope};
-use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
+use larder_controller_api::job_type::{Indexes, Outcome, RestartScope};
+use larder_controller_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -109,12 +109,13 @@ fn read<T: DeserializeOwned + Default>(typed: &impl serde::Serialize) -> T {
 
 /// What a job and its type say. Without a type, nothing is started or ended.
 pub fn terms(job: &CheckedJob, kind: Option<&CheckedType>) -> Terms {
-    let success = kind.map(|kind| &kind.success);
+    // A job that is suspended when it is done is never done.
+    let success = kind.map(|kind| &kind.success).filter(|success| success.then == Outcome::Complete);
     let decides = success.and_then(|success| {
         let role = success.roles.iter().find(|name| job.role(name).is_some())?;
         Some((role.as_str(), success.indexes))
     });
-    let role = |role: &larder_controller_api::training_job::checked::CheckedRole| RoleTerms {
+    let role = |role: &CheckedRole| RoleTerms {
         name: role.name.clone(),
         min: role.min,
         decides: match decides {
@@ -122,12 +123,11 @@ pub fn terms(job: &CheckedJob, kind: Option<&CheckedType>) -> Terms {
             Some((name, Indexes::All)) if name == role.name => Decides::All,
             _ => Decides::Nothing,
         },
+        two_pods: kind.and_then(|kind| kind.role(&role.name)).is_some_and(|of_type| of_type.overlap),
     };
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-    let overlaps = |name: &str| kind.and_then(|kind| kind.role(name)).is_some_and(|role| role.overlap);
     Terms {
         roles: job.roles.iter().map(role).collect(),
-        two_pods: job.roles.iter().all(|role| overlaps(&role.name)),
         scope: match job.scope.or(kind.map(|kind| kind.scope)).unwrap_or_default() {
             RestartScope::Worker => Scope::Worker,
             RestartScope::Job => Scope::Job,

@@ -112,6 +112,10 @@ fn enter<'a>(
     round: &mut Round,
 ) -> Option<Actor<'a>> {
     let object = scene.jobs.jobs.get(key)?;
+    if scene.now < memory.sleeps_until {
+        again(&mut round.again_at, memory.sleeps_until);
+        return None;
+    }
     let is_idle = memory.is_idle(scene.now);
     if memory.pending.is_none() && !is_idle {
         again(&mut round.again_at, memory.retry_at);

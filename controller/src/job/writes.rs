@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use larder_controller_api::job_type::{Indexes, Outcome};
 use larder_controller_api::names::JOB_SERVING_LABEL;
 use larder_controller_api::training_job::conditions::JobConditionKind;
 use larder_controller_api::{Phase, TrainingJobStatus};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::digest::short_hash;
 use crate::event::event;
-use crate::job::machine::{Action, Cause, Observed, PodId, PodStage, State};
+use crate::job::machine::{Action, Cause, Observed, PodId, PodStage, Stage, State};
 use crate::job::memory::{Memory, Pending};
 use crate::job::native::choice::Planner;
 use crate::job::native::groups::{changes, of_attempt};
@@ -77,6 +78,7 @@ pub fn of(turn: &Turn<'_>, memory: &Memory) -> (Vec<Write>, Pending, Option<i64>
     found.share();
     found.group(&groups);
     found.pods(&groups);
+    found.suspend();
     // Nothing of the job waits for Kueue.
     found.writes.extend(turn.for_kueue.iter().cloned());
     found.remove();
@@ -333,6 +335,27 @@ impl Found<'_> {
         for name in replaced {
             let labels: Value = [(JOB_SERVING_LABEL.to_owned(), Value::Null)].into_iter().collect();
             self.add(Kind::Pod, &name, Change::Merge(json!({"metadata": {"labels": labels}})));
+        }
+    }
+
+    /// Suspends a job of a type that is suspended when it is done, such as a notebook that was idle.
+    fn suspend(&mut self) {
+        let Some(rendered) = self.turn.rendered else { return };
+        let success = &rendered.kind.success;
+        if success.then != Outcome::Suspend || rendered.job.suspend || !self.state().phase.has_pods() {
+            return;
+        }
+        let roles = &rendered.job.roles;
+        let decides = success.roles.iter().find_map(|name| roles.iter().position(|role| role.name == *name));
+        let slots = decides.and_then(|role| self.state().roles.get(role)).map_or(&[][..], Vec::as_slice);
+        let counted = match success.indexes {
+            Indexes::First => &slots[..slots.len().min(1)],
+            Indexes::All => slots,
+        };
+        if !counted.is_empty() && counted.iter().all(|slot| slot.stage == Stage::Done) {
+            let meta = &self.turn.object.meta;
+            let fields = json!({"metadata": {"uid": meta.uid}, "spec": {"suspend": true}});
+            self.add(Kind::TrainingJob, &meta.key.name, Change::Merge(fields));
         }
     }
 

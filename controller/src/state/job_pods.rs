@@ -39,6 +39,7 @@ impl State {
         let job = |pod: &Pod| pod.of_job.as_ref().map(|of_job| of_job.job.clone());
         let (old, new) = (before.and_then(job), now.and_then(job));
         self.jobs.pod_changed(key, old.as_ref(), new.as_ref());
+        old.iter().chain(&new).for_each(|job| self.jobs.wake(job));
         if !self.jobs.jobs.is_empty() {
             work.push(Work::Jobs);
         }

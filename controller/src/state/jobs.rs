@@ -46,7 +46,10 @@ impl State {
 
     pub(super) fn put_of_jobs(&mut self, object: ObjectOfJobs, work: &mut Vec<Work>) {
         let is_news = match object {
-            ObjectOfJobs::Job(job) => self.jobs.jobs.put(*job) != Put::Unchanged,
+            ObjectOfJobs::Job(job) => {
+                self.jobs.wake(&job.meta.key);
+                self.jobs.jobs.put(*job) != Put::Unchanged
+            }
             ObjectOfJobs::Type(of_type) => {
                 work.extend([Work::JobType(of_type.meta.key.name.clone()), Work::JobTypes]);
                 self.jobs.types.put(*of_type) != Put::Unchanged
@@ -180,3 +183,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

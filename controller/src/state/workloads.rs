@@ -92,6 +92,10 @@ impl State {
     fn of_job_changed(&mut self, key: &Key, before: Option<JobWorkload>, work: &mut Vec<Work>) {
         if before.as_ref() != self.kueue.of_job(key) {
             self.kueue.of_job_changed(key, before.as_ref());
+            let owner = self.kueue.of_job(key).and_then(|workload| workload.owner.as_ref());
+            if let Some(job) = owner.map(|owner| Key::new(&key.namespace, &owner.name)) {
+                self.jobs.wake(&job);
+            }
             work.push(Work::Jobs);
         }
     }

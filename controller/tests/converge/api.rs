@@ -14,8 +14,10 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use values::{finalizers, id, merge, name_of, put_item, replace_leaves};
+use values::{id, merge, name_of, put_item, replace_leaves};
 
+#[path = "api/objects.rs"]
+mod objects;
 #[path = "api/values.rs"]
 mod values;
 
@@ -456,66 +458,6 @@ impl Api {
             }
             _ => panic!("{method}"),
         }
-    }
-}
-
-impl Inner {
-    fn store(&mut self, id: Id, mut object: Value) -> Value {
-        let before = self.objects.get(&id);
-        if let Some(before) = before {
-            let mut same = object.clone();
-            same["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
-            if same == *before {
-                return same;
-            }
-        }
-        self.version += 1;
-        let now = self.clock.now();
-        let before = self.objects.get(&id);
-        let metadata = &mut object["metadata"];
-        metadata["resourceVersion"] = self.version.to_string().into();
-        metadata["name"] = id.2.clone().into();
-        if !id.1.is_empty() {
-            metadata["namespace"] = id.1.clone().into();
-        }
-        match before {
-            None => {
-                self.uids += 1;
-                metadata["uid"] = format!("uid-{}", self.uids).into();
-                metadata["generation"] = 1.into();
-                metadata["creationTimestamp"] = now.into();
-            }
-            Some(before) => {
-                metadata["uid"] = before["metadata"]["uid"].clone();
-                metadata["creationTimestamp"] = before["metadata"]["creationTimestamp"].clone();
-                let generation =
-                    before["metadata"]["generation"].as_u64().unwrap() + u64::from(before["spec"] != object["spec"]);
-                object["metadata"]["generation"] = generation.into();
-            }
-        }
-        let kind = if before.is_none() { "ADDED" } else { "MODIFIED" };
-        let gone = object["metadata"]["deletionTimestamp"].is_string() && finalizers(&object).is_empty();
-        self.log.push((self.version, id.0.clone(), if gone { "DELETED" } else { kind }, object.clone()));
-        if gone {
-            self.objects.remove(&id);
-        } else {
-            self.objects.insert(id, object.clone());
-        }
-        object
-    }
-
-    /// Deletes, or marks as such if there are finalizers.
-    fn delete(&mut self, id: &Id) -> Option<Value> {
-        let mut object = self.objects.get(id)?.clone();
-        if !finalizers(&object).is_empty() {
-            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-            return Some(self.store(id.clone(), object));
-        }
-        self.objects.remove(id);
-        self.version += 1;
-        object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.log.push((self.version, id.0.clone(), "DELETED", object));
-        None
     }
 }
 

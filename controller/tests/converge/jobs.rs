@@ -18,11 +18,12 @@ use super::World;
 use super::api::Api;
 
 /// Types that come with Larder.
-const TYPES: [&str; 4] = [
+const TYPES: [&str; 5] = [
     include_str!("../../../deploy/components/jobs/types/single.yaml"),
     include_str!("../../../deploy/components/jobs/types/pytorch.yaml"),
     include_str!("../../../deploy/components/jobs/types/pytorch-elastic.yaml"),
     include_str!("../../../deploy/components/jobs/types/mpi.yaml"),
+    include_str!("../../../deploy/components/jobs/types/notebook.yaml"),
 ];
 
 /// Serves the kinds of training jobs, with types.
@@ -119,7 +120,7 @@ async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later
     world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
     world.until("it succeeds", |api| phase(api, "train") == "Succeeded").await;
     let types = world.api.get("configmaps", "larder-system", "larder-job-types").unwrap();
-    assert_eq!(types["data"]["types"], "mpi\npytorch\npytorch-elastic\nsingle");
+    assert_eq!(types["data"]["types"], "mpi\nnotebook\npytorch\npytorch-elastic\nsingle");
     let single = world.api.get("jobtypes", "", "single").unwrap();
     assert_eq!(single["status"]["conditions"][0]["status"], "True");
 }

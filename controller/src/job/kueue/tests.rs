@@ -151,7 +151,8 @@ impl Case {
     /// A queued job and its Workload.
     fn queued(workload: Option<JobWorkload>) -> Self {
         let sample = sample();
-        let terms = Terms { scope: Scope::Worker, two_pods: true, ..sample.terms() };
+        let mut terms = Terms { scope: Scope::Worker, ..sample.terms() };
+        terms.roles.iter_mut().for_each(|role| role.two_pods = true);
         let wanted = Ok(wanted(&sample));
         let observed = Observed { terms, ..Observed::default() };
         let workloads = workload.into_iter().collect();

@@ -14,7 +14,7 @@ pub(super) fn used(state: &State, observed: &Observed, role: usize, now: i64) ->
 
 /// The pods of a role that have ended for good. Where a loss starts the whole gang again, there are none.
 pub(super) fn over(state: &State, terms: &Terms, role: usize) -> u32 {
-    if terms.scope != Scope::Worker || !terms.two_pods {
+    if terms.scope != Scope::Worker || !terms.roles.iter().all(|role| role.two_pods) {
         return 0;
     }
     let slots = state.roles.get(role).map_or(&[][..], Vec::as_slice);

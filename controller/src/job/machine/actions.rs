@@ -60,10 +60,9 @@ fn missing(state: &State, observed: &Observed, now: i64) -> impl Iterator<Item =
     for pod in &observed.pods {
         there.entry((pod.id.role, pod.id.index)).or_default().push(pod);
     }
-    let two_pods = observed.terms.two_pods;
     state.slots().filter(|(_, slot)| slot.stage == Stage::Placed).filter_map(move |(id, slot)| {
         let others = there.get(&(id.role, id.index)).map_or(&[][..], Vec::as_slice);
-        let in_the_way = |pod: &&Pod| pod.id == id || !two_pods && is_live(pod, now);
+        let in_the_way = |pod: &&Pod| pod.id == id || !observed.terms.two_pods(id.role) && is_live(pod, now);
         let create = || Action::Create { pod: id, node: slot.node.clone() };
         (!others.iter().any(in_the_way)).then(create)
     })

@@ -92,7 +92,7 @@ impl Event {
             Self::Done(pod) => set_stage(state, pod, Stage::Done),
             Self::Lost { pod, cause, has_ended } => {
                 state.restarts.count(cause);
-                if terms.scope == Scope::Worker && (terms.two_pods || has_ended) {
+                if terms.scope == Scope::Worker && (terms.two_pods(pod.role) || has_ended) {
                     replace(state, &[pod]);
                 } else {
                     let all: Vec<PodId> = state.slots().map(|(pod, _)| pod).collect();

@@ -45,7 +45,7 @@ pub fn unplaced(state: &State, observed: &Observed, now: i64) -> Vec<Vec<u32>> {
     }
     let blocks = |pod: &Pod| {
         let is_asked = asked.get(pod.id.role).is_some_and(|asked| asked.binary_search(&pod.id.index).is_ok());
-        is_asked && is_live(pod, now) && (!observed.terms.two_pods || is_whole_gang)
+        is_asked && is_live(pod, now) && (!observed.terms.two_pods(pod.id.role) || is_whole_gang)
     };
     if observed.pods.iter().any(blocks) { nothing() } else { asked }
 }

@@ -26,8 +26,6 @@ pub struct Observed {
 pub struct Terms {
     /// Its roles.
     pub roles: Vec<RoleTerms>,
-    /// Two pods of one index may run for a while, so a lost one is replaced before it is gone.
-    pub two_pods: bool,
     /// A lost pod is replaced alone, where that is possible.
     pub scope: Scope,
     /// With one crash more it fails.
@@ -44,6 +42,13 @@ pub struct Terms {
     pub keep_pods: KeepPods,
 }
 
+impl Terms {
+    /// True if two pods of one index of a role may run for a while.
+    pub(super) fn two_pods(&self, role: usize) -> bool {
+        self.roles.get(role).is_some_and(|role| role.two_pods)
+    }
+}
+
 /// A role of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleTerms {
@@ -53,6 +58,8 @@ pub struct RoleTerms {
     pub min: u32,
     /// Which of its pods decide that the job has succeeded.
     pub decides: Decides,
+    /// Two pods of one index may run for a while, so a lost one is replaced before it is gone.
+    pub two_pods: bool,
 }
 
 impl RoleTerms {

@@ -12,8 +12,7 @@ pub(super) const NOW: i64 = 1_000_000;
 /// A job of workers that may shrink to `min`, of a type that allows two pods of an index.
 pub(super) fn elastic(min: u32) -> Terms {
     Terms {
-        roles: vec![RoleTerms { name: "worker".into(), min, decides: Decides::All }],
-        two_pods: true,
+        roles: vec![RoleTerms { name: "worker".into(), min, decides: Decides::All, two_pods: true }],
         keep_pods: KeepPods::None,
         max_crashes: 3,
         gang_timeout: Some(30),

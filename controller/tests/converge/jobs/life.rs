@@ -88,3 +88,17 @@ async fn the_next_controller_goes_on_where_the_last_one_was() {
     let lost = restarts["evicted"].as_u64().unwrap() + restarts["crashed"].as_u64().unwrap();
     assert_eq!(lost, 1, "{restarts}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_notebook_that_ends_is_suspended_and_can_be_resumed() {
+    let mut world = World::with_jobs(1);
+    world.start();
+    world.api.put("trainingjobs", job("notes", "notebook", &[("notebook", 1)]));
+    world.until("it is suspended", |api| phase(api, "notes") == "Suspended").await;
+    world.rest().await;
+    assert_eq!(world.api.get("trainingjobs", "team-a", "notes").unwrap()["spec"]["suspend"], true);
+    set_fates(&world.api, &[("notes", "running")]);
+    world.api.change("trainingjobs", "team-a", "notes", |job| job["spec"]["suspend"] = false.into());
+    world.until("it runs again", |api| phase(api, "notes") == "Running").await;
+    assert!(pods(&world.api).contains(&"notes-notebook-0-2".to_owned()));
+}

@@ -51,7 +51,7 @@ fn any_op() -> impl Strategy<Value = Op> {
 fn any_terms() -> impl Strategy<Value = Terms> {
     (any::<bool>(), any::<bool>(), 0..4_u32, 0..3_usize, any::<bool>()).prop_map(
         |(two_pods, whole, max_crashes, keep_pods, native)| Terms {
-            two_pods,
+            roles: elastic(2).roles.into_iter().map(|role| RoleTerms { two_pods, ..role }).collect(),
             scope: if whole { Scope::Job } else { Scope::Worker },
             max_crashes,
             keep_pods: [KeepPods::None, KeepPods::Ended, KeepPods::All][keep_pods],
@@ -224,7 +224,11 @@ impl World {
         let all = indexes.len();
         indexes.sort_unstable();
         indexes.dedup();
-        assert!(self.observed.terms.two_pods || indexes.len() == all, "two pods of an index: {:?}", self.observed.pods);
+        assert!(
+            self.observed.terms.roles[0].two_pods || indexes.len() == all,
+            "two pods of an index: {:?}",
+            self.observed.pods
+        );
     }
 }
 

@@ -63,7 +63,7 @@ fn a_lost_worker_is_replaced_before_its_pod_is_gone_if_the_type_allows_two() {
 
 #[test]
 fn a_gang_whose_type_allows_one_pod_starts_again_as_a_whole_once_live_pods_are_gone() {
-    let terms = Terms { two_pods: false, ..elastic(3) };
+    let terms = one_pod(elastic(3));
     let (state, mut observed) = running(terms);
     observed.pods[1].disruption = "EvictionByEvictionAPI".into();
     observed.pods[1].leaving = Some(NOW + 30);
@@ -82,7 +82,7 @@ fn a_gang_whose_type_allows_one_pod_starts_again_as_a_whole_once_live_pods_are_g
 
 #[test]
 fn a_crashed_pod_is_replaced_alone_and_only_crashes_are_limited() {
-    let (mut state, mut observed) = running(Terms { two_pods: false, ..elastic(3) });
+    let (mut state, mut observed) = running(one_pod(elastic(3)));
     state.restarts = Restarts { preempted: 50, evicted: 50, node_lost: 50, device_fault: 50, crashed: 2 };
     observed.pods[2].stage = PodStage::Failed;
     let (state, _) = step(state, &observed, NOW);
@@ -207,7 +207,7 @@ fn a_job_that_all_else_takes_room_from_counts_one_preemption() {
 fn a_chief_that_is_done_ends_a_job_with_servers() {
     let (mut state, mut observed) = running(elastic(2));
     observed.terms.roles[0].decides = Decides::First;
-    observed.terms.roles.push(RoleTerms { name: "ps".into(), min: 1, decides: Decides::Nothing });
+    observed.terms.roles.push(RoleTerms { name: "ps".into(), min: 1, decides: Decides::Nothing, two_pods: true });
     state.roles.push(vec![slot(1, Stage::Seen)]);
     let id = PodId { role: 1, index: 0, attempt: 1 };
     observed.pods.push(Pod { id, ..pod(0, 1, PodStage::Ready) });
@@ -220,4 +220,32 @@ fn a_chief_that_is_done_ends_a_job_with_servers() {
     assert_eq!((state.phase, changes(&actions)), (Phase::Running, (vec![], vec![])));
     observed.pods[0].stage = PodStage::Succeeded;
     assert_eq!(step(state, &observed, NOW).0.phase, Phase::Succeeded);
+}
+
+/// The same, of a type that allows one pod of an index.
+fn one_pod(mut terms: Terms) -> Terms {
+    terms.roles[0].two_pods = false;
+    terms
+}
+
+#[test]
+fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_all() {
+    let mut terms = elastic(3);
+    let server = RoleTerms { name: "ps".into(), min: 1, decides: Decides::Nothing, two_pods: false };
+    terms.roles.push(server);
+    let (mut state, mut observed) = running(terms);
+    state.roles.push(vec![slot(1, Stage::Seen)]);
+    let server = Pod { id: PodId { role: 1, index: 0, attempt: 1 }, ..pod(0, 1, PodStage::Ready) };
+    observed.pods.push(server);
+    let lose = |observed: &mut Observed, at: usize| {
+        observed.pods[at].node = Some(NodeHealth { is_there: false, ..NodeHealth::default() });
+    };
+    let mut with_worker = observed.clone();
+    lose(&mut with_worker, 2);
+    let (after, _) = step(state.clone(), &with_worker, NOW);
+    let attempts = |state: &State| state.slots().filter(|(_, slot)| slot.attempt == 2).count();
+    assert_eq!(attempts(&after), 1);
+    lose(&mut observed, 3);
+    let (after, _) = step(state, &observed, NOW);
+    assert_eq!(attempts(&after), 4);
 }
