@@ -21,21 +21,14 @@
 //! A Workload that no longer fits is deleted and made again once nothing runs: a role was admitted with fewer pods than `min` is now.
 //! Fewer `replicas` give quota back; more are asked for with the next admission, after an eviction or `spec.suspend`.
 //!
-//! # What the loop does
-//! 1. It keeps every Workload for which [`workload::workload`] returns one, in a `Store` of its own: the AdmissionChecks of
-//!    [`crate::kueue`] forget Workloads without checks. An event of one leads to the job of its name (`belongs_to`); if there is no
-//!    job with the owner's uid, or it has no queue of Kueue's any more, [`decide::abandon`] is its next write.
-//! 2. It follows WorkloadPriorityClasses and PriorityClasses as [`priority::Classes`]. Before Workloads, flavors and classes are listed,
-//!    it decides nothing about such a job and makes none of its pods. It says so of a job in a cluster without Kueue.
-//! 3. For a job with `Queueing::Kueue`, no pass of [`crate::job::queue`] sees it as waiting; its pods use room like any others. It
-//!    renders a pod of each role with `Place::default()` and makes [`wanted::Wanted`] and [`decide::decide`] of that, whenever job,
-//!    Workload, flavors or pods change. The verdict goes into the next step.
-//! 4. `Verdict::Start` names no nodes. Unless a place has gates, the loop adds [`places::confine`] to each role's `Places`, plans the
-//!    gang, and fills in the nodes; if there are none, the verdict of this step is a `Wait` with the shortage. Places with gates get no
-//!    plan, and no PodGroup: Kueue chooses their nodes.
-//! 5. Pods are rendered with `Decision::places`, by role, with the planned node added. With `None`, no pod is made in this step.
-//! 6. Writes are executed as they are. One that the API server refuses because the Workload has changed (409) is nothing: the event
-//!    of that change leads to another decision. Kueue's webhook may be away: others are tried again like any write.
+//! # In a round
+//! Before Workloads, flavors and classes are listed, nothing is decided about such a job, and none of its pods is made. No pass of
+//! [`crate::job::queue`] sees it; the pods that it has use room like any others. Kueue's verdict names no nodes: they are planned in
+//! the room that the queues leave, within [`places::confine`], and without room the verdict becomes a wait. Places with gates get
+//! neither plan nor PodGroup: Kueue chooses their nodes.
+//!
+//! A write that the API server refuses because the Workload has changed (409) is nothing: another decision follows. Workloads whose
+//! job is gone, or in no queue of Kueue's any longer, are [abandoned](decide::abandon).
 //!
 //! Where Kueue's pod integration is on and a namespace has a LocalQueue `default`, or `manageJobsWithoutQueueName` is set, Kueue must
 //! know that the pods of a TrainingJob are not its own: `integrations.externalFrameworks: [TrainingJob.v1alpha1.larder.dev]`.
