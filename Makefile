@@ -13,7 +13,7 @@ PROFILE ?= dev
 # One more than there are cores: those of the tests on Kubernetes, one at a time, wait most of their time.
 TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: help quickstart check test soak build lint fmt unit e2e doc deny fuzz tools packages cluster cluster-down peers bench
+.PHONY: help quickstart check test soak build lint fmt unit e2e doc deny fuzz tools packages cluster cluster-down peers platform-peers bench
 
 help:
 	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
@@ -22,6 +22,7 @@ help:
 	@echo "make lint unit e2e doc deny fuzz   parts of make test"
 	@echo "make soak         the tests that kill and restart, ten times as long (SCALE=100: for hours)"
 	@echo "make peers        measure Larder beside every peer on this machine (as root; ARGS=--help tells more)"
+	@echo "make platform-peers   build Kueue, coscheduling and Kubernetes 1.37 (most of an hour)"
 	@echo "make bench        time the hot functions"
 	@echo "make cluster cluster-down   a two-node Kubernetes cluster to try things in"
 
@@ -42,6 +43,7 @@ lint: packages
 
 build: packages
 	cargo build --profile $(PROFILE) --workspace --lib --bins --tests
+	.ci/agent $(PROFILE)
 
 # Unit tests only: no program has to be linked but theirs. Those of quickstart mount, which needs root: `make test` runs them.
 unit:
@@ -49,7 +51,7 @@ unit:
 	cargo nextest run --workspace --lib --bins -E 'not (package(larder-bench) and test(quickstart::tests))'
 
 e2e: tools build
-	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-controller -p larder-controller-api --test-threads $(TEST_THREADS) $(ARGS)
+	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-agent -p larder-controller -p larder-controller-api --test-threads $(TEST_THREADS) $(ARGS)
 
 # The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases.
 soak: tools
@@ -73,7 +75,8 @@ fuzz: tools
 packages:
 	.ci/install-packages build
 
-# Further requirements for testing: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes.
+# Further requirements for testing: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes, and an image of
+# PyTorch and Open MPI.
 tools:
 	.ci/install-packages test
 
@@ -91,6 +94,10 @@ peers: packages
 	bench/install-peers
 	cargo build --release -p larder
 	$(CARGO_TARGET_DIR)/release/larder bench peers $(ARGS)
+
+# Other queues and schedulers, and another Kubernetes: never built by `make test`.
+platform-peers:
+	tests/cluster/peers.sh install
 
 bench: packages
 	cargo bench -p larder-dataset --bench manifest -- $(ARGS)

@@ -45,7 +45,9 @@ pub fn run(config: &ImportsConfig, progress: &dyn Progress) -> anyhow::Result<Im
     let _in_runtime = runtime.enter();
     let stop = Stop::on_signals(runtime.handle())?;
     let mut outcome = ImportsOutcome { config: config.clone(), rows: Vec::new(), mounts: Vec::new() };
-    progress.steps(u64::from(config.rounds) * (5 * u64::from(config.keys > 0) + u64::from(config.folder_entries > 0)));
+    let of_keys = 5 - u64::from(config.skip_one_call);
+    let steps = of_keys * u64::from(config.keys > 0) + u64::from(config.folder_entries > 0);
+    progress.steps(u64::from(config.rounds) * steps);
     let entries = folder.join("entries");
     if config.folder_entries > 0 {
         progress.doing(&format!("making a folder of {} entries", config.folder_entries));
@@ -60,13 +62,15 @@ pub fn run(config: &ImportsConfig, progress: &dyn Progress) -> anyhow::Result<Im
         let larder = Larder { binary: config.binary.clone(), home: home.clone(), variables: bucket.server.env() };
         let measured = |row: &Row| progress.measured(&format!("round {}: {row}", round + 1));
         if config.keys > 0 {
-            progress.doing("importing, one call at a time");
-            outcome.take(bucket.import(&larder, Work::OneLister, round)?, measured);
-            stop.check()?;
+            if !config.skip_one_call {
+                progress.doing("importing, one call at a time");
+                outcome.take(bucket.import(&larder, Work::OneLister, round)?, measured);
+                stop.check()?;
+                larder.forget()?;
+            }
             progress.doing("listing, many calls at a time");
             outcome.take(runtime.block_on(bucket.count(round))?, measured);
             stop.check()?;
-            larder.forget()?;
             progress.doing("importing, many calls at a time");
             outcome.take(bucket.import(&larder, Work::Parallel, round)?, measured);
             stop.check()?;

@@ -1,20 +1,25 @@
 //! Every flag of `larder`, with its help. Values are typed here; no other module parses them.
 
 pub(crate) mod bench;
+pub(crate) mod cluster;
 mod explain;
 mod inspect;
+pub(crate) mod job;
 mod mount;
 mod origin;
 mod publish;
+mod queue;
 mod quickstart;
 
 use clap::{Parser, Subcommand};
 
-pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, Explained};
+pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, Explained};
 pub(crate) use inspect::{DoctorArgs, StatsArgs, VerifyArgs};
+pub(crate) use job::JobArgs;
 pub(crate) use mount::{MountArgs, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
 pub(crate) use publish::{ImportArgs, PackArgs};
+pub(crate) use queue::QueueArgs;
 pub(crate) use quickstart::QuickstartArgs;
 
 /// Mounts training datasets from S3 and caches them on this node, so that every epoch hits the cache.
@@ -63,6 +68,10 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Check this machine and report what to change.
     Doctor(DoctorArgs),
+    /// Submit, list, read and end the training jobs of a Kubernetes cluster.
+    Job(JobArgs),
+    /// Show the queues of a Kubernetes cluster: quota, use, and the jobs that wait.
+    Queue(QueueArgs),
     /// Say why an object of a Kubernetes cluster is not ready.
     Explain(ExplainArgs),
     /// Run benchmarks.

@@ -5,12 +5,14 @@
 //! (`--json`). No output contains a secret.
 
 mod args;
+mod cluster;
 mod commands;
 mod daemon;
 mod help_page;
 mod ioctl;
 mod mount_stats;
 mod output;
+mod queues;
 mod source;
 
 use std::process::ExitCode;
@@ -26,7 +28,8 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::parse();
-    if let Err(error) = larder_telemetry::init_logs(if cli.verbose { "info" } else { "warn" }) {
+    // What the client of clusters logs, a command says itself.
+    if let Err(error) = larder_telemetry::init_logs(if cli.verbose { "info" } else { "warn,kube_client=off" }) {
         output::note(format_args!("error: {error}"));
         return ExitCode::from(2);
     }
@@ -51,6 +54,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Stats(args) => commands::stats::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Job(args) => commands::job::run(&args),
+        Command::Queue(args) => commands::queue::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::HelpPage => {

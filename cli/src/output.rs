@@ -1,8 +1,10 @@
 //! How results and progress look: bars on a terminal, plain lines in a pipe, JSON on request.
 //!
 //! Invariant: everything that the command prints goes through this file. A reader that closes its end of a pipe, as
-//! `head` does, ends the command without a word ([`ReaderGone`]).
+//! `head` does, ends the command without a word ([`ReaderGone`]). Texts of others are in what is printed, so no control
+//! character but the end of a line and the tab is: a terminal would obey it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -39,16 +41,57 @@ pub(crate) fn line(line: fmt::Arguments<'_>) -> anyhow::Result<()> {
 
 /// Prints a result that ends its lines itself. Errors as for [`line()`].
 pub(crate) fn text(text: &impl fmt::Display) -> anyhow::Result<()> {
+    bytes(plain(&text.to_string()).as_bytes())
+}
+
+/// Writes bytes as they are. Errors as for [`line()`].
+pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    match write!(out, "{text}").and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
         written => written.context("write the output"),
     }
 }
 
+/// True for characters that a terminal obeys, or that show a text in another order than it has.
+fn is_obeyed(c: char) -> bool {
+    (c.is_control() && !matches!(c, '\n' | '\t')) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text without characters that a terminal obeys.
+fn plain(text: &str) -> Cow<'_, str> {
+    if text.contains(is_obeyed) { text.replace(is_obeyed, "?").into() } else { text.into() }
+}
+
+/// A text of somebody else as a cell of a table: one line, and not too long.
+pub(crate) fn cell(text: &str) -> String {
+    const MOST: usize = 300;
+    let words: Vec<&str> =
+        text.split(|c: char| c.is_whitespace() || is_obeyed(c)).filter(|word| !word.is_empty()).collect();
+    let line = words.join(" ");
+    match line.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    }
+}
+
+/// Rows in columns, of which all but the last are as wide as their widest cell.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let head = head.map(str::to_owned);
+    let all = || std::iter::once(&head).chain(rows);
+    let widths: [usize; N] = std::array::from_fn(|at| all().map(|row| row[at].chars().count()).max().unwrap_or(0));
+    let mut text = String::new();
+    for row in all() {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 /// Prints a line to standard error, for a person. If nobody can read it, so be it.
 pub(crate) fn note(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", plain(&line.to_string()));
 }
 
 /// "1 key", "2 keys".
@@ -63,7 +106,25 @@ pub(crate) fn error(error: &anyhow::Error) {
 
 /// Prints a result as JSON. Errors as for [`line()`].
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    line(format_args!("{}", serde_json::to_string_pretty(value)?))
+    json_text(&serde_json::to_string_pretty(value)?)
+}
+
+/// Prints a result as JSON on one line. Errors as for [`line()`].
+pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
+    json_text(&serde_json::to_string(value)?)
+}
+
+/// Only strings of JSON can have characters that a terminal obeys, and there these may be written by their numbers.
+fn json_text(text: &str) -> anyhow::Result<()> {
+    line(format_args!("{}", escaped(text)))
+}
+
+fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return text.into();
+    }
+    let one = |c: char| if is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    text.chars().map(one).collect()
 }
 
 /// Progress of a listing, a packing or a check.
@@ -130,5 +191,28 @@ impl Progress for ProgressView {
 
     fn verified(&self, files: u64, files_total: u64, bytes: u64) {
         self.show(files, format!("checked {files} of {files_total} files, {} read", show_bytes(bytes)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_terminal_obeys_a_text_of_somebody_else() {
+        assert_eq!(plain("a\u{1b}[31mb\rc\u{9b}d\u{202e}e\tf\ng"), "a?[31mb?c?d?e\tf\ng");
+        assert_eq!(cell("two\nlines\u{1b}]0;x\u{7}  end"), "two lines ]0;x end");
+        assert_eq!(cell(&"ä".repeat(400)).chars().count(), 301);
+        let value = serde_json::json!({"a": "\u{9b}\u{1b}\u{202e}"});
+        let text = serde_json::to_string(&value).unwrap();
+        let shown = escaped(&text);
+        assert!(shown.is_ascii() && !shown.contains(char::is_control), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value, "and no byte of it is lost");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["a".to_owned(), "1".to_owned()], ["größer".to_owned(), String::new()]];
+        assert_eq!(table(["NAME", "N"], &rows), "NAME    N\na       1\ngrößer\n");
     }
 }

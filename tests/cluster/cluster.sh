@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real Kubernetes cluster for tests: etcd, the control plane, and nodes with a kubelet and a containerd each.
+# A real Kubernetes cluster for tests: etcd, the control plane, DNS, and nodes with a kubelet and a containerd each.
 #
 #   cluster.sh packages                           installs the Debian packages, unless they are there
 #   cluster.sh install                            the same, and builds the pinned parts, unless they are there
@@ -17,9 +17,12 @@
 # A cluster lives in network, mount and process namespaces of its own, so two of them never meet, and when its first
 # process (init.sh) dies so does all of it. Only its cgroups are the machine's; their name follows from DIR, and every
 # process in them is the cluster's. OWNER is by default the process that started the script; 1 keeps a cluster until `stop`.
+#
+# The environment can choose another version of Kubernetes, for which there is a kube/go-VERSION.mod (peers.sh):
+# LARDER_TEST_KUBERNETES=v1.37.0.
 set -euo pipefail
 
-readonly KUBERNETES=v1.36.3 CONTAINERD=v2.4.2 CSI_SANITY=v5.4.0
+readonly KUBERNETES=${LARDER_TEST_KUBERNETES:-v1.36.3} CONTAINERD=v2.4.2 CSI_SANITY=v5.4.0 COREDNS=v1.15.0
 readonly BIN=${LARDER_TEST_BIN:-${LARDER_CACHE:-$HOME/.cache/larder}/bin}
 here=$(dirname "$(realpath "$0")")
 
@@ -27,7 +30,7 @@ die() { echo "cluster.sh: $*" >&2; exit 1; }
 
 # Programs that install builds, by their names in BIN.
 readonly KUBE=kube-$KUBERNETES CONTAINERD_PARTS=(containerd containerd-shim-runc-v2 ctr)
-built() { printf '%s\n' "$KUBE" "${CONTAINERD_PARTS[@]/%/-$CONTAINERD}" "csi-sanity-$CSI_SANITY"; }
+built() { printf '%s\n' "$KUBE" "${CONTAINERD_PARTS[@]/%/-$CONTAINERD}" "coredns-$COREDNS" "csi-sanity-$CSI_SANITY"; }
 
 packaged() {
     local tool
@@ -75,9 +78,14 @@ install() {
         case $name in
             "$KUBE")
                 echo "building Kubernetes (ten minutes the first time)"
-                local version=k8s.io/component-base/version minor=${KUBERNETES#v1.}
-                (cd "$here/kube" && go build -o "$build/$name" -ldflags "-s -w -X $version.gitVersion=$KUBERNETES \
+                local version=k8s.io/component-base/version minor=${KUBERNETES#v1.} modules=go.mod
+                [[ ! -f $here/kube/go-$KUBERNETES.mod ]] || modules=go-$KUBERNETES.mod
+                (cd "$here/kube" && go build -modfile="$modules" -o "$build/$name" -ldflags "-s -w -X $version.gitVersion=$KUBERNETES \
                     -X $version.gitMajor=1 -X $version.gitMinor=${minor%.*}" .)
+                ;;
+            coredns-*)
+                echo "building CoreDNS"
+                (cd "$here/coredns" && go build -o "$build/$name" -ldflags "-s -w" .)
                 ;;
             csi-sanity-*)
                 echo "building csi-sanity"
@@ -158,6 +166,7 @@ start() {
     for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
         ln -s "$BIN/$KUBE" "$dir/bin/$name"
     done
+    ln -s "$BIN/coredns-$COREDNS" "$dir/bin/coredns"
     for name in "${CONTAINERD_PARTS[@]}"; do
         ln -s "$BIN/$name-$CONTAINERD" "$dir/bin/$name"
     done
@@ -183,17 +192,17 @@ start() {
     done
 }
 
-# Stops a cluster when its owner or its folder is gone. The guard of a cluster that was stopped ends, even if a new cluster
-# is in the same folder already.
+# Stops a cluster when its owner or its folder is gone. After `stop` it has only the lock to remove, by which tests take turns
+# at a shared cluster: with its owner there are no tests left.
 guard() {
     local dir=$1 owner=$2
+    trap 'while [[ -e $dir.lock ]] && kill -0 "$owner" 2>/dev/null; do sleep 0.5; done; rm -f "$dir.lock"; exit' TERM
     echo $$ >"$dir/guard"
     while kill -0 "$owner" 2>/dev/null && [[ $(cat "$dir/guard" 2>/dev/null) == $$ ]]; do
         sleep 0.5
     done
     if [[ $(cat "$dir/guard" 2>/dev/null || echo $$) == $$ ]]; then
         stop "$dir"
-        # By which tests take turns at a shared cluster: with its owner there are no tests left.
         rm -f "$dir.lock"
     fi
 }
@@ -208,9 +217,12 @@ failed() {
 processes() { find "$(tracked)/$1" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u || true; }
 
 stop() {
-    local dir cgroup tree pids tries=0
+    local dir cgroup guard tree pids tries=0
     dir=$(realpath -m "$1")
     cgroup=$(cgroup_of "$dir")
+    # Its guard first, which would take a new cluster in this folder for one whose folder is gone.
+    guard=$(cat "$dir/guard" 2>/dev/null || echo $$)
+    [[ $guard == $$ ]] || kill "$guard" 2>/dev/null || true
     # All are killed at once, and again in case one was forking. With the last process the mounts and interfaces go.
     while pids=$(processes "$cgroup") && [[ -n $pids ]]; do
         ((++tries < 300)) || die "cannot kill "$pids

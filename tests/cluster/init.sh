@@ -7,10 +7,11 @@
 #   init.sh restart DIR kubelet|containerd N
 #
 # Addresses: the cluster's network has the bridge 10.89.0.1, node nN is 10.89.0.(10 + N), its pods are 10.88.N.0/24.
-# There is no kube-proxy: pods use the API's service alone, so its address 10.96.0.1 is the bridge's too.
+# There is no kube-proxy: the addresses of the API's service and of DNS are the bridge's too, and those of other services lead
+# nowhere, so pods reach each other by the names of headless services.
 set -euo pipefail
 
-readonly BRIDGE=10.89.0.1 API=10.96.0.1 SECONDS_TO_START=90
+readonly BRIDGE=10.89.0.1 API=10.96.0.1 DNS=10.96.0.10 SECONDS_TO_START=90
 command=$1 dir=$2
 log=$dir/log
 PATH=$dir/bin:$PATH
@@ -61,6 +62,7 @@ cluster() {
     for n in $(seq "$nodes"); do
         await "node n$n" "kubelet-n$n" node_ready "$n"
     done
+    await "DNS" coredns curl -sf "http://$DNS:8181/ready"
     await "the controller manager" kube-controller-manager kubectl get serviceaccount default
     touch "$dir/ready"
     stay
@@ -80,6 +82,7 @@ network() {
     ip link add nodes type bridge
     ip address add "$BRIDGE/24" dev nodes
     ip address add "$API/32" dev nodes
+    ip address add "$DNS/32" dev nodes
     ip link set nodes up
     echo 1 >/proc/sys/net/ipv4/ip_forward
 }
@@ -125,6 +128,23 @@ YAML
         --service-account-private-key-file="$key" --root-ca-file="$dir/certs/apiserver.crt" \
         --flex-volume-plugin-dir="$dir/volume-plugins" ${CONTROLLER_MANAGER_FLAGS-}
     supervise kube-scheduler kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false ${SCHEDULER_FLAGS-}
+    name_server
+}
+
+# Answers are not kept anywhere (ttl 0): a new pod's name is found at once. A name outside of the cluster is an error.
+name_server() {
+    cat >"$dir/Corefile" <<COREFILE
+.:53 {
+    bind $DNS
+    errors
+    ready $DNS:8181
+    kubernetes cluster.local in-addr.arpa {
+        kubeconfig $KUBECONFIG
+        ttl 0
+    }
+}
+COREFILE
+    supervise coredns coredns -conf "$dir/Corefile"
 }
 
 node_ready() {
@@ -218,10 +238,11 @@ evictionHard: {memory.available: 50Mi, nodefs.available: "1%", imagefs.available
 imageGCHighThresholdPercent: 100
 makeIPTablesUtilChains: false
 resolvConf: ""
-clusterDNS: [10.96.0.10]
+clusterDNS: [$DNS]
+clusterDomain: cluster.local
 maxPods: 110
 cpuManagerPolicy: static
-reservedSystemCPUs: "0"
+kubeReserved: {cpu: 400m}
 # Tests wait for containers that are restarted, so the restart is not delayed.
 crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 YAML

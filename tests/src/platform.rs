@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_testkit::Cluster;
+use larder_testkit::{Cluster, repository};
 use tokio::runtime::Runtime;
 
 use crate::lab::{BUCKET, SECRET};
@@ -69,6 +69,20 @@ impl Platform {
         let rollout = ["-n", "larder-system", "rollout", "status", "deployment/larder-controller", "--timeout=120s"];
         platform.cluster.kubectl_ok(&rollout);
         platform
+    }
+
+    /// The same, with training jobs, and [`Cluster::TRAINING`] for their pods.
+    pub fn start_jobs(test: &str) -> Self {
+        let platform = Self::start_datasets(test);
+        platform.cluster.load_training_image();
+        platform
+    }
+
+    /// The programs that training jobs run, by file name.
+    pub fn training_programs() -> BTreeMap<String, String> {
+        let files = std::fs::read_dir(repository().join("tests/cluster/training")).unwrap().map(|file| file.unwrap());
+        let text = |path| std::fs::read_to_string(path).unwrap();
+        files.map(|file| (file.file_name().into_string().unwrap(), text(file.path()))).collect()
     }
 
     fn deployed(test: &str, deployment: Deployment) -> Self {

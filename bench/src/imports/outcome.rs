@@ -12,6 +12,8 @@ use crate::figures::{Spread, columns};
 pub struct ImportsConfig {
     /// Made-up objects; 0 measures none.
     pub keys: u64,
+    /// Without the import with one LIST call at a time.
+    pub skip_one_call: bool,
     /// How long the server takes for a page of 1,000 keys, in milliseconds.
     pub page_ms: u64,
     /// Empty files in folders on the disk; 0 measures none.
@@ -197,6 +199,7 @@ mod tests {
     fn the_table_compares_with_one_lister_and_with_the_listing_alone() {
         let config = ImportsConfig {
             keys: 1000,
+            skip_one_call: false,
             page_ms: 20,
             folder_entries: 10,
             rounds: 3,

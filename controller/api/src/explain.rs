@@ -1,7 +1,9 @@
 //! Why a Dataset is ready or not, what happens next by itself, and what to do about it: one sentence for its user.
 //!
 //! The conditions have the facts and the words of whoever stated them. This adds what the reason means for the user.
-//! It is pure, and looks at nothing but the Dataset itself.
+//! It is pure, and looks at nothing but the Dataset itself. [`job`] does the same for TrainingJobs.
+
+pub mod job;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;

@@ -12,7 +12,7 @@
 //! - [`checked`]: the spec of a Dataset as values instead of texts, by the checks that the attributes of volumes pass.
 //! - [`quantity`]: amounts of resources as Kubernetes writes them.
 //! - [`rights`]: rights of the administrator's Datasets alone.
-//! - [`mod@explain`]: why a Dataset is ready or not, in words, and what to do.
+//! - [`mod@explain`]: why a Dataset is ready or not, and why a job waits, in words, and what to do.
 //! - [`definitions`]: the CustomResourceDefinitions, as `deploy/crds` has them.
 //!
 //! Invariant: the schema refuses at apply what [`checked`] refuses later, except for rights, which an admission policy
@@ -41,6 +41,7 @@ pub use dataset::{
     Cache, Dataset, DatasetSpec, DatasetStatus, ImportedStatus, Keep, LagReason, LaggingNode, NodeCount, Nodes,
     NodesStatus, Origin, SecretRef, Shown, SnapshotStatus, Users,
 };
+pub use explain::job::{JobExplanation, explain_job};
 pub use explain::{Explanation, explain};
 pub use job_type::{JobType, JobTypeSpec, JobTypeStatus};
 pub use node_cache::{

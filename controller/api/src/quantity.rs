@@ -1,5 +1,7 @@
 //! Amounts of resources as Kubernetes writes them: `8`, `500m`, `1.5Gi`, `2e3`.
 
+pub mod words;
+
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// The suffixes from a thousandth on, in thousandths.

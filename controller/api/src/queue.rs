@@ -2,7 +2,9 @@
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 
+pub mod account;
 pub mod checked;
+pub mod line;
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The status: conditions, numbers and texts. News of the conditions are written at once; the rest waits, so that a
-//! dataset that is warmed on many nodes does not write for each of them.
+//! The status: conditions, numbers and texts. What becomes true, ceases to be so, or asks for somebody to act is written
+//! at once; the rest waits, so that a dataset that is warmed on many nodes does not write for each of them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use larder_controller_api::dataset::LAGGING_MAX;
@@ -186,11 +186,7 @@ fn is_trouble(reason: Reason) -> bool {
 /// True if readers of the status must learn of it at once.
 fn is_big_news(before: &DatasetStatus, now: &DatasetStatus) -> bool {
     let gist = |status: &DatasetStatus| {
-        let conditions: Vec<(String, String, String)> = status
-            .conditions
-            .iter()
-            .map(|Condition { type_, status, reason, .. }| (type_.clone(), status.clone(), reason.clone()))
-            .collect();
+        let conditions: Vec<(String, String, String)> = status.conditions.iter().map(headline).collect();
         let listed: Vec<_> = status.snapshots.iter().map(|known| (known.id.clone(), known.listed.clone())).collect();
         (
             conditions,
@@ -202,4 +198,33 @@ fn is_big_news(before: &DatasetStatus, now: &DatasetStatus) -> bool {
         )
     };
     gist(before) != gist(now)
+}
+
+/// A condition as far as it is news. Which of its waits a dataset is in is none.
+fn headline(condition: &Condition) -> (String, String, String) {
+    let Condition { type_, status, reason, .. } = condition;
+    let waits = status == "False" && reason.parse().is_ok_and(|reason| !is_trouble(reason));
+    (type_.clone(), status.clone(), if waits { String::new() } else { reason.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(status: bool, reason: Reason) -> DatasetStatus {
+        let condition = ConditionKind::Ready.is(status, reason, String::new(), 1, time(0));
+        DatasetStatus { conditions: vec![condition], ..DatasetStatus::default() }
+    }
+
+    #[test]
+    fn which_wait_a_dataset_is_in_can_wait_and_an_end_or_a_trouble_cannot() {
+        let importing = ready(false, Reason::Importing);
+        assert!(!is_big_news(&importing, &ready(false, Reason::Waiting)));
+        assert!(!is_big_news(&ready(false, Reason::Waiting), &ready(false, Reason::Warming)));
+        assert!(is_big_news(&DatasetStatus::default(), &importing));
+        assert!(is_big_news(&importing, &ready(false, Reason::AccessDenied)));
+        assert!(is_big_news(&ready(false, Reason::AccessDenied), &importing));
+        assert!(is_big_news(&ready(false, Reason::AccessDenied), &ready(false, Reason::BucketMissing)));
+        assert!(is_big_news(&ready(false, Reason::Warming), &ready(true, Reason::Available)));
+    }
 }

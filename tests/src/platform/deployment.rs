@@ -14,7 +14,7 @@ pub(super) enum Deployment {
     Plain,
     /// With the component `sharing`, and certificates of an authority of the test's own.
     Sharing,
-    /// With the component `datasets`.
+    /// With the components `datasets` and `jobs`.
     Datasets,
 }
 
@@ -22,7 +22,7 @@ impl Deployment {
     /// Deploys Larder this way, unless an earlier test did.
     pub(super) fn ensure(self, cluster: &Cluster) {
         let (note, name) = (cluster.note("deployed"), format!("{self:?}"));
-        let components = "components: [../deploy/components/datasets]";
+        let components = "components: [../deploy/components/datasets, ../deploy/components/jobs]";
         match std::fs::read_to_string(&note) {
             Ok(deployed) if deployed == name => return,
             Ok(_) => {
@@ -93,8 +93,8 @@ fn make_certificates(cluster: &Cluster) {
 fn load_image(cluster: &Cluster) {
     let folder = tempfile::tempdir().unwrap();
     let (bin, image) = (folder.path().join("bin"), folder.path().join("larder.tar"));
-    std::fs::create_dir(&bin).unwrap();
-    for name in ["larder", "larderd", "larder-csi", "cachenode", "larder-controller"] {
+    std::fs::create_dir_all(bin.join("static")).unwrap();
+    for name in ["larder", "larderd", "larder-csi", "cachenode", "larder-controller", "static/larder-agent"] {
         strip(&built(name), &bin.join(name));
     }
     let made = Command::new(deploy().join("images/build")).arg("--bin").arg(bin).arg(&image).output().unwrap();

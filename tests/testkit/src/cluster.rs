@@ -24,7 +24,7 @@ use shared::Turn;
 /// Nodes of the shared cluster.
 const SHARED_NODES: u32 = 2;
 
-/// A running cluster with nodes `n1`, `n2` and on. Dropped by a panic, it prints on stderr what its pods were doing.
+/// A running cluster with nodes `n1`, `n2` and on. Pods find each other by the names of headless services. Dropped by a panic, it prints on stderr what its pods were doing.
 #[derive(Debug)]
 pub struct Cluster {
     folder: PathBuf,
@@ -40,6 +40,9 @@ impl Cluster {
 
     /// An image in every node with a shell and the usual tools.
     pub const BUSYBOX: &str = "larder.dev/busybox:1";
+
+    /// An image with Debian's Python, PyTorch and Open MPI, after [`Self::load_training_image`].
+    pub const TRAINING: &str = "larder.dev/training:1";
 
     /// Starts a cluster of the test's own. All its nodes are ready, and dropping it stops it.
     ///
@@ -156,6 +159,21 @@ impl Cluster {
     pub fn load_image(&self, archive: &Path) {
         let loaded = script().arg("load").arg(&self.folder).arg(archive).output().expect("the cluster's script runs");
         succeeded(&format!("load {}", archive.display()), &loaded);
+    }
+
+    /// Gives [`Self::TRAINING`] to all nodes, unless an earlier test did.
+    ///
+    /// # Panics
+    /// When it is not installed.
+    pub fn load_training_image(&self) {
+        let note = self.note("training-image");
+        if note.exists() {
+            return;
+        }
+        let mut command = Command::new(repository().join("tests/cluster/training.sh"));
+        let loaded = command.arg("load").arg(&self.folder).output().expect("the image's script runs");
+        succeeded("training.sh load", &loaded);
+        std::fs::write(note, "").expect("a file in the cluster's folder");
     }
 
     /// Node `n`'s `/var/lib/kubelet`, as a path of this machine. The node's mounts are not visible below this path;

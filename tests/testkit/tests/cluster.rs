@@ -73,6 +73,64 @@ fn cluster_runs_pods_that_reach_the_test() {
     cluster.kubectl_ok(&["delete", "pods", "one", "two"]);
 }
 
+/// As strict as a namespace can ask it to be, and with the CPUs of the node to itself that it asks for.
+fn training_pod(name: &str, node: u32, script: &str) -> String {
+    format!(
+        r#"---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: strict, labels: {{job: found}}}}
+spec:
+  nodeName: n{node}
+  hostname: {name}
+  subdomain: found
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 0
+  securityContext: {{runAsNonRoot: true, runAsUser: 1234, seccompProfile: {{type: RuntimeDefault}}}}
+  containers:
+  - name: main
+    image: {image}
+    imagePullPolicy: Never
+    command: [python3, -c, "{script}"]
+    resources: {{limits: {{cpu: 1, memory: 400Mi}}}}
+    securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
+"#,
+        image = Cluster::TRAINING
+    )
+}
+
+#[test]
+fn pods_compute_with_pytorch_on_cpus_of_their_own_and_find_each_other_by_name() {
+    let cluster = Cluster::shared();
+    cluster.load_training_image();
+    cluster.kubectl_ok(&["create", "namespace", "strict"]);
+    cluster.kubectl_ok(&["label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted"]);
+    let listen = "import socket as s; s.create_server(('', 80 << 7)).accept()[0].sendall(b'hello')";
+    let compute = "\
+import os, socket as s, time, torch
+def call():
+  while True:
+    try: return s.create_connection(('one.found', 80 << 7)).recv(9).decode()
+    except OSError: time.sleep(0.1)
+print(call(), int(torch.arange(10).sum()), torch.distributed.is_gloo_available(), sorted(os.sched_getaffinity(0)))";
+    cluster.apply(
+        &("apiVersion: v1\nkind: Service\nmetadata: {name: found, namespace: strict}\n\
+           spec: {clusterIP: None, selector: {job: found}, publishNotReadyAddresses: true}\n"
+            .to_owned()
+            + &training_pod("one", 1, listen)
+            + &training_pod("two", 2, &compute.replace('\n', "\\n"))),
+    );
+    let all = std::thread::available_parallelism().expect("it is known").get();
+    let said = || cluster.kubectl(&["logs", "-n", "strict", "two"]).stdout;
+    cluster.wait_for("the sum", Duration::from_secs(60), || !said().is_empty());
+    let said = String::from_utf8(said()).expect("text");
+    let cpus = said.trim().strip_prefix("hello 45 True [").and_then(|cpus| cpus.strip_suffix(']'));
+    let cpus: Vec<usize> = cpus.expect(&said).split(", ").map(|cpu| cpu.parse().expect(&said)).collect();
+    // CPU 0 is reserved for what is not pinned.
+    assert!(cpus.len() == 1 && (1..all).contains(&cpus[0]), "{cpus:?} of {all}");
+    cluster.kubectl_ok(&["delete", "namespace", "strict"]);
+}
+
 #[test]
 fn a_shared_cluster_is_handed_from_test_to_test_and_a_failed_one_is_not() {
     let first = Cluster::shared();

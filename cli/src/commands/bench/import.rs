@@ -17,6 +17,7 @@ pub(crate) fn run(args: &ImportsArgs) -> anyhow::Result<ExitCode> {
     raise_file_limit();
     let config = ImportsConfig {
         keys: args.keys,
+        skip_one_call: args.skip_one_call,
         page_ms: args.page_ms,
         folder_entries: args.folder_entries,
         rounds: args.rounds,

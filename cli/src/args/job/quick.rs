@@ -1,0 +1,97 @@
+//! A job from flags alone.
+
+use std::str::FromStr;
+
+use clap::Args;
+
+/// The flags behind which `--name` must be.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "A job without a manifest")]
+pub(crate) struct QuickArgs {
+    /// The name of the job.
+    #[arg(long, value_name = "NAME", conflicts_with = "files", requires = "image")]
+    pub(crate) name: Option<String>,
+    /// Its JobType. One with several roles that it needs, such as mpi, takes a manifest.
+    #[arg(long = "type", value_name = "TYPE", default_value = "single", requires = "name")]
+    pub(crate) kind: String,
+    /// The image of its pods.
+    #[arg(long, value_name = "IMAGE", requires = "name")]
+    pub(crate) image: Option<String>,
+    /// The role of its pods, one of the JobType's.
+    #[arg(long, value_name = "ROLE", default_value = "worker", requires = "name")]
+    pub(crate) role: String,
+    /// How many pods.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "name", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) replicas: u32,
+    /// The GPUs of each pod: N of nvidia.com/gpu, or RESOURCE=N.
+    #[arg(long, value_name = "N", requires = "name")]
+    pub(crate) gpus: Option<Gpus>,
+    /// The CPUs of each pod. Default: as the JobType says.
+    #[arg(long, value_name = "AMOUNT", requires = "name")]
+    pub(crate) cpus: Option<String>,
+    /// The memory of each pod, such as 64Gi. Default: as the JobType says.
+    #[arg(long, value_name = "AMOUNT", requires = "name")]
+    pub(crate) memory: Option<String>,
+    /// A Dataset and the folder of the pods where its files are. May be repeated.
+    #[arg(long = "dataset", value_name = "DATASET:DIR", requires = "name")]
+    pub(crate) datasets: Vec<Mounted>,
+    /// The Queue that it waits in.
+    #[arg(long, value_name = "QUEUE", requires = "name")]
+    pub(crate) queue: Option<String>,
+    /// The command of its pods, behind --. Default: that of the image.
+    #[arg(last = true, value_name = "COMMAND", requires = "name")]
+    pub(crate) command: Vec<String>,
+}
+
+/// GPUs by the name of their resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gpus {
+    pub(crate) resource: String,
+    pub(crate) count: u32,
+}
+
+impl FromStr for Gpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (resource, count) = text.split_once('=').unwrap_or(("nvidia.com/gpu", text));
+        let count = count.parse().map_err(|_| "must be a number such as 8, or RESOURCE=8".to_owned())?;
+        Ok(Self { resource: resource.to_owned(), count })
+    }
+}
+
+/// A dataset and its folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mounted {
+    pub(crate) dataset: String,
+    pub(crate) path: String,
+}
+
+impl FromStr for Mounted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some((dataset, path)) if !dataset.is_empty() && path.starts_with('/') => {
+                Ok(Self { dataset: dataset.to_owned(), path: path.to_owned() })
+            }
+            _ => Err("must be a Dataset and a folder, such as imagenet:/data or team-b/coco:/data".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_and_datasets_are_read_as_they_are_written() {
+        let gpus = |text: &str| text.parse::<Gpus>().map(|gpus| (gpus.resource, gpus.count));
+        assert_eq!(gpus("8"), Ok(("nvidia.com/gpu".to_owned(), 8)));
+        assert_eq!(gpus("amd.com/gpu=4"), Ok(("amd.com/gpu".to_owned(), 4)));
+        assert!(gpus("many").is_err() && gpus("-1").is_err() && gpus("1.5").is_err());
+        let mounted = |text: &str| text.parse::<Mounted>().map(|mounted| (mounted.dataset, mounted.path));
+        assert_eq!(mounted("team-b/coco:/data"), Ok(("team-b/coco".to_owned(), "/data".to_owned())));
+        assert!(mounted("imagenet").is_err() && mounted(":/data").is_err() && mounted("imagenet:data").is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! A Kubernetes cluster as the commands use it. Each failure says in the user's words what is missing.
+
+mod failure;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DynamicObject, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, Error};
+use serde::de::DeserializeOwned;
+
+use crate::args::cluster::{ClusterArgs, NamespaceArgs};
+pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PRIORITY_CLASS, QUEUE};
+
+/// A person waits.
+const CONNECT: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(20);
+/// A stream that says nothing for so long is opened again.
+const SILENCE: Duration = Duration::from_secs(300);
+/// Objects of one answer.
+const PAGE: u32 = 500;
+
+/// A connection to a cluster.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    client: Client,
+    /// For watches and logs.
+    streams: Client,
+    server: String,
+    /// The namespace of names without one.
+    pub(crate) namespace: String,
+}
+
+impl Cluster {
+    /// The cluster of the kubeconfig.
+    pub(crate) async fn of(args: &ClusterArgs) -> anyhow::Result<Self> {
+        let mut config = config(args).await?;
+        config.connect_timeout = Some(CONNECT);
+        config.read_timeout = Some(ANSWER);
+        config.default_retry = false;
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let namespace = config.default_namespace.clone();
+        let mut patient = config.clone();
+        patient.read_timeout = Some(SILENCE);
+        let client =
+            |config: Config| Client::try_from(config).with_context(|| format!("connect to the cluster at {server}"));
+        let (client, streams) = (client(config)?, client(patient)?);
+        Ok(Self { client, streams, server, namespace })
+    }
+
+    /// The same with the namespace of `--namespace`.
+    pub(crate) async fn within(args: &ClusterArgs, namespace: &NamespaceArgs) -> anyhow::Result<Self> {
+        let mut cluster = Self::of(args).await?;
+        if let Some(namespace) = &namespace.namespace {
+            cluster.namespace.clone_from(namespace);
+        }
+        Ok(cluster)
+    }
+
+    /// Objects of a kind; of a namespace, or of none or all. They are untyped: of what it cannot read as a type the client
+    /// writes a log of its own.
+    pub(crate) fn api(&self, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+        Self::api_of(self.client.clone(), kind, namespace)
+    }
+
+    /// [`Self::api`] for requests whose answers take as long as there is something to say.
+    pub(crate) fn streams(&self, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+        Self::api_of(self.streams.clone(), kind, namespace)
+    }
+
+    fn api_of(client: Client, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+        let resource = (kind.resource)();
+        match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+            None => Api::all_with(client, &resource),
+        }
+    }
+
+    /// The logs of the pods of a namespace.
+    pub(crate) fn logs(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.streams.clone(), namespace)
+    }
+
+    /// Gets an object. Errors: it is not there, may not be read, or has another form.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, asked: &Asked<'_>) -> anyhow::Result<T> {
+        let found = match self.api(asked.kind, asked.namespace).get(asked.name).await {
+            Ok(object) => typed(object).map_err(Error::SerdeError),
+            Err(error) => Err(error),
+        };
+        found.map_err(|error| self.in_words(error, asked))
+    }
+
+    /// Tells each object of a kind, a page at a time.
+    pub(crate) async fn list(
+        &self,
+        asked: &Asked<'_>,
+        selector: Option<String>,
+        mut tell: impl FnMut(DynamicObject),
+    ) -> Result<(), Error> {
+        let api = self.api(asked.kind, asked.namespace);
+        let mut params = ListParams { limit: Some(PAGE), label_selector: selector, ..ListParams::default() };
+        loop {
+            let page = api.list(&params).await?;
+            page.items.into_iter().for_each(&mut tell);
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// An error in the user's words.
+    pub(crate) fn in_words(&self, error: Error, asked: &Asked<'_>) -> anyhow::Error {
+        failure::in_words(error, asked, &self.server)
+    }
+}
+
+/// An object as its type.
+pub(crate) fn typed<T: DeserializeOwned>(object: DynamicObject) -> Result<T, serde_json::Error> {
+    serde_json::to_value(object).and_then(serde_json::from_value)
+}
+
+/// True if the cluster does not let its user do this, or does not know the kind.
+pub(crate) fn is_denied(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if [403, 404].contains(&status.code))
+}
+
+async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let context = || match &args.context {
+        Some(name) => format!("--context {name}"),
+        None => "the kubeconfig".to_owned(),
+    };
+    if let Some(path) = &args.kubeconfig {
+        let read = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+        return Config::from_custom_kubeconfig(read, &options).await.with_context(context);
+    }
+    if args.context.is_some() {
+        return Config::from_kubeconfig(&options).await.with_context(context);
+    }
+    Config::infer().await.context("no cluster is configured: set KUBECONFIG, or give --kubeconfig")
+}

@@ -1,0 +1,161 @@
+//! What the failure of a request means for the user.
+
+use std::fmt;
+
+use anyhow::anyhow;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::Error;
+use kube::core::ApiResource;
+use larder_controller_api::{Dataset, Queue, TrainingJob};
+
+/// A kind of object.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    /// Its resource for the client.
+    pub(crate) resource: fn() -> ApiResource,
+    /// `Dataset`.
+    one: &'static str,
+    /// `datasets.larder.dev`, as rights name it.
+    rights: &'static str,
+    /// The command that lists them.
+    lists: &'static str,
+    /// The component of Larder's manifests that brings the kind; empty if Kubernetes does.
+    component: &'static str,
+}
+
+pub(crate) const DATASET: Kind = Kind {
+    resource: || ApiResource::erase::<Dataset>(&()),
+    one: "Dataset",
+    rights: "datasets.larder.dev",
+    lists: "kubectl get dset",
+    component: "datasets",
+};
+
+pub(crate) const JOB: Kind = Kind {
+    resource: || ApiResource::erase::<TrainingJob>(&()),
+    one: "TrainingJob",
+    rights: "trainingjobs.larder.dev",
+    lists: "larder job list",
+    component: "jobs",
+};
+
+pub(crate) const QUEUE: Kind = Kind {
+    resource: || ApiResource::erase::<Queue>(&()),
+    one: "Queue",
+    rights: "queues.larder.dev",
+    lists: "larder queue",
+    component: "jobs",
+};
+
+pub(crate) const POD: Kind = Kind {
+    resource: || ApiResource::erase::<Pod>(&()),
+    one: "Pod",
+    rights: "pods",
+    lists: "kubectl get pods",
+    component: "",
+};
+
+/// The output of a pod.
+pub(crate) const LOG: Kind = Kind { rights: "pods/log", ..POD };
+
+pub(crate) const PRIORITY_CLASS: Kind = Kind {
+    resource: || ApiResource::erase::<PriorityClass>(&()),
+    one: "PriorityClass",
+    rights: "priorityclasses.scheduling.k8s.io",
+    lists: "kubectl get priorityclasses",
+    component: "",
+};
+
+/// What was asked of the cluster.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The right that it takes: `get`, `list`, `patch` ….
+    pub(crate) right: &'static str,
+    /// Of what.
+    pub(crate) kind: Kind,
+    /// Its namespace; `None` for all, or where there is none.
+    pub(crate) namespace: Option<&'a str>,
+    /// Its name; empty for all.
+    pub(crate) name: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    /// One object.
+    pub(crate) fn one(right: &'static str, kind: Kind, namespace: &'a str, name: &'a str) -> Self {
+        Self { right, kind, namespace: Some(namespace), name }
+    }
+
+    /// All objects of a namespace, or of all.
+    pub(crate) fn all(kind: Kind, namespace: Option<&'a str>) -> Self {
+        Self { right: "list", kind, namespace, name: "" }
+    }
+}
+
+/// `team-a/pets`, a name alone, or what a list is of.
+impl fmt::Display for Asked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.name, self.namespace) {
+            ("", _) => write!(f, "the list of {}s", self.kind.one),
+            (name, Some(namespace)) => write!(f, "{namespace}/{name}"),
+            (name, None) => f.write_str(name),
+        }
+    }
+}
+
+/// What an applied object with an unknown field is answered.
+const UNTYPED: &str = "failed to create typed patch object";
+
+/// An error in the user's words.
+pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow::Error {
+    let Kind { one, rights, lists, component, .. } = asked.kind;
+    let flag = asked.namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    match error {
+        Error::Api(status) => match (status.code, status.reason.as_str()) {
+            (404, "NotFound") if asked.right == "patch" && status.message.starts_with("namespaces ") => {
+                let namespace = asked.namespace.unwrap_or_default();
+                anyhow!("there is no namespace {namespace}: create it, or name another by --namespace")
+            }
+            (404, "NotFound") if !asked.name.is_empty() => {
+                let those = if asked.namespace.is_some() { "those of its namespace" } else { "all" };
+                anyhow!("there is no {one} {asked}: `{lists}{flag}` lists {those}")
+            }
+            // The path is unknown, and not the object.
+            (404, _) => anyhow!(
+                "the cluster at {server} knows no {one}s: an administrator turns them on with the component \
+                 `{component}` (docs/KUBERNETES.md)"
+            ),
+            (401, _) => anyhow!("the cluster at {server} does not accept the kubeconfig's credentials: log in again"),
+            (403, _) => {
+                let whose = asked.namespace.unwrap_or("all namespaces");
+                let may = match asked.right {
+                    "get" | "list" | "watch" => "read",
+                    "delete" => "delete",
+                    _ => "submit or change",
+                };
+                anyhow!(
+                    "you may not {may} {one}s of {whose}: ask its administrator for the right `{}` on {rights} ({})",
+                    asked.right,
+                    status.message
+                )
+            }
+            (409, _) if asked.right == "patch" => anyhow!(
+                "another program has set fields of {asked} that this would change: change them there ({})",
+                status.message
+            ),
+            (400 | 422, _) if asked.right == "patch" => anyhow!("the cluster refuses {asked}: {}", status.message),
+            // A field that the kind does not have is an error of the server's to the API server.
+            (500, _) if asked.right == "patch" && status.message.contains(UNTYPED) => {
+                anyhow!("the cluster refuses {asked}: {}", status.message)
+            }
+            _ => anyhow!("the cluster at {server} answers with an error: {} ({})", status.message, status.code),
+        },
+        Error::SerdeError(error) => anyhow!(error).context(format!(
+            "{asked} cannot be read; if the cluster's Larder is newer than this program, update this one"
+        )),
+        Error::Auth(error) => anyhow!(error).context("the kubeconfig's credentials cannot be used; log in again"),
+        error => anyhow!(error).context(format!(
+            "the cluster at {server} cannot be reached; check the network, --context and --kubeconfig"
+        )),
+    }
+}

@@ -1,0 +1,18 @@
+//! What is around a job that waits: its queue and the jobs in it, as far as the user may see them.
+
+use larder_controller_api::explain::job::Around;
+use larder_controller_api::{Phase, TrainingJob};
+
+use crate::cluster::Cluster;
+use crate::queues::{self, Seen};
+
+/// Reads it. Errors: the cluster cannot be reached any more.
+pub(super) async fn around(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Around> {
+    let now = queues::now();
+    let phase = job.status.as_ref().and_then(|status| status.phase);
+    let queue = job.spec.queue.as_ref().filter(|_| matches!(phase, None | Some(Phase::Queued)));
+    let Some(queue) = queue else { return Ok(Around { now, ..Around::default() }) };
+    let namespace = job.metadata.namespace.as_deref().unwrap_or(&cluster.namespace);
+    let Seen { jobs, priorities, .. } = queues::jobs(cluster, namespace, |name| name == queue).await?;
+    Ok(Around { queues: queues::seen(cluster).await?, jobs, priorities, now })
+}

@@ -1,0 +1,100 @@
+//! `larder job cancel` and `larder job resume`
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use larder_controller_api::{Phase, TrainingJob};
+use serde_json::json;
+
+use super::follow;
+use crate::args::cluster::JobKey;
+use crate::args::job::{CancelArgs, ResumeArgs};
+use crate::cluster::{Asked, Cluster, JOB, typed};
+use crate::output;
+
+pub(super) async fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
+    let mut records = Vec::new();
+    let mut all_went_well = true;
+    for name in &args.jobs {
+        let key = name.within(&cluster.namespace);
+        let cancelled = if args.suspend {
+            suspend(&cluster, &key, true).await.map(|job| (job, "suspended"))
+        } else {
+            delete(&cluster, &key).await.map(|job| (job, "cancelled"))
+        };
+        match cancelled {
+            Ok((job, what)) => {
+                if !args.json {
+                    let phase = phase(&job).map_or("not begun".to_owned(), |phase| format!("{phase:?}"));
+                    output::line(format_args!("{key} {what}; it was {phase}"))?;
+                }
+                records.push((key, job));
+            }
+            Err(error) => {
+                all_went_well = false;
+                output::error(&error);
+            }
+        }
+    }
+    if args.wait {
+        for (key, job) in &records {
+            let uid = follow::uid(key, job)?;
+            let is_done = |job: &TrainingJob| {
+                args.suspend && phase(job).is_some_and(|phase| phase == Phase::Suspended || phase.is_terminal())
+            };
+            follow::until(&cluster, key, Some(uid), is_done).await?;
+        }
+    }
+    if args.json {
+        output::json(&records.iter().map(|(_, job)| job).collect::<Vec<_>>())?;
+    }
+    Ok(if all_went_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub(super) async fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
+    let mut all_went_well = true;
+    for name in &args.jobs {
+        let key = name.within(&cluster.namespace);
+        match suspend(&cluster, &key, false).await {
+            Ok(_) => output::line(format_args!("{key} goes on when it has room"))?,
+            Err(error) => {
+                all_went_well = false;
+                output::error(&error);
+            }
+        }
+    }
+    Ok(if all_went_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn phase(job: &TrainingJob) -> Option<Phase> {
+    job.status.as_ref()?.phase
+}
+
+/// Deletes a job, and no other one that has got its name meanwhile. Returns it as it was.
+async fn delete(cluster: &Cluster, key: &JobKey) -> anyhow::Result<TrainingJob> {
+    let job: TrainingJob = cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?;
+    let preconditions = Preconditions { uid: Some(follow::uid(key, &job)?.to_owned()), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::foreground() };
+    match cluster.api(JOB, Some(&key.namespace)).delete(&key.name, &params).await {
+        // It has gone by itself meanwhile.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(job),
+        Err(error) => Err(cluster.in_words(error, &Asked::one("delete", JOB, &key.namespace, &key.name))),
+        Ok(_) => Ok(job),
+    }
+}
+
+/// Sets `spec.suspend`. Errors: the job has ended.
+async fn suspend(cluster: &Cluster, key: &JobKey, suspend: bool) -> anyhow::Result<TrainingJob> {
+    let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
+    let patch = Patch::Merge(json!({"spec": {"suspend": suspend}}));
+    let patched = cluster.api(JOB, Some(&key.namespace)).patch(&key.name, &PatchParams::default(), &patch).await;
+    let patched = patched.and_then(|object| typed(object).map_err(kube::Error::SerdeError));
+    let job: TrainingJob = patched.map_err(|error| cluster.in_words(error, &asked))?;
+    if let Some(phase) = phase(&job).filter(|phase| phase.is_terminal()) {
+        bail!("{key} has ended ({phase:?}): there is nothing to {}", if suspend { "suspend" } else { "resume" });
+    }
+    Ok(job)
+}

@@ -1,0 +1,125 @@
+//! Follows a job until something is so.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use futures::StreamExt;
+use kube::api::{WatchEvent, WatchParams};
+use kube::{Error, ResourceExt};
+use larder_controller_api::TrainingJob;
+
+use crate::args::cluster::JobKey;
+use crate::cluster::{Asked, Cluster, JOB, typed};
+use crate::output::{self, cell};
+
+/// The API server ends a watch after so many seconds.
+const WATCH_SECONDS: u32 = 240;
+/// The pause before the next attempt when the cluster cannot be reached: from the first, doubled up to the last.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// Follows a job until it has succeeded or failed, and notes each change. Errors: it was deleted or replaced, or may not be read.
+pub(super) async fn to_its_end(cluster: &Cluster, key: &JobKey, job: &TrainingJob) -> anyhow::Result<TrainingJob> {
+    let mut shown = String::new();
+    let ended = until(cluster, key, job.metadata.uid.as_deref(), |job| {
+        let line = progress(key, job);
+        if line != shown {
+            output::note(format_args!("{line}"));
+            shown = line;
+        }
+        job.status.as_ref().and_then(|status| status.phase).is_some_and(|phase| phase.is_terminal())
+    });
+    ended.await?.ok_or_else(|| anyhow!("{key} was deleted before it ended"))
+}
+
+/// A line about how far a job is.
+fn progress(key: &JobKey, job: &TrainingJob) -> String {
+    let status = job.status.as_ref();
+    let phase = status.and_then(|status| status.phase).map_or("Submitted".to_owned(), |phase| format!("{phase:?}"));
+    let ready = status.and_then(|status| status.shown.as_ref()).map(|shown| cell(&shown.ready)).unwrap_or_default();
+    let why = status.and_then(|status| status.waiting_for.as_deref()).map(cell).unwrap_or_default();
+    let parts = [format!("{key}  {phase}"), ready, why];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
+}
+
+/// Follows the job of this uid until `is_done` says so; `None` if it is gone or replaced by another one of its name. A cluster
+/// that cannot be reached is asked again. Errors: it may not be read.
+pub(super) async fn until(
+    cluster: &Cluster,
+    key: &JobKey,
+    uid: Option<&str>,
+    mut is_done: impl FnMut(&TrainingJob) -> bool,
+) -> anyhow::Result<Option<TrainingJob>> {
+    let [first, last] = PAUSES;
+    let mut pause = first;
+    loop {
+        match watch(cluster, key, uid, &mut is_done).await {
+            Ok(Some(end)) => return Ok(end),
+            Ok(None) => pause = first,
+            Err(error) if is_final(&error) => {
+                return Err(cluster.in_words(error, &Asked::one("watch", JOB, &key.namespace, &key.name)));
+            }
+            Err(error) => {
+                let error = cluster.in_words(error, &Asked::one("watch", JOB, &key.namespace, &key.name));
+                output::note(format_args!("{error}; asking again in {} s", pause.as_secs()));
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(last);
+    }
+}
+
+/// True if asking again is of no use.
+fn is_final(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => [401, 403, 404].contains(&status.code),
+        Error::SerdeError(_) | Error::Auth(_) => true,
+        _ => false,
+    }
+}
+
+/// Reads a job, and watches it from there on. The outer `None`: the watch has ended, and nothing is wrong.
+async fn watch(
+    cluster: &Cluster,
+    key: &JobKey,
+    uid: Option<&str>,
+    is_done: &mut impl FnMut(&TrainingJob) -> bool,
+) -> Result<Option<Option<TrainingJob>>, Error> {
+    let is_same = |job: &TrainingJob| uid.is_none() || job.metadata.uid.as_deref() == uid;
+    let Some(object) = cluster.api(JOB, Some(&key.namespace)).get_opt(&key.name).await? else { return Ok(Some(None)) };
+    let version = object.resource_version().unwrap_or_default();
+    let job: TrainingJob = typed(object).map_err(Error::SerdeError)?;
+    if !is_same(&job) {
+        return Ok(Some(None));
+    }
+    if is_done(&job) {
+        return Ok(Some(Some(job)));
+    }
+    let params = WatchParams::default().fields(&format!("metadata.name={}", key.name)).timeout(WATCH_SECONDS);
+    let events = cluster.streams(JOB, Some(&key.namespace)).watch(&params, &version).await?;
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
+        let job = match event? {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => typed(object).map_err(Error::SerdeError)?,
+            WatchEvent::Deleted(_) => return Ok(Some(None)),
+            WatchEvent::Bookmark(_) => continue,
+            // The version is too old, for one: it is read again.
+            WatchEvent::Error(_) => return Ok(None),
+        };
+        if !is_same(&job) {
+            return Ok(Some(None));
+        }
+        if is_done(&job) {
+            return Ok(Some(Some(job)));
+        }
+    }
+    Ok(None)
+}
+
+/// The uid of a job that was read. Errors: the cluster gives it none.
+pub(super) fn uid<'a>(key: &JobKey, job: &'a TrainingJob) -> anyhow::Result<&'a str> {
+    match job.metadata.uid.as_deref() {
+        Some(uid) => Ok(uid),
+        None => bail!("the cluster says of {key} no metadata.uid"),
+    }
+}

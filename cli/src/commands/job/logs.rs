@@ -1,0 +1,251 @@
+//! `larder job logs`
+//!
+//! Nothing is held in memory but a line of each pod. A stream that ends early goes on after the last line that came.
+
+mod line;
+mod pods;
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use k8s_openapi::jiff::Timestamp;
+use kube::Error;
+use kube::api::LogParams;
+use larder_controller_api::explain::job::Around;
+use larder_controller_api::{TrainingJob, explain_job};
+use serde_json::json;
+
+use crate::args::cluster::JobKey;
+use crate::args::job::LogsArgs;
+use crate::cluster::{Asked, Cluster, JOB, LOG, POD};
+use crate::output;
+use line::{Lines, shown, stamped};
+use pods::{JobPod, Which};
+
+/// Pods that are followed at a time.
+const FOLLOWED: usize = 32;
+/// The pause before it is looked again for pods, or whether one has started.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(args: &LogsArgs) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
+    let key = args.job.within(&cluster.namespace);
+    let job: TrainingJob = cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?;
+    let which = if args.all {
+        Which::All
+    } else {
+        Which::One(args.role.as_deref().unwrap_or_else(|| pods::first_role(&job)).to_owned(), args.index)
+    };
+    let reader = Reader { args, cluster, key, is_terminal: std::io::stdout().is_terminal() };
+    if args.follow {
+        reader.follow(&which).await?
+    } else {
+        reader.print(&job, &which).await?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Reader<'a> {
+    args: &'a LogsArgs,
+    cluster: Cluster,
+    key: JobKey,
+    is_terminal: bool,
+}
+
+impl Reader<'_> {
+    async fn pods(&self, which: &Which) -> anyhow::Result<Vec<JobPod>> {
+        let listed = pods::list(&self.cluster, &self.key, which).await;
+        listed.map_err(|error| self.cluster.in_words(error, &Asked::all(POD, Some(&self.key.namespace))))
+    }
+
+    /// Prints what there is.
+    async fn print(&self, job: &TrainingJob, which: &Which) -> anyhow::Result<()> {
+        let all = self.pods(which).await?;
+        let has_pods = !all.is_empty();
+        let chosen = pods::newest(all, self.args.previous);
+        if chosen.is_empty() {
+            let what = match which {
+                Which::All => "pods".to_owned(),
+                Which::One(role, index) => format!("pod {role}-{index}"),
+            };
+            if has_pods {
+                bail!("{} has no {what} before the present one: spec.keepPods says which stay", self.key);
+            }
+            let sentence = explain_job(job, &Around::default()).sentence(&self.key.to_string());
+            bail!("{} has no {what} (see --role and --index): {sentence}", self.key);
+        }
+        for pod in &chosen {
+            let last = self.read(pod, None).await.map_err(|failure| self.in_words(failure, pod))?;
+            if last.is_none() {
+                output::note(format_args!("{} has written nothing", pod.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints what comes, until the job has ended.
+    async fn follow(&self, which: &Which) -> anyhow::Result<()> {
+        let mut seen = BTreeSet::new();
+        let mut streams = FuturesUnordered::new();
+        let mut is_first = true;
+        let mut has_ended = false;
+        loop {
+            let all = self.pods(which).await?;
+            // Of those from before, the newest; from then on all that come.
+            let chosen = if is_first { pods::newest(all.clone(), false) } else { all.clone() };
+            let new: Vec<JobPod> = chosen.into_iter().filter(|pod| !seen.contains(&pod.name)).collect();
+            is_first &= all.is_empty();
+            seen.extend(all.into_iter().map(|pod| pod.name));
+            if streams.len() + new.len() > FOLLOWED {
+                bail!(
+                    "{} has more than {FOLLOWED} pods, which is how many are followed at a time: choose one by --role and \
+                     --index",
+                    self.key
+                );
+            }
+            if has_ended && new.is_empty() && streams.is_empty() {
+                return Ok(());
+            }
+            streams.extend(new.into_iter().map(|pod| self.follow_pod(pod)));
+            tokio::select! {
+                Some(done) = streams.next(), if !streams.is_empty() => done?,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            if streams.is_empty() {
+                has_ended = self.has_ended().await?;
+            }
+        }
+    }
+
+    /// True if the job has ended, or is gone.
+    async fn has_ended(&self) -> anyhow::Result<bool> {
+        let asked = Asked::one("get", JOB, &self.key.namespace, &self.key.name);
+        let found = self.cluster.api(JOB, Some(&self.key.namespace)).get_opt(&self.key.name).await;
+        let Some(object) = found.map_err(|error| self.cluster.in_words(error, &asked))? else { return Ok(true) };
+        let job: TrainingJob = crate::cluster::typed(object)?;
+        let phase = job.status.and_then(|status| status.phase);
+        Ok(phase.is_some_and(|phase| phase.is_terminal()))
+    }
+
+    /// Follows a pod to its end.
+    async fn follow_pod(&self, pod: JobPod) -> anyhow::Result<()> {
+        let which = Which::One(pod.role.clone(), pod.index);
+        let mut last = None;
+        let (mut was_told, mut was_read) = (false, false);
+        loop {
+            match self.read(&pod, last).await {
+                Ok(at) => (last, was_read) = (at.or(last), true),
+                Err(Failure::Printing(error)) => return Err(error),
+                // It has not started yet; or it is gone, which the list says.
+                Err(Failure::Cluster(Error::Api(status))) if [400, 404].contains(&status.code) => {
+                    if !was_told && status.code == 400 {
+                        output::note(format_args!("{} has not started yet: {}", pod.name, status.message));
+                        was_told = true;
+                    }
+                }
+                Err(failure @ Failure::Cluster(Error::Api(_))) => return Err(self.in_words(failure, &pod)),
+                // A connection that broke.
+                Err(Failure::Broken(at)) => last = at.or(last),
+                Err(Failure::Cluster(_)) => {}
+            }
+            let present = self.pods(&which).await?.into_iter().find(|present| present.name == pod.name);
+            if present.is_none_or(|present| present.has_ended) {
+                // What was written between the end of the stream and that of the pod. Without times, all of it would come again.
+                if was_read && last.is_none() {
+                    return Ok(());
+                }
+                return match self.read(&pod, last).await {
+                    Err(Failure::Printing(error)) => Err(error),
+                    _ => Ok(()),
+                };
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Prints the log of a pod, from after `last` on. Returns the time of its last line.
+    async fn read(&self, pod: &JobPod, last: Option<Timestamp>) -> Result<Option<Timestamp>, Failure> {
+        let tail = self.args.tail.0.filter(|_| last.is_none()).map(i64::from);
+        let params = LogParams {
+            container: self.container(pod).map_err(Failure::Printing)?,
+            follow: self.args.follow,
+            // In whole seconds, and the client would round them up.
+            since_time: last.and_then(|last| Timestamp::from_second(last.as_second()).ok()),
+            tail_lines: tail,
+            timestamps: true,
+            ..LogParams::default()
+        };
+        let stream = self.cluster.logs(&self.key.namespace).log_stream(&pod.name, &params).await;
+        let mut lines = Lines::new(Box::pin(stream.map_err(Failure::Cluster)?));
+        let mut at = None;
+        // So some lines come again.
+        let mut is_old = false;
+        loop {
+            let line = match lines.next().await {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(at),
+                Err(_) => return Err(Failure::Broken(at)),
+            };
+            let (stamp, text) = if line.begins { stamped(&line.bytes) } else { (None, &line.bytes[..]) };
+            if line.begins {
+                is_old = matches!((stamp, last), (Some(stamp), Some(last)) if stamp <= last);
+            }
+            at = stamp.or(at);
+            if !is_old {
+                self.print_line(pod, text).map_err(Failure::Printing)?;
+            }
+        }
+    }
+
+    fn container(&self, pod: &JobPod) -> anyhow::Result<Option<String>> {
+        match &self.args.container {
+            None => Ok(pod.containers.first().cloned()),
+            Some(name) if pod.containers.contains(name) => Ok(Some(name.clone())),
+            Some(name) => {
+                let those = pod.containers.join(", ");
+                Err(anyhow!("--container {name}: {} has {those}", pod.name))
+            }
+        }
+    }
+
+    fn print_line(&self, pod: &JobPod, text: &[u8]) -> anyhow::Result<()> {
+        let JobPod { role, index, attempt, .. } = pod;
+        if self.args.json {
+            let line = String::from_utf8_lossy(text);
+            return output::json_line(&json!({"role": role, "index": index, "attempt": attempt, "line": line}));
+        }
+        let prefix = if self.args.all { format!("{role}-{index} | ") } else { String::new() };
+        if self.is_terminal {
+            return output::line(format_args!("{prefix}{}", shown(text)));
+        }
+        output::bytes(&[prefix.as_bytes(), text, b"\n"].concat())
+    }
+
+    fn in_words(&self, failure: Failure, pod: &JobPod) -> anyhow::Error {
+        match failure {
+            Failure::Printing(error) => error,
+            Failure::Cluster(Error::Api(status)) if status.code == 400 => {
+                anyhow!("{} has no log: {}; -f waits for it", pod.name, status.message)
+            }
+            Failure::Cluster(error) => {
+                self.cluster.in_words(error, &Asked::one("get", LOG, &self.key.namespace, &pod.name))
+            }
+            Failure::Broken(_) => anyhow!("the log of {} has broken off: try again", pod.name),
+        }
+    }
+}
+
+/// Why a log was not read to its end.
+enum Failure {
+    /// The request failed.
+    Cluster(Error),
+    /// The stream broke, after a line of this time.
+    Broken(Option<Timestamp>),
+    /// Nobody reads what is printed, or it cannot be asked for.
+    Printing(anyhow::Error),
+}

@@ -1,0 +1,172 @@
+//! Manifests of jobs: files of one or several documents, TrainingJobs or jobs of Kubeflow.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use larder_controller_api::TrainingJob;
+use larder_controller_api::convert::{Converted, convert};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The longest manifest that is read.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// A job of a manifest.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    /// The file, and the document in it.
+    pub(super) from: String,
+    /// The TrainingJob as it is sent.
+    pub(super) value: Value,
+    /// The same as its type.
+    pub(super) job: TrainingJob,
+    /// The kind that it was converted from.
+    pub(super) was: Option<String>,
+    /// What the conversion has to say.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads all jobs. Errors: the first that cannot be read, by its file.
+pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
+    let mut found = Vec::new();
+    for file in files {
+        let name = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
+        let text = text(file).with_context(|| name.clone())?;
+        for (at, object) in objects(&text).with_context(|| name.clone())?.into_iter().enumerate() {
+            let from = format!("{name}, object {}", at + 1);
+            found.push(manifest(object, from.clone()).context(from)?);
+        }
+    }
+    if found.is_empty() {
+        bail!("there is no job in the files");
+    }
+    Ok(found)
+}
+
+fn text(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin().lock().take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    } else {
+        std::fs::File::open(file)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    }
+    if text.len() as u64 > MOST_BYTES {
+        bail!("is longer than {} MiB: split it", MOST_BYTES >> 20);
+    }
+    Ok(text)
+}
+
+/// The objects of a text: its documents, and the items of those that are lists.
+fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    for document in serde_yaml_ng::Deserializer::from_str(text) {
+        match Value::deserialize(document).context("is neither YAML nor JSON")? {
+            Value::Null => {}
+            Value::Object(mut list) if list.get("items").is_some_and(Value::is_array) => {
+                let items = list.remove("items").unwrap_or_default();
+                objects.extend(items.as_array().into_iter().flatten().cloned());
+            }
+            object => objects.push(object),
+        }
+    }
+    Ok(objects)
+}
+
+/// A TrainingJob as it is, or a job of Kubeflow converted.
+fn manifest(mut value: Value, from: String) -> anyhow::Result<Manifest> {
+    let of = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (version, kind) = (of("apiVersion"), of("kind"));
+    if kind != "TrainingJob" || !version.starts_with("larder.dev/") {
+        let Converted { job, warnings } = convert(&value)?;
+        return Ok(Manifest { value: sent(&job)?, from, job, was: Some(kind), warnings });
+    }
+    // What the cluster adds to an object that was read from it.
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"] {
+            metadata.remove(field);
+        }
+    }
+    let job: TrainingJob = serde_json::from_value(value.clone()).context("is no TrainingJob of this version")?;
+    Ok(Manifest { from, value, job, was: None, warnings: Vec::new() })
+}
+
+/// A TrainingJob as it is sent.
+pub(super) fn sent(job: &TrainingJob) -> anyhow::Result<Value> {
+    let mut value = serde_json::to_value(job)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("status");
+        fields.insert("apiVersion".to_owned(), json!("larder.dev/v1alpha1"));
+        fields.insert("kind".to_owned(), json!("TrainingJob"));
+    }
+    Ok(value)
+}
+
+/// Manifests as one text of YAML.
+pub(super) fn yaml<'a>(values: impl Iterator<Item = &'a Value>) -> anyhow::Result<String> {
+    let documents: Result<Vec<String>, _> = values.map(serde_yaml_ng::to_string).collect();
+    Ok(documents?.join("---\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "apiVersion: larder.dev/v1alpha1\nkind: TrainingJob\n\
+                       metadata: {name: a, uid: u, resourceVersion: '1', managedFields: []}\n\
+                       spec: {type: single, roles: [{name: worker, template: {spec: {containers: [{name: c}]}}}]}\n\
+                       status: {phase: Failed}\n";
+
+    fn read_text(text: &str) -> anyhow::Result<Vec<Manifest>> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        read(&[file.path().to_owned()])
+    }
+
+    #[test]
+    fn documents_and_lists_are_read_and_what_the_cluster_adds_is_left_out() {
+        let list = "apiVersion: v1\nkind: List\nitems: []\n";
+        let found = read_text(&format!("{JOB}---\n# nothing\n---\n{list}---\n{JOB}")).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].value["metadata"], json!({"name": "a"}));
+        assert_eq!((found[0].value.get("status"), found[0].was.clone()), (None, None));
+        assert!(found[1].from.ends_with(", object 2"), "{}", found[1].from);
+        let item: Value = serde_yaml_ng::from_str(JOB).unwrap();
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": [item, item]});
+        assert_eq!(read_text(&list.to_string()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_is_left_for_the_cluster_to_refuse() {
+        let found = read_text(&JOB.replace("type: single", "type: single, priority: 3")).unwrap();
+        assert_eq!(found[0].value["spec"]["priority"], 3);
+    }
+
+    #[test]
+    fn a_job_of_kubeflow_is_converted() {
+        let tf = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: a}\n\
+                  spec: {tfReplicaSpecs: {Worker: {template: {spec: {containers: [{name: tensorflow}]}}}}}\n";
+        let found = read_text(tf).unwrap();
+        assert_eq!((found[0].was.as_deref(), &found[0].value["kind"]), (Some("TFJob"), &json!("TrainingJob")));
+        assert_eq!(found[0].value["apiVersion"], "larder.dev/v1alpha1");
+    }
+
+    #[test]
+    fn what_is_no_job_is_named_by_its_file_and_place() {
+        for (text, words) in [
+            (format!("{JOB}---\napiVersion: v1\nkind: Service\n"), "object 2: kind is \"Service\""),
+            ("a: [".to_owned(), "is neither YAML nor JSON"),
+            (JOB.replace("type: single", "type: 1"), "object 1: is no TrainingJob"),
+            ("- 1\n".to_owned(), "object 1"),
+            ("".to_owned(), "there is no job"),
+        ] {
+            let error = format!("{:#}", read_text(&text).unwrap_err());
+            assert!(error.contains(words), "{text}: {error}");
+        }
+        let error = format!("{:#}", read(&["/nonexistent/job.yaml".into()]).unwrap_err());
+        assert!(error.starts_with("/nonexistent/job.yaml: "), "{error}");
+    }
+}

@@ -1,0 +1,171 @@
+//! `larder job submit`
+//!
+//! Jobs are applied, not created: a submission that is repeated because its answer was lost changes nothing.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use futures::StreamExt;
+use kube::api::{Patch, PatchParams, ValidationDirective};
+use larder_controller_api::explain::job::Around;
+use larder_controller_api::{Phase, TrainingJob, explain_job};
+use serde_json::{Value, json};
+
+use super::manifest::{self, Manifest};
+use super::{convert, follow, quick};
+use crate::args::cluster::JobKey;
+use crate::args::job::SubmitArgs;
+use crate::cluster::{Asked, Cluster, JOB, typed};
+use crate::output;
+
+/// The name under which fields are set.
+const MANAGER: &str = "larder";
+/// Jobs that are followed at a time.
+const FOLLOWED: usize = 16;
+
+pub(super) async fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
+    let mut manifests = match quick::job(&args.quick) {
+        Some(value) => vec![of_flags(value)?],
+        None => manifest::read(&args.files)?,
+    };
+    let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
+    let given = args.namespace.namespace.as_deref();
+    let keys: anyhow::Result<Vec<JobKey>> =
+        manifests.iter_mut().map(|found| place(found, given, &cluster.namespace)).collect();
+    let keys = keys?;
+    // All are sound before the first is sent.
+    for found in &manifests {
+        found.job.check().with_context(|| found.from.clone())?;
+        if found.was.is_some() {
+            convert::note(found);
+        }
+    }
+    let mut submitted = Vec::new();
+    let mut all_went_well = true;
+    for (found, key) in manifests.iter().zip(&keys) {
+        match apply(&cluster, found, key, args.dry_run).await {
+            Ok(job) => submitted.push((key.clone(), job)),
+            Err(error) => {
+                all_went_well = false;
+                output::error(&error);
+            }
+        }
+    }
+    if args.dry_run {
+        show_dry(args, &manifests, all_went_well)?;
+    } else if args.wait {
+        all_went_well &= wait(args, &cluster, submitted).await?;
+    } else {
+        show(args, &submitted)?;
+    }
+    Ok(if all_went_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn of_flags(value: Value) -> anyhow::Result<Manifest> {
+    let job = serde_json::from_value(value.clone()).context("the flags")?;
+    Ok(Manifest { from: "the flags".to_owned(), value, job, was: None, warnings: Vec::new() })
+}
+
+/// Gives a job its namespace: that of its manifest, of `--namespace`, or of the context.
+fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Result<JobKey> {
+    let own = found.job.metadata.namespace.clone();
+    if let (Some(own), Some(given)) = (&own, given)
+        && own != given
+    {
+        bail!("{}: metadata.namespace is {own}, and --namespace is {given}: leave one of them out", found.from);
+    }
+    let namespace = own.unwrap_or_else(|| given.unwrap_or(default).to_owned());
+    found.value["metadata"]["namespace"] = json!(namespace);
+    found.job.metadata.namespace = Some(namespace.clone());
+    Ok(JobKey { namespace, name: found.job.metadata.name.clone().unwrap_or_default() })
+}
+
+async fn apply(cluster: &Cluster, found: &Manifest, key: &JobKey, dry_run: bool) -> anyhow::Result<TrainingJob> {
+    let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
+    let params = PatchParams {
+        dry_run,
+        field_manager: Some(MANAGER.to_owned()),
+        field_validation: Some(ValidationDirective::Strict),
+        ..PatchParams::default()
+    };
+    let api = cluster.api(JOB, Some(&key.namespace));
+    let applied = api.patch(&key.name, &params, &Patch::Apply(&found.value)).await;
+    let applied = applied.and_then(|object| typed(object).map_err(kube::Error::SerdeError));
+    let job: TrainingJob =
+        applied.map_err(|error| cluster.in_words(error, &asked)).with_context(|| found.from.clone())?;
+    if job.metadata.deletion_timestamp.is_some() {
+        bail!("{key} is being deleted: submit it again once it is gone (`larder job cancel {key} --wait`)");
+    }
+    if let Some(phase) = phase(&job).filter(|phase| phase.is_terminal()) {
+        bail!(
+            "{key} has ended before ({phase:?}) and does not start again: `larder job cancel {key} --wait`, or give it \
+             another name"
+        );
+    }
+    Ok(job)
+}
+
+fn phase(job: &TrainingJob) -> Option<Phase> {
+    job.status.as_ref()?.phase
+}
+
+fn show_dry(args: &SubmitArgs, manifests: &[Manifest], all_went_well: bool) -> anyhow::Result<()> {
+    let values = manifests.iter().map(|found| &found.value);
+    if args.json {
+        output::json(&values.collect::<Vec<_>>())?;
+    } else {
+        output::text(&manifest::yaml(values)?)?;
+    }
+    if all_went_well {
+        output::note(format_args!("the cluster accepts this; nothing was submitted (--dry-run)"));
+    }
+    Ok(())
+}
+
+fn show(args: &SubmitArgs, submitted: &[(JobKey, TrainingJob)]) -> anyhow::Result<()> {
+    if args.json {
+        return output::json(&submitted.iter().map(|(key, job)| as_json(key, job)).collect::<Vec<_>>());
+    }
+    for (key, job) in submitted {
+        match phase(job) {
+            None => output::line(format_args!("{key} submitted"))?,
+            Some(phase) => output::line(format_args!("{key} was there already, and is {phase:?}"))?,
+        }
+    }
+    Ok(())
+}
+
+fn as_json(key: &JobKey, job: &TrainingJob) -> Value {
+    json!({"job": key.to_string(), "uid": job.metadata.uid, "phase": phase(job), "status": job.status})
+}
+
+/// Follows jobs to their end. True if all have succeeded.
+async fn wait(args: &SubmitArgs, cluster: &Cluster, submitted: Vec<(JobKey, TrainingJob)>) -> anyhow::Result<bool> {
+    let followed = futures::stream::iter(submitted).map(|(key, job)| async move {
+        let ended = follow::to_its_end(cluster, &key, &job).await;
+        (key, ended)
+    });
+    let mut followed = followed.buffer_unordered(FOLLOWED);
+    let (mut all_went_well, mut ended) = (true, Vec::new());
+    while let Some((key, job)) = followed.next().await {
+        match job {
+            Ok(job) => {
+                all_went_well &= phase(&job) == Some(Phase::Succeeded);
+                if args.json {
+                    ended.push(as_json(&key, &job));
+                } else {
+                    let sentence = explain_job(&job, &Around::default()).sentence(&key.to_string());
+                    output::line(format_args!("{sentence}"))?;
+                }
+            }
+            Err(error) => {
+                all_went_well = false;
+                output::error(&error);
+            }
+        }
+    }
+    if args.json {
+        output::json(&ended)?;
+    }
+    Ok(all_went_well)
+}

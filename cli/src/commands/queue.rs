@@ -1,0 +1,49 @@
+//! `larder queue`
+
+mod view;
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use kube::ResourceExt;
+use larder_controller_api::Queue;
+
+use crate::args::QueueArgs;
+use crate::cluster::Cluster;
+use crate::queues::Seen;
+use crate::{output, queues, source};
+use view::QueueView;
+
+pub(crate) fn run(args: &QueueArgs) -> anyhow::Result<ExitCode> {
+    source::runtime()?.block_on(show(args))
+}
+
+async fn show(args: &QueueArgs) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
+    let all = queues::all(&cluster).await?;
+    let is_chosen = |queue: &&Queue| args.name.as_ref().is_none_or(|name| queue.name_any() == *name);
+    let chosen: Vec<&Queue> = all.iter().filter(is_chosen).collect();
+    if let (Some(name), true) = (&args.name, chosen.is_empty()) {
+        bail!("there is no Queue {name}: `larder queue` lists all");
+    }
+    // The list of all queues has their own counts.
+    let seen = if args.name.is_some() || args.json {
+        let is_in = |queue: &str| args.name.as_ref().is_none_or(|name| name == queue);
+        queues::jobs(&cluster, &cluster.namespace, is_in).await?
+    } else {
+        Seen::default()
+    };
+    let views: Vec<QueueView> =
+        chosen.iter().map(|queue| QueueView::of(queue, &all, &seen.jobs, &seen.priorities)).collect();
+    seen.notes.iter().for_each(|note| output::note(format_args!("{note}")));
+    if args.json {
+        output::json(&views)?;
+    } else if args.name.is_some() {
+        views.iter().try_for_each(|view| output::text(&view::one(view)))?;
+    } else if views.is_empty() {
+        output::note(format_args!("there is no Queue: jobs without one start when they fit"));
+    } else {
+        output::text(&view::all(&views))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

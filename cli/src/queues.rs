@@ -1,0 +1,86 @@
+//! The queues of a cluster and the jobs in them, as far as the user may see them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::jiff::Timestamp;
+use larder_controller_api::queue::line::Priorities;
+use larder_controller_api::{Queue, TrainingJob};
+
+use crate::cluster::{Asked, Cluster, JOB, PRIORITY_CLASS, QUEUE, is_denied, typed};
+
+/// Jobs and what decides their order.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) jobs: Vec<TrainingJob>,
+    pub(crate) priorities: Priorities,
+    /// What is missing from it, for people.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The time, as the cluster writes it.
+pub(crate) fn now() -> Timestamp {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).unwrap_or_default()
+}
+
+/// All queues. One of an odd form is none that could be shown.
+async fn listed(cluster: &Cluster) -> Result<Vec<Queue>, kube::Error> {
+    let mut queues = Vec::new();
+    cluster.list(&Asked::all(QUEUE, None), None, |object| queues.extend(typed::<Queue>(object).ok())).await?;
+    Ok(queues)
+}
+
+/// All queues. Errors: they may not be read, or the cluster cannot be reached.
+pub(crate) async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Queue>> {
+    listed(cluster).await.map_err(|error| cluster.in_words(error, &Asked::all(QUEUE, None)))
+}
+
+/// All queues, or none if they may not be read. Errors: the cluster cannot be reached.
+pub(crate) async fn seen(cluster: &Cluster) -> anyhow::Result<Vec<Queue>> {
+    match listed(cluster).await {
+        Err(error) if is_denied(&error) => Ok(Vec::new()),
+        listed => listed.map_err(|error| cluster.in_words(error, &Asked::all(QUEUE, None))),
+    }
+}
+
+/// The jobs in queues: those of all namespaces, or else of `namespace`.
+pub(crate) async fn jobs(cluster: &Cluster, namespace: &str, is_in: impl Fn(&str) -> bool) -> anyhow::Result<Seen> {
+    let mut seen = Seen::default();
+    let mut jobs = Vec::new();
+    for of in [None, Some(namespace)] {
+        let asked = Asked::all(JOB, of);
+        jobs.clear();
+        let listed = cluster.list(&asked, None, |object| {
+            let job = typed::<TrainingJob>(object).ok();
+            jobs.extend(job.filter(|job| job.spec.queue.as_deref().is_some_and(&is_in)));
+        });
+        match listed.await {
+            Ok(()) => break,
+            Err(error) if of.is_none() && is_denied(&error) => {
+                seen.notes.push(format!("you may not list the jobs of all namespaces: these are those of {namespace}"));
+            }
+            Err(error) if is_denied(&error) => {
+                seen.notes = vec![format!("you may list neither the jobs of all namespaces nor those of {namespace}")];
+            }
+            Err(error) => return Err(cluster.in_words(error, &asked)),
+        }
+    }
+    seen.jobs = jobs;
+    let asked = Asked::all(PRIORITY_CLASS, None);
+    let mut classes = Vec::new();
+    match cluster.list(&asked, None, |object| classes.extend(typed::<PriorityClass>(object).ok())).await {
+        Ok(()) => seen.priorities = priorities(&classes),
+        Err(error) if is_denied(&error) => {
+            seen.notes.push("you may not list PriorityClasses: the order of jobs is as if all had the same".to_owned());
+        }
+        Err(error) => return Err(cluster.in_words(error, &asked)),
+    }
+    Ok(seen)
+}
+
+fn priorities(classes: &[PriorityClass]) -> Priorities {
+    let named = classes.iter().filter_map(|class| Some((class.metadata.name.clone()?, class.value?)));
+    let default = classes.iter().find(|class| class.global_default == Some(true)).and_then(|class| class.value);
+    Priorities { classes: named.collect(), default: default.unwrap_or(0) }
+}

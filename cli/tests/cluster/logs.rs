@@ -1,0 +1,126 @@
+//! `larder job logs`
+
+use serde_json::{Value, json};
+
+use crate::jobs::{job, list};
+use crate::server::{Server, out, said, status};
+
+const JOB: &str = "GET /apis/larder.dev/v1alpha1/namespaces/team-a/trainingjobs/resnet";
+const PODS: &str = "GET /api/v1/namespaces/team-a/pods";
+
+fn pod(index: u32, attempt: u32, phase: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("resnet-worker-{index}-{attempt}"), "labels": {
+            "larder.dev/job": "resnet", "larder.dev/job-role": "worker",
+            "larder.dev/job-index": index.to_string(), "larder.dev/job-attempt": attempt.to_string(),
+        }},
+        "spec": {"containers": [{"name": "train"}, {"name": "side"}]},
+        "status": {"phase": phase},
+    })
+}
+
+fn log(index: u32, attempt: u32) -> String {
+    format!("{PODS}/resnet-worker-{index}-{attempt}/log")
+}
+
+fn server(phase: &str, pods: &[Value]) -> Server {
+    Server::start().answers(JOB, 200, &job("resnet", json!({"phase": phase})).to_string()).answers(
+        PODS,
+        200,
+        &list("Pod", pods),
+    )
+}
+
+const ONE: &str = "2026-01-31T09:00:01.5Z step 1\n";
+const TWO: &str = "2026-01-31T09:00:02.5Z \u{1b}[31mstep 2\n";
+const THREE: &str = "2026-01-31T09:00:02.7Z step 3\n";
+
+#[test]
+fn the_newest_pod_of_the_first_index_is_read_from_its_first_container() {
+    let pods = [pod(0, 0, "Failed"), pod(0, 1, "Running")];
+    let server = server("Running", &pods).answers(&log(0, 1), 200, &format!("{ONE}{TWO}"));
+    let output = server.larder(&["job", "logs", "resnet"]);
+    // A pipe gets every byte.
+    assert_eq!(out(&output), "step 1\n\u{1b}[31mstep 2\n", "{}", said(&output));
+    let asked = server.asked();
+    assert!(asked[1].line.contains("larder.dev%2Fjob-role%3Dworker%2Clarder.dev%2Fjob-index%3D0"), "{}", asked[1].line);
+    assert!(asked[2].line.contains("container=train") && asked[2].line.contains("tailLines=1000"), "{}", asked[2].line);
+    let server = server.answers(&log(0, 0), 200, ONE);
+    assert_eq!(out(&server.larder(&["job", "logs", "resnet", "--previous", "--tail", "all"])), "step 1\n");
+    assert!(!server.asked().last().unwrap().line.contains("tailLines"));
+}
+
+#[test]
+fn all_pods_are_told_apart() {
+    let server = server("Running", &[pod(1, 0, "Running"), pod(0, 0, "Running")])
+        .answers(&log(0, 0), 200, ONE)
+        .answers(&log(1, 0), 200, TWO);
+    let output = server.larder(&["job", "logs", "resnet", "--all"]);
+    assert_eq!(out(&output), "worker-0 | step 1\nworker-1 | \u{1b}[31mstep 2\n", "{}", said(&output));
+    let output = server.larder(&["job", "logs", "resnet", "--all", "--json"]);
+    let lines: Vec<Value> = out(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[1], json!({"role": "worker", "index": 1, "attempt": 0, "line": "\u{1b}[31mstep 2"}));
+}
+
+/// A job that runs at first, with a pod that does; whenever it is looked at again, it has ended with these pods.
+fn ending(pods: &[Value]) -> Server {
+    Server::start()
+        .answers_once(JOB, 200, &job("resnet", json!({"phase": "Running"})).to_string())
+        .answers_once(PODS, 200, &list("Pod", &[pod(0, 0, "Running")]))
+        .answers(PODS, 200, &list("Pod", pods))
+        .answers(JOB, 200, &job("resnet", json!({"phase": "Succeeded"})).to_string())
+}
+
+#[test]
+fn a_followed_pod_goes_on_after_its_last_line_and_into_its_replacement() {
+    let server = ending(&[pod(0, 0, "Failed"), pod(0, 1, "Succeeded")])
+        // The stream breaks in the middle, and begins again with the second of its last line.
+        .answers_once(&log(0, 0), 200, &format!("{ONE}{TWO}"))
+        .answers(&log(0, 0), 200, &format!("{TWO}{THREE}"))
+        .answers(&log(0, 1), 200, "2026-01-31T09:00:09Z again\n");
+    let output = server.larder(&["job", "logs", "resnet", "-f"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = out(&output);
+    let (again, first): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| *line == "again");
+    assert_eq!(first, ["step 1", "\u{1b}[31mstep 2", "step 3"], "no line twice: {text:?}");
+    assert_eq!(again.len(), 1, "{text:?}");
+    // Not the second after it, in which lines would be lost.
+    let asked = server.asked();
+    let since = |second: &str| {
+        asked.iter().any(|asked| asked.line.contains(&format!("sinceTime=2026-01-31T09%3A00%3A{second}Z")))
+    };
+    assert!(since("02") && !since("03"), "{asked:?}");
+}
+
+#[test]
+fn a_followed_pod_that_has_not_started_is_waited_for() {
+    let waiting = status(400, "BadRequest", "container \"train\" is waiting to start");
+    let server =
+        ending(&[pod(0, 0, "Succeeded")]).answers_once(&log(0, 0), 400, &waiting).answers(&log(0, 0), 200, ONE);
+    let output = server.larder(&["job", "logs", "resnet", "-f"]);
+    assert_eq!(out(&output), "step 1\n", "{}", said(&output));
+    assert!(said(&output).contains("resnet-worker-0-0 has not started yet: container"), "{}", said(&output));
+}
+
+#[test]
+fn a_job_without_such_a_pod_says_why_and_what_to_choose() {
+    let queued = server("Queued", &[]).larder(&["job", "logs", "resnet", "--role", "ps", "--index", "3"]);
+    assert_eq!(queued.status.code(), Some(1));
+    let words = "team-a/resnet has no pod ps-3 (see --role and --index): team-a/resnet waits";
+    assert!(said(&queued).contains(words), "{}", said(&queued));
+    let first = server("Running", &[pod(0, 0, "Running")]).larder(&["job", "logs", "resnet", "--previous"]);
+    assert!(said(&first).contains("has no pod worker-0 before the present one"), "{}", said(&first));
+    let silent =
+        server("Running", &[pod(0, 0, "Pending")]).answers(&log(0, 0), 200, "").larder(&["job", "logs", "resnet"]);
+    assert_eq!((said(&silent).as_str(), out(&silent).as_str()), ("resnet-worker-0-0 has written nothing\n", ""));
+    let container = server("Running", &[pod(0, 0, "Running")]).larder(&["job", "logs", "resnet", "--container", "x"]);
+    assert!(said(&container).contains("--container x: resnet-worker-0-0 has train, side"), "{}", said(&container));
+    let denied = status(403, "Forbidden", "no");
+    let denied =
+        server("Running", &[pod(0, 0, "Running")]).answers(&log(0, 0), 403, &denied).larder(&["job", "logs", "resnet"]);
+    assert!(said(&denied).contains("the right `get` on pods/log"), "{}", said(&denied));
+    let many: Vec<Value> = (0..33).map(|index| pod(index, 0, "Running")).collect();
+    let many = server("Running", &many).larder(&["job", "logs", "resnet", "--all", "-f"]);
+    assert!(said(&many).contains("more than 32 pods") && said(&many).contains("--index"), "{}", said(&many));
+}

@@ -1,0 +1,25 @@
+//! Waiting for several descriptors at once.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A descriptor, and what is awaited of it.
+pub(crate) type Interest<'a> = (BorrowedFd<'a>, PollFlags);
+
+/// Waits until one of them is ready, a signal arrives or the time is over. Says of each whether it is; of those that are `None`
+/// never.
+pub(crate) fn wait(interests: &[Option<Interest<'_>>], time: Duration) -> io::Result<Vec<bool>> {
+    let mut fds: Vec<PollFd<'_>> =
+        interests.iter().flatten().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+    let time = Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() };
+    match poll(&mut fds, Some(&time)) {
+        Ok(_) => {}
+        Err(rustix::io::Errno::INTR) => return Ok(vec![false; interests.len()]),
+        Err(error) => return Err(error.into()),
+    }
+    let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+    Ok(interests.iter().map(|interest| interest.is_some() && ready.next().unwrap_or(false)).collect())
+}

@@ -1,0 +1,189 @@
+//! The agent of a pod: accepts connections, and starts a process for each.
+//!
+//! It parses nothing that comes from the network. As the first process of a container, or wherever it runs, it inherits the
+//! orphans of what it started, and buries them.
+
+use std::io::{self, PipeReader, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, wait};
+
+use crate::processes::{self, GRACE};
+use crate::readiness;
+use crate::session::HANDSHAKE;
+use crate::settings::Settings;
+use crate::signals::Signals;
+
+/// Why it cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    #[error("listen on {address}: {source} (LARDER_AGENT_PORT, LARDER_AGENT_ADDRESS)")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+/// The most commands that run at a time. Further launchers wait until one has ended.
+const SESSIONS_MOST: usize = 512;
+/// The most peers that shake hands at a time: one more, and the first of them is left. Launchers need milliseconds, so strangers
+/// who connect and say nothing cannot keep them out.
+const HANDSHAKES_MOST: usize = 32;
+/// How long it waits for its processes after it was told to end: they have [`GRACE`], and their launchers a moment to hear.
+const END: Duration = Duration::from_secs(GRACE.as_secs() + 5);
+/// The status of a process that was told to end and did.
+const TERMINATED: u8 = 128 + 15;
+
+/// Serves until it is told to end. Then its processes are told, too, and it ends after them.
+pub(crate) fn serve(settings: &Settings) -> Result<u8, ServeError> {
+    let signals = Signals::catch(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP])?;
+    set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
+    let listener = listen(settings)?;
+    eprintln!("larder-agent: listening on {}", listener.local_addr()?);
+    Agent { listener, signals, sessions: Vec::new() }.run()
+}
+
+/// Of an agent that listens everywhere, everywhere is IPv4 alone where there is no IPv6.
+fn listen(settings: &Settings) -> Result<TcpListener, ServeError> {
+    let bind = |address: IpAddr| {
+        let address = SocketAddr::from((address, settings.port));
+        TcpListener::bind(address).map_err(|source| ServeError::Listen { address, source })
+    };
+    let everywhere = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    let listener = match bind(settings.address) {
+        Err(_) if settings.address == everywhere => bind(Ipv4Addr::UNSPECIFIED.into())?,
+        other => other?,
+    };
+    // A peer may be gone before it is accepted.
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+struct Agent {
+    listener: TcpListener,
+    signals: Signals,
+    /// In the order in which they began.
+    sessions: Vec<Session>,
+}
+
+struct Session {
+    pid: Pid,
+    /// Says when the peer has shown the key, or ends with the session. `None` from then on.
+    handshake: Option<PipeReader>,
+    has_key: bool,
+}
+
+impl Session {
+    /// Hears what the handshake came to. Waits, unless that is there or the session has ended.
+    fn hear(&mut self) {
+        if let Some(mut handshake) = self.handshake.take() {
+            self.has_key = handshake.read(&mut [0]).is_ok_and(|read| read == 1);
+        }
+    }
+}
+
+impl Agent {
+    fn run(mut self) -> Result<u8, ServeError> {
+        loop {
+            let is_full = self.sessions.len() >= SESSIONS_MOST;
+            let mut interests =
+                vec![Some(self.signals.interest()), (!is_full).then_some((self.listener.as_fd(), PollFlags::IN))];
+            interests.extend(self.sessions.iter().map(|session| {
+                let handshake = session.handshake.as_ref()?;
+                Some((handshake.as_fd(), PollFlags::IN))
+            }));
+            let ready = readiness::wait(&interests, HANDSHAKE)?;
+            for (session, ready) in self.sessions.iter_mut().zip(&ready[2..]) {
+                if *ready {
+                    session.hear();
+                }
+            }
+            if self.signals.take().iter().any(|signal| *signal != Signal::CHILD) {
+                return self.end();
+            }
+            self.bury();
+            if ready[1] {
+                self.accept();
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        match self.listener.accept() {
+            Ok((socket, address)) => {
+                self.make_room();
+                match start(socket) {
+                    Ok(session) => self.sessions.push(session),
+                    Err(error) => eprintln!("larder-agent: {address}: start a session: {error}"),
+                }
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
+            Err(error) => {
+                eprintln!("larder-agent: accept a connection: {error}");
+                // It may be out of descriptors or memory: nothing is gained by asking again at once.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        let mut shaking = self.sessions.iter().filter(|session| session.handshake.is_some());
+        let first = shaking.next();
+        if let Some(first) = first.filter(|_| shaking.count() + 1 >= HANDSHAKES_MOST) {
+            // One that has ended already is buried soon.
+            let _ = kill_process(first.pid, Signal::TERM);
+        }
+    }
+
+    /// Buries the children that have ended: sessions, and orphans of theirs. Says whether any are left.
+    fn bury(&mut self) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => self.forget(pid, status),
+                Ok(None) => return true,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn forget(&mut self, pid: Pid, status: WaitStatus) {
+        let Some(at) = self.sessions.iter().position(|session| session.pid == pid) else { return };
+        let mut session = self.sessions.remove(at);
+        session.hear();
+        // A session ends its command before it ends itself. One that was killed could not.
+        if status.signaled() && session.has_key {
+            eprintln!("larder-agent: a session was killed: its command is killed, too");
+            processes::signal_session(pid, Signal::KILL);
+        }
+    }
+
+    fn end(mut self) -> Result<u8, ServeError> {
+        processes::signal_children(getpid(), Signal::TERM);
+        let told = Instant::now();
+        while self.bury() && told.elapsed() < END {
+            readiness::wait(&[Some(self.signals.interest())], END.saturating_sub(told.elapsed()))?;
+            self.signals.take();
+        }
+        Ok(TERMINATED)
+    }
+}
+
+/// Starts the process of a session. Its standard input is the connection, and its standard output says when the peer has shown
+/// the key.
+fn start(socket: TcpStream) -> io::Result<Session> {
+    let (handshake, shown) = io::pipe()?;
+    let child = Command::new("/proc/self/exe")
+        .arg0("larder-agent")
+        .arg("session")
+        .stdin(Stdio::from(OwnedFd::from(socket)))
+        .stdout(shown)
+        .spawn()?;
+    // Its end is awaited with all others.
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Session { pid, handshake: Some(handshake), has_key: false })
+}

@@ -1,0 +1,260 @@
+//! Why a TrainingJob waits, how it runs or how it ended, and what to do about it: one sentence for its user.
+//!
+//! The controller's own sentence, `status.waitingFor`, comes first. This adds the meaning of the reasons, and what the Queue and
+//! the other jobs in it tell. It is pure.
+
+mod facts;
+mod words;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::Serialize;
+
+use super::LOOK_AT_THE_CONTROLLER;
+use crate::names::KUEUE_QUEUE_LABEL;
+use crate::training_job::conditions::{JobConditionKind, JobReason};
+use crate::training_job::{Phase, TrainingJob, TrainingJobStatus};
+pub use facts::Around;
+use words::{Words, part};
+
+/// How a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Standing {
+    /// It has no pods yet, or again.
+    Waits,
+    /// Its pods are being made.
+    Starts,
+    /// It runs.
+    Runs,
+    /// It replaces pods that were lost.
+    Recovers,
+    /// It has no pods until it is resumed.
+    Suspended,
+    /// It is done.
+    Succeeded,
+    /// It is given up.
+    Failed,
+    /// It was deleted, and its pods are ending.
+    Deleted,
+    /// Another controller runs it.
+    OfOthers,
+}
+
+impl Standing {
+    /// The words behind the name of a job.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waits => "waits",
+            Self::Starts => "starts",
+            Self::Runs => "runs",
+            Self::Recovers => "recovers",
+            Self::Suspended => "is suspended",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Deleted => "is being deleted",
+            Self::OfOthers => "is not Larder's to run",
+        }
+    }
+}
+
+/// Why a job is where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobExplanation {
+    /// How it is.
+    pub standing: Standing,
+    /// The reason that counts, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Why.
+    pub why: String,
+    /// The next step, which happens by itself; empty: none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub next: String,
+    /// The step for a person to take; empty: none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub todo: String,
+}
+
+impl JobExplanation {
+    /// The sentence about the job `key`, on one line.
+    pub fn sentence(&self, key: &str) -> String {
+        let parts = [&self.why, &self.next, &self.todo].into_iter().filter(|part| !part.is_empty());
+        let parts = parts.map(String::as_str).collect::<Vec<_>>().join("; ");
+        let text = format!("{key} {}: {parts}", self.standing.as_str());
+        // Messages are whatever somebody wrote.
+        let is_control = |c: char| c.is_control();
+        let line: Vec<&str> = text.split(is_control).filter(|part| !part.is_empty()).collect();
+        format!("{}.", line.join(" ").trim_end_matches([' ', ':', '.']))
+    }
+}
+
+/// Explains the state of a job.
+pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
+    let no_status = TrainingJobStatus::default();
+    let status = job.status.as_ref().unwrap_or(&no_status);
+    if job.metadata.deletion_timestamp.is_some() {
+        return of(Standing::Deleted, "its pods are being ended, and it goes with the last of them".to_owned());
+    }
+    if let Some(other) = job.spec.managed_by.as_ref().filter(|_| job.is_of_others()) {
+        let why = format!("spec.managedBy says that {other} runs it, and larder-controller leaves it alone");
+        let todo = format!("ask whoever runs {other}");
+        return JobExplanation { todo, ..of(Standing::OfOthers, why) };
+    }
+    let mut explanation = match status.phase {
+        None if status.conditions.is_empty() => {
+            let next = "a running controller does so within seconds".to_owned();
+            let todo = format!("otherwise check that it runs: {LOOK_AT_THE_CONTROLLER}");
+            let why = "larder-controller has not looked at it yet".to_owned();
+            return JobExplanation { next, todo, ..of(Standing::Waits, why) };
+        }
+        Some(Phase::Succeeded) => succeeded(status),
+        Some(Phase::Failed) => failed(job, status),
+        Some(Phase::Suspended) => suspended(job, status),
+        None | Some(Phase::Queued | Phase::DataWarming) => waits(job, status, around),
+        Some(Phase::Starting) => moves(job, status, Standing::Starts),
+        Some(Phase::Recovering) => moves(job, status, Standing::Recovers),
+        Some(Phase::Running | Phase::Shrinking | Phase::Growing) => moves(job, status, Standing::Runs),
+    };
+    if status.observed_generation < job.metadata.generation && !status.phase.is_some_and(Phase::is_terminal) {
+        append(&mut explanation.next, "larder-controller has not seen the last change of its spec yet");
+    }
+    explanation
+}
+
+fn of(standing: Standing, why: String) -> JobExplanation {
+    JobExplanation { standing, reason: None, why, next: String::new(), todo: String::new() }
+}
+
+/// Adds a part to a sentence.
+fn append(text: &mut String, part: &str) {
+    if !part.is_empty() {
+        let between = if text.is_empty() { "" } else { "; " };
+        *text = format!("{text}{between}{part}");
+    }
+}
+
+fn succeeded(status: &TrainingJobStatus) -> JobExplanation {
+    let mut why = facts::took(status);
+    append(&mut why, &facts::replaced(status));
+    JobExplanation { reason: Some(JobReason::Succeeded.to_string()), ..of(Standing::Succeeded, why) }
+}
+
+fn failed(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
+    let condition = JobConditionKind::Failed.find(&status.conditions).filter(|failed| failed.status == "True");
+    let mut explanation = match condition {
+        Some(condition) => by_reason(job, Standing::Failed, condition, part(&condition.message)),
+        None => {
+            let said = status.waiting_for.as_deref().map(part).filter(|said| !said.is_empty());
+            let todo = format!("see its pods: {}", words::logs(job));
+            let why = said.unwrap_or("larder-controller does not say why").to_owned();
+            JobExplanation { todo, ..of(Standing::Failed, why) }
+        }
+    };
+    append(&mut explanation.why, &facts::replaced(status));
+    explanation
+}
+
+fn suspended(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
+    let mut why = match (job.spec.suspend, status.waiting_for.as_deref().map(part)) {
+        (true, _) => "spec.suspend is true, and it has no pods".to_owned(),
+        (false, Some(said)) if !said.is_empty() && said != "spec.suspend is true" => said.to_owned(),
+        (false, _) => "it was suspended, and has no pods".to_owned(),
+    };
+    append(&mut why, &facts::replaced(status));
+    let reason = Some(JobReason::Suspended.to_string());
+    let todo = format!("to go on: {}", words::resume(job));
+    JobExplanation { reason, todo, ..of(Standing::Suspended, why) }
+}
+
+/// The condition that a job without pods waits for: the first that is not true for a reason of its own.
+fn in_the_way(status: &TrainingJobStatus) -> Option<&Condition> {
+    use JobConditionKind::{DataWarm, Placed, QuotaReserved, Valid};
+    let is_false = |condition: &&Condition| condition.status == "False";
+    let found = [Valid, QuotaReserved, DataWarm, Placed].into_iter().filter_map(|kind| kind.find(&status.conditions));
+    let mut not_true = found.filter(is_false);
+    let first = not_true.next()?;
+    let is_own = |condition: &&Condition| condition.reason != JobReason::Waiting.as_str();
+    Some([first].into_iter().chain(not_true).find(is_own).unwrap_or(first))
+}
+
+fn waits(job: &TrainingJob, status: &TrainingJobStatus, around: &Around) -> JobExplanation {
+    let waiting_for = status.waiting_for.as_deref().map(part).filter(|said| !said.is_empty());
+    let condition = in_the_way(status);
+    let is_invalid = condition.is_some_and(|condition| condition.type_ == JobConditionKind::Valid.as_str());
+    let mut explanation = match condition {
+        // What is not valid waits for nothing else.
+        Some(condition) if is_invalid => {
+            return by_reason(job, Standing::Waits, condition, part(&condition.message));
+        }
+        Some(condition) => {
+            let said = waiting_for.unwrap_or_else(|| part(&condition.message));
+            let lacks = if said.is_empty() { facts::lacks(job, around) } else { None };
+            by_reason(job, Standing::Waits, condition, lacks.as_deref().unwrap_or(said))
+        }
+        None => {
+            let said = waiting_for.map(str::to_owned).or_else(|| facts::lacks(job, around));
+            of(Standing::Waits, said.unwrap_or_else(|| "it is about to be looked at".to_owned()))
+        }
+    };
+    let kueue = job.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(KUEUE_QUEUE_LABEL));
+    if status.phase != Some(Phase::DataWarming) && !kueue {
+        let why = explanation.why.clone();
+        append(&mut explanation.why, &facts::next_to_end(job, around, &why));
+        append(&mut explanation.next, &facts::place(job, around, &why));
+    }
+    let why = explanation.why.clone();
+    append(&mut explanation.why, &facts::data(status, &why));
+    append(&mut explanation.why, &facts::replaced(status));
+    explanation
+}
+
+/// A job that has pods.
+fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: Standing) -> JobExplanation {
+    let waiting_for = status.waiting_for.as_deref().map(part).unwrap_or_default();
+    let not_placed = JobConditionKind::Placed.find(&status.conditions).filter(|placed| {
+        placed.status == "False" && status.phase != Some(Phase::Running) && placed.reason != JobReason::Waiting.as_str()
+    });
+    let mut explanation = match not_placed {
+        Some(condition) => {
+            let said = if waiting_for.is_empty() { part(&condition.message) } else { waiting_for };
+            by_reason(job, standing, condition, said)
+        }
+        None => of(standing, waiting_for.to_owned()),
+    };
+    if explanation.why.is_empty() {
+        explanation.why = facts::ready(status);
+    }
+    append(&mut explanation.why, &facts::fewer(job, status));
+    append(&mut explanation.why, &facts::replaced(status));
+    if let Some(phase) = status.phase.filter(|phase| matches!(phase, Phase::Shrinking | Phase::Growing)) {
+        let what = if phase == Phase::Growing { "more pods join it" } else { "some of its pods end for others" };
+        append(&mut explanation.next, what);
+    }
+    let cold = JobConditionKind::DataWarm.find(&status.conditions);
+    if cold.is_some_and(|warm| warm.reason == JobReason::WarmTimeout.as_str()) {
+        append(&mut explanation.next, "it started before its data was cached, and reads the rest from the origin");
+    }
+    let invalid = JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False");
+    if let Some(invalid) = invalid {
+        let now = by_reason(job, standing, invalid, part(&invalid.message));
+        append(&mut explanation.next, &format!("it could not start again now: {}", now.why));
+        append(&mut explanation.todo, &now.todo);
+    }
+    explanation
+}
+
+fn by_reason(job: &TrainingJob, standing: Standing, condition: &Condition, said: &str) -> JobExplanation {
+    let Words { why, next, todo } = match condition.reason.parse() {
+        Ok(reason) => words::words(job, reason, said),
+        // A controller that is newer than this program.
+        Err(_) => {
+            let why = if said.is_empty() { condition.reason.clone() } else { said.to_owned() };
+            Words { why, ..Words::default() }
+        }
+    };
+    JobExplanation { standing, reason: Some(condition.reason.clone()), why, next: next.to_owned(), todo }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The meaning of each reason of a job's conditions.
+
+use crate::names::{JOB_LABEL, KUEUE_QUEUE_LABEL};
+use crate::training_job::TrainingJob;
+use crate::training_job::conditions::JobReason;
+
+/// Why, what happens next by itself, and what to do.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    pub(super) why: String,
+    pub(super) next: &'static str,
+    pub(super) todo: String,
+}
+
+/// A message as a part of a sentence.
+pub(super) fn part(text: &str) -> &str {
+    text.trim().trim_end_matches('.')
+}
+
+fn namespace(job: &TrainingJob) -> &str {
+    job.metadata.namespace.as_deref().unwrap_or("default")
+}
+
+fn name(job: &TrainingJob) -> &str {
+    job.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The command that shows what its pods have written.
+pub(super) fn logs(job: &TrainingJob) -> String {
+    format!("larder job logs {}/{} --all", namespace(job), name(job))
+}
+
+/// The command that ends its suspension.
+pub(super) fn resume(job: &TrainingJob) -> String {
+    format!("larder job resume {}/{}", namespace(job), name(job))
+}
+
+/// The meaning of a reason. `said` has the numbers, if anybody has said them.
+pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
+    let (namespace, name, kind) = (namespace(job), name(job), &job.spec.type_);
+    let queue = job.spec.queue.as_deref().unwrap_or("QUEUE");
+    let because = |what: &str| if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") };
+    let or = |what: &str| if said.is_empty() { what.to_owned() } else { said.to_owned() };
+    let again = format!("larder job cancel {namespace}/{name}, and submit it with the correction");
+    let pods = format!("kubectl describe pods -n {namespace} -l {JOB_LABEL}={name}");
+    let (why, next, todo) = match reason {
+        JobReason::Accepted => (or("nothing speaks against it"), "", String::new()),
+        JobReason::InvalidSpec => (
+            because("its spec has a value that is not accepted"),
+            "nothing is started until it is corrected",
+            format!("kubectl edit tj {name} -n {namespace}, or {again}"),
+        ),
+        JobReason::TypeMissing => (
+            or(&format!("there is no JobType {kind}, which spec.type names")),
+            "it goes on by itself once there is",
+            format!("see which there are: kubectl get jobtypes; to name another: {again}"),
+        ),
+        JobReason::TypeInvalid => (
+            because(&format!("the JobType {kind} is not valid itself")),
+            "it goes on by itself once that is corrected",
+            format!("tell the administrator: kubectl get jobtype {kind} -o yaml"),
+        ),
+        JobReason::RolesUnfit => (
+            because(&format!("its roles are not those of the type {kind}")),
+            "nothing is started until they are",
+            format!("see the roles of the type: kubectl get jobtype {kind} -o yaml; then {again}"),
+        ),
+        JobReason::DatasetNotGranted => (
+            or("a Dataset does not exist, or its namespace may not use it"),
+            "it goes on by itself once it may",
+            format!(
+                "see those of its own namespace: kubectl get dset -n {namespace}; the owner of another one grants it by \
+                 spec.namespaces"
+            ),
+        ),
+        JobReason::QueueNotGranted => (
+            or(&format!("there is no Queue {queue}, or it does not take jobs of {namespace}")),
+            "it goes on by itself once it does",
+            format!("ask its administrator to list {namespace} in spec.namespaces of the Queue {queue}"),
+        ),
+        JobReason::PodRefused => (
+            because("the API server refuses its pods"),
+            "it is tried again by itself",
+            format!("change what it names (PodSecurity, a LimitRange, a quota of {namespace}), or {again}"),
+        ),
+        JobReason::Waiting => (or("the step before is not done yet"), "", String::new()),
+        JobReason::NoQueue => (or("it is in no queue, and starts when it fits"), "", String::new()),
+        JobReason::Reserved => (or("its queue has the quota for it"), "", String::new()),
+        JobReason::QuotaUsed => (or(&format!("queue {queue} uses what it may")), "", String::new()),
+        JobReason::NotItsTurn => (or("jobs before it in the queue are waited for"), "", String::new()),
+        JobReason::QueueStopped => (
+            or(&format!("queue {queue} is stopped (spec.stop)")),
+            "it goes on by itself once the queue does",
+            format!("ask its administrator: kubectl get tq {queue}"),
+        ),
+        JobReason::KueueDecides => {
+            let local = job.metadata.labels.as_ref().and_then(|labels| labels.get(KUEUE_QUEUE_LABEL));
+            let local = local.map(|local| format!(" to the LocalQueue {local}")).unwrap_or_default();
+            (
+                if said.contains("Kueue") {
+                    said.to_owned()
+                } else {
+                    because(&format!("Kueue has not admitted it{local}"))
+                },
+                "it starts when Kueue does",
+                format!("see why: kubectl describe workloads.kueue.x-k8s.io -n {namespace}"),
+            )
+        }
+        JobReason::Preempted => {
+            (because("another job took its quota"), "it starts again by itself when there is room", String::new())
+        }
+        JobReason::Suspended => (or("spec.suspend is true"), "", format!("to go on: {}", resume(job))),
+        JobReason::NoData => (or("it reads no dataset"), "", String::new()),
+        JobReason::Cached => (or("enough of its data is cached"), "", String::new()),
+        JobReason::Warming => (or("its data is being fetched to its nodes"), "", String::new()),
+        JobReason::WarmTimeout => {
+            (because("it has waited for its data long enough, and starts cold"), "", String::new())
+        }
+        JobReason::Bound => (or("all pods that it needs have nodes"), "", String::new()),
+        JobReason::Binding => (or("its pods are being bound to nodes"), "", format!("if this takes long: {pods}")),
+        JobReason::NoRoom => (or("no nodes have room for all of it now"), "it starts when they have", String::new()),
+        JobReason::LargerThanTheCluster => (
+            or("all nodes together are too small for it"),
+            "it starts once there are more nodes",
+            format!("ask for less (fewer pods, smaller requests, a lower spec.roles[].min): {again}"),
+        ),
+        JobReason::NotBoundInTime => (
+            because("its pods were not bound in time"),
+            "it is planned again by itself",
+            format!("see what held them up: {pods}"),
+        ),
+        JobReason::Succeeded => (or("its success rule is met"), "", String::new()),
+        JobReason::NotDone | JobReason::NotFailed => (or("it is not done yet"), "", String::new()),
+        JobReason::CrashedTooOften => (
+            because("too many of its pods crashed"),
+            "",
+            format!("see why: {}; spec.restart.maxCrashes is how many it survives", logs(job)),
+        ),
+        JobReason::DeadlineExceeded => (
+            because(&format!("it ran for {}", job.spec.active_deadline.as_deref().unwrap_or("its whole deadline"))),
+            "",
+            format!("a longer spec.activeDeadline lets it run on: {again}"),
+        ),
+    };
+    Words { why, next, todo }
+}

@@ -1,0 +1,138 @@
+//! The TrainingJobs of a Queue: which wait, in their order, and which ends next.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use larder_dataset::size::parse_duration;
+
+use crate::names::KUEUE_QUEUE_LABEL;
+use crate::quantity::{amount, is_device};
+use crate::training_job::conditions::JobConditionKind;
+use crate::training_job::{Phase, Role, TrainingJob};
+
+/// The priorities of the PriorityClasses of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Priorities {
+    /// By the name of the class.
+    pub classes: BTreeMap<String, i32>,
+    /// That of pods which name none.
+    pub default: i32,
+}
+
+impl Priorities {
+    /// The priority of a job: the highest of its roles.
+    pub fn of(&self, job: &TrainingJob) -> i32 {
+        let of_role = |role: &Role| {
+            let class = role.template.spec.as_ref().and_then(|pod| pod.priority_class_name.as_ref());
+            class.and_then(|class| self.classes.get(class)).copied().unwrap_or(self.default)
+        };
+        job.spec.roles.iter().map(of_role).max().unwrap_or(self.default)
+    }
+}
+
+/// Where a job is, if the controller has said so.
+pub fn phase(job: &TrainingJob) -> Option<Phase> {
+    job.status.as_ref()?.phase
+}
+
+/// True if a job waits for room in `queue`. One that is refused, suspended, deleted, or another controller's waits for none.
+pub fn is_waiting_in(job: &TrainingJob, queue: &str) -> bool {
+    let is_refused = || {
+        let conditions = job.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        JobConditionKind::Valid.find(conditions).is_some_and(|valid| valid.status == "False")
+    };
+    is_in(job, queue) && matches!(phase(job), None | Some(Phase::Queued)) && !job.spec.suspend && !is_refused()
+}
+
+/// True if a job has room in `queue`.
+pub fn is_admitted_in(job: &TrainingJob, queue: &str) -> bool {
+    is_in(job, queue) && phase(job).is_some_and(|phase| phase.has_pods() || phase == Phase::DataWarming)
+}
+
+fn is_in(job: &TrainingJob, queue: &str) -> bool {
+    let is_of_kueue = job.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(KUEUE_QUEUE_LABEL));
+    let is_queue = job.spec.queue.as_deref() == Some(queue);
+    is_queue && !is_of_kueue && !job.is_of_others() && job.metadata.deletion_timestamp.is_none()
+}
+
+/// The jobs that wait in `queue`, in their order: by priority, then first come.
+pub fn waiting<'a>(jobs: &'a [TrainingJob], queue: &str, priorities: &Priorities) -> Vec<&'a TrainingJob> {
+    let mut waiting: Vec<&TrainingJob> = jobs.iter().filter(|job| is_waiting_in(job, queue)).collect();
+    waiting.sort_by_cached_key(|job| {
+        let metadata = &job.metadata;
+        let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (Reverse(priorities.of(job)), created, metadata.namespace.clone(), metadata.name.clone())
+    });
+    waiting
+}
+
+/// When a job ends at the latest: at its deadline, if it has one and has started.
+pub fn ends(job: &TrainingJob) -> Option<Timestamp> {
+    let started = job.status.as_ref()?.started.as_ref()?.0;
+    let deadline = parse_duration(job.spec.active_deadline.as_deref()?).ok()?;
+    started.checked_add(SignedDuration::try_from(deadline).ok()?).ok()
+}
+
+/// The jobs that have room in `queue` and a deadline, the first to end first.
+pub fn ending<'a>(jobs: &'a [TrainingJob], queue: &str) -> Vec<(Timestamp, &'a TrainingJob)> {
+    let admitted = jobs.iter().filter(|job| is_admitted_in(job, queue));
+    let mut ending: Vec<_> = admitted.filter_map(|job| Some((ends(job)?, job))).collect();
+    ending.sort_by_key(|(ends, _)| *ends);
+    ending
+}
+
+/// The devices that a job needs at least, by resource.
+pub fn needs(job: &TrainingJob) -> BTreeMap<String, u64> {
+    devices(job, |role| role.min.unwrap_or(role.replicas))
+}
+
+/// The devices of the pods that a job is to have now, by resource.
+pub fn holds(job: &TrainingJob) -> BTreeMap<String, u64> {
+    devices(job, |role| {
+        let status = job.status.iter().flat_map(|status| &status.roles).find(|status| status.name == role.name);
+        status.map_or(role.replicas, |status| status.desired)
+    })
+}
+
+/// Of CPUs and memory, a pod may get more than its template says; of devices it does not.
+fn devices(job: &TrainingJob, pods: impl Fn(&Role) -> u32) -> BTreeMap<String, u64> {
+    let mut sum = BTreeMap::<String, u64>::new();
+    for role in &job.spec.roles {
+        for (resource, each) in role.template.spec.as_ref().map(devices_of_pod).unwrap_or_default() {
+            let all = sum.entry(resource).or_default();
+            *all = all.saturating_add(each.saturating_mul(u64::from(pods(role))));
+        }
+    }
+    sum
+}
+
+fn devices_of_pod(pod: &PodSpec) -> BTreeMap<String, u64> {
+    let mut sum = BTreeMap::<String, u64>::new();
+    for container in &pod.containers {
+        for (resource, amount) in devices_of_container(container) {
+            let all = sum.entry(resource).or_default();
+            *all = all.saturating_add(amount);
+        }
+    }
+    for container in pod.init_containers.iter().flatten() {
+        for (resource, amount) in devices_of_container(container) {
+            let all = sum.entry(resource).or_default();
+            *all = amount.max(*all);
+        }
+    }
+    sum
+}
+
+fn devices_of_container(container: &Container) -> impl Iterator<Item = (String, u64)> {
+    let limits = container.resources.iter().flat_map(|resources| resources.limits.iter().flatten());
+    let devices = limits.filter(|(resource, _)| is_device(resource));
+    devices.filter_map(|(resource, quantity)| {
+        let amount = amount(resource, quantity).filter(|amount| *amount > 0)?;
+        Some((resource.clone(), amount))
+    })
+}
+
+#[cfg(test)]
+mod tests;
