@@ -1,5 +1,6 @@
 //! Why a job in a queue of Kueue's waits or stops: one sentence each, mostly in Kueue's own words.
 
+use larder_controller_api::names::KUEUE_QUEUE_LABEL;
 use larder_controller_api::training_job::checked::CheckedRole;
 
 use super::workload::{Condition, JobWorkload};
@@ -20,8 +21,8 @@ pub fn absent(queue: &str, is_unknown: bool) -> String {
         return format!("waits in Kueue's queue {queue}, and Kueue's objects cannot be listed yet");
     }
     format!(
-        "waits in Kueue's queue {queue}, and this cluster has no Kueue, or larder-controller may not read its objects; to use \
-         a queue of Larder's, remove the label kueue.x-k8s.io/queue-name and set spec.queue"
+        "waits in Kueue's queue {queue}, and this cluster has no Kueue, or larder-controller may not read its objects; for a \
+         queue of Larder's, submit it again with spec.queue and without the label {KUEUE_QUEUE_LABEL}"
     )
 }
 

@@ -86,7 +86,7 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
         JobReason::GangRefused => (
             or("the scheduler cannot take its pods as one gang (spec.gang.backend native)"),
             "it goes on by itself once it can",
-            format!("to have Larder plan it, set spec.gang.backend to auto: kubectl edit tj {name} -n {namespace}"),
+            format!("to have Larder plan it, name auto in spec.gang.backend: {again}"),
         ),
         JobReason::Waiting => (or("the step before is not done yet"), "", String::new()),
         JobReason::NoQueue => (or("it is in no queue, and starts when it fits"), "", String::new()),
