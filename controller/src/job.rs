@@ -5,17 +5,22 @@
 //! what they count, [`requests`] what a pod asks for. [`valid`] says why a job cannot run, [`render`] makes a job's pods as its
 //! JobType describes them, [`report`] its status, and [`writes`] all that is written for it. [`known`] is what is remembered,
 //! [`objects`] and [`mod@read`] what is read; [`discovery`] finds out whether there are training jobs at all.
+//! [`kueue`] is in the place of [`queue`] for jobs in Kueue's queues, and [`native`] in that of [`plan`] where the scheduler has
+//! gangs of its own.
 //!
 //! All but [`discovery`] is pure: nothing reads a clock or the API, and nothing is remembered outside of the values that are
 //! passed in and returned.
 
+mod actor;
 pub mod amounts;
 mod condition;
 pub mod data;
 pub mod discovery;
 pub mod known;
+pub mod kueue;
 pub mod machine;
 pub mod memory;
+pub mod native;
 pub mod objects;
 pub mod plan;
 pub mod profile;
@@ -26,6 +31,8 @@ pub mod render;
 pub mod report;
 pub mod requests;
 pub mod round;
+#[cfg(test)]
+mod sample;
 pub mod scene;
 pub mod trial;
 pub mod types;

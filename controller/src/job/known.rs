@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::job::memory::Memory;
+use crate::job::native::known::KnownGroup;
 use crate::job::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::job::trial::Trials;
 use crate::job::usage::Usage;
@@ -25,6 +26,12 @@ pub struct Jobs {
     pub queues: Store<QueueObject>,
     /// The PriorityClasses.
     pub classes: Store<ClassObject>,
+    /// Whether the scheduler has gangs.
+    pub gangs: Presence,
+    /// The API server drops the groups of pods.
+    pub drops_groups: bool,
+    /// The PodGroups of jobs.
+    pub groups: Store<KnownGroup>,
     /// The jobs that this controller runs.
     pub memories: BTreeMap<Key, Memory>,
     /// What the API server says of pods that it was asked about.

@@ -43,14 +43,15 @@ use crate::job::plan::Cluster;
 use crate::key::Key;
 use pass::Pass;
 
-/// Decides about all jobs. `cluster` has the nodes with the pods that are bound there, of these jobs and of others; `now` is in
-/// seconds since 1970.
-pub fn decide(queues: &[Queue], jobs: &[Job], cluster: &Cluster<'_>, now: i64) -> BTreeMap<Key, Verdict> {
+/// Decides about all jobs. `cluster` has the nodes with the pods that are bound there, of these jobs and of others; then, what the
+/// jobs leave for others. `now` is in seconds since 1970.
+pub fn decide(queues: &[Queue], jobs: &[Job], cluster: &mut Cluster<'_>, now: i64) -> BTreeMap<Key, Verdict> {
     let mut pass = Pass::new(queues, jobs, cluster, now);
     pass.drain();
     pass.give_back();
     pass.claims();
     pass.admit();
     pass.grow();
+    cluster.restore(&pass.left());
     pass.verdicts()
 }

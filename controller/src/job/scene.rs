@@ -9,6 +9,7 @@ use crate::job::machine::{NodeHealth, Pod, PodId};
 use crate::job::objects::{JobObject, JobPod};
 use crate::job::plan::NodeRoom;
 use crate::key::Key;
+use crate::kueue::known::Kueue;
 use crate::objects::{self, CacheObject, DatasetObject, Node};
 use crate::store::Store;
 
@@ -29,6 +30,8 @@ pub struct Scene<'a> {
     pub pods: &'a Store<objects::Pod>,
     /// The jobs, and what they depend on.
     pub jobs: &'a Jobs,
+    /// Kueue's objects.
+    pub kueue: &'a Kueue,
 }
 
 /// A pod of a job as the state machine sees it, and the object.
@@ -62,6 +65,11 @@ impl<'a> Scene<'a> {
             Some(Seen { pod: seen, object: pod, of_job })
         });
         pods.collect()
+    }
+
+    /// True if the scheduler has gangs.
+    pub fn has_gangs(&self) -> bool {
+        self.jobs.gangs.is_there() && !self.jobs.drops_groups
     }
 
     fn health(&self, node: &str) -> NodeHealth {
