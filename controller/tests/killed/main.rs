@@ -70,7 +70,7 @@ async fn live(moments: &mut StdRng) {
 
 /// The end of the script under a controller that lives, and after which it has removed all of it again.
 async fn undisturbed(server: &Server, script: &Script) -> State {
-    let process = server.start("a");
+    let _process = server.start("a");
     for step in &script.steps {
         server.take(step).await;
     }
