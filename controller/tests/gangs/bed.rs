@@ -44,7 +44,10 @@ pub(crate) fn in_cluster(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync)
     let cluster = Cluster::of_fake_nodes();
     let folder = |name: &str| repository().join("deploy").join(name).display().to_string();
     cluster.kubectl_ok(&["apply", "--server-side", "-k", &folder("crds")]);
-    cluster.kubectl_ok(&["wait", "--for=condition=Established", "crd", "--all"]);
+    // kubectl gives up on a definition that has no conditions yet.
+    cluster.wait_for("the definitions are established", TIMEOUT, || {
+        cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]).status.success()
+    });
     cluster.kubectl_ok(&["apply", "-k", &folder("components/jobs/types")]);
     let kubeconfig = cluster.kubeconfig();
     cluster.in_network(|| {
