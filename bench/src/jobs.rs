@@ -2,7 +2,7 @@
 //!
 //! The cast: [`run`] has the steps; `cluster` makes and removes the objects; `work` is a job, as each system is told of it;
 //! `turn` is a system's turn with its queues and jobs; `pods` notes when pods are bound, run and go; `api_writes` counts
-//! what everybody writes; `throughput`, `preempt` and `plan` are the scenarios, each with its figures and goals; `outcome`
+//! what everybody writes; `throughput`, `cohorts`, `preempt` and `plan` are the scenarios, each with its figures and goals; `outcome`
 //! has all of them and the table. kwok runs the pods (tests/cluster/kwok.sh).
 //!
 //! Invariants: a cluster that somebody else uses is refused before anything is made. Objects are removed after each turn,
@@ -10,6 +10,7 @@
 
 mod api_writes;
 mod cluster;
+mod cohorts;
 mod outcome;
 mod plan;
 mod pods;
@@ -31,6 +32,7 @@ use crate::kubernetes::objects::{self, BENCH_LABEL};
 use crate::kubernetes::connect;
 use crate::side_by_side::{LeftOut, Progress};
 use crate::systems::Stop;
+pub use cohorts::{ClassWait, CohortsRow};
 pub use outcome::{JobsConfig, JobsOutcome, Scenario};
 pub use plan::PlanRow;
 pub use preempt::PreemptRow;
@@ -67,6 +69,7 @@ fn steps(config: &JobsConfig) -> u64 {
     let of = |scenario: &Scenario| match scenario {
         Scenario::Plan => 3,
         Scenario::Throughput => 3 * u64::from(config.rounds),
+        Scenario::Cohorts => 2 * u64::from(config.rounds),
         Scenario::Preempt => u64::from(config.rounds),
     };
     config.scenarios.iter().map(of).sum()
@@ -114,6 +117,14 @@ async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut Jobs
                 let row = throughput::measure(ground, system, config.sizes).await?;
                 progress.measured(&row.to_string());
                 outcome.throughput.push(row);
+            }
+        }
+        if config.scenarios.contains(&Scenario::Cohorts) {
+            for &system in systems.iter().filter(|system| **system != System::Direct) {
+                progress.doing(&format!("30 queues: {}", system.name()));
+                let row = cohorts::measure(ground, system, config.scale).await?;
+                progress.measured(&row.to_string());
+                outcome.cohorts.push(row);
             }
         }
         if config.scenarios.contains(&Scenario::Preempt) {

@@ -80,13 +80,17 @@ fn refuse(kind: &str, name: &Option<String>) -> anyhow::Result<()> {
     }
 }
 
-/// Creates objects, some at a time. Returns when each was sent.
-pub(super) async fn create<K>(api: &Api<K>, objects: Vec<Value>) -> anyhow::Result<Vec<(String, Instant)>>
+/// Creates objects at their times, some at once. Returns when each was sent.
+pub(super) async fn create<K>(api: &Api<K>, objects: Vec<(Duration, Value)>) -> anyhow::Result<Vec<(String, Instant)>>
 where
     K: Resource + Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
 {
-    let sent = futures::stream::iter(objects).map(|object| create_one(api, object)).buffered(AT_ONCE);
-    sent.try_collect().await
+    let started = tokio::time::Instant::now();
+    let create = |(due, object)| async move {
+        tokio::time::sleep_until(started + due).await;
+        create_one(api, object).await
+    };
+    futures::stream::iter(objects).map(create).buffered(AT_ONCE).try_collect().await
 }
 
 pub(super) async fn create_one<K>(api: &Api<K>, object: Value) -> anyhow::Result<(String, Instant)>

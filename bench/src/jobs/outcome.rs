@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::cohorts::{self, CohortsRow};
 use super::plan::{self, PlanRow};
 use super::preempt::{self, PreemptRow};
 use super::throughput::{self, Sizes, ThroughputRow};
@@ -14,6 +15,8 @@ use crate::side_by_side::LeftOut;
 pub enum Scenario {
     /// Many jobs and gangs at once.
     Throughput,
+    /// Kueue's own scenario.
+    Cohorts,
     /// A production job takes half of an elastic one.
     Preempt,
     /// The plan of a large gang.
@@ -22,7 +25,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Self; 3] = [Self::Throughput, Self::Preempt, Self::Plan];
+    pub const ALL: [Self; 4] = [Self::Throughput, Self::Cohorts, Self::Preempt, Self::Plan];
 }
 
 /// The settings of a run.
@@ -36,6 +39,8 @@ pub struct JobsConfig {
     pub nodes: u32,
     /// The jobs of the first scenario.
     pub sizes: Sizes,
+    /// The part of the jobs of Kueue's own scenario.
+    pub scale: f64,
 }
 
 /// Everything that was measured.
@@ -51,6 +56,8 @@ pub struct JobsOutcome {
     pub load_after: [f64; 3],
     /// Many jobs at once.
     pub throughput: Vec<ThroughputRow>,
+    /// Kueue's own scenario.
+    pub cohorts: Vec<CohortsRow>,
     /// 50 of 100.
     pub preempt: Vec<PreemptRow>,
     /// The plan.
@@ -71,6 +78,10 @@ impl JobsOutcome {
         if !self.throughput.is_empty() {
             text += "\n";
             text += &throughput::table(&self.throughput, sizes);
+        }
+        if !self.cohorts.is_empty() {
+            text += "\n";
+            text += &cohorts::table(&self.cohorts);
         }
         text += &format!("\nLoad of the machine: {:.1} before, {:.1} after.\n", self.load[0], self.load_after[0]);
         for LeftOut { name, why } in &self.left_out {

@@ -46,6 +46,11 @@ impl Pods {
         self.all().filter(|pod| pod.bound.is_some()).count()
     }
 
+    /// How many have ended by themselves.
+    pub(super) fn ended(&self) -> usize {
+        self.all().filter(|pod| pod.ended.is_some()).count()
+    }
+
     /// When the last pod of each job was bound, of the jobs that had `pods(job)` bound.
     pub(super) fn placed(&self, pods: impl Fn(&str) -> Option<u32>) -> BTreeMap<String, Instant> {
         let mut times: BTreeMap<&str, Vec<Instant>> = BTreeMap::new();

@@ -22,6 +22,9 @@ const LONGEST: Duration = Duration::from_secs(1800);
 const QUIET: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_secs(300);
 
+/// The resource of pods that are not made.
+const TRIED: &str = "pods (dry run)";
+
 /// Jobs a minute, their ratio to Kueue's, and writes of a job and of each of its pods.
 const JOBS_A_MINUTE: f64 = 2500.0;
 const RATIO: f64 = 2.0;
@@ -177,13 +180,26 @@ async fn rest(
         let before = before.get(&(resource.clone(), verb.clone())).copied().unwrap_or_default();
         WriteRow { resource, verb, count: count - before }
     });
-    row.writes = grown.filter(|row| row.count > 0).collect();
+    row.writes = apart(grown.filter(|row| row.count > 0).collect(), turn.observer.pods().all().count() as u64);
     Ok(())
+}
+
+/// Has the pods that were only tried (`dryRun`), one for each role of a job, in a row of their own: a job's, not a pod's.
+fn apart(mut writes: Vec<WriteRow>, made: u64) -> Vec<WriteRow> {
+    if let Some(row) = writes.iter_mut().find(|row| row.resource == "pods" && row.verb == "create") {
+        let tried = row.count.saturating_sub(made);
+        row.count -= tried;
+        if tried > 0 {
+            writes.push(WriteRow { resource: TRIED.to_owned(), verb: "create".to_owned(), count: tried });
+        }
+    }
+    writes
 }
 
 /// The writes of a row for pods, and all others.
 fn split(row: &ThroughputRow) -> (u64, u64) {
-    let (pods, others): (Vec<_>, Vec<_>) = row.writes.iter().partition(|row| row.resource.starts_with("pods"));
+    let is_a_pods = |row: &&WriteRow| row.resource.starts_with("pods") && row.resource != TRIED;
+    let (pods, others): (Vec<_>, Vec<_>) = row.writes.iter().partition(is_a_pods);
     let count = |rows: Vec<&WriteRow>| rows.iter().map(|row| row.count).sum();
     (count(pods), count(others))
 }
@@ -317,5 +333,15 @@ mod tests {
         };
         assert_eq!(line("pods created"), "pods created directly 1.0 2.0 50 100 0.0 0.0 10.0 1.0");
         assert_eq!(line("services"), "services create 2 0.09 0.07");
+    }
+
+    #[test]
+    fn tried_pods_count_for_their_jobs() {
+        let mut row = row(System::Larder, 1.0);
+        row.writes = apart(row.writes, 25);
+        let all: Vec<_> = row.writes.iter().map(|row| (row.resource.as_str(), row.count)).collect();
+        assert_eq!(all, [("pods", 25), ("services", 2), (TRIED, 5)]);
+        assert_eq!(split(&row), (25, 7));
+        assert_eq!(apart(row.writes, 25).len(), 3, "nothing was tried");
     }
 }

@@ -172,17 +172,20 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Creates the jobs, some at a time. Returns when each was sent.
+    /// Creates the jobs at their times, some at once. Returns when each was sent.
     pub(super) async fn submit(&self, works: &[Work]) -> anyhow::Result<BTreeMap<String, Instant>> {
         let client = self.ground.client.clone();
-        let all = |manifest: fn(&Work) -> serde_json::Value| works.iter().map(manifest).collect();
+        let all = |manifest: fn(&Work) -> serde_json::Value| {
+            works.iter().map(|work| (work.due, manifest(work))).collect::<Vec<_>>()
+        };
         let sent = match self.system {
             System::Larder => {
                 create(&Api::<TrainingJob>::namespaced(client, NAMESPACE), all(Work::training_job)).await?
             }
             System::Kueue => create(&Api::<Job>::namespaced(client, NAMESPACE), all(Work::batch_job)).await?,
             System::Direct => {
-                let pods: Vec<_> = works.iter().flat_map(Work::bare_pods).collect();
+                let of = |work: &Work| work.bare_pods().into_iter().map(|pod| (work.due, pod)).collect::<Vec<_>>();
+                let pods: Vec<_> = works.iter().flat_map(of).collect();
                 let sent = create(&Api::<Pod>::namespaced(client, NAMESPACE), pods).await?;
                 // In the order of the jobs; a job is sent with its first pod.
                 let first: Vec<usize> = works

@@ -89,6 +89,8 @@ pub(super) struct Work {
     pub(super) cpus: u32,
     pub(super) gpus: u32,
     pub(super) priority: Option<Priority>,
+    /// When it is created, after the first one.
+    pub(super) due: Duration,
     /// How long each pod runs; without it, until it is deleted.
     pub(super) runs_for: Option<Duration>,
     /// How long a deleted pod takes to leave; at once without it.
@@ -102,7 +104,8 @@ impl Work {
     pub(super) fn new(name: String, pods: u32, queue: &str) -> Self {
         let type_ = if pods == 1 { Type::Single } else { Type::Pytorch };
         let (queue, priority, runs_for, grace, part) = (queue.to_owned(), None, None, None, None);
-        Self { name, type_, pods, min: pods, queue, cpus: 1, gpus: 0, priority, runs_for, grace, part }
+        let due = Duration::ZERO;
+        Self { name, type_, pods, min: pods, queue, cpus: 1, gpus: 0, priority, due, runs_for, grace, part }
     }
 
     /// For Larder.

@@ -9,6 +9,8 @@ use clap::{Args, ValueEnum};
 pub(crate) enum ScenarioFlag {
     /// Many jobs and gangs at once: jobs/min until the last pod is bound, writes to the API.
     Throughput,
+    /// Kueue's own scenario: 15,000 jobs of three sizes in 30 queues of 5 cohorts.
+    Cohorts,
     /// A production job of 50 takes half of an elastic job of 100.
     Preempt,
     /// The plan of 1,000 pods on 5,000 nodes, without a cluster.
@@ -19,9 +21,9 @@ pub(crate) enum ScenarioFlag {
 #[command(after_help = "\
 Examples:
   larder bench jobs
-  larder bench jobs --nodes 50 --jobs 50 --gangs 5 --rounds 1      a short try
+  larder bench jobs --nodes 50 --jobs 50 --gangs 5 --scale 0.01 --rounds 1      a short try
   larder bench jobs --only throughput --json jobs.json
-  larder bench jobs --only plan                                    needs no cluster
+  larder bench jobs --only plan                                                 needs no cluster
 
 The benchmark needs a cluster of its own: Kubernetes 1.36, Larder's definitions, and kwok, which makes
 the fake nodes ready and runs their pods. As root, in Larder's repository (with Go, of which Kubernetes,
@@ -31,8 +33,8 @@ kwok and Kueue are built):
   tests/cluster/kwok.sh install
   tests/cluster/kueue.sh install
   tests/cluster/kwok.sh start /tmp/kwok $$ pods
-  tests/cluster/kueue.sh start /tmp/kwok jobs
   tests/cluster/cluster.sh exec /tmp/kwok kubectl apply -k $PWD/deploy/crds
+  tests/cluster/kueue.sh start /tmp/kwok jobs
   tests/cluster/cluster.sh exec /tmp/kwok $PWD/target/release/larder bench jobs
   tests/cluster/cluster.sh stop /tmp/kwok
 Without Kueue it says so, and measures the rest. Commands in the cluster start in the folder /, so they
@@ -60,6 +62,9 @@ pub(crate) struct JobsArgs {
     /// Pods of each gang.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub(crate) gang_size: u32,
+    /// The part of the jobs of Kueue's own scenario (cohorts).
+    #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
+    pub(crate) scale: f64,
     /// The program to measure. Default: larder-controller beside this command.
     #[arg(long, value_name = "PATH")]
     pub(crate) controller: Option<PathBuf>,
@@ -69,4 +74,25 @@ pub(crate) struct JobsArgs {
     /// Write all figures to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// A part of a whole, more than nothing.
+fn part(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
+        _ => Err("must be more than 0 and at most 1".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_more_than_nothing_and_at_most_all() {
+        assert_eq!([part("0.1"), part("1")], [Ok(0.1), Ok(1.0)]);
+        for wrong in ["0", "-1", "1.5", "nan", "much"] {
+            assert!(part(wrong).is_err(), "{wrong}");
+        }
+    }
 }
