@@ -28,8 +28,8 @@ use kube::api::ListParams;
 
 use crate::figures::machine_load;
 pub use crate::kubernetes::Places;
-use crate::kubernetes::objects::{self, BENCH_LABEL};
 use crate::kubernetes::connect;
+use crate::kubernetes::objects::{self, BENCH_LABEL};
 use crate::side_by_side::{LeftOut, Progress};
 use crate::systems::Stop;
 pub use cohorts::{ClassWait, CohortsRow};
@@ -90,8 +90,9 @@ async fn on_a_cluster(
     match (measured, cluster::remove(client).await) {
         (Ok(()), Ok(())) => Ok(()),
         (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
-        (Err(error), Err(left)) => Err(error
-            .context(format!("not everything could be removed; run this again to remove the rest: {left:#}"))),
+        (Err(error), Err(left)) => {
+            Err(error.context(format!("not everything could be removed; run this again to remove the rest: {left:#}")))
+        }
     }
 }
 
@@ -106,7 +107,8 @@ async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut Jobs
     if cluster::serves(ground.client, &cluster::kueue("ClusterQueue", "clusterqueues")).await? {
         systems.push(System::Kueue);
     } else {
-        let why = "the cluster does not have it: tests/cluster/kueue.sh install, then tests/cluster/kueue.sh start DIR jobs";
+        let why =
+            "the cluster does not have it: tests/cluster/kueue.sh install, then tests/cluster/kueue.sh start DIR jobs";
         progress.measured(&format!("WITHOUT Kueue: {why}"));
         outcome.left_out.push(LeftOut { name: "Kueue".to_owned(), why: why.to_owned() });
     }

@@ -23,7 +23,7 @@ const MANAGER: &str = NAMESPACE;
 /// How long the objects of a turn may take to go.
 const GOING: Duration = Duration::from_secs(900);
 /// How often they are looked at.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Kueue's and coscheduling's kinds, of which nothing but the name is known here.
 pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
@@ -140,8 +140,8 @@ fn named(type_: &JobType, name: &str) -> bool {
     type_.metadata.name.as_deref() == Some(name)
 }
 
-/// Removes the jobs of a turn and their pods, and waits until they are gone. Controllers that have finalizers on them
-/// must run.
+/// Removes the jobs of a turn and their pods, and waits until they are gone. Kubernetes' controllers and Kueue, which have
+/// finalizers on them, must run.
 pub(super) async fn clear(client: &Client) -> anyhow::Result<()> {
     let background = DeleteParams::background();
     delete_all(&Api::<TrainingJob>::namespaced(client.clone(), NAMESPACE), &background).await?;
@@ -155,7 +155,8 @@ pub(super) async fn clear(client: &Client) -> anyhow::Result<()> {
             any(&Api::<TrainingJob>::namespaced(client.clone(), NAMESPACE)).await?,
             any(&Api::<Job>::namespaced(client.clone(), NAMESPACE)).await?,
             any(&pods).await?,
-            any(&Api::<DynamicObject>::namespaced_with(client.clone(), NAMESPACE, &kueue("Workload", "workloads"))).await?,
+            any(&Api::<DynamicObject>::namespaced_with(client.clone(), NAMESPACE, &kueue("Workload", "workloads")))
+                .await?,
         ];
         let Some(left) = left.into_iter().flatten().next() else { break };
         if started.elapsed() > GOING {

@@ -136,8 +136,7 @@ async fn turn_of(turn: &mut Turn<'_>, system: System, works: &[Work]) -> anyhow:
     let placed = pods.placed(|_| Some(1));
     let wait = |work: &Work| Some(placed.get(&work.name)?.saturating_duration_since(*sent.get(&work.name)?));
     let of = |class: &Class| {
-        let times: Vec<Duration> =
-            works.iter().filter(|work| work.cpus == class.cpus).filter_map(wait).collect();
+        let times: Vec<Duration> = works.iter().filter(|work| work.cpus == class.cpus).filter_map(wait).collect();
         let mean = times.iter().map(Duration::as_secs_f64).sum::<f64>() / times.len().max(1) as f64;
         ClassWait { class: class.name, mean, wait: Latencies::of(times.into_iter()) }
     };
@@ -155,8 +154,7 @@ async fn turn_of(turn: &mut Turn<'_>, system: System, works: &[Work]) -> anyhow:
 
 /// What the pods had, from their binding to their end.
 fn cpu_seconds(pods: &Pods, works: &[Work]) -> f64 {
-    let cpus: std::collections::HashMap<&str, u32> =
-        works.iter().map(|work| (work.name.as_str(), work.cpus)).collect();
+    let cpus: std::collections::HashMap<&str, u32> = works.iter().map(|work| (work.name.as_str(), work.cpus)).collect();
     let of = |pod: &super::pods::PodTimes| {
         let time = pod.ended.or(pod.gone)?.saturating_duration_since(pod.bound?);
         Some(time.as_secs_f64() * f64::from(*cpus.get(pod.work.as_str())?))

@@ -69,11 +69,8 @@ impl JobsOutcome {
     pub fn table(&self) -> String {
         let JobsConfig { rounds, nodes, sizes, .. } = self.config;
         let mut text = format!("Training jobs on {nodes} fake nodes, {rounds} rounds\n\n");
-        let goals = [
-            throughput::goals(&self.throughput, sizes),
-            preempt::goals(&self.preempt),
-            plan::goals(&self.plan),
-        ];
+        let goals =
+            [throughput::goals(&self.throughput, sizes), preempt::goals(&self.preempt), plan::goals(&self.plan)];
         text += &goals_table(&goals.concat());
         if !self.throughput.is_empty() {
             text += "\n";

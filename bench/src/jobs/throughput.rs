@@ -258,7 +258,8 @@ pub(super) fn table(rows: &[ThroughputRow], sizes: Sizes) -> String {
         table.push([vec![row.system.name().to_owned()], numbers.to_vec()].concat());
     }
     text += &columns(&table);
-    text += "writes a pod: of everybody, the scheduler, kwok and Kubernetes' controllers included, until the last bind\n";
+    text +=
+        "writes a pod: of everybody, the scheduler, kwok and Kubernetes' controllers included, until the last bind\n";
     let Some(ours) = rows.iter().rev().find(|row| row.system == System::Larder) else { return text };
     text += "\nWrites of larder-controller until it rested, those of the Lease left out\n";
     let mut table = vec![["resource", "verb", "all", "a job", "a pod"].map(str::to_owned).to_vec()];
@@ -312,7 +313,8 @@ mod tests {
     fn the_ratio_is_of_medians() {
         let rows = [(System::Larder, 100.0), (System::Kueue, 40.0), (System::Larder, 3000.0), (System::Larder, 80.0)];
         let goals = goals(&rows.map(|(system, rate)| row(system, rate)), SIZES);
-        let shown: Vec<_> = goals.iter().map(|goal| (goal.figure.trim(), goal.measured.as_str(), goal.is_met)).collect();
+        let shown: Vec<_> =
+            goals.iter().map(|goal| (goal.figure.trim(), goal.measured.as_str(), goal.is_met)).collect();
         assert_eq!(
             shown,
             [

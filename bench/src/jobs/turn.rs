@@ -108,13 +108,12 @@ impl<'a> Turn<'a> {
         Ok(turn)
     }
 
-    /// Removes its jobs, queues and pods.
+    /// Removes its jobs, queues and pods. Larder's controller has no part in that.
     pub(super) async fn end(self) -> anyhow::Result<()> {
-        clear(self.ground.client).await?;
         if let Some(controller) = self.controller {
             controller.stop();
         }
-        Ok(())
+        clear(self.ground.client).await
     }
 
     fn check(&mut self) -> anyhow::Result<()> {
