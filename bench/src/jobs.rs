@@ -2,7 +2,7 @@
 //!
 //! The cast: [`run`] has the steps; `cluster` makes and removes the objects; `work` is a job, as each system is told of it;
 //! `turn` is a system's turn with its queues and jobs; `pods` notes when pods are bound, run and go; `api_writes` counts
-//! what everybody writes; `throughput`, `cohorts`, `preempt` and `plan` are the scenarios, each with its figures and goals; `outcome`
+//! what everybody writes; `throughput`, `cohorts`, `gangs`, `preempt` and `plan` are the scenarios, each with its figures and goals; `outcome`
 //! has all of them and the table. kwok runs the pods (tests/cluster/kwok.sh).
 //!
 //! Invariants: a cluster that somebody else uses is refused before anything is made. Objects are removed after each turn,
@@ -11,6 +11,7 @@
 mod api_writes;
 mod cluster;
 mod cohorts;
+mod gangs;
 mod outcome;
 mod plan;
 mod pods;
@@ -33,6 +34,7 @@ use crate::kubernetes::objects::{self, BENCH_LABEL};
 use crate::side_by_side::{LeftOut, Progress};
 use crate::systems::Stop;
 pub use cohorts::{ClassWait, CohortsRow};
+pub use gangs::GangsRow;
 pub use outcome::{JobsConfig, JobsOutcome, Scenario};
 pub use plan::PlanRow;
 pub use preempt::PreemptRow;
@@ -69,6 +71,7 @@ fn steps(config: &JobsConfig) -> u64 {
     let of = |scenario: &Scenario| match scenario {
         Scenario::Plan => 3,
         Scenario::Throughput => 3 * u64::from(config.rounds),
+        Scenario::Gangs => 3 * u64::from(config.rounds),
         Scenario::Cohorts => 2 * u64::from(config.rounds),
         Scenario::Preempt => u64::from(config.rounds),
     };
@@ -104,17 +107,23 @@ async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut Jobs
     objects::make_nodes(ground.client, config.nodes).await?;
     await_nodes(ground, config.nodes).await?;
     let mut systems = vec![System::Direct, System::Larder];
-    if cluster::serves(ground.client, &cluster::kueue("ClusterQueue", "clusterqueues")).await? {
-        systems.push(System::Kueue);
-    } else {
-        let why =
-            "the cluster does not have it: tests/cluster/kueue.sh install, then tests/cluster/kueue.sh start DIR jobs";
-        progress.measured(&format!("WITHOUT Kueue: {why}"));
-        outcome.left_out.push(LeftOut { name: "Kueue".to_owned(), why: why.to_owned() });
+    for (system, kind, how) in [
+        (System::Kueue, cluster::kueue("ClusterQueue", "clusterqueues"), "tests/cluster/kueue.sh start DIR jobs"),
+        (System::Coscheduling, cluster::pod_groups(), "tests/cluster/peers.sh start DIR"),
+    ] {
+        if cluster::serves(ground.client, &kind).await? {
+            systems.push(system);
+            continue;
+        }
+        let why = format!("the cluster does not have it: tests/cluster/peers.sh install, then {how}");
+        let name = system.name().to_owned();
+        progress.measured(&format!("WITHOUT {name}: {why}"));
+        outcome.left_out.push(LeftOut { name, why });
     }
+    let of = |wanted: &'static [System]| systems.iter().copied().filter(|system| wanted.contains(system));
     for _ in 0..config.rounds {
         if config.scenarios.contains(&Scenario::Throughput) {
-            for &system in &systems {
+            for system in of(&[System::Direct, System::Larder, System::Kueue]) {
                 progress.doing(&format!("many jobs: {}", system.name()));
                 let row = throughput::measure(ground, system, config.sizes).await?;
                 progress.measured(&row.to_string());
@@ -122,11 +131,19 @@ async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut Jobs
             }
         }
         if config.scenarios.contains(&Scenario::Cohorts) {
-            for &system in systems.iter().filter(|system| **system != System::Direct) {
+            for system in of(&[System::Larder, System::Kueue]) {
                 progress.doing(&format!("30 queues: {}", system.name()));
                 let row = cohorts::measure(ground, system, config.scale).await?;
                 progress.measured(&row.to_string());
                 outcome.cohorts.push(row);
+            }
+        }
+        if config.scenarios.contains(&Scenario::Gangs) {
+            for system in of(&[System::Direct, System::Larder, System::Coscheduling]) {
+                progress.doing(&format!("gangs: {}", system.name()));
+                let row = gangs::measure(ground, system, config.gangs).await?;
+                progress.measured(&row.to_string());
+                outcome.gangs.push(row);
             }
         }
         if config.scenarios.contains(&Scenario::Preempt) {

@@ -34,6 +34,10 @@ pub(super) fn kueue(name: &str, plural: &str) -> ApiResource {
     kind("kueue.x-k8s.io", "v1beta1", name, plural)
 }
 
+pub(super) fn pod_groups() -> ApiResource {
+    kind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
+}
+
 /// Whether the API server knows this kind.
 pub(super) async fn serves(client: &Client, resource: &ApiResource) -> anyhow::Result<bool> {
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), resource);
@@ -166,6 +170,8 @@ pub(super) async fn clear(client: &Client) -> anyhow::Result<()> {
     }
     let queues = Api::<Queue>::all(client.clone());
     delete_all(&queues, &background).await?;
+    let groups = Api::<DynamicObject>::namespaced_with(client.clone(), NAMESPACE, &pod_groups());
+    delete_all(&groups, &background).await?;
     let local = kueue("LocalQueue", "localqueues");
     delete_all(&Api::<DynamicObject>::namespaced_with(client.clone(), NAMESPACE, &local), &background).await?;
     let queues = kueue("ClusterQueue", "clusterqueues");

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::cohorts::{self, CohortsRow};
+use super::gangs::{self, GangsRow};
 use super::plan::{self, PlanRow};
 use super::preempt::{self, PreemptRow};
 use super::throughput::{self, Sizes, ThroughputRow};
@@ -17,6 +18,8 @@ pub enum Scenario {
     Throughput,
     /// Kueue's own scenario.
     Cohorts,
+    /// Gangs that ask for 90 % of a hundred nodes.
+    Gangs,
     /// A production job takes half of an elastic one.
     Preempt,
     /// The plan of a large gang.
@@ -25,7 +28,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All of them, in the order in which they are measured.
-    pub const ALL: [Self; 4] = [Self::Throughput, Self::Cohorts, Self::Preempt, Self::Plan];
+    pub const ALL: [Self; 5] = [Self::Throughput, Self::Cohorts, Self::Gangs, Self::Preempt, Self::Plan];
 }
 
 /// The settings of a run.
@@ -41,6 +44,8 @@ pub struct JobsConfig {
     pub sizes: Sizes,
     /// The part of the jobs of Kueue's own scenario.
     pub scale: f64,
+    /// The gangs of the scenario about them.
+    pub gangs: u32,
 }
 
 /// Everything that was measured.
@@ -58,6 +63,8 @@ pub struct JobsOutcome {
     pub throughput: Vec<ThroughputRow>,
     /// Kueue's own scenario.
     pub cohorts: Vec<CohortsRow>,
+    /// Gangs at 90 % load.
+    pub gangs: Vec<GangsRow>,
     /// 50 of 100.
     pub preempt: Vec<PreemptRow>,
     /// The plan.
@@ -79,6 +86,10 @@ impl JobsOutcome {
         if !self.cohorts.is_empty() {
             text += "\n";
             text += &cohorts::table(&self.cohorts);
+        }
+        if !self.gangs.is_empty() {
+            text += "\n";
+            text += &gangs::table(&self.gangs);
         }
         text += &format!("\nLoad of the machine: {:.1} before, {:.1} after.\n", self.load[0], self.load_after[0]);
         for LeftOut { name, why } in &self.left_out {

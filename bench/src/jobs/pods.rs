@@ -31,6 +31,13 @@ pub(super) struct PodTimes {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pods(HashMap<String, PodTimes>);
 
+#[cfg(test)]
+impl FromIterator<(String, PodTimes)> for Pods {
+    fn from_iter<T: IntoIterator<Item = (String, PodTimes)>>(pods: T) -> Self {
+        Self(pods.into_iter().collect())
+    }
+}
+
 impl Pods {
     pub(super) fn all(&self) -> impl Iterator<Item = &PodTimes> {
         self.0.values()

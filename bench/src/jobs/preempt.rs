@@ -14,15 +14,13 @@ use super::pods::Pods;
 use super::turn::{Ground, System, Turn, Wish};
 use super::work::{Priority, Type, Work};
 use crate::figures::{Goal, Spread, machine_load};
-use crate::kubernetes::objects::{NAMESPACE, PART};
+use crate::kubernetes::objects::{GPUS, NAMESPACE};
 
 const EXPERIMENT: &str = "experiment";
 const PRODUCTION: &str = "production";
+/// Each takes a whole node of the first part.
 const ALL: u32 = 100;
 const TAKEN: u32 = 50;
-
-/// Of each pod: the 100 fill the GPUs of [`PART`] nodes.
-const GPUS: u32 = 8 * PART / ALL;
 
 /// How long each deleted pod takes to leave.
 const GRACE: Duration = Duration::from_secs(5);
@@ -170,7 +168,7 @@ mod tests {
     #[test]
     fn the_two_jobs_fill_the_nodes() {
         let [experiment, production] = works();
-        assert_eq!(experiment.pods * experiment.gpus, 8 * PART);
+        assert_eq!((experiment.pods, experiment.gpus), (crate::kubernetes::objects::PART, GPUS));
         assert_eq!((production.pods, experiment.min), (50, 50));
     }
 }

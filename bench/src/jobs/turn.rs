@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::cluster::{apply, clear, create, kind, kueue, types_are_valid};
+use super::cluster::{apply, clear, create, kind, kueue, pod_groups, types_are_valid};
 use super::pods::Observer;
 use super::work::Work;
 use crate::kubernetes::objects::NAMESPACE;
@@ -25,6 +25,9 @@ use crate::systems::Stop;
 const READY: Duration = Duration::from_secs(300);
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The name of the scheduler (tests/cluster/peers.sh).
+const COSCHEDULING: &str = "coscheduling";
 
 /// Memory that no job is short of.
 const MUCH_MEMORY: &str = "1000Ti";
@@ -39,6 +42,8 @@ pub enum System {
     Larder,
     /// Jobs of Kubernetes in the queues of Kueue.
     Kueue,
+    /// Pods in PodGroups, bound by a second scheduler.
+    Coscheduling,
 }
 
 impl System {
@@ -48,6 +53,7 @@ impl System {
             Self::Direct => "pods created directly",
             Self::Larder => "larder",
             Self::Kueue => "kueue, batch/v1",
+            Self::Coscheduling => "coscheduling",
         }
     }
 }
@@ -93,7 +99,7 @@ impl<'a> Turn<'a> {
         let observer = Observer::start(ground.client);
         let controller = match system {
             System::Larder => Some(Running::start(ground.places, logs.path())?),
-            System::Direct | System::Kueue => None,
+            System::Direct | System::Kueue | System::Coscheduling => None,
         };
         let mut turn = Self { ground, system, observer, controller, _logs: logs };
         turn.make_queues(queues).await?;
@@ -123,7 +129,7 @@ impl<'a> Turn<'a> {
 
     async fn is_ready(&self, queues: &[Wish]) -> anyhow::Result<bool> {
         match self.system {
-            System::Direct => Ok(true),
+            System::Direct | System::Coscheduling => Ok(true),
             System::Larder => types_are_valid(self.ground.client).await,
             System::Kueue => self.kueue_is_active(queues).await,
         }
@@ -145,7 +151,7 @@ impl<'a> Turn<'a> {
     async fn make_queues(&self, queues: &[Wish]) -> anyhow::Result<()> {
         let client = || self.ground.client.clone();
         match self.system {
-            System::Direct => {}
+            System::Direct | System::Coscheduling => {}
             System::Larder => {
                 let kind = kind("larder.dev", "v1alpha1", "Queue", "queues");
                 for queue in queues {
@@ -182,8 +188,16 @@ impl<'a> Turn<'a> {
                 create(&Api::<TrainingJob>::namespaced(client, NAMESPACE), all(Work::training_job)).await?
             }
             System::Kueue => create(&Api::<Job>::namespaced(client, NAMESPACE), all(Work::batch_job)).await?,
-            System::Direct => {
-                let of = |work: &Work| work.bare_pods().into_iter().map(|pod| (work.due, pod)).collect::<Vec<_>>();
+            System::Direct | System::Coscheduling => {
+                let scheduler = (self.system == System::Coscheduling).then_some(COSCHEDULING);
+                if scheduler.is_some() {
+                    let groups = Api::<DynamicObject>::namespaced_with(client.clone(), NAMESPACE, &pod_groups());
+                    for work in works {
+                        apply(groups.clone(), &work.pod_group()).await?;
+                    }
+                }
+                let of =
+                    |work: &Work| work.bare_pods(scheduler).into_iter().map(|pod| (work.due, pod)).collect::<Vec<_>>();
                 let pods: Vec<_> = works.iter().flat_map(of).collect();
                 let sent = create(&Api::<Pod>::namespaced(client, NAMESPACE), pods).await?;
                 // In the order of the jobs; a job is sent with its first pod.

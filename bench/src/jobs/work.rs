@@ -10,6 +10,9 @@ use crate::kubernetes::objects::{NAMESPACE, PART_LABEL};
 /// On each pod: the job that it is of.
 pub(super) const WORK_LABEL: &str = "larder.dev/bench-job";
 
+/// On a pod: its PodGroup, for coscheduling.
+const GROUP_LABEL: &str = "scheduling.x-k8s.io/pod-group";
+
 /// How long a pod of kwok's runs, and how long it takes to leave once it is deleted (tests/cluster/kwok-pods.yaml).
 const RUNS_FOR: &str = "test.larder.dev/runs-for";
 const LEAVES_AFTER: &str = "test.larder.dev/leaves-after";
@@ -139,9 +142,13 @@ impl Work {
         })
     }
 
-    /// Its pods alone.
-    pub(super) fn bare_pods(&self) -> Vec<Value> {
+    /// Its pods alone, for kube-scheduler or the one named so.
+    pub(super) fn bare_pods(&self, scheduler: Option<&str>) -> Vec<Value> {
         let mut pod = self.template();
+        if let Some(scheduler) = scheduler {
+            pod["spec"]["schedulerName"] = scheduler.into();
+            pod["metadata"]["labels"][GROUP_LABEL] = self.name.clone().into();
+        }
         pod["spec"]["restartPolicy"] = "Never".into();
         let named = |index| {
             let mut pod = pod.clone();
@@ -149,6 +156,15 @@ impl Work {
             pod
         };
         (0..self.pods).map(named).collect()
+    }
+
+    /// Of its pods, for coscheduling.
+    pub(super) fn pod_group(&self) -> Value {
+        json!({
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
+            "metadata": {"name": self.name},
+            "spec": {"minMember": self.pods},
+        })
     }
 
     fn template(&self) -> Value {

@@ -18,7 +18,9 @@ pub(crate) const BENCH_LABEL: &str = "larder.dev/bench";
 /// On the nodes: a number that [`PART`] neighbours share.
 pub(crate) const PART_LABEL: &str = "larder.dev/bench-part";
 /// Nodes of a part.
-pub(crate) const PART: u32 = 25;
+pub(crate) const PART: u32 = 100;
+/// GPUs of a node.
+pub(crate) const GPUS: u32 = 8;
 
 /// Requests at the same time.
 pub(crate) const AT_ONCE: usize = 32;
@@ -64,7 +66,7 @@ pub(crate) async fn make_nodes(client: &Client, count: u32) -> anyhow::Result<()
     let api: &Api<Node> = &Api::all(client.clone());
     let made = futures::stream::iter(0..count).map(anyhow::Ok);
     let made = made.try_for_each_concurrent(AT_ONCE, |nth| async move {
-        let resources = json!({"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"});
+        let resources = json!({"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": GPUS.to_string()});
         let object = json!({
             "metadata": {
                 "name": node(nth),

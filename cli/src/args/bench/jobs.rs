@@ -11,6 +11,8 @@ pub(crate) enum ScenarioFlag {
     Throughput,
     /// Kueue's own scenario: 15,000 jobs of three sizes in 30 queues of 5 cohorts.
     Cohorts,
+    /// Gangs that ask for 90 % of a hundred nodes, beside coscheduling.
+    Gangs,
     /// A production job of 50 takes half of an elastic job of 100.
     Preempt,
     /// The plan of 1,000 pods on 5,000 nodes, without a cluster.
@@ -21,23 +23,24 @@ pub(crate) enum ScenarioFlag {
 #[command(after_help = "\
 Examples:
   larder bench jobs
-  larder bench jobs --nodes 50 --jobs 50 --gangs 5 --scale 0.01 --rounds 1      a short try
+  larder bench jobs --nodes 100 --jobs 50 --gangs 5 --loaded-gangs 10 --scale 0.01 --rounds 1
   larder bench jobs --only throughput --json jobs.json
-  larder bench jobs --only plan                                                 needs no cluster
+  larder bench jobs --only plan                                         needs no cluster
 
 The benchmark needs a cluster of its own: Kubernetes 1.36, Larder's definitions, and kwok, which makes
 the fake nodes ready and runs their pods. As root, in Larder's repository (with Go, of which Kubernetes,
-kwok and Kueue are built):
+kwok, Kueue and coscheduling are built):
   cargo build --release -p larder -p larder-controller
   tests/cluster/cluster.sh install
   tests/cluster/kwok.sh install
-  tests/cluster/kueue.sh install
+  tests/cluster/peers.sh install
   tests/cluster/kwok.sh start /tmp/kwok $$ pods
   tests/cluster/cluster.sh exec /tmp/kwok kubectl apply -k $PWD/deploy/crds
   tests/cluster/kueue.sh start /tmp/kwok jobs
+  tests/cluster/peers.sh start /tmp/kwok
   tests/cluster/cluster.sh exec /tmp/kwok $PWD/target/release/larder bench jobs
   tests/cluster/cluster.sh stop /tmp/kwok
-Without Kueue it says so, and measures the rest. Commands in the cluster start in the folder /, so they
+Without one of the two peers it says so, and measures the rest. Commands in the cluster start in the folder /, so they
 need absolute paths. The cluster ends with the shell that started it.
 
 larder-controller runs as a process beside the benchmark, and only while it is its turn. A cluster with
@@ -51,7 +54,7 @@ pub(crate) struct JobsArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
     /// Number of fake nodes.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(25..=10_000))]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=10_000))]
     pub(crate) nodes: u32,
     /// Number of jobs of one pod (throughput).
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=20_000))]
@@ -62,6 +65,9 @@ pub(crate) struct JobsArgs {
     /// Pods of each gang.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub(crate) gang_size: u32,
+    /// Number of gangs (gangs).
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=2_000))]
+    pub(crate) loaded_gangs: u32,
     /// The part of the jobs of Kueue's own scenario (cohorts).
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
     pub(crate) scale: f64,

@@ -23,8 +23,8 @@ pub(crate) fn run(args: &JobsArgs) -> anyhow::Result<ExitCode> {
     if sizes.pods() > args.nodes * PODS_OF_A_NODE {
         bail!("--jobs and --gangs make {} pods: --nodes {} have room for fewer", sizes.pods(), args.nodes);
     }
-    let JobsArgs { rounds, nodes, scale, .. } = *args;
-    let config = JobsConfig { scenarios: scenarios(&args.only), rounds, nodes, sizes, scale };
+    let JobsArgs { rounds, nodes, scale, loaded_gangs: gangs, .. } = *args;
+    let config = JobsConfig { scenarios: scenarios(&args.only), rounds, nodes, sizes, scale, gangs };
     let program = program::controller(args.controller.as_deref())?;
     let places = Places { program, kubeconfig: args.kubeconfig.clone() };
     let view = Steps::new("{msg:36} {bar:30} {pos}/{len} steps [{elapsed}]");
@@ -40,6 +40,7 @@ fn scenarios(only: &[ScenarioFlag]) -> Vec<Scenario> {
     let scenario = |flag: &ScenarioFlag| match flag {
         ScenarioFlag::Throughput => Scenario::Throughput,
         ScenarioFlag::Cohorts => Scenario::Cohorts,
+        ScenarioFlag::Gangs => Scenario::Gangs,
         ScenarioFlag::Preempt => Scenario::Preempt,
         ScenarioFlag::Plan => Scenario::Plan,
     };
