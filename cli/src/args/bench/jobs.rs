@@ -23,13 +23,13 @@ pub(crate) enum ScenarioFlag {
 #[command(after_help = "\
 Examples:
   larder bench jobs
-  larder bench jobs --nodes 100 --jobs 50 --gangs 5 --loaded-gangs 10 --scale 0.01 --rounds 1
+  larder bench jobs --nodes 100 --jobs 50 --gangs 5 --loaded-gangs 8 --scale 0.01 --rounds 1
   larder bench jobs --only throughput --json jobs.json
-  larder bench jobs --only plan                                         needs no cluster
+  larder bench jobs --only plan                        needs no cluster
 
-The benchmark needs a cluster of its own: Kubernetes 1.36, Larder's definitions, and kwok, which makes
-the fake nodes ready and runs their pods. As root, in Larder's repository (with Go, of which Kubernetes,
-kwok, Kueue and coscheduling are built):
+The benchmark needs a cluster of its own: Kubernetes 1.36, Larder's definitions, and kwok, which
+makes the fake nodes ready and runs their pods. As root, in Larder's repository (with Go, of which
+Kubernetes, kwok, Kueue and coscheduling are built):
   cargo build --release -p larder -p larder-controller
   tests/cluster/cluster.sh install
   tests/cluster/kwok.sh install
@@ -40,12 +40,13 @@ kwok, Kueue and coscheduling are built):
   tests/cluster/peers.sh start /tmp/kwok
   tests/cluster/cluster.sh exec /tmp/kwok $PWD/target/release/larder bench jobs
   tests/cluster/cluster.sh stop /tmp/kwok
-Without one of the two peers it says so, and measures the rest. Commands in the cluster start in the folder /, so they
-need absolute paths. The cluster ends with the shell that started it.
+Without one of the two peers it says so, and measures the rest. Commands in the cluster start in
+the folder /, so they need absolute paths. The cluster ends with the shell that started it.
 
-larder-controller runs as a process beside the benchmark, and only while it is its turn. A cluster with
-nodes, TrainingJobs, Queues or a larder-controller of its own is refused. All objects are in the namespace
-larder-bench, or their names begin with larder-bench; they are removed in the end, after Ctrl-C too.")]
+larder-controller runs as a process beside the benchmark, and only while it is its turn. A cluster
+with nodes, TrainingJobs, Queues or a larder-controller of its own is refused. All objects are in
+the namespace larder-bench, or their names begin with larder-bench; they are removed in the end,
+after Ctrl-C too.")]
 pub(crate) struct JobsArgs {
     /// What to measure, separated by commas. Default: everything.
     #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
