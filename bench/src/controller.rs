@@ -1,9 +1,8 @@
 //! The controller at size: how soon many Datasets are ready, what that writes to the API, what it costs at rest, how
 //! soon labels follow the bytes, and how long a restart takes.
 //!
-//! The cast: [`run`] has the steps; `cluster` makes and removes the objects of the bench; `running` is the controller's
-//! process; `observer` notes when Datasets become ready and labels come and go; `outcome` has the figures, their goals
-//! and the table. The pods of jobs and the larderds are stood in for (`larder-stand-in`), nodes are kwok's.
+//! The cast: [`run`] has the steps; `cluster` makes and removes the objects of the bench; `observer` notes when Datasets
+//! become ready and labels come and go; `outcome` has the figures, their goals and the table. The pods of jobs and the larderds are stood in for (`larder-stand-in`), nodes are kwok's.
 //!
 //! Invariants: a cluster that somebody else uses Datasets in is refused before anything is made. Its objects are
 //! removed in the end, after an error and after Ctrl-C too; the next run first removes those that a killed one left.
@@ -11,24 +10,25 @@
 mod cluster;
 mod observer;
 mod outcome;
-mod running;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use larder_stand_in::{Config as Play, StandIn, handover};
 
+use crate::figures::machine_load;
+pub use crate::kubernetes::Places;
+use crate::kubernetes::objects::{self, NAMESPACE};
+use crate::kubernetes::running::Running;
+use crate::kubernetes::{connect, wait};
 use crate::side_by_side::Progress;
 use crate::systems::Stop;
 use crate::systems::process::Usage;
-use cluster::{NAMESPACE, Objects};
+use cluster::Objects;
 use observer::Observer;
 pub use outcome::{ControllerConfig, ControllerOutcome, Latencies, Rest, Restart, WriteRow};
-pub use running::Places;
-use running::Running;
 
 /// Bytes of a dataset, and room of a node for three times as many as it will get.
 const BYTES: u64 = 100_000_000_000;
@@ -79,17 +79,6 @@ pub fn run(config: &ControllerConfig, places: &Places, progress: &dyn Progress) 
     })
 }
 
-async fn connect(places: &Places) -> anyhow::Result<Client> {
-    let Some(path) = &places.kubeconfig else {
-        return Client::try_default().await.context("connect to the cluster: set KUBECONFIG, or give --kubeconfig");
-    };
-    let named = || format!("--kubeconfig {}", path.display());
-    let kubeconfig = Kubeconfig::read_from(path).with_context(named)?;
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(named)?;
-    Client::try_from(config).with_context(named)
-}
-
 struct Bench<'a> {
     client: &'a Client,
     config: &'a ControllerConfig,
@@ -101,11 +90,11 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     async fn measure(&self) -> anyhow::Result<ControllerOutcome> {
-        let load = outcome::load();
+        let load = machine_load();
         self.progress.doing("making the nodes");
-        self.objects.make_namespace().await?;
+        objects::make_namespace(self.client).await?;
         let observer = Observer::start(self.client);
-        self.objects.make_nodes().await?;
+        objects::make_nodes(self.client, self.config.nodes).await?;
         let nodes = u64::from(self.config.nodes);
         let all_ready = || observer.times().ready_nodes.len() as u64 == nodes;
         self.wait("the nodes are ready: does kwok run (tests/cluster/kwok.sh)", NODES, None, all_ready).await?;
@@ -113,7 +102,7 @@ impl Bench<'_> {
         let held = u64::from(self.config.datasets) * u64::from(self.config.count) * BYTES;
         let play = Play {
             namespace: NAMESPACE.to_owned(),
-            nodes: self.objects.nodes().collect(),
+            nodes: (0..self.config.nodes).map(objects::node).collect(),
             capacity_bytes: (held.div_ceil(nodes).max(BYTES)) * ROOM,
             files: 1_000_000,
             bytes: BYTES,
@@ -138,7 +127,7 @@ impl Bench<'_> {
         }
         self.delete(&mut outcome, &observer, &mut controller).await?;
         controller.stop();
-        outcome.load_after = outcome::load();
+        outcome.load_after = machine_load();
         Ok(outcome)
     }
 
@@ -292,20 +281,9 @@ impl Bench<'_> {
         &self,
         what: &str,
         limit: Duration,
-        mut controller: Option<&mut Running>,
+        controller: Option<&mut Running>,
         done: impl Fn() -> bool,
     ) -> anyhow::Result<()> {
-        let started = Instant::now();
-        while !done() {
-            self.stop.check()?;
-            if let Some(controller) = &mut controller {
-                controller.check()?;
-            }
-            if started.elapsed() > limit {
-                bail!("waited {} s in vain until {what}", limit.as_secs());
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(())
+        wait::until(self.stop, what, limit, controller, done).await
     }
 }

@@ -1,5 +1,10 @@
 //! Statistics over measured values, and the text tables that show them.
 
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
 /// The median of some values, with the least and the greatest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
@@ -31,6 +36,41 @@ pub(crate) fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     sorted.get(at).copied()
 }
 
+/// Times of many events.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Latencies {
+    /// How many.
+    pub count: usize,
+    /// The median, in seconds.
+    pub p50: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Latencies {
+    pub(crate) fn of(times: impl Iterator<Item = Duration>) -> Self {
+        let mut times: Vec<Duration> = times.collect();
+        times.sort();
+        let at = |share| percentile(&times, share).unwrap_or_default().as_secs_f64();
+        Self { count: times.len(), p50: at(0.5), p99: at(0.99), max: at(1.0) }
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p50 {:.1} s, p99 {:.1} s, longest {:.1} s of {}", self.p50, self.p99, self.max, self.count)
+    }
+}
+
+/// The machine's load.
+pub(crate) fn machine_load() -> [f64; 3] {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or_default());
+    std::array::from_fn(|_| numbers.next().unwrap_or_default())
+}
+
 /// Aligned columns: the first to the left, the others to the right.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or_default();
@@ -45,6 +85,25 @@ pub(crate) fn columns(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A figure, what it is to be, and whether it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Goal {
+    pub(crate) figure: String,
+    pub(crate) measured: String,
+    pub(crate) goal: String,
+    pub(crate) is_met: bool,
+}
+
+/// Figures beside their goals.
+pub(crate) fn goals_table(goals: &[Goal]) -> String {
+    let head = ["figure", "measured", "goal", ""].map(str::to_owned).to_vec();
+    let rows = goals.iter().map(|Goal { figure, measured, goal, is_met }| {
+        let word = if *is_met { "met" } else { "MISSED" };
+        vec![figure.clone(), measured.clone(), goal.clone(), word.to_owned()]
+    });
+    columns(&[vec![head], rows.collect()].concat())
 }
 
 #[cfg(test)]
@@ -74,5 +133,10 @@ mod tests {
         let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
         let text = columns(&[row(&["system", "a"]), row(&["x", "123"]), row(&["y"])]);
         assert_eq!(text, "system    a\nx       123\ny\n");
+    }
+
+    #[test]
+    fn the_load_is_told() {
+        assert!(machine_load().iter().all(|load| *load >= 0.0));
     }
 }

@@ -4,7 +4,8 @@
 //! the order that [`order`] gives, and checks every byte; [`quickstart`] puts an embedded S3, a mount and the readers
 //! together; [`sim`] computes hit ratios without a mount. [`systems`] are Larder and its peers; [`peers`], [`meta`] and
 //! [`fio`] measure them [side by side](side_by_side). [`peers_net`] measures reads from another node, [`fuse_requests`]
-//! counts the kernel's requests to a daemon, [`controller`] measures larder-controller at size, [`imports`] makes
+//! counts the kernel's requests to a daemon, [`controller`] measures larder-controller at size and
+//! [`jobs`] its training jobs, [`imports`] makes
 //! snapshots of made-up objects and of folders, [`kernel_caches`] empties the kernel's caches, and [`plot`] draws.
 //!
 //! Invariant: a figure is counted or timed, never computed from what it should be.
@@ -15,7 +16,9 @@ mod figures;
 pub mod fio;
 pub mod fuse_requests;
 pub mod imports;
+pub mod jobs;
 pub mod kernel_caches;
+mod kubernetes;
 pub mod meta;
 pub mod order;
 pub mod peers;

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # A real Kueue beside a cluster of cluster.sh.
 #
-#   kueue.sh install      builds the pinned Kueue, unless it is there
-#   kueue.sh check        fails unless it is there
-#   kueue.sh start DIR    installs it into the cluster in DIR and waits until it answers; it ends with the cluster
+#   kueue.sh install            builds the pinned Kueue, unless it is there
+#   kueue.sh check              fails unless it is there
+#   kueue.sh start DIR [jobs]   installs it into the cluster in DIR and waits until it answers; it ends with the cluster. With
+#                               `jobs` it is as `larder bench jobs` measures it: only the API server limits it, and it has no
+#                               part in pods without jobs
 #
 # Kueue runs as a process in the cluster's network and needs no image. The API server reaches its webhooks by the address of
 # the bridge, with a certificate that is made here, so no service and no cert-manager are needed. The webhooks fail closed: a
@@ -39,14 +41,15 @@ install() {
 }
 
 start() {
-    local dir=$1
+    local dir=$1 mode=${2-} frameworks="batch/job, pod" rate=200
     check
+    [[ $mode != jobs ]] || frameworks=batch/job rate=5000
     mkdir -p "$dir"/kueue/{certs,etc/kueue/metrics/certs,work,manifests}
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=kueue \
         -addext "subjectAltName=IP:$HOST" -keyout "$dir/kueue/certs/tls.key" -out "$dir/kueue/certs/tls.crt" 2>/dev/null
     cp "$dir"/kueue/certs/tls.* "$dir/kueue/etc/kueue/metrics/certs"
-    sed "s#@DIR@#$dir#" "$here/kueue/config.yaml" >"$dir/kueue/config.yaml"
-    manifests "$dir" >"$dir/kueue/manifests.yaml"
+    sed "s#@DIR@#$dir#; s#@FRAMEWORKS@#$frameworks#; s#@RATE@#$rate#g" "$here/kueue/config.yaml" >"$dir/kueue/config.yaml"
+    manifests "$dir" "$mode" >"$dir/kueue/manifests.yaml"
     "$here/cluster.sh" exec "$dir" kubectl create namespace kueue-system >/dev/null
     "$here/cluster.sh" exec "$dir" kubectl apply --server-side -f "$dir/kueue/manifests.yaml" >/dev/null
     # Without them it ends at once.
@@ -60,8 +63,9 @@ start() {
 
 # Kueue's CRDs and webhooks, these with the address and the certificate of the process.
 manifests() {
-    local dir=$1
+    local dir=$1 mode=$2
     cp "$here/kueue/kustomization.yaml" "$dir/kueue/manifests"
+    [[ $mode != jobs ]] || cat "$here/kueue/without-pods.yaml" >>"$dir/kueue/manifests/kustomization.yaml"
     cp -r "$COMPONENTS" "$dir/kueue/manifests/components"
     "$dir/bin/kubectl" kustomize "$dir/kueue/manifests" | sed "
         s#^  clientConfig:#&\n    caBundle: $(base64 -w0 "$dir/kueue/certs/tls.crt")#
@@ -82,6 +86,7 @@ case "${1-}:$#" in
     install:1) install ;;
     check:1) check ;;
     start:2) start "$(realpath "$2")" ;;
+    start:3) start "$(realpath "$2")" "$3" ;;
     run:2) run "$2" ;;
     *) sed -n '/^#  /s/^# *//p' "$0" >&2; exit 2 ;;
 esac

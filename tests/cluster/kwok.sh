@@ -35,9 +35,9 @@ start() {
     local dir=$1 owner=$2 stages=("--config=$BIN/kwok-$KWOK.yaml")
     [[ ${3-} != pods ]] || stages+=("--config=$here/kwok-pods.yaml")
     [[ -x $BIN/kwok-$KWOK ]] || die "kwok is not installed: run $0 install"
-    # Stock, Kubernetes' own controllers write 20 objects a second, the scheduler 50, and a node is taken for dead after 50 s.
-    # kwok's nodes are seen rarely: the leases of a thousand would keep the API server busy.
-    local rates="--kube-api-qps=500 --kube-api-burst=1000"
+    # Stock, Kubernetes' own controllers write 20 objects a second, the scheduler 50, and a node is taken for dead after 50 s:
+    # here nothing but the API server limits them. kwok's nodes are seen rarely: the leases of a thousand would keep it busy.
+    local rates="--kube-api-qps=5000 --kube-api-burst=10000"
     CONTROLLER_MANAGER_FLAGS="$rates --node-monitor-grace-period=20m" SCHEDULER_FLAGS=$rates \
         "$here/cluster.sh" start "$dir" 0 "$owner"
     dir=$(realpath "$dir")

@@ -2,11 +2,12 @@
 # What Larder's jobs are measured beside, and a newer Kubernetes: Kueue, the scheduler with coscheduling, Kubernetes 1.37 with
 # its own gangs. Each takes about a quarter of an hour to build on two cores, so CI goes without those that are not there.
 #
-#   peers.sh install    builds the pinned peers, unless they are there
-#   peers.sh check      fails, and names those that are missing
+#   peers.sh install      builds the pinned peers, unless they are there
+#   peers.sh check        fails, and names those that are missing
+#   peers.sh start DIR    runs coscheduling in the cluster in DIR; it ends with the cluster
 #
-# To use them: kueue.sh; `LARDER_TEST_KUBERNETES=v1.37.0 cluster.sh start`; coscheduling is a scheduler of Kubernetes 1.32,
-# BIN/coscheduling-VERSION, whose PodGroups the file beside it defines.
+# To use the others: kueue.sh; `LARDER_TEST_KUBERNETES=v1.37.0 cluster.sh start`. Coscheduling is a scheduler of Kubernetes
+# 1.32, BIN/coscheduling-VERSION, for pods with `schedulerName: coscheduling`. The file beside it defines its PodGroups.
 set -euo pipefail
 
 readonly COSCHEDULING=v0.32.7 KUBERNETES=v1.37.0
@@ -52,8 +53,30 @@ coscheduling() {
     mv "$build/scheduler" "$SCHEDULER"
 }
 
+# Its waiting time is its own default.
+start() {
+    local dir=$1
+    [[ -x $SCHEDULER && -f $SCHEDULER.yaml ]] || die "coscheduling is not installed: run $0 install"
+    cat >"$dir/coscheduling.yaml" <<YAML
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: "$dir/kubeconfig", qps: 5000, burst: 10000}
+leaderElection: {leaderElect: false}
+profiles:
+- schedulerName: coscheduling
+  plugins:
+    multiPoint: {enabled: [{name: Coscheduling}]}
+    queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
+YAML
+    "$here/cluster.sh" exec "$dir" kubectl apply --server-side -f "$SCHEDULER.yaml" >/dev/null
+    "$here/cluster.sh" exec "$dir" kubectl wait --for=condition=Established crd --all --timeout=60s >/dev/null
+    setsid "$here/cluster.sh" exec "$dir" "$SCHEDULER" --config="$dir/coscheduling.yaml" --secure-port=10261 \
+        >"$dir/log/coscheduling.log" 2>&1 </dev/null &
+}
+
 case "${1-}:$#" in
     install:1) install ;;
     check:1) check ;;
+    start:2) start "$(realpath "$2")" ;;
     *) sed -n '/^#  /s/^# *//p' "$0" >&2; exit 2 ;;
 esac

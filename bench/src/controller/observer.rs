@@ -13,7 +13,7 @@ use larder_controller_api::names::DatasetKey;
 use larder_controller_api::{ConditionKind, Dataset};
 use tokio::task::JoinSet;
 
-use super::cluster::{BENCH_LABEL, NAMESPACE};
+use crate::kubernetes::objects::{BENCH_LABEL, NAMESPACE};
 
 /// The value of the label of a node that has all.
 const ALL: &str = "100";

@@ -1,11 +1,11 @@
 //! The settings of a run, everything that it measured, its goals, and the table.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::figures::{Spread, columns, percentile};
+pub use crate::figures::Latencies;
+use crate::figures::{Goal, Spread, columns, goals_table};
 
 /// The settings of a run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -20,34 +20,6 @@ pub struct ControllerConfig {
     pub restarts: u32,
     /// How long it is watched at rest.
     pub rest_seconds: u64,
-}
-
-/// Times of many events.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Latencies {
-    /// How many.
-    pub count: usize,
-    /// The median, in seconds.
-    pub p50: f64,
-    /// The 99th percentile.
-    pub p99: f64,
-    /// The longest.
-    pub max: f64,
-}
-
-impl Latencies {
-    pub(super) fn of(times: impl Iterator<Item = Duration>) -> Self {
-        let mut times: Vec<Duration> = times.collect();
-        times.sort();
-        let at = |share| percentile(&times, share).unwrap_or_default().as_secs_f64();
-        Self { count: times.len(), p50: at(0.5), p99: at(0.99), max: at(1.0) }
-    }
-}
-
-impl fmt::Display for Latencies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "p50 {:.1} s, p99 {:.1} s, longest {:.1} s of {}", self.p50, self.p99, self.max, self.count)
-    }
 }
 
 /// Writes of the controller to one resource by one verb.
@@ -133,14 +105,6 @@ pub struct ControllerOutcome {
     pub restarts: Vec<Restart>,
 }
 
-/// A figure, what it is to be, and whether it is.
-struct Goal {
-    figure: &'static str,
-    measured: String,
-    goal: String,
-    is_met: bool,
-}
-
 impl ControllerOutcome {
     fn all_writes(&self) -> u64 {
         self.writes.iter().map(|row| row.count).sum()
@@ -148,10 +112,11 @@ impl ControllerOutcome {
 
     fn goals(&self) -> Vec<Goal> {
         let ControllerConfig { datasets, count, .. } = self.config;
-        let of = |figure, measured: String, goal: String, is_met| Goal { figure, measured, goal, is_met };
         let most = |value: f64, most: f64| (format!("<= {most}"), value <= most);
         let mut goals = Vec::new();
-        let mut add = |figure, measured: String, (goal, is_met)| goals.push(of(figure, measured, goal, is_met));
+        let mut add = |figure: &str, measured, (goal, is_met)| {
+            goals.push(Goal { figure: figure.to_owned(), measured, goal, is_met });
+        };
         add("all Ready, s", format!("{:.1}", self.ready_seconds), most(self.ready_seconds, 300.0));
         let a_dataset = self.all_writes() as f64 / f64::from(datasets.max(1));
         add("writes a dataset", format!("{a_dataset:.1}"), most(a_dataset, 10.0 + 3.0 * f64::from(count)));
@@ -182,11 +147,7 @@ impl ControllerOutcome {
             "{datasets} Datasets on {count} of {nodes} fake nodes each; imports, warming pods and larderds stood in \
              for\n\n"
         );
-        let head = ["figure", "measured", "goal", ""].map(str::to_owned).to_vec();
-        let rows = self.goals().into_iter().map(|Goal { figure, measured, goal, is_met }| {
-            vec![figure.to_owned(), measured, goal, if is_met { "met" } else { "MISSED" }.to_owned()]
-        });
-        text += &columns(&[vec![head], rows.collect()].concat());
+        text += &goals_table(&self.goals());
 
         text += "\nWrites to the API until all rested, those of the Lease left out\n";
         let holders = f64::from(datasets) * f64::from(count);
@@ -228,15 +189,10 @@ impl ControllerOutcome {
     }
 }
 
-/// The machine's load.
-pub(super) fn load() -> [f64; 3] {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or_default());
-    std::array::from_fn(|_| numbers.next().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn outcome() -> ControllerOutcome {
@@ -276,10 +232,5 @@ mod tests {
         assert_eq!(line("restart to first"), "restart to first reconcile, s 1.00 (0.50..1.50) <= 5 met");
         assert_eq!(line("jobs"), "jobs create 30 3.00 1.50");
         assert_eq!(line("all  "), "all 80 8.00 4.00");
-    }
-
-    #[test]
-    fn the_load_is_told() {
-        assert!(load().iter().all(|load| *load >= 0.0));
     }
 }

@@ -4,6 +4,7 @@ mod controller;
 mod epochs;
 mod fio;
 mod import;
+mod jobs;
 mod meta;
 mod peers;
 mod peers_net;
@@ -15,6 +16,7 @@ pub(crate) use controller::ControllerArgs;
 pub(crate) use epochs::{Drop, EpochsArgs};
 pub(crate) use fio::FioArgs;
 pub(crate) use import::ImportsArgs;
+pub(crate) use jobs::{JobsArgs, ScenarioFlag};
 pub(crate) use meta::MetaArgs;
 pub(crate) use peers::PeersArgs;
 pub(crate) use peers_net::PeersNetArgs;
@@ -44,6 +46,8 @@ pub(crate) enum BenchCommand {
     PeersNet(PeersNetArgs),
     /// Measure larder-controller in a cluster of fake nodes: time to ready, API writes, memory, CPU, labels, restarts.
     Controller(ControllerArgs),
+    /// Measure training jobs in a cluster of fake nodes, beside Kueue: jobs a minute, API writes, preemption, plans.
+    Jobs(JobsArgs),
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@ mod epochs;
 mod files;
 mod fio;
 mod import;
+mod jobs;
 mod meta;
 mod peers;
 mod peers_net;
+mod program;
 mod sim;
 mod steps;
 
@@ -25,5 +27,6 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Import(args) => import::run(args),
         BenchCommand::PeersNet(args) => peers_net::run(args),
         BenchCommand::Controller(args) => controller::run(args),
+        BenchCommand::Jobs(args) => jobs::run(args),
     }
 }

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use larder_bench::controller::{ControllerConfig, Places, run as run_controller};
 
 use super::files::{check_folder, write_json};
+use super::program;
 use super::steps::Steps;
 use crate::args::bench::ControllerArgs;
 use crate::output;
@@ -15,13 +16,7 @@ pub(crate) fn run(args: &ControllerArgs) -> anyhow::Result<ExitCode> {
     if args.count > args.nodes {
         bail!("--count {} is more than --nodes {}", args.count, args.nodes);
     }
-    let program = match &args.controller {
-        Some(program) => program.clone(),
-        None => std::env::current_exe().context("find this program")?.with_file_name("larder-controller"),
-    };
-    if !program.is_file() {
-        bail!("there is no {}: name larder-controller by --controller", program.display());
-    }
+    let program = program::controller(args.controller.as_deref())?;
     let config = ControllerConfig {
         nodes: args.nodes,
         datasets: args.datasets,

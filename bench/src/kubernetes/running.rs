@@ -1,4 +1,4 @@
-//! The controller as a process of the bench.
+//! The controller as a process of a benchmark.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use larder_stand_in::program::{Figures, Program, free_address};
 
-use super::cluster::NAMESPACE;
+use super::objects::NAMESPACE;
 use crate::systems::child::Child;
 
 /// How often a controller that does not tell its figures is asked again.
@@ -23,7 +23,7 @@ pub struct Places {
 }
 
 /// A controller that runs, until it is dropped.
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Option<Child>,
     admin: SocketAddr,
     log: PathBuf,
@@ -31,14 +31,14 @@ pub(super) struct Running {
 
 impl Running {
     /// Must be called on the main thread.
-    pub(super) fn start(places: &Places, logs: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(places: &Places, logs: &Path) -> anyhow::Result<Self> {
         let (admin, log) = (free_address()?, logs.join("larder-controller.log"));
         let child = Some(spawn(places, admin, &log)?);
         Ok(Self { child, admin, log })
     }
 
     /// Ends it, and starts it again. Returns when that was.
-    pub(super) fn restart(&mut self, places: &Places) -> anyhow::Result<Instant> {
+    pub(crate) fn restart(&mut self, places: &Places) -> anyhow::Result<Instant> {
         if let Some(child) = self.child.take() {
             child.stop();
         }
@@ -47,18 +47,18 @@ impl Running {
         Ok(started)
     }
 
-    pub(super) fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         if let Some(child) = self.child.take() {
             child.stop();
         }
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
     /// Fails if it has ended.
-    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         let Some(child) = &mut self.child else { bail!("larder-controller was stopped") };
         match child.ended()? {
             Some(status) => bail!("larder-controller ended: {status}; {}", child.last_words()),
@@ -66,11 +66,11 @@ impl Running {
         }
     }
 
-    pub(super) async fn try_figures(&self) -> Option<Figures> {
+    pub(crate) async fn try_figures(&self) -> Option<Figures> {
         Figures::of(self.admin).await
     }
 
-    pub(super) async fn figures(&mut self) -> anyhow::Result<Figures> {
+    pub(crate) async fn figures(&mut self) -> anyhow::Result<Figures> {
         for _ in 0..TRIES {
             self.check()?;
             if let Some(figures) = self.try_figures().await {

@@ -1,0 +1,179 @@
+//! Training jobs at size, on a real API server with fake nodes: Larder beside its peers, in turns in one run.
+//!
+//! The cast: [`run`] has the steps; `cluster` makes and removes the objects; `work` is a job, as each system is told of it;
+//! `turn` is a system's turn with its queues and jobs; `pods` notes when pods are bound, run and go; `api_writes` counts
+//! what everybody writes; `throughput`, `cohorts`, `gangs`, `preempt` and `plan` are the scenarios, each with its figures and goals; `outcome`
+//! has all of them and the table. kwok runs the pods (tests/cluster/kwok.sh).
+//!
+//! Invariants: a cluster that somebody else uses is refused before anything is made. Objects are removed after each turn,
+//! after an error and after Ctrl-C too; the next run first removes those that a killed one left.
+
+mod api_writes;
+mod cluster;
+mod cohorts;
+mod gangs;
+mod outcome;
+mod plan;
+mod pods;
+mod preempt;
+mod throughput;
+mod turn;
+mod work;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::ListParams;
+
+use crate::figures::machine_load;
+pub use crate::kubernetes::Places;
+use crate::kubernetes::connect;
+use crate::kubernetes::objects::{self, BENCH_LABEL};
+use crate::side_by_side::{LeftOut, Progress};
+use crate::systems::Stop;
+pub use cohorts::{ClassWait, CohortsRow};
+pub use gangs::GangsRow;
+pub use outcome::{JobsConfig, JobsOutcome, Scenario};
+pub use plan::PlanRow;
+pub use preempt::PreemptRow;
+pub use throughput::{Sizes, ThroughputRow};
+use turn::Ground;
+pub use turn::System;
+
+/// The longest that the nodes may take to be ready, and how often they are looked at.
+const NODES: Duration = Duration::from_secs(300);
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Measures everything. Must be called on the main thread. Errors stop the run.
+pub fn run(config: &JobsConfig, places: &Places, progress: &dyn Progress) -> anyhow::Result<JobsOutcome> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.context("start the runtime")?;
+    let stop = Stop::on_signals(runtime.handle())?;
+    let mut outcome = JobsOutcome { config: config.clone(), load: machine_load(), ..JobsOutcome::default() };
+    progress.steps(steps(config));
+    if config.scenarios.contains(&Scenario::Plan) {
+        progress.doing("planning");
+        outcome.plan = plan::measure()?;
+        for row in &outcome.plan {
+            progress.measured(&format!("plan: {:.1} ms", row.median_ms));
+        }
+    }
+    if config.scenarios.iter().any(|scenario| *scenario != Scenario::Plan) {
+        runtime.block_on(on_a_cluster(places, progress, &stop, &mut outcome))?;
+    }
+    outcome.load_after = machine_load();
+    Ok(outcome)
+}
+
+fn steps(config: &JobsConfig) -> u64 {
+    let of = |scenario: &Scenario| match scenario {
+        Scenario::Plan => 3,
+        Scenario::Throughput => 3 * u64::from(config.rounds),
+        Scenario::Gangs => 3 * u64::from(config.rounds),
+        Scenario::Cohorts => 2 * u64::from(config.rounds),
+        Scenario::Preempt => u64::from(config.rounds),
+    };
+    config.scenarios.iter().map(of).sum()
+}
+
+async fn on_a_cluster(
+    places: &Places,
+    progress: &dyn Progress,
+    stop: &Stop,
+    outcome: &mut JobsOutcome,
+) -> anyhow::Result<()> {
+    let client = &connect(places).await?;
+    cluster::refuse_a_cluster_in_use(client).await?;
+    progress.doing("removing what an earlier run left");
+    cluster::remove(client).await?;
+    let measured = measure(Ground { client, places, stop }, progress, outcome).await;
+    progress.doing("removing everything");
+    match (measured, cluster::remove(client).await) {
+        (Ok(()), Ok(())) => Ok(()),
+        (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
+        (Err(error), Err(left)) => {
+            Err(error.context(format!("not everything could be removed; run this again to remove the rest: {left:#}")))
+        }
+    }
+}
+
+async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut JobsOutcome) -> anyhow::Result<()> {
+    let config = outcome.config.clone();
+    progress.doing("making the nodes");
+    objects::make_namespace(ground.client).await?;
+    cluster::make_classes(ground.client).await?;
+    objects::make_nodes(ground.client, config.nodes).await?;
+    await_nodes(ground, config.nodes).await?;
+    let mut systems = vec![System::Direct, System::Larder];
+    for (system, kind, how) in [
+        (System::Kueue, cluster::kueue("ClusterQueue", "clusterqueues"), "tests/cluster/kueue.sh start DIR jobs"),
+        (System::Coscheduling, cluster::pod_groups(), "tests/cluster/peers.sh start DIR"),
+    ] {
+        if cluster::serves(ground.client, &kind).await? {
+            systems.push(system);
+            continue;
+        }
+        let why = format!("the cluster does not have it: tests/cluster/peers.sh install, then {how}");
+        let name = system.name().to_owned();
+        progress.measured(&format!("WITHOUT {name}: {why}"));
+        outcome.left_out.push(LeftOut { name, why });
+    }
+    let of = |wanted: &'static [System]| systems.iter().copied().filter(|system| wanted.contains(system));
+    for _ in 0..config.rounds {
+        if config.scenarios.contains(&Scenario::Throughput) {
+            for system in of(&[System::Direct, System::Larder, System::Kueue]) {
+                progress.doing(&format!("many jobs: {}", system.name()));
+                let row = throughput::measure(ground, system, config.sizes).await?;
+                progress.measured(&row.to_string());
+                outcome.throughput.push(row);
+            }
+        }
+        if config.scenarios.contains(&Scenario::Cohorts) {
+            for system in of(&[System::Larder, System::Kueue]) {
+                progress.doing(&format!("30 queues: {}", system.name()));
+                let row = cohorts::measure(ground, system, config.scale).await?;
+                progress.measured(&row.to_string());
+                outcome.cohorts.push(row);
+            }
+        }
+        if config.scenarios.contains(&Scenario::Gangs) {
+            for system in of(&[System::Direct, System::Larder, System::Coscheduling]) {
+                progress.doing(&format!("gangs: {}", system.name()));
+                let row = gangs::measure(ground, system, config.gangs).await?;
+                progress.measured(&row.to_string());
+                outcome.gangs.push(row);
+            }
+        }
+        if config.scenarios.contains(&Scenario::Preempt) {
+            progress.doing("50 of 100");
+            let row = preempt::measure(ground).await?;
+            progress.measured(&row.to_string());
+            outcome.preempt.push(row);
+        }
+    }
+    Ok(())
+}
+
+async fn await_nodes(ground: Ground<'_>, count: u32) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(ground.client.clone());
+    let started = Instant::now();
+    while ready(&nodes).await? < count as usize {
+        ground.stop.check()?;
+        if started.elapsed() > NODES {
+            bail!("the nodes are not ready after {} s: does kwok run (tests/cluster/kwok.sh)", NODES.as_secs());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+async fn ready(nodes: &Api<Node>) -> anyhow::Result<usize> {
+    let nodes = nodes.list(&ListParams::default().labels(BENCH_LABEL)).await.context("list the nodes")?;
+    let is_ready = |node: &&Node| {
+        let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    Ok(nodes.items.iter().filter(is_ready).count())
+}

@@ -1,0 +1,132 @@
+//! Notes when the pods of jobs come, are bound, end and go.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use larder_controller_api::names::JOB_INDEX_LABEL;
+use tokio::task::JoinSet;
+
+use super::work::WORK_LABEL;
+use crate::kubernetes::objects::NAMESPACE;
+
+/// When what was first seen of a pod.
+#[derive(Clone, Debug)]
+pub(super) struct PodTimes {
+    pub(super) work: String,
+    /// Larder's number of it, if it has one.
+    pub(super) index: Option<u32>,
+    pub(super) bound: Option<Instant>,
+    pub(super) running: Option<Instant>,
+    pub(super) ended: Option<Instant>,
+    pub(super) gone: Option<Instant>,
+}
+
+/// All pods, by uid.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pods(HashMap<String, PodTimes>);
+
+#[cfg(test)]
+impl FromIterator<(String, PodTimes)> for Pods {
+    fn from_iter<T: IntoIterator<Item = (String, PodTimes)>>(pods: T) -> Self {
+        Self(pods.into_iter().collect())
+    }
+}
+
+impl Pods {
+    pub(super) fn all(&self) -> impl Iterator<Item = &PodTimes> {
+        self.0.values()
+    }
+
+    /// Those of a job.
+    pub(super) fn of<'a>(&'a self, work: &'a str) -> impl Iterator<Item = &'a PodTimes> {
+        self.all().filter(move |pod| pod.work == work)
+    }
+
+    /// How many were ever bound.
+    pub(super) fn bound(&self) -> usize {
+        self.all().filter(|pod| pod.bound.is_some()).count()
+    }
+
+    /// How many have ended by themselves.
+    pub(super) fn ended(&self) -> usize {
+        self.all().filter(|pod| pod.ended.is_some()).count()
+    }
+
+    /// When the last pod of each job was bound, of the jobs that had `pods(job)` bound.
+    pub(super) fn placed(&self, pods: impl Fn(&str) -> Option<u32>) -> BTreeMap<String, Instant> {
+        let mut times: BTreeMap<&str, Vec<Instant>> = BTreeMap::new();
+        for pod in self.all() {
+            if let Some(bound) = pod.bound {
+                times.entry(&pod.work).or_default().push(bound);
+            }
+        }
+        let all = times.into_iter().filter_map(|(work, mut times)| {
+            times.sort();
+            let last = (pods(work)? as usize).checked_sub(1)?;
+            Some((work.to_owned(), *times.get(last)?))
+        });
+        all.collect()
+    }
+
+    fn note(&mut self, pod: &Pod, is_gone: bool, now: Instant) {
+        let Some(work) = pod.labels().get(WORK_LABEL) else { return };
+        let index = pod.labels().get(JOB_INDEX_LABEL).and_then(|index| index.parse().ok());
+        let work = work.clone();
+        let new = PodTimes { work, index, bound: None, running: None, ended: None, gone: None };
+        let times = self.0.entry(pod.metadata.uid.clone().unwrap_or_default()).or_insert(new);
+        let first = |time: &mut Option<Instant>, is: bool| {
+            if is {
+                time.get_or_insert(now);
+            }
+        };
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        first(&mut times.bound, pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()));
+        first(&mut times.running, phase == Some("Running"));
+        first(&mut times.ended, matches!(phase, Some("Succeeded" | "Failed")));
+        first(&mut times.gone, is_gone);
+    }
+}
+
+/// Watches the pods of the benchmark, from its start until it is dropped.
+pub(super) struct Observer {
+    pods: Arc<Mutex<Pods>>,
+    /// The watch ends with it.
+    _tasks: JoinSet<()>,
+}
+
+impl Observer {
+    pub(super) fn start(client: &Client) -> Self {
+        let pods = Arc::new(Mutex::new(Pods::default()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(watch(Api::namespaced(client.clone(), NAMESPACE), Arc::clone(&pods)));
+        Self { pods, _tasks: tasks }
+    }
+
+    /// What was seen so far. Held briefly: the watch waits.
+    pub(super) fn pods(&self) -> MutexGuard<'_, Pods> {
+        lock(&self.pods)
+    }
+}
+
+fn lock(pods: &Mutex<Pods>) -> MutexGuard<'_, Pods> {
+    pods.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn watch(api: Api<Pod>, pods: Arc<Mutex<Pods>>) {
+    let config = watcher::Config::default().labels(WORK_LABEL);
+    let mut events = watcher::watcher(api, config).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        let now = Instant::now();
+        match event {
+            Ok(Event::Apply(pod) | Event::InitApply(pod)) => lock(&pods).note(&pod, false, now),
+            Ok(Event::Delete(pod)) => lock(&pods).note(&pod, true, now),
+            Ok(Event::Init | Event::InitDone) | Err(_) => {}
+        }
+    }
+}

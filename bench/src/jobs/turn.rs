@@ -1,0 +1,294 @@
+//! A system's turn: its queues, its jobs, and how soon their pods are bound.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DynamicObject;
+use kube::{Api, Client};
+use larder_controller_api::TrainingJob;
+use serde::Serialize;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::cluster::{apply, clear, create, kind, kueue, pod_groups, types_are_valid};
+use super::pods::Observer;
+use super::work::Work;
+use crate::kubernetes::objects::NAMESPACE;
+use crate::kubernetes::running::{Places, Running};
+use crate::kubernetes::wait;
+use crate::systems::Stop;
+
+/// The longest that a system may take to be ready for jobs.
+const READY: Duration = Duration::from_secs(300);
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The name of the scheduler (tests/cluster/peers.sh).
+const COSCHEDULING: &str = "coscheduling";
+
+/// Memory that no job is short of.
+const MUCH_MEMORY: &str = "1000Ti";
+
+/// A system that runs jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum System {
+    /// Pods that are created directly and bound by kube-scheduler: what the API server gives.
+    Direct,
+    /// TrainingJobs in Queues.
+    Larder,
+    /// Jobs of Kubernetes in the queues of Kueue.
+    Kueue,
+    /// Pods in PodGroups, bound by a second scheduler.
+    Coscheduling,
+}
+
+impl System {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "pods created directly",
+            Self::Larder => "larder",
+            Self::Kueue => "kueue, batch/v1",
+            Self::Coscheduling => "coscheduling",
+        }
+    }
+}
+
+/// A queue, and the quota of its jobs.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) name: String,
+    pub(super) cohort: Option<String>,
+    /// By resource: its own, and the most that it borrows.
+    pub(super) quota: BTreeMap<&'static str, (u32, u32)>,
+}
+
+impl Wish {
+    /// A queue of its own with more quota than its jobs need.
+    pub(super) fn ample(quota: BTreeMap<&'static str, (u32, u32)>) -> Self {
+        Self { name: NAMESPACE.to_owned(), cohort: None, quota }
+    }
+}
+
+/// Where the benchmark works.
+#[derive(Clone, Copy)]
+pub(super) struct Ground<'a> {
+    pub(super) client: &'a Client,
+    pub(super) places: &'a Places,
+    pub(super) stop: &'a Stop,
+}
+
+/// A system with its queues, ready for jobs.
+pub(super) struct Turn<'a> {
+    ground: Ground<'a>,
+    system: System,
+    pub(super) observer: Observer,
+    /// Larder's, if it is its turn.
+    pub(super) controller: Option<Running>,
+    _logs: TempDir,
+}
+
+impl<'a> Turn<'a> {
+    /// Must be called on the main thread.
+    pub(super) async fn begin(ground: Ground<'a>, system: System, queues: &[Wish]) -> anyhow::Result<Self> {
+        let logs = tempfile::tempdir().context("make a folder for logs")?;
+        let observer = Observer::start(ground.client);
+        let controller = match system {
+            System::Larder => Some(Running::start(ground.places, logs.path())?),
+            System::Direct | System::Kueue | System::Coscheduling => None,
+        };
+        let mut turn = Self { ground, system, observer, controller, _logs: logs };
+        turn.make_queues(queues).await?;
+        let started = Instant::now();
+        while !turn.is_ready(queues).await? {
+            turn.check()?;
+            if started.elapsed() > READY {
+                bail!("{} is not ready for jobs after {} s", system.name(), READY.as_secs());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(turn)
+    }
+
+    /// Removes its jobs, queues and pods. Larder's controller has no part in that.
+    pub(super) async fn end(self) -> anyhow::Result<()> {
+        if let Some(controller) = self.controller {
+            controller.stop();
+        }
+        clear(self.ground.client).await
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        self.ground.stop.check()?;
+        self.controller.as_mut().map_or(Ok(()), Running::check)
+    }
+
+    async fn is_ready(&self, queues: &[Wish]) -> anyhow::Result<bool> {
+        match self.system {
+            System::Direct | System::Coscheduling => Ok(true),
+            System::Larder => types_are_valid(self.ground.client).await,
+            System::Kueue => self.kueue_is_active(queues).await,
+        }
+    }
+
+    async fn kueue_is_active(&self, queues: &[Wish]) -> anyhow::Result<bool> {
+        let api: Api<DynamicObject> =
+            Api::all_with(self.ground.client.clone(), &kueue("ClusterQueue", "clusterqueues"));
+        for queue in queues {
+            let queue = api.get(&queue.name).await.context("look at the ClusterQueue")?;
+            let conditions = queue.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            if !conditions.iter().any(|one| one["type"] == "Active" && one["status"] == "True") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn make_queues(&self, queues: &[Wish]) -> anyhow::Result<()> {
+        let client = || self.ground.client.clone();
+        match self.system {
+            System::Direct | System::Coscheduling => {}
+            System::Larder => {
+                let kind = kind("larder.dev", "v1alpha1", "Queue", "queues");
+                for queue in queues {
+                    apply(Api::all_with(client(), &kind), &for_larder(queue)).await?;
+                }
+            }
+            System::Kueue => {
+                let flavor = json!({
+                    "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": NAMESPACE},
+                });
+                apply(Api::all_with(client(), &kueue("ResourceFlavor", "resourceflavors")), &flavor).await?;
+                for queue in queues {
+                    apply(Api::all_with(client(), &kueue("ClusterQueue", "clusterqueues")), &for_kueue(queue)).await?;
+                    let local = json!({
+                        "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue",
+                        "metadata": {"name": queue.name}, "spec": {"clusterQueue": queue.name},
+                    });
+                    let kind = kueue("LocalQueue", "localqueues");
+                    apply(Api::namespaced_with(client(), NAMESPACE, &kind), &local).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the jobs at their times, some at once. Returns when each was sent.
+    pub(super) async fn submit(&self, works: &[Work]) -> anyhow::Result<BTreeMap<String, Instant>> {
+        let client = self.ground.client.clone();
+        let all = |manifest: fn(&Work) -> serde_json::Value| {
+            works.iter().map(|work| (work.due, manifest(work))).collect::<Vec<_>>()
+        };
+        let sent = match self.system {
+            System::Larder => {
+                create(&Api::<TrainingJob>::namespaced(client, NAMESPACE), all(Work::training_job)).await?
+            }
+            System::Kueue => create(&Api::<Job>::namespaced(client, NAMESPACE), all(Work::batch_job)).await?,
+            System::Direct | System::Coscheduling => {
+                let scheduler = (self.system == System::Coscheduling).then_some(COSCHEDULING);
+                if scheduler.is_some() {
+                    let groups = Api::<DynamicObject>::namespaced_with(client.clone(), NAMESPACE, &pod_groups());
+                    for work in works {
+                        apply(groups.clone(), &work.pod_group()).await?;
+                    }
+                }
+                let of =
+                    |work: &Work| work.bare_pods(scheduler).into_iter().map(|pod| (work.due, pod)).collect::<Vec<_>>();
+                let pods: Vec<_> = works.iter().flat_map(of).collect();
+                let sent = create(&Api::<Pod>::namespaced(client, NAMESPACE), pods).await?;
+                // In the order of the jobs; a job is sent with its first pod.
+                let first: Vec<usize> = works
+                    .iter()
+                    .scan(0, |at, work| {
+                        let first = *at;
+                        *at += work.pods as usize;
+                        Some(first)
+                    })
+                    .collect();
+                works.iter().zip(first).map(|(work, at)| (work.name.clone(), sent[at].1)).collect()
+            }
+        };
+        Ok(sent.into_iter().collect())
+    }
+
+    /// Waits until `done` about what was seen of the pods.
+    pub(super) async fn until(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        done: impl Fn(&super::pods::Pods) -> bool,
+    ) -> anyhow::Result<()> {
+        let observer = &self.observer;
+        wait::until(self.ground.stop, what, limit, self.controller.as_mut(), || done(&observer.pods())).await
+    }
+}
+
+fn for_larder(queue: &Wish) -> serde_json::Value {
+    let quota: BTreeMap<&str, serde_json::Value> = queue
+        .quota
+        .iter()
+        .map(|(resource, (nominal, borrow))| {
+            let mut quota = json!({"nominal": nominal.to_string()});
+            if queue.cohort.is_some() {
+                quota["borrow"] = borrow.to_string().into();
+            }
+            (*resource, quota)
+        })
+        .collect();
+    let mut spec = json!({"namespaces": [NAMESPACE], "quota": quota});
+    if let Some(cohort) = &queue.cohort {
+        spec["cohort"] = cohort.clone().into();
+    }
+    json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": queue.name}, "spec": spec})
+}
+
+/// Kueue wants a quota of every resource that pods request.
+fn for_kueue(queue: &Wish) -> serde_json::Value {
+    let mut resources: Vec<serde_json::Value> = queue
+        .quota
+        .iter()
+        .map(|(resource, (nominal, borrow))| {
+            let mut quota = json!({"name": resource, "nominalQuota": nominal.to_string()});
+            if queue.cohort.is_some() {
+                quota["borrowingLimit"] = borrow.to_string().into();
+            }
+            quota
+        })
+        .collect();
+    resources.push(json!({"name": "memory", "nominalQuota": MUCH_MEMORY}));
+    let covered: Vec<_> = resources.iter().map(|resource| resource["name"].clone()).collect();
+    let mut spec = json!({
+        "namespaceSelector": {},
+        "resourceGroups": [{"coveredResources": covered, "flavors": [{"name": NAMESPACE, "resources": resources}]}],
+        "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
+    });
+    if let Some(cohort) = &queue.cohort {
+        spec["cohort"] = cohort.clone().into();
+    }
+    json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": queue.name}, "spec": spec,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_queues_have_the_same_quota() {
+        let mut queue = Wish::ample([("cpu", (20, 100))].into());
+        assert_eq!(for_larder(&queue)["spec"]["quota"], json!({"cpu": {"nominal": "20"}}));
+        queue.cohort = Some("c".to_owned());
+        let (ours, kueue) = (for_larder(&queue), for_kueue(&queue));
+        assert_eq!(ours["spec"]["quota"], json!({"cpu": {"nominal": "20", "borrow": "100"}}));
+        let group = &kueue["spec"]["resourceGroups"][0];
+        assert_eq!(group["coveredResources"], json!(["cpu", "memory"]));
+        let cpu = json!({"name": "cpu", "nominalQuota": "20", "borrowingLimit": "100"});
+        assert_eq!(group["flavors"][0]["resources"][0], cpu);
+        assert_eq!([&ours["spec"]["cohort"], &kueue["spec"]["cohort"]], ["c", "c"]);
+    }
+}

@@ -1,0 +1,200 @@
+//! A job of the benchmark, and how each system is told of it.
+
+use std::time::Duration;
+
+use larder_controller_api::names::KUEUE_QUEUE_LABEL;
+use serde_json::{Value, json};
+
+use crate::kubernetes::objects::{NAMESPACE, PART_LABEL};
+
+/// On each pod: the job that it is of.
+pub(super) const WORK_LABEL: &str = "larder.dev/bench-job";
+
+/// On a pod: its PodGroup, for coscheduling.
+const GROUP_LABEL: &str = "scheduling.x-k8s.io/pod-group";
+
+/// How long a pod of kwok's runs, and how long it takes to leave once it is deleted (tests/cluster/kwok-pods.yaml).
+const RUNS_FOR: &str = "test.larder.dev/runs-for";
+const LEAVES_AFTER: &str = "test.larder.dev/leaves-after";
+
+/// Where a job stands in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Priority {
+    Low,
+    Middle,
+    High,
+}
+
+impl Priority {
+    pub(super) const ALL: [Self; 3] = [Self::Low, Self::Middle, Self::High];
+
+    /// The PriorityClass.
+    pub(super) fn name(self) -> String {
+        let name = match self {
+            Self::Low => "low",
+            Self::Middle => "middle",
+            Self::High => "high",
+        };
+        format!("{NAMESPACE}-{name}")
+    }
+
+    /// As in Kueue's own scenario.
+    pub(super) fn value(self) -> i32 {
+        match self {
+            Self::Low => 50,
+            Self::Middle => 100,
+            Self::High => 200,
+        }
+    }
+}
+
+/// The JobType of a job, of those that Larder brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    Single,
+    Pytorch,
+    PytorchElastic,
+}
+
+impl Type {
+    pub(super) const ALL: [Self; 3] = [Self::Single, Self::Pytorch, Self::PytorchElastic];
+
+    /// The benchmark's copy of the type: a cluster's own is left alone.
+    pub(super) fn name(self) -> String {
+        let name = match self {
+            Self::Single => "single",
+            Self::Pytorch => "pytorch",
+            Self::PytorchElastic => "pytorch-elastic",
+        };
+        format!("{NAMESPACE}-{name}")
+    }
+
+    /// The type as Larder brings it.
+    pub(super) fn manifest(self) -> &'static str {
+        match self {
+            Self::Single => include_str!("../../../deploy/components/jobs/types/single.yaml"),
+            Self::Pytorch => include_str!("../../../deploy/components/jobs/types/pytorch.yaml"),
+            Self::PytorchElastic => include_str!("../../../deploy/components/jobs/types/pytorch-elastic.yaml"),
+        }
+    }
+}
+
+/// A job of equal pods.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Work {
+    pub(super) name: String,
+    pub(super) type_: Type,
+    pub(super) pods: u32,
+    /// The fewest that it can run with.
+    pub(super) min: u32,
+    pub(super) queue: String,
+    /// Requests of each pod.
+    pub(super) cpus: u32,
+    pub(super) gpus: u32,
+    pub(super) priority: Option<Priority>,
+    /// When it is created, after the first one.
+    pub(super) due: Duration,
+    /// How long each pod runs; without it, until it is deleted.
+    pub(super) runs_for: Option<Duration>,
+    /// How long a deleted pod takes to leave; at once without it.
+    pub(super) grace: Option<Duration>,
+    /// The nodes it may run on; all without it.
+    pub(super) part: Option<u32>,
+}
+
+impl Work {
+    /// A job of so many pods, of one CPU each.
+    pub(super) fn new(name: String, pods: u32, queue: &str) -> Self {
+        let type_ = if pods == 1 { Type::Single } else { Type::Pytorch };
+        let (queue, priority, runs_for, grace, part) = (queue.to_owned(), None, None, None, None);
+        let due = Duration::ZERO;
+        Self { name, type_, pods, min: pods, queue, cpus: 1, gpus: 0, priority, due, runs_for, grace, part }
+    }
+
+    /// For Larder.
+    pub(super) fn training_job(&self) -> Value {
+        json!({
+            "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": {"name": self.name},
+            "spec": {
+                "type": self.type_.name(),
+                "queue": self.queue,
+                "roles": [{"name": "worker", "replicas": self.pods, "min": self.min, "template": self.template()}],
+            },
+        })
+    }
+
+    /// For Kubernetes' own controller, queued by Kueue.
+    pub(super) fn batch_job(&self) -> Value {
+        let mut template = self.template();
+        template["spec"]["restartPolicy"] = "Never".into();
+        json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": self.name, "labels": {KUEUE_QUEUE_LABEL: self.queue}},
+            "spec": {
+                "suspend": true,
+                "parallelism": self.pods,
+                "completions": self.pods,
+                "completionMode": "Indexed",
+                "backoffLimit": 0,
+                "template": template,
+            },
+        })
+    }
+
+    /// Its pods alone, for kube-scheduler or the one named so.
+    pub(super) fn bare_pods(&self, scheduler: Option<&str>) -> Vec<Value> {
+        let mut pod = self.template();
+        if let Some(scheduler) = scheduler {
+            pod["spec"]["schedulerName"] = scheduler.into();
+            pod["metadata"]["labels"][GROUP_LABEL] = self.name.clone().into();
+        }
+        pod["spec"]["restartPolicy"] = "Never".into();
+        let named = |index| {
+            let mut pod = pod.clone();
+            pod["metadata"]["name"] = format!("{}-{index}", self.name).into();
+            pod
+        };
+        (0..self.pods).map(named).collect()
+    }
+
+    /// Of its pods, for coscheduling.
+    pub(super) fn pod_group(&self) -> Value {
+        json!({
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
+            "metadata": {"name": self.name},
+            "spec": {"minMember": self.pods},
+        })
+    }
+
+    fn template(&self) -> Value {
+        let mut resources = json!({"cpu": self.cpus.to_string(), "memory": "1Gi"});
+        if self.gpus > 0 {
+            resources["nvidia.com/gpu"] = self.gpus.to_string().into();
+        }
+        let mut annotations = json!({});
+        for (name, time) in [(RUNS_FOR, self.runs_for), (LEAVES_AFTER, self.grace)] {
+            if let Some(time) = time {
+                annotations[name] = format!("{}ms", time.as_millis()).into();
+            }
+        }
+        let mut spec = json!({
+            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+            "containers": [{
+                "name": "train",
+                "image": "larder.dev/none:1",
+                "resources": {"requests": resources, "limits": resources},
+            }],
+        });
+        if let Some(priority) = self.priority {
+            spec["priorityClassName"] = priority.name().into();
+        }
+        if let Some(grace) = self.grace {
+            spec["terminationGracePeriodSeconds"] = grace.as_secs().into();
+        }
+        if let Some(part) = self.part {
+            spec["nodeSelector"] = json!({PART_LABEL: part.to_string()});
+        }
+        json!({"metadata": {"labels": {WORK_LABEL: self.name}, "annotations": annotations}, "spec": spec})
+    }
+}

@@ -1,0 +1,28 @@
+//! Shared by the benchmarks in a Kubernetes cluster of fake nodes.
+//!
+//! The cast: `objects` makes and removes the namespace and the nodes; `running` is the controller's process; `wait` waits
+//! for what is to happen in the cluster.
+//!
+//! Invariant: everything that a benchmark makes is in the namespace [`NAMESPACE`](objects::NAMESPACE), or its name begins
+//! with that, so that the next run can remove what a killed one left.
+
+pub(crate) mod objects;
+pub(crate) mod running;
+pub(crate) mod wait;
+
+use anyhow::Context;
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+pub use running::Places;
+
+/// A client of the cluster.
+pub(crate) async fn connect(places: &Places) -> anyhow::Result<Client> {
+    let Some(path) = &places.kubeconfig else {
+        return Client::try_default().await.context("connect to the cluster: set KUBECONFIG, or give --kubeconfig");
+    };
+    let named = || format!("--kubeconfig {}", path.display());
+    let kubeconfig = Kubeconfig::read_from(path).with_context(named)?;
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(named)?;
+    Client::try_from(config).with_context(named)
+}

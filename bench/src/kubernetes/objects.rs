@@ -1,0 +1,135 @@
+//! The namespace and the nodes of a benchmark.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use futures::stream::{StreamExt, TryStreamExt};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, ServiceAccount};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client, Error};
+use larder_controller_api::names::LEASE;
+use serde_json::json;
+
+/// The namespace of everything that is in one, and the start of the names of everything else.
+pub(crate) const NAMESPACE: &str = "larder-bench";
+/// On the nodes.
+pub(crate) const BENCH_LABEL: &str = "larder.dev/bench";
+/// On the nodes: a number that [`PART`] neighbours share.
+pub(crate) const PART_LABEL: &str = "larder.dev/bench-part";
+/// Nodes of a part.
+pub(crate) const PART: u32 = 100;
+/// GPUs of a node.
+pub(crate) const GPUS: u32 = 8;
+
+/// Requests at the same time.
+pub(crate) const AT_ONCE: usize = 32;
+
+/// Nodes of a zone.
+const ZONE: u32 = 256;
+
+/// How long a namespace may take to go.
+const GOING: Duration = Duration::from_secs(600);
+
+/// Fails if a controller that is not the benchmark's is in the cluster.
+pub(crate) async fn refuse_another_controller(client: &Client) -> anyhow::Result<()> {
+    let leases = Api::<Lease>::all(client.clone());
+    let leases = leases.list(&ListParams::default().fields(&format!("metadata.name={LEASE}"))).await;
+    let leases = leases.context("list Leases")?;
+    let other = |lease: &&Lease| lease.metadata.namespace.as_deref() != Some(NAMESPACE);
+    if let Some(lease) = leases.iter().find(other) {
+        let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
+        bail!("a larder-controller runs in the namespace {namespace}: use a cluster of the benchmark's own");
+    }
+    Ok(())
+}
+
+pub(crate) async fn make_namespace(client: &Client) -> anyhow::Result<()> {
+    let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
+    let created = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await;
+    created.with_context(|| format!("make the namespace {NAMESPACE}"))?;
+    // The pods need it; Kubernetes makes it soon, and then this is refused.
+    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}}))?;
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
+    match accounts.create(&PostParams::default(), &account).await {
+        Err(Error::Api(status)) if status.code == 409 => Ok(()),
+        other => other.map(drop).context("make the ServiceAccount default"),
+    }
+}
+
+/// The name of a node.
+pub(crate) fn node(nth: u32) -> String {
+    format!("{NAMESPACE}-{nth:05}")
+}
+
+pub(crate) async fn make_nodes(client: &Client, count: u32) -> anyhow::Result<()> {
+    let api: &Api<Node> = &Api::all(client.clone());
+    let made = futures::stream::iter(0..count).map(anyhow::Ok);
+    let made = made.try_for_each_concurrent(AT_ONCE, |nth| async move {
+        let resources = json!({"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": GPUS.to_string()});
+        let object = json!({
+            "metadata": {
+                "name": node(nth),
+                "annotations": {"kwok.x-k8s.io/node": "fake", "node.alpha.kubernetes.io/ttl": "0"},
+                "labels": {
+                    BENCH_LABEL: "true",
+                    PART_LABEL: (nth / PART).to_string(),
+                    "kubernetes.io/hostname": node(nth),
+                    "topology.kubernetes.io/zone": format!("zone-{}", nth / ZONE),
+                },
+            },
+            "spec": {"taints": [{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]},
+            "status": {"allocatable": resources, "capacity": resources},
+        });
+        let created = api.create(&PostParams::default(), &serde_json::from_value(object)?).await;
+        created.map(drop).with_context(|| format!("make the node {}", node(nth)))
+    });
+    made.await
+}
+
+pub(crate) async fn delete_nodes(client: &Client) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let labelled = ListParams::default().labels(BENCH_LABEL);
+    nodes.delete_collection(&DeleteParams::default(), &labelled).await.map(drop).context("delete the nodes")
+}
+
+pub(crate) async fn delete_namespace(client: &Client) -> anyhow::Result<()> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let deleted = namespaces.delete(NAMESPACE, &DeleteParams::default()).await;
+    gone(deleted.map(drop)).context("delete the namespace")
+}
+
+pub(crate) async fn await_namespace_gone(client: &Client) -> anyhow::Result<()> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let started = Instant::now();
+    while namespaces.get_opt(NAMESPACE).await.context("look at the namespace")?.is_some() {
+        if started.elapsed() > GOING {
+            bail!("the namespace {NAMESPACE} does not go; `kubectl get namespace {NAMESPACE} -o yaml` says why");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+/// The names of objects that have one.
+pub(crate) fn names<T>(objects: Vec<T>, name: impl Fn(T) -> Option<String>) -> Vec<String> {
+    objects.into_iter().filter_map(name).collect()
+}
+
+/// Does `work` for each name.
+pub(crate) async fn each(names: Vec<String>, work: impl AsyncFn(String) -> Result<(), Error>) -> anyhow::Result<()> {
+    let work = &work;
+    let named = futures::stream::iter(names).map(anyhow::Ok);
+    let done = named.try_for_each_concurrent(AT_ONCE, |name| async move {
+        work(name.clone()).await.with_context(|| format!("remove {name}"))
+    });
+    done.await
+}
+
+/// Deleting an object that is already gone succeeds.
+pub(crate) fn gone(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+        other => other,
+    }
+}
