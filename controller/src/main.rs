@@ -11,7 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-/// Makes datasets of Kubernetes objects: imports, places, warms, labels and collects what `Dataset` objects describe.
+/// Runs datasets and training jobs: imports, places, warms, labels and collects what `Dataset` objects describe, and
+/// starts, recovers and ends `TrainingJob`s.
 ///
 /// Several may run; the holder of a Lease acts.
 #[derive(Debug, Parser)]
@@ -26,12 +27,13 @@ use tracing::{error, info};
 LARDER_LOG sets the log level, such as `info` or `larder_controller=debug`."
 )]
 struct Args {
-    /// The image of the pods that import and warm; it has the program `larder`
+    /// The image of the pods that import and warm, and of the agent in training jobs; it has the programs `larder` and
+    /// `larder-agent`
     #[arg(long, env = "LARDER_IMAGE")]
     image: String,
 
-    /// The namespace of the Lease and of the ConfigMaps larder-endpoints and larder-registry. Only Datasets of
-    /// larder-system have the administrator's rights, whatever this is
+    /// The namespace of the Lease and of the ConfigMaps larder-endpoints, larder-registry and larder-job-types. Only
+    /// Datasets of larder-system have the administrator's rights, whatever this is
     #[arg(long, env = "NAMESPACE", default_value = "larder-system")]
     namespace: String,
 

@@ -35,11 +35,7 @@ pub const METRICS: &[Metric] = &[
     gauge("controller_datasets", "datasets", "Datasets in the cluster"),
     gauge("controller_datasets_ready", "datasets", "Datasets that are Ready"),
     counter("controller_decisions_total", "decisions", "decisions about a Dataset, most of which change nothing"),
-    counter(
-        "controller_job_rounds_total",
-        "rounds",
-        "looks at all TrainingJobs, each of which decides about all Queues",
-    ),
+    counter("controller_job_rounds_total", "rounds", "looks at all TrainingJobs; each decides about all Queues"),
     gauge("controller_jobs_running", "jobs", "TrainingJobs that have room"),
     gauge("controller_jobs_waiting", "jobs", "TrainingJobs that wait in a Queue, or for room"),
     gauge("controller_leading", "processes", "1 in the replica that holds the Lease and acts, else 0"),

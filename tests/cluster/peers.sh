@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What Larder's jobs are measured beside, and a newer Kubernetes: Kueue, the scheduler with coscheduling, Kubernetes 1.37 with
+# What Larder's jobs can be tried beside, and a newer Kubernetes: Kueue, the scheduler with coscheduling, Kubernetes 1.37 with
 # its own gangs. Each takes about a quarter of an hour to build on two cores, so CI goes without those that are not there.
 #
 #   peers.sh install      builds the pinned peers, unless they are there
@@ -26,7 +26,7 @@ missing() {
 check() {
     local missing
     missing=$(missing)
-    [[ -z $missing ]] || die "WITHOUT ${missing//$'\n'/, }: the tests and benchmarks that need them do not run; \
+    [[ -z $missing ]] || die "WITHOUT ${missing//$'\n'/, }: only the tests of Kueue need one of them; \
 \`make platform-peers\` builds them"
 }
 

@@ -102,7 +102,7 @@ pub(crate) struct ListArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  larder job logs resnet                        the launcher, or else the first pod of the first role
+  larder job logs resnet                        the launcher, else the first pod
   larder job logs resnet -f                     follow it, also into the pod that replaces it
   larder job logs resnet --role worker --index 3
   larder job logs resnet --all --tail 20        all pods, each line behind ROLE-INDEX

@@ -20,8 +20,8 @@ pub(crate) struct Kind {
     rights: &'static str,
     /// The command that lists them.
     lists: &'static str,
-    /// The component of Larder's manifests that brings the kind; empty if Kubernetes does.
-    component: &'static str,
+    /// The components of Larder's manifests that it takes; empty if it is one of Kubernetes.
+    components: &'static str,
 }
 
 pub(crate) const DATASET: Kind = Kind {
@@ -29,7 +29,7 @@ pub(crate) const DATASET: Kind = Kind {
     one: "Dataset",
     rights: "datasets.larder.dev",
     lists: "kubectl get dset",
-    component: "datasets",
+    components: "component `datasets`",
 };
 
 pub(crate) const JOB: Kind = Kind {
@@ -37,7 +37,7 @@ pub(crate) const JOB: Kind = Kind {
     one: "TrainingJob",
     rights: "trainingjobs.larder.dev",
     lists: "larder job list",
-    component: "jobs",
+    components: "components `datasets` and `jobs`",
 };
 
 pub(crate) const QUEUE: Kind = Kind {
@@ -45,7 +45,7 @@ pub(crate) const QUEUE: Kind = Kind {
     one: "Queue",
     rights: "queues.larder.dev",
     lists: "larder queue",
-    component: "jobs",
+    components: "components `datasets` and `jobs`",
 };
 
 pub(crate) const POD: Kind = Kind {
@@ -53,7 +53,7 @@ pub(crate) const POD: Kind = Kind {
     one: "Pod",
     rights: "pods",
     lists: "kubectl get pods",
-    component: "",
+    components: "",
 };
 
 /// The output of a pod.
@@ -64,7 +64,7 @@ pub(crate) const PRIORITY_CLASS: Kind = Kind {
     one: "PriorityClass",
     rights: "priorityclasses.scheduling.k8s.io",
     lists: "kubectl get priorityclasses",
-    component: "",
+    components: "",
 };
 
 /// What was asked of the cluster.
@@ -108,7 +108,7 @@ const UNTYPED: &str = "failed to create typed patch object";
 
 /// An error in the user's words.
 pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow::Error {
-    let Kind { one, rights, lists, component, .. } = asked.kind;
+    let Kind { one, rights, lists, components, .. } = asked.kind;
     let flag = asked.namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     match error {
         Error::Api(status) => match (status.code, status.reason.as_str()) {
@@ -122,8 +122,8 @@ pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow:
             }
             // The path is unknown, and not the object.
             (404, _) => anyhow!(
-                "the cluster at {server} knows no {one}s: an administrator turns them on with the component \
-                 `{component}` (docs/KUBERNETES.md)"
+                "the cluster at {server} knows no {one}s: an administrator turns them on with the {components} \
+                 (docs/KUBERNETES.md)"
             ),
             (401, _) => anyhow!("the cluster at {server} does not accept the kubeconfig's credentials: log in again"),
             (403, _) => {

@@ -137,7 +137,7 @@ fn each_refusal_of_a_job_is_told_in_the_users_words() {
         (
             404,
             "404 page not found\n".to_owned(),
-            "knows no TrainingJobs: an administrator turns them on with the component `jobs`",
+            "knows no TrainingJobs: an administrator turns them on with the components `datasets` and `jobs`",
         ),
         (409, status(409, "Conflict", "kubectl set .spec.suspend"), "another program has set fields of team-a/resnet"),
         (200, ended, "has ended before (Failed) and does not start again: `larder job cancel team-a/resnet --wait`"),

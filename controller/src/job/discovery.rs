@@ -27,7 +27,7 @@ pub async fn follow_jobs(client: Client, news: mpsc::Sender<News>) {
 
 async fn follow(client: Client, part: Part, kinds: &[Kind], news: mpsc::Sender<News>) {
     while !news.is_closed() {
-        // Either the definitions or the rights are missing: both come with the component `jobs`.
+        // The definitions are missing, which come with the component `datasets`, or the rights, which come with `jobs`.
         follow_part(&client, part, kinds, &news).await;
         if news.send(News::Absent(part)).await.is_err() {
             return;

@@ -104,7 +104,10 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
     let mut explanation = match status.phase {
         None if status.conditions.is_empty() => {
             let next = "a running controller does so within seconds".to_owned();
-            let todo = format!("otherwise check that it runs: {LOOK_AT_THE_CONTROLLER}");
+            let todo = format!(
+                "otherwise check that it runs: {LOOK_AT_THE_CONTROLLER}; and that the component `jobs` is applied: kubectl \
+                 get clusterrolebinding larder-controller-jobs"
+            );
             let why = "larder-controller has not looked at it yet".to_owned();
             return JobExplanation { next, todo, ..of(Standing::Waits, why) };
         }

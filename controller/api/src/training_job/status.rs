@@ -163,7 +163,7 @@ pub struct ShownJob {
     /// DATA, such as `62%`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub data: String,
-    /// RESTARTS: [`Restarts::total`].
+    /// RESTARTS: the sum of `status.restarts`.
     #[serde(default)]
     pub restarts: u32,
     /// WHY: one word.

@@ -73,7 +73,7 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
     let dataset = |fields: Value| json!({"datasets": [object(json!({"name": "d", "mountPath": "/d"}), fields)]});
     let many: Vec<_> = (0..17).map(|at| role(json!({"name": format!("r{at}")}))).collect();
     let bad: &[(&str, &str, Value)] = &[
-        ("spec.type", "no JobType of this cluster", json!({"type": "nobody-knows"})),
+        ("spec.type", "there is no JobType nobody-knows; choose one of single", json!({"type": "nobody-knows"})),
         ("spec.type", "must be the name", json!({"type": "No Body"})),
         ("spec.type", "Required value", json!({"type": null})),
         ("spec.roles", "at least 1", roles(json!([]))),
