@@ -79,6 +79,8 @@ pub struct Memory {
     pub refused: Option<String>,
     /// What its pods need, once that is known.
     pub profile: Option<Profile>,
+    /// Its queue; empty for none.
+    pub queue: String,
     /// What it waits for.
     pub waiting: Option<Waiting>,
     /// This process has made the objects that its pods share.

@@ -52,14 +52,19 @@ pub struct JobObject {
 }
 
 impl JobObject {
+    /// True if it is this controller that runs it, and it is not being deleted.
+    pub fn is_ours(&self) -> bool {
+        self.is_run_here() && !self.meta.deleting
+    }
+
     /// True if it is this controller that runs it: not if it is managed by another one, waits in a queue of Kueue's, or asks
     /// for gangs of the scheduler.
-    pub fn is_ours(&self) -> bool {
+    pub fn is_run_here(&self) -> bool {
         let is_planned_here = |job: &CheckedJob| match (&job.queueing, job.backend) {
             (Queueing::Kueue(_), _) | (_, GangBackend::Native) => false,
             (Queueing::None | Queueing::Queue(_), GangBackend::Auto | GangBackend::Builtin) => true,
         };
-        !self.is_of_others && !self.meta.deleting && self.job.as_ref().map_or(true, is_planned_here)
+        !self.is_of_others && self.job.as_ref().map_or(true, is_planned_here)
     }
 }
 
@@ -107,6 +112,8 @@ pub struct JobPod {
     pub job: Key,
     /// The job's uid.
     pub uid: String,
+    /// The queue that has admitted it, as its label says; empty for none.
+    pub queue: String,
     /// How far it is.
     pub stage: PodStage,
     /// It is ending, and should be gone at this time.

@@ -36,17 +36,23 @@ mod words;
 
 use std::collections::BTreeMap;
 
-pub use facts::{HeldPod, Job, Queue, Quota, Role, Stop};
+pub use facts::{HeldPod, Job, LeftPod, Queue, Quota, Role, Stop};
 pub use verdict::{Lack, Running, Verdict, Waiting};
 
 use crate::job::plan::Cluster;
 use crate::key::Key;
 use pass::Pass;
 
-/// Decides about all jobs. `cluster` has the nodes with the pods that are bound there, of these jobs and of others; `now` is in
+/// Decides about all jobs. `left` are pods of others that still use quota; `cluster` has the nodes with the pods that are bound there, of these jobs and of others; `now` is in
 /// seconds since 1970.
-pub fn decide(queues: &[Queue], jobs: &[Job], cluster: &Cluster<'_>, now: i64) -> BTreeMap<Key, Verdict> {
-    let mut pass = Pass::new(queues, jobs, cluster, now);
+pub fn decide(
+    queues: &[Queue],
+    jobs: &[Job],
+    left: &[LeftPod],
+    cluster: &Cluster<'_>,
+    now: i64,
+) -> BTreeMap<Key, Verdict> {
+    let mut pass = Pass::new(queues, jobs, left, cluster, now);
     pass.drain();
     pass.give_back();
     pass.claims();

@@ -43,7 +43,11 @@ impl State {
                 work.push(Work::JobQueue(queue.meta.key.name.clone()));
                 self.jobs.queues.put(*queue) != Put::Unchanged
             }
-            ObjectOfJobs::Class(class) => self.jobs.classes.put(class) != Put::Unchanged,
+            ObjectOfJobs::Class(class) => {
+                let put = self.jobs.classes.put(class);
+                self.jobs.rank();
+                put != Put::Unchanged
+            }
         };
         if is_news {
             work.push(Work::Jobs);
@@ -58,7 +62,10 @@ impl State {
                 work.push(Work::JobTypes);
             }
             Kind::JobQueue => _ = self.jobs.queues.take(key),
-            _ => _ = self.jobs.classes.take(key),
+            _ => {
+                self.jobs.classes.take(key);
+                self.jobs.rank();
+            }
         }
         work.push(Work::Jobs);
     }

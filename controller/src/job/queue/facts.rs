@@ -108,6 +108,20 @@ pub struct HeldPod {
     pub leaving: bool,
 }
 
+/// A pod whose job neither waits for room nor has it: the job has ended, is suspended, or is gone. The pod uses quota and its
+/// node until it is gone itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftPod {
+    /// The queue that has admitted it; empty for none.
+    pub queue: String,
+    /// What it requests.
+    pub requests: Amounts,
+    /// Its node; empty if it has none.
+    pub node: String,
+    /// It is not going to end.
+    pub stays: bool,
+}
+
 impl Job {
     /// True if it has room.
     pub fn is_admitted(&self) -> bool {

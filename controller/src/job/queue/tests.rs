@@ -17,6 +17,7 @@ const GPU: &str = "nvidia.com/gpu";
 pub(super) struct World {
     pub(super) queues: Vec<Queue>,
     pub(super) jobs: Vec<Job>,
+    pub(super) left: Vec<LeftPod>,
     nodes: Vec<Node>,
     gpus: u64,
     pub(super) now: i64,
@@ -52,7 +53,7 @@ impl World {
             node
         };
         let nodes = (0..nodes).map(node).collect();
-        Self { queues, jobs: Vec::new(), nodes, gpus, now: 1_000_000, last: BTreeMap::new() }
+        Self { queues, jobs: Vec::new(), left: Vec::new(), nodes, gpus, now: 1_000_000, last: BTreeMap::new() }
     }
 
     pub(super) fn submit(&mut self, job: Job) {
@@ -65,7 +66,8 @@ impl World {
                 let here = job.pods.iter().filter(|pod| pod.bound && pod.node == name);
                 here.map(|pod| job.roles[pod.role].requests.get(GPU)).sum()
             };
-            self.jobs.iter().map(gpus).sum()
+            let left = self.left.iter().filter(|pod| pod.node == name).map(|pod| pod.requests.get(GPU));
+            self.jobs.iter().map(gpus).chain(left).sum()
         };
         let room = |node: &'_ Node| -> Amounts { [(GPU, used(&node.meta.key.name))].into_iter().collect() };
         self.nodes
@@ -82,7 +84,7 @@ impl World {
     /// Decides, and has everything done but growth and the end of pods.
     pub(super) fn step(&mut self) {
         let rooms = self.rooms();
-        self.last = decide(&self.queues, &self.jobs, &Cluster::new(&rooms), self.now);
+        self.last = decide(&self.queues, &self.jobs, &self.left, &Cluster::new(&rooms), self.now);
         for job in &mut self.jobs {
             match &self.last[&job.key] {
                 Verdict::Start { granted, nodes } => {

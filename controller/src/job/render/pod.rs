@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_controller_api::InvalidField;
 use larder_controller_api::job_type::RoleType;
 use larder_controller_api::names::{
-    DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_ROLE_LABEL, JOB_SERVING_LABEL,
+    DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL, JOB_SERVING_LABEL,
 };
 use larder_controller_api::training_job::checked::CheckedRole;
 use minijinja::Value;
@@ -156,6 +156,9 @@ impl<'a> Renderer<'a> {
         let ours = shared::metadata(&self.rendered, names::pod(self.rendered.name, role, index, attempt));
         let template = template.unwrap_or_default();
         let mut labels = template.labels.unwrap_or_default();
+        // Only a queue that has admitted the job.
+        labels.remove(JOB_QUEUE_LABEL);
+        labels.extend(self.rendered.job.queue().map(|queue| (JOB_QUEUE_LABEL.to_owned(), queue.to_owned())));
         labels.extend(ours.labels.unwrap_or_default());
         let of_pod = [
             (JOB_ROLE_LABEL, role.to_owned()),

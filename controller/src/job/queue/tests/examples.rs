@@ -233,3 +233,32 @@ fn an_elastic_job_does_not_grow_past_a_job_that_waits() {
     world.step();
     assert!(matches!(world.verdict("elastic"), Verdict::Run(running) if running.may_grow_to == [16]));
 }
+
+#[test]
+fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_room_that_they_leave() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("low", "vision", 0, (4, 4, 4)));
+    world.step();
+    let node = |pod: &HeldPod| if pod.node == "n000" { "n001" } else { "n000" };
+    let node = node(&world.job("low").pods[0]).to_owned();
+    let left = LeftPod { queue: "vision".into(), requests: [(GPU, 1)].into_iter().collect(), node, stays: false };
+    world.left = vec![left; 4];
+    world.submit(job("high", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert_eq!((world.job("low").granted(0), world.waiting("high").claims), (4, true));
+    assert!(world.waiting("high").why.contains("4 pods"), "{}", world.waiting("high").why);
+    world.left.clear();
+    world.step();
+    assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
+    // What is kept does not make room.
+    world.end("high");
+    world.left = vec![LeftPod {
+        queue: "vision".into(),
+        requests: [(GPU, 4)].into_iter().collect(),
+        stays: true,
+        ..LeftPod::default()
+    }];
+    world.submit(job("next", "vision", 0, (4, 4, 4)));
+    world.step();
+    assert_eq!(world.waiting("next").why, "queue vision uses 8 of 8 GPUs, needs 4");
+}

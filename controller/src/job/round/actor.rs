@@ -1,0 +1,308 @@
+//! A job in a round: what it is, what it takes of the decisions, and what is written for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_controller_api::Phase;
+use larder_controller_api::job_type::checked::CheckedType;
+use larder_controller_api::training_job::checked::CheckedJob;
+use larder_controller_api::training_job::conditions::JobReason;
+
+use crate::job::data;
+use crate::job::machine::loss::is_on_lost_node;
+use crate::job::machine::{Action, Observed, PodStage, Stage, step};
+use crate::job::memory::Memory;
+use crate::job::objects::JobObject;
+use crate::job::plan::{Cluster, Gang, Want};
+use crate::job::profile::{Profile, terms};
+use crate::job::queue::{self, HeldPod, Job, Verdict};
+use crate::job::render::Rendered;
+use crate::job::scene::{Scene, Seen, dataset_key};
+use crate::job::trial::{Trial, Trials};
+use crate::job::valid::{self, Refusal};
+use crate::job::writes::{self, Turn};
+use crate::key::Key;
+use crate::kueue::places::{Expression, Places, Term, Toleration};
+use crate::kueue::wish::{Wish, Wisher};
+
+use super::{Round, again};
+
+/// A job in the round.
+pub(super) struct Actor<'a> {
+    pub(super) key: &'a Key,
+    pub(super) object: &'a JobObject,
+    pub(super) memory: &'a mut Memory,
+    pub(super) job: Option<&'a CheckedJob>,
+    pub(super) kind: Option<&'a CheckedType>,
+    /// What speaks against it.
+    pub(super) refusal: Option<Refusal>,
+    /// The API server was not asked yet.
+    pub(super) is_tried: bool,
+    pub(super) pods: Vec<Seen<'a>>,
+    pub(super) observed: Observed,
+    pub(super) actions: Vec<Action>,
+    pub(super) verdict: Option<Verdict>,
+    pub(super) is_idle: bool,
+}
+
+impl<'a> Actor<'a> {
+    pub(super) fn phase(&self) -> Phase {
+        self.memory.record.state.phase
+    }
+
+    pub(super) fn check(&mut self, scene: &Scene<'a>, trials: &mut Trials, round: &mut Round) -> Result<(), Refusal> {
+        let job = valid::spec(self.object)?;
+        self.job = Some(job);
+        self.memory.queue = job.queue().unwrap_or_default().to_owned();
+        self.pods = scene.pods_of(self.object, job);
+        self.observed.terms = terms(job, None);
+        self.observed.pods = self.pods.iter().map(|seen| seen.pod.clone()).collect();
+        // What has ended needs no type any more.
+        if self.phase().is_terminal() {
+            return Ok(());
+        }
+        let kind = valid::kind(scene, job)?;
+        self.kind = Some(kind);
+        self.observed.terms = terms(job, Some(kind));
+        let of_type = scene.jobs.types.get(&Key::cluster(&job.kind));
+        if let Some(of_type) = of_type
+            && !self.memory.profile.as_ref().is_some_and(|profile| profile.is_of(self.object, of_type))
+        {
+            let rendered = rendered(self.object, job, kind);
+            let profile = Profile::new(self.object, of_type, &rendered);
+            let refused = |error| Refusal::new(JobReason::TypeInvalid, format!("the JobType {}: {error}", job.kind));
+            self.memory.profile = Some(profile.map_err(refused)?);
+        }
+        if self.phase() != Phase::Queued {
+            return Ok(());
+        }
+        valid::grants(scene, &self.key.namespace, job)?;
+        if valid::was_accepted(self.object) {
+            return Ok(());
+        }
+        let likeness = self.memory.profile.as_ref().map(|profile| profile.likeness.clone()).unwrap_or_default();
+        let trial = trials.entry(likeness).or_insert_with(|| {
+            round.tries.push(self.key.clone());
+            Trial::Asked(self.key.clone())
+        });
+        self.is_tried = !matches!(trial, Trial::Asked(_));
+        trial.refusal().map_or(Ok(()), |why| Err(Refusal::new(JobReason::PodRefused, why)))
+    }
+
+    /// True if the state machine can make a step now.
+    pub(super) fn can_step(&self) -> bool {
+        self.is_idle && (self.kind.is_some() || self.job.is_some() && self.phase().is_terminal())
+    }
+
+    pub(super) fn step(&mut self, scene: &Scene<'_>) {
+        if !self.can_step() {
+            return;
+        }
+        if let Some(job) = self.job.filter(|job| !job.datasets.is_empty()) {
+            let nodes = match &self.observed.verdict {
+                Some(Verdict::Start { nodes, .. }) => nodes.iter().flatten().cloned().collect(),
+                _ => self.nodes(),
+            };
+            self.observed.data = data::on_nodes(scene, job, &nodes);
+        }
+        let state = std::mem::take(&mut self.memory.record.state);
+        let (state, actions) = step(state, &self.observed, scene.now);
+        self.memory.record.state = state;
+        self.actions = actions;
+        (self.observed.verdict, self.observed.plan) = (None, None);
+    }
+
+    /// The nodes where its pods are, or will be.
+    fn nodes(&self) -> BTreeSet<String> {
+        let state = &self.memory.record.state;
+        let planned = state.slots().filter_map(|(_, slot)| slot.node.clone());
+        let current = self.pods.iter().filter(|seen| state.slot(seen.pod.id).is_some());
+        planned.chain(current.map(|seen| seen.object.node.clone()).filter(|node| !node.is_empty())).collect()
+    }
+
+    pub(super) fn datasets(&self) -> Vec<Key> {
+        let mounts = self.job.filter(|_| !self.phase().is_terminal()).map_or(&[][..], |job| &job.datasets[..]);
+        mounts.iter().map(|mount| dataset_key(&mount.dataset)).collect()
+    }
+
+    /// The pods that hold room, or will.
+    pub(super) fn held(&self, scene: &Scene<'_>) -> Vec<HeldPod> {
+        let state = &self.memory.record.state;
+        let there: BTreeMap<_, _> = self.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
+        let mut held = Vec::new();
+        for (id, slot) in state.slots().filter(|(_, slot)| slot.stage == Stage::Placed || slot.stage == Stage::Seen) {
+            let planned = slot.node.clone().unwrap_or_default();
+            let pod = match there.get(&id) {
+                Some(seen) if seen.pod.stage.has_ended() || is_on_lost_node(&seen.pod, scene.now) => continue,
+                Some(seen) => {
+                    let bound = seen.pod.stage != PodStage::Pending;
+                    let node = if bound { seen.object.node.clone() } else { planned };
+                    let leaving = seen.pod.leaving.is_some();
+                    HeldPod { role: id.role, index: id.index, node, bound, leaving }
+                }
+                None => HeldPod { role: id.role, index: id.index, node: planned, bound: false, leaving: false },
+            };
+            held.push(pod);
+        }
+        let strays = self.pods.iter().filter(|seen| state.slot(seen.pod.id).is_none());
+        let strays = strays.filter(|seen| {
+            // One that has no node may still be given one.
+            !seen.pod.stage.has_ended() && !is_on_lost_node(&seen.pod, scene.now)
+        });
+        held.extend(strays.map(|seen| HeldPod {
+            role: seen.pod.id.role,
+            index: seen.pod.id.index,
+            node: seen.object.node.clone(),
+            bound: seen.pod.stage != PodStage::Pending,
+            leaving: true,
+        }));
+        held
+    }
+
+    /// The job as queues see it; `None` if it neither waits for room nor has it.
+    pub(super) fn facts(&self, scene: &Scene<'_>) -> Option<Job> {
+        let state = &self.memory.record.state;
+        let waits =
+            state.phase == Phase::Queued && self.refusal.is_none() && self.is_tried && !self.observed.terms.suspend;
+        if !waits && !state.holds_room() {
+            return None;
+        }
+        let (job, profile) = (self.job?, self.memory.profile.as_ref()?);
+        Some(Job {
+            key: self.key.clone(),
+            queue: self.memory.queue.clone(),
+            priority: scene.priority(job),
+            created: self.object.meta.created,
+            roles: profile.roles.clone(),
+            datasets: self.datasets().into_iter().map(|key| (key.clone(), scene.bytes(&key))).collect(),
+            topology_key: job.topology_key.clone().unwrap_or_default(),
+            granted: state.granted(),
+            pods: self.held(scene),
+            head_since: self.memory.record.head_since,
+            claims: self.memory.record.claims,
+            not_before: state.not_before,
+            ends: state.ends(&self.observed.terms),
+        })
+    }
+
+    /// The pods that need other nodes.
+    pub(super) fn gang(&self, scene: &Scene<'_>, cluster: &Cluster<'_>, pods: &[Vec<u32>]) -> Option<Gang> {
+        let (job, profile) = (self.job?, self.memory.profile.as_ref()?);
+        let want = |(role, pods): (&queue::Role, &Vec<u32>)| Want {
+            name: role.name.clone(),
+            requests: role.requests.clone(),
+            places: role.places.clone(),
+            required: pods.len() as u32,
+            optional: 0,
+        };
+        Some(Gang {
+            roles: profile.roles.iter().zip(pods).map(want).collect(),
+            datasets: self.datasets().into_iter().map(|key| (key.clone(), scene.bytes(&key))).collect(),
+            topology_key: job.topology_key.clone().unwrap_or_default(),
+            near: self.nodes().iter().filter_map(|node| cluster.find(node)).collect(),
+        })
+    }
+
+    /// Takes what the queues have decided.
+    pub(super) fn hear(&mut self, scene: &Scene<'_>, verdict: Verdict) {
+        let record = &mut self.memory.record;
+        match &verdict {
+            Verdict::Wait(waiting) => {
+                record.claims = waiting.claims;
+                record.head_since = waiting.is_head.then(|| record.head_since.unwrap_or(scene.now));
+                self.memory.waiting = Some(waiting.clone());
+            }
+            Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } if self.is_idle => {
+                (record.claims, record.head_since) = (false, None);
+                self.memory.waiting = None;
+            }
+            // It hears of it once its writes have ended.
+            Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } => {}
+        }
+        if self.can_step() {
+            self.observed.verdict = Some(verdict.clone());
+            self.step(scene);
+            self.verdict = Some(verdict);
+        }
+    }
+
+    /// Has its data warmed where its pods are or will be, or if it comes next where they might be.
+    pub(super) fn wish(&self, wishes: &mut BTreeMap<Key, Vec<Wish>>) {
+        let state = &self.memory.record.state;
+        let datasets = self.datasets();
+        if datasets.is_empty() {
+            return;
+        }
+        let by = || Wisher::Job(self.key.clone());
+        let comes_next = self.memory.waiting.as_ref().is_some_and(|waiting| waiting.warm);
+        let mut found = Vec::new();
+        if state.holds_room() {
+            let nodes: Vec<String> = self.nodes().into_iter().collect();
+            let pods = nodes.len();
+            let named = Expression { key: "metadata.name".to_owned(), operator: "In".to_owned(), values: nodes };
+            let term = Term { match_fields: vec![named], ..Term::default() };
+            let any = Toleration { operator: "Exists".to_owned(), ..Toleration::default() };
+            let places = Places { terms: vec![term], tolerations: vec![any], ..Places::default() };
+            found.push(Wish { by: by(), since: state.since, pods, places });
+        } else if state.phase == Phase::Queued && comes_next && self.refusal.is_none() {
+            let roles = self.memory.profile.iter().flat_map(|profile| &profile.roles);
+            found.extend(roles.map(|role| Wish {
+                by: by(),
+                since: self.object.meta.created,
+                pods: role.wanted as usize,
+                places: role.places.clone(),
+            }));
+        }
+        if found.is_empty() {
+            return;
+        }
+        for dataset in datasets {
+            wishes.entry(dataset).or_default().extend(found.iter().cloned());
+        }
+    }
+
+    pub(super) fn write(self, scene: &Scene<'_>, waiting: usize, draw: &dyn Fn() -> String, round: &mut Round) {
+        if !self.is_idle {
+            return;
+        }
+        let next = self.actions.iter().find_map(|action| match action {
+            Action::Again(at) => Some(*at),
+            _ => None,
+        });
+        if let Some(at) = next {
+            again(&mut round.again_at, at);
+        }
+        let is_undecided = self.phase() == Phase::Queued && !self.is_tried && self.refusal.is_none();
+        if is_undecided {
+            return;
+        }
+        let turn = Turn {
+            scene,
+            object: self.object,
+            rendered: self.job.zip(self.kind).map(|(job, kind)| rendered(self.object, job, kind)),
+            refusal: self.refusal.as_ref(),
+            pods: &self.pods,
+            observed: &self.observed,
+            actions: &self.actions,
+            verdict: self.verdict.as_ref(),
+            waiting,
+            draw,
+        };
+        let (writes, pending, again_at) = writes::of(&turn, self.memory);
+        if let Some(at) = again_at {
+            again(&mut round.again_at, at);
+        }
+        if writes.is_empty() && again_at.is_none() && self.phase().is_terminal() {
+            self.memory.sleeps_until = next.unwrap_or(i64::MAX);
+        }
+        if !writes.is_empty() {
+            self.memory.pending = Some(pending);
+            round.writes.push((self.key.clone(), writes));
+        }
+    }
+}
+
+/// What renders the objects of a job.
+fn rendered<'a>(object: &'a JobObject, job: &'a CheckedJob, kind: &'a CheckedType) -> Rendered<'a> {
+    let key = &object.meta.key;
+    Rendered { namespace: &key.namespace, name: &key.name, uid: &object.meta.uid, job, kind }
+}
