@@ -75,7 +75,7 @@ fuzz: tools
 packages:
 	.ci/install-packages build
 
-# Further requirements for testing: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes, and an image of
+# Further requirements for testing: nextest, cargo-fuzz, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes, kwok, and an image of
 # PyTorch and Open MPI.
 tools:
 	.ci/install-packages test

@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::admin::{Counters, Status};
 use crate::decide::decide;
 use crate::execute::{Written, execute_all, warming};
-use crate::job::discovery::follow_jobs;
+use crate::job::discovery::{follow_gangs, follow_jobs};
 use crate::kinds::Kind;
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
@@ -102,6 +102,7 @@ pub async fn act(
     }
     let mut parts = JoinSet::new();
     parts.spawn(follow_kueue(client.clone(), sender.clone()));
+    parts.spawn(follow_gangs(client.clone(), sender.clone()));
     parts.spawn(follow_jobs(client.clone(), sender));
     let mut control = Control {
         state: State::default(),
@@ -216,6 +217,7 @@ impl Control {
             Work::JobQueue(name) => self.plan_queue(name),
             Work::Dataset(key) => self.plan_dataset(key, now),
             Work::Workload(key) => self.plan_workload(key, now),
+            Work::Abandoned(key) => self.state.abandoned(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
                 let version = self.state.kueue.version;
                 let check = self.state.kueue.checks.get(&Key::cluster(name));

@@ -8,6 +8,7 @@ use futures::StreamExt;
 use kube::api::DynamicObject;
 use kube::{Client, Error};
 use larder_controller_api::names::{ROLE_LABEL, ROLE_WARM};
+use serde_json::Value;
 use tokio::time::error::Elapsed;
 use tracing::{debug, warn};
 
@@ -38,6 +39,8 @@ pub(crate) struct Written {
     pub(crate) wrote_status: bool,
     pub(crate) succeeded: bool,
     pub(crate) warming: u32,
+    /// A pod was made without the PodGroup that it asks for.
+    pub(crate) drops_groups: bool,
     /// What the API refused to make, and what was left out therefore.
     missing: BTreeSet<(Kind, String)>,
 }
@@ -64,6 +67,7 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
         wrote_status: false,
         succeeded: true,
         warming: warming(&writes),
+        drops_groups: false,
         missing: BTreeSet::new(),
     };
     let mut writes = writes.into_iter().peekable();
@@ -121,7 +125,7 @@ impl Written {
             Error::Api(status)
                 if [404, 409].contains(&status.code)
                     && !is_final(&status)
-                    && matches!(write.kind, Kind::Kueue(..) | Kind::TrainingJob | Kind::Pod) =>
+                    && matches!(write.kind, Kind::Kueue(..) | Kind::TrainingJob | Kind::Pod | Kind::PodGroup) =>
             {
                 debug!(kind, name, reason = status.reason, "an object has changed");
                 self.succeeded = false;
@@ -158,6 +162,10 @@ impl Written {
         let key = Key::new(&write.namespace, &write.name);
         match (done, write.change) {
             (Done::Object(object), change) => {
+                if let Change::Make(fields) = &change {
+                    let asks = |spec: Option<&Value>| spec.is_some_and(|spec| !spec["schedulingGroup"].is_null());
+                    self.drops_groups |= asks(fields.get("spec")) && !asks(object.data.get("spec"));
+                }
                 let is_new = matches!(change, Change::Create(_) | Change::Make(_) | Change::Apply(_));
                 self.objects.push((write.kind, *object, is_new));
             }

@@ -38,6 +38,8 @@ pub enum Kind {
     Service,
     /// A Secret of a training job, which is made and never read.
     Secret,
+    /// Pods that the scheduler starts together or not at all.
+    PodGroup,
     /// A kind of Kueue's, in the version that this cluster serves.
     Kueue(KueueKind, KueueVersion),
 }
@@ -49,6 +51,8 @@ pub enum Part {
     Kueue,
     /// Training jobs: their definitions, and the controller's rights to them.
     Jobs,
+    /// Gangs of the scheduler.
+    Gangs,
 }
 
 /// A kind of Kueue's that the controller reads.
@@ -60,11 +64,13 @@ pub enum KueueKind {
     AdmissionCheck,
     /// A kind of nodes.
     ResourceFlavor,
+    /// A priority of workloads.
+    PriorityClass,
 }
 
 impl KueueKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Workload, Self::AdmissionCheck, Self::ResourceFlavor];
+    pub const ALL: [Self; 4] = [Self::Workload, Self::AdmissionCheck, Self::ResourceFlavor, Self::PriorityClass];
 }
 
 /// A version of Kueue's API that the controller knows.
@@ -116,6 +122,7 @@ impl Kind {
         match self {
             Self::Kueue(..) => Some(Part::Kueue),
             Self::TrainingJob | Self::JobType | Self::JobQueue | Self::PriorityClass => Some(Part::Jobs),
+            Self::PodGroup => Some(Part::Gangs),
             _ => None,
         }
     }
@@ -139,12 +146,16 @@ impl Kind {
             Self::PriorityClass => ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses"),
             Self::Service => ("", "v1", "Service", "services"),
             Self::Secret => ("", "v1", "Secret", "secrets"),
+            Self::PodGroup => ("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
             Self::Kueue(KueueKind::Workload, version) => (KUEUE_GROUP, version.as_str(), "Workload", "workloads"),
             Self::Kueue(KueueKind::AdmissionCheck, version) => {
                 (KUEUE_GROUP, version.as_str(), "AdmissionCheck", "admissionchecks")
             }
             Self::Kueue(KueueKind::ResourceFlavor, version) => {
                 (KUEUE_GROUP, version.as_str(), "ResourceFlavor", "resourceflavors")
+            }
+            Self::Kueue(KueueKind::PriorityClass, version) => {
+                (KUEUE_GROUP, version.as_str(), "WorkloadPriorityClass", "workloadpriorityclasses")
             }
         }
     }
@@ -159,7 +170,7 @@ impl Kind {
                 | Self::JobType
                 | Self::JobQueue
                 | Self::PriorityClass
-                | Self::Kueue(KueueKind::AdmissionCheck | KueueKind::ResourceFlavor, _)
+                | Self::Kueue(KueueKind::AdmissionCheck | KueueKind::ResourceFlavor | KueueKind::PriorityClass, _)
         )
     }
 
@@ -187,6 +198,8 @@ impl Kind {
             Self::TrainingJob => "trainingjobs/status",
             Self::JobType => "jobtypes/status",
             Self::JobQueue => "queues/status",
+            Self::Kueue(KueueKind::Workload, _) => "workloads/status",
+            Self::Kueue(KueueKind::AdmissionCheck, _) => "admissionchecks/status",
             _ => self.plural(),
         }
     }

@@ -21,6 +21,8 @@ pub enum Work {
     Registry,
     /// The checks of a Workload of Kueue's.
     Workload(Key),
+    /// A Workload of Kueue's whose TrainingJob is gone.
+    Abandoned(Key),
     /// An AdmissionCheck.
     AdmissionCheck(String),
     /// The writes of a training job.
@@ -39,9 +41,13 @@ impl Work {
     /// True if it must not be done often: the writes of a node's promises, a node's labels, the registry, and the like.
     fn rests(&self) -> bool {
         match self {
-            Self::Jobs | Self::Dataset(_) | Self::Orphans(_) | Self::Workload(_) | Self::Job(_) | Self::Trial(_) => {
-                false
-            }
+            Self::Jobs
+            | Self::Dataset(_)
+            | Self::Orphans(_)
+            | Self::Workload(_)
+            | Self::Abandoned(_)
+            | Self::Job(_)
+            | Self::Trial(_) => false,
             Self::Promises(_)
             | Self::Labels(_)
             | Self::Registry

@@ -101,7 +101,7 @@ impl Object {
             Kind::Deployment => deployment(object),
             Kind::ConfigMap => config_map(object),
             Kind::Event | Kind::Service | Kind::Secret => None,
-            Kind::TrainingJob | Kind::JobType | Kind::JobQueue | Kind::PriorityClass => {
+            Kind::TrainingJob | Kind::JobType | Kind::JobQueue | Kind::PriorityClass | Kind::PodGroup => {
                 job_read::object(kind, object).map_err(unreadable)?.map(Self::OfJobs)
             }
             Kind::Kueue(kind, _) => read::object(kind, object).map_err(unreadable)?.map(Self::Kueue),

@@ -93,7 +93,8 @@ pub struct State {
 impl State {
     /// True once all kinds were listed: before, what is missing may only be unknown.
     pub fn is_complete(&self) -> bool {
-        self.listed.len() == Kind::WATCHED.len() && self.kueue.presence.is_settled() && self.jobs.presence.is_settled()
+        self.listed.len() == Kind::WATCHED.len()
+            && [Part::Kueue, Part::Jobs, Part::Gangs].iter().all(|part| self.presence(*part).is_settled())
     }
 
     /// Takes news in. Returns the work that they make.
@@ -135,9 +136,11 @@ impl State {
                 let was_complete = self.is_complete() && !is_unknown(self);
                 match kind {
                     Kind::Kueue(kind, version) => self.kueue.all_listed(kind, version),
+                    Kind::PodGroup => self.jobs.gangs.listed(kind, 1),
                     kind if kind.part().is_some() => self.jobs.presence.listed(kind, Kind::OF_JOBS.len()),
                     kind => _ = self.listed.insert(kind),
                 }
+                self.part_changed(kind.part(), &mut work);
                 // The objects of such a part that changed have made their work.
                 let is_known = was_complete || is_unknown(self);
                 if self.is_complete() && !(is_known && kind.part().is_some()) {
@@ -149,7 +152,9 @@ impl State {
                 match part {
                     Part::Kueue => self.forget_kueue(&mut work),
                     Part::Jobs => self.forget_jobs(&mut work),
+                    Part::Gangs => self.forget_gangs(),
                 }
+                self.part_changed(Some(part), &mut work);
                 if self.is_complete() && !was_complete {
                     self.everything(&mut work);
                 }
@@ -159,6 +164,7 @@ impl State {
                 match part {
                     Part::Kueue => self.kueue.presence.is_silent(),
                     Part::Jobs => self.jobs.presence.is_silent(),
+                    Part::Gangs => self.jobs.gangs.is_silent(),
                 }
                 if self.is_complete() && !was_complete {
                     self.everything(&mut work);
@@ -173,6 +179,7 @@ impl State {
         match part {
             Part::Kueue => &self.kueue.presence,
             Part::Jobs => &self.jobs.presence,
+            Part::Gangs => &self.jobs.gangs,
         }
     }
 
@@ -192,6 +199,7 @@ impl State {
             Kind::JobType => self.jobs.types.keys(),
             Kind::JobQueue => self.jobs.queues.keys(),
             Kind::PriorityClass => self.jobs.classes.keys(),
+            Kind::PodGroup => self.jobs.groups.keys(),
             Kind::Kueue(kind, _) => self.kueue.keys(kind),
         }
     }
@@ -213,6 +221,7 @@ impl State {
             Kind::JobType => self.jobs.types.get(key).is_some(),
             Kind::JobQueue => self.jobs.queues.get(key).is_some(),
             Kind::PriorityClass => self.jobs.classes.get(key).is_some(),
+            Kind::PodGroup => self.jobs.groups.get(key).is_some(),
             Kind::Kueue(kind, _) => self.kueue.keys(kind).contains(key),
         }
     }
@@ -315,7 +324,7 @@ impl State {
                 self.config_map_changed(work);
             }
             Kind::Event | Kind::Service | Kind::Secret => {}
-            Kind::TrainingJob | Kind::JobType | Kind::JobQueue | Kind::PriorityClass => {
+            Kind::TrainingJob | Kind::JobType | Kind::JobQueue | Kind::PriorityClass | Kind::PodGroup => {
                 self.remove_of_jobs(kind, key, work);
             }
             Kind::Kueue(kind, _) => self.remove_kueue(kind, key, work),

@@ -45,6 +45,8 @@ pub enum Change {
     ApplyStatus(Value),
     /// A merge patch.
     Merge(Value),
+    /// The same for the status.
+    MergeStatus(Value),
     /// A new object. It is an error if there is one of that name, unless it is an event.
     Create(Value),
     /// A new object. One of that name with the same owner is as good; of a Secret, which is not read, any is.
@@ -70,7 +72,7 @@ impl Write {
     /// The written resource, as the API calls it.
     pub fn resource(&self) -> &'static str {
         match self.change {
-            Change::ApplyStatus(_) => self.kind.status(),
+            Change::ApplyStatus(_) | Change::MergeStatus(_) => self.kind.status(),
             _ => self.kind.plural(),
         }
     }
@@ -78,7 +80,7 @@ impl Write {
     /// How, as the API calls it.
     pub fn verb(&self) -> &'static str {
         match self.change {
-            Change::Apply(_) | Change::ApplyStatus(_) | Change::Merge(_) => "patch",
+            Change::Apply(_) | Change::ApplyStatus(_) | Change::Merge(_) | Change::MergeStatus(_) => "patch",
             Change::Create(_) | Change::Make(_) | Change::Try(_) => "create",
             Change::Delete(_) => "delete",
         }
@@ -118,13 +120,12 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     };
     let name = &write.name;
     let apply = PatchParams { force: true, ..PatchParams::apply(FIELD_MANAGER) };
+    let merge = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let done = match &write.change {
         Change::Apply(fields) => api.patch(name, &apply, &Patch::Apply(typed(write, fields))).await,
         Change::ApplyStatus(fields) => api.patch_status(name, &apply, &Patch::Apply(typed(write, fields))).await,
-        Change::Merge(fields) => {
-            let merge = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-            api.patch(name, &merge, &Patch::Merge(fields)).await
-        }
+        Change::Merge(fields) => api.patch(name, &merge, &Patch::Merge(fields)).await,
+        Change::MergeStatus(fields) => api.patch_status(name, &merge, &Patch::Merge(fields)).await,
         Change::Create(fields) => {
             let object = serde_json::from_value(typed(write, fields)).map_err(Error::SerdeError)?;
             let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# A cluster of fake nodes, for `larder bench controller`: the control plane of cluster.sh without a kubelet, and kwok, which
-# makes every Node with the annotation kwok.x-k8s.io/node=fake ready and keeps it so.
+# A cluster of fake nodes: the control plane of cluster.sh without a kubelet, and kwok, which makes every Node with the
+# annotation kwok.x-k8s.io/node=fake ready and keeps it so.
 #
-#   kwok.sh install             builds kwok, unless it is there
-#   kwok.sh start DIR [OWNER]   starts such a cluster, as `cluster.sh start` does
+#   kwok.sh install                    builds kwok, unless it is there
+#   kwok.sh start DIR [OWNER [pods]]   starts such a cluster, as `cluster.sh start` does. With `pods` kwok runs the pods of its
+#                                      nodes, too, as kwok-pods.yaml says; without, nobody does (`larder bench controller`)
 #
 # cluster.sh stops it, and runs commands in it.
 set -euo pipefail
@@ -31,16 +32,18 @@ install() {
 }
 
 start() {
-    local dir=$1 owner=$2
+    local dir=$1 owner=$2 stages=("--config=$BIN/kwok-$KWOK.yaml")
+    [[ ${3-} != pods ]] || stages+=("--config=$here/kwok-pods.yaml")
     [[ -x $BIN/kwok-$KWOK ]] || die "kwok is not installed: run $0 install"
-    # Stock, Kubernetes' own controllers write 20 objects a second and take a node for dead after 50 s. kwok's nodes are seen
-    # rarely: the leases of a thousand would keep the API server busy.
-    CONTROLLER_MANAGER_FLAGS="--kube-api-qps=500 --kube-api-burst=1000 --node-monitor-grace-period=20m" \
+    # Stock, Kubernetes' own controllers write 20 objects a second, the scheduler 50, and a node is taken for dead after 50 s.
+    # kwok's nodes are seen rarely: the leases of a thousand would keep the API server busy.
+    local rates="--kube-api-qps=500 --kube-api-burst=1000"
+    CONTROLLER_MANAGER_FLAGS="$rates --node-monitor-grace-period=20m" SCHEDULER_FLAGS=$rates \
         "$here/cluster.sh" start "$dir" 0 "$owner"
     dir=$(realpath "$dir")
     # Its home must be writable.
     HOME=$dir setsid "$here/cluster.sh" exec "$dir" "$BIN/kwok-$KWOK" --kubeconfig="$dir/kubeconfig" \
-        --config="$BIN/kwok-$KWOK.yaml" --node-ip=10.89.0.1 --node-lease-duration-seconds=400 \
+        "${stages[@]}" --node-ip=10.89.0.1 --node-lease-duration-seconds=400 \
         --manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake -v ERROR >"$dir/log/kwok.log" 2>&1 </dev/null &
 }
 
@@ -48,5 +51,6 @@ case "${1-}:$#" in
     install:1) install ;;
     start:2) start "$2" "$PPID" ;;
     start:3) start "$2" "$3" ;;
+    start:4) start "$2" "$3" "$4" ;;
     *) sed -n '/^#  /s/^# *//p' "$0" >&2; exit 2 ;;
 esac

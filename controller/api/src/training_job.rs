@@ -219,8 +219,9 @@ pub struct MountedDataset {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gang {
-    /// `builtin`: Larder plans a node for each pod. `native`: the scheduler does, where it serves PodGroups. `auto`
-    /// (default): `native` where it is served, else `builtin`.
+    /// `builtin`: Larder plans a node for each pod. `native`: the scheduler places all or none, where PodGroups are
+    /// served. `auto` (default): `native` where they are, for jobs without datasets and `topologyKey` whose roles have
+    /// one priority and one scheduler, else `builtin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::gang_backend")]
     pub backend: Option<GangBackend>,

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use larder_controller_api::names::{JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY};
 use serde_json::json;
+use tracing::warn;
 
 use super::Control;
 use crate::execute::Written;
@@ -83,6 +84,12 @@ impl Control {
         let refused = refused.map(|((kind, key), said)| format!("{} {key}: {said}", kind.name()));
         if let Some(memory) = self.state.jobs.memories.get_mut(key) {
             memory.end(written.succeeded, written.wrote_status, refused, now);
+        }
+        if written.drops_groups && !self.state.jobs.drops_groups {
+            warn!(
+                "the API server drops the PodGroups of pods: turn on its feature for them, or native gangs are planned by Larder"
+            );
+            self.state.jobs.drops_groups = true;
         }
         self.add(Work::Jobs, self.millis());
     }

@@ -12,12 +12,24 @@ use crate::watch::{News, follow_part};
 /// How long until they are looked for again.
 const PAUSE: Duration = Duration::from_secs(60);
 
+/// The kinds of the scheduler's gangs.
+const GANGS: [Kind; 1] = [Kind::PodGroup];
+
+/// Sends what happens to the scheduler's gangs until the receiver is gone: where they are served, and turned on.
+pub async fn follow_gangs(client: Client, news: mpsc::Sender<News>) {
+    follow(client, Part::Gangs, &GANGS, news).await;
+}
+
 /// Sends what happens to the objects of training jobs until the receiver is gone.
 pub async fn follow_jobs(client: Client, news: mpsc::Sender<News>) {
+    follow(client, Part::Jobs, &Kind::OF_JOBS, news).await;
+}
+
+async fn follow(client: Client, part: Part, kinds: &[Kind], news: mpsc::Sender<News>) {
     while !news.is_closed() {
         // Either the definitions or the rights are missing: both come with the component `jobs`.
-        follow_part(&client, Part::Jobs, &Kind::OF_JOBS, &news).await;
-        if news.send(News::Absent(Part::Jobs)).await.is_err() {
+        follow_part(&client, part, kinds, &news).await;
+        if news.send(News::Absent(part)).await.is_err() {
             return;
         }
         tokio::time::sleep(PAUSE).await;

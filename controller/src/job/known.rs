@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_controller_api::queue::line::Priorities;
 
 use crate::job::memory::Memory;
+use crate::job::native::known::KnownGroup;
 use crate::job::objects::{ClassObject, JobObject, JobPod, QueueObject, TypeObject};
 use crate::job::trial::Trials;
 use crate::job::usage::Usage;
@@ -29,6 +30,12 @@ pub struct Jobs {
     pub classes: Store<ClassObject>,
     /// What they mean for jobs.
     pub priorities: Priorities,
+    /// Whether the scheduler has gangs.
+    pub gangs: Presence,
+    /// The API server drops the groups of pods.
+    pub drops_groups: bool,
+    /// The PodGroups of jobs.
+    pub groups: Store<KnownGroup>,
     /// The jobs that this controller runs.
     pub memories: BTreeMap<Key, Memory>,
     /// What the API server says of pods that it was asked about.

@@ -33,7 +33,7 @@ pub fn pods(scene: &Scene<'_>, jobs: &BTreeMap<&str, Standing>, mut again: impl 
             None => None,
         };
         let object = scene.jobs.jobs.get(&of_job.job).filter(|object| object.meta.uid == of_job.uid);
-        if object.is_some_and(|object| !object.is_run_here()) {
+        if object.is_some_and(|object| object.is_of_others) {
             continue;
         }
         if !pod.node.is_empty() {

@@ -1,13 +1,15 @@
 //! The objects that training jobs depend on, cut to the fields that decisions need.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::queue::checked::CheckedQueue;
-use larder_controller_api::training_job::GangBackend;
-use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
+use larder_controller_api::training_job::checked::CheckedJob;
 use larder_controller_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
 use crate::job::machine::pod::PodStage;
+use crate::job::native::known::KnownGroup;
 use crate::key::{Key, Meta};
 use crate::store::Stored;
 
@@ -22,6 +24,8 @@ pub enum ObjectOfJobs {
     Queue(Box<QueueObject>),
     /// A PriorityClass.
     Class(ClassObject),
+    /// A PodGroup.
+    Group(KnownGroup),
 }
 
 impl ObjectOfJobs {
@@ -32,6 +36,7 @@ impl ObjectOfJobs {
             Self::Type(object) => &object.meta,
             Self::Queue(object) => &object.meta,
             Self::Class(object) => &object.meta,
+            Self::Group(object) => &object.meta,
         }
     }
 }
@@ -47,24 +52,18 @@ pub struct JobObject {
     pub job: Result<CheckedJob, InvalidField>,
     /// `managedBy` names another controller.
     pub is_of_others: bool,
+    /// Labels that are for Kueue.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations that are for Kueue.
+    pub annotations: BTreeMap<String, String>,
     /// Its status.
     pub status: TrainingJobStatus,
 }
 
 impl JobObject {
-    /// True if it is this controller that runs it, and it is not being deleted.
+    /// True if it is this controller that runs it.
     pub fn is_ours(&self) -> bool {
-        self.is_run_here() && !self.meta.deleting
-    }
-
-    /// True if it is this controller that runs it: not if it is managed by another one, waits in a queue of Kueue's, or asks
-    /// for gangs of the scheduler.
-    pub fn is_run_here(&self) -> bool {
-        let is_planned_here = |job: &CheckedJob| match (&job.queueing, job.backend) {
-            (Queueing::Kueue(_), _) | (_, GangBackend::Native) => false,
-            (Queueing::None | Queueing::Queue(_), GangBackend::Auto | GangBackend::Builtin) => true,
-        };
-        !self.is_of_others && self.job.as_ref().map_or(true, is_planned_here)
+        !self.is_of_others && !self.meta.deleting
     }
 }
 

@@ -1,16 +1,17 @@
 //! What the pods of a job need: its terms as the state machine takes them, and its roles as queues and plans count them.
 
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use larder_controller_api::InvalidField;
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::job_type::{Indexes, Outcome, RestartScope};
-use larder_controller_api::training_job::checked::{CheckedJob, CheckedRole};
+use larder_controller_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::digest::short_hash;
 use crate::job::machine::{Decides, RoleTerms, Scope, Terms};
+use crate::job::native::choice::obstacle;
 use crate::job::objects::{JobObject, TypeObject};
 use crate::job::queue::Role;
 use crate::job::render::{Facts, Place, Rendered, Renderer};
@@ -24,6 +25,12 @@ pub struct Profile {
     pub of: (i64, String, i64),
     /// Its roles.
     pub roles: Vec<Role>,
+    /// A pod of each role, for no place: kept of jobs in Kueue's queues, which asks for them.
+    pub pods: Vec<Pod>,
+    /// Why the scheduler cannot take its pods as one gang.
+    pub obstacle: Option<String>,
+    /// The PriorityClass of its first pod.
+    pub priority_class: Option<String>,
     /// Stands for its pods when the API server is asked whether it admits them: that of jobs alike is the same.
     pub likeness: String,
 }
@@ -31,16 +38,21 @@ pub struct Profile {
 impl Profile {
     /// True if it is that of a job and a type as they are now.
     pub fn is_of(&self, job: &JobObject, kind: &TypeObject) -> bool {
-        (self.of.0, self.of.1.as_str(), self.of.2) == (job.generation, kind.meta.uid.as_str(), kind.generation)
+        let is_same =
+            (self.of.0, self.of.1.as_str(), self.of.2) == (job.generation, kind.meta.uid.as_str(), kind.generation);
+        // A label is of no generation.
+        is_same && job.job.as_ref().is_ok_and(|job| keeps_pods(job) != self.pods.is_empty())
     }
 
     /// What the pods of a job of this type need. Errors: a pod cannot be rendered.
     pub fn new(object: &JobObject, of_type: &TypeObject, rendered: &Rendered<'_>) -> Result<Self, InvalidField> {
         let facts = Facts::default();
         let renderer = Renderer::new(*rendered, &facts);
-        let mut roles = Vec::new();
+        let (mut roles, mut pods) = (Vec::new(), Vec::new());
         for role in &rendered.job.roles {
-            let spec = renderer.pod(&role.name, 0, 0, &Place::default())?.spec.unwrap_or_default();
+            let pod = renderer.pod(&role.name, 0, 0, &Place::default())?;
+            let spec = pod.spec.clone().unwrap_or_default();
+            pods.push(pod);
             roles.push(Role {
                 name: role.name.clone(),
                 requests: requests(&spec),
@@ -59,8 +71,17 @@ impl Profile {
         let parts: Vec<String> = of_type_now.into_iter().chain(templates).chain(datasets).collect();
         let likeness = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
         let of = (object.generation, of_type.meta.uid.clone(), of_type.generation);
-        Ok(Self { of, roles, likeness })
+        let obstacle = obstacle(rendered.job, &pods);
+        let priority_class = pods.first().and_then(|pod| pod.spec.as_ref()?.priority_class_name.clone());
+        if !keeps_pods(rendered.job) {
+            pods.clear();
+        }
+        Ok(Self { of, roles, pods, obstacle, priority_class, likeness })
     }
+}
+
+fn keeps_pods(job: &CheckedJob) -> bool {
+    matches!(job.queueing, Queueing::Kueue(_))
 }
 
 fn requests(spec: &PodSpec) -> crate::job::amounts::Amounts {

@@ -43,13 +43,13 @@ use crate::job::plan::Cluster;
 use crate::key::Key;
 use pass::Pass;
 
-/// Decides about all jobs. `left` are pods of others that still use quota; `cluster` has the nodes with the pods that are bound there, of these jobs and of others; `now` is in
-/// seconds since 1970.
+/// Decides about all jobs. `left` are pods of others that still use quota; `cluster` has the nodes with the pods that are bound
+/// there, of these jobs and of others; then, what the jobs leave for others. `now` is in seconds since 1970.
 pub fn decide(
     queues: &[Queue],
     jobs: &[Job],
     left: &[LeftPod],
-    cluster: &Cluster<'_>,
+    cluster: &mut Cluster<'_>,
     now: i64,
 ) -> BTreeMap<Key, Verdict> {
     let mut pass = Pass::new(queues, jobs, left, cluster, now);
@@ -58,5 +58,6 @@ pub fn decide(
     pass.claims();
     pass.admit();
     pass.grow();
+    cluster.restore(&pass.left());
     pass.verdicts()
 }

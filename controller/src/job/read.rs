@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde_json::Error;
 
 use crate::fields::{ConditionFields, fields, has_condition, label, meta, whole};
+use crate::job::kueue::names::for_kueue;
 use crate::job::machine::pod::PodStage;
+use crate::job::native::known::known;
 use crate::job::objects::{ClassObject, JobObject, JobPod, ObjectOfJobs, QueueObject, TypeObject};
 use crate::job::render::validate_as;
 use crate::key::Key;
@@ -21,8 +23,10 @@ pub fn object(kind: Kind, object: DynamicObject) -> Result<Option<ObjectOfJobs>,
         Kind::TrainingJob => {
             let job: TrainingJob = whole(object)?;
             let (checked, is_of_others) = (job.check(), job.is_of_others());
+            let (labels, annotations) = for_kueue(job.metadata.labels, job.metadata.annotations);
             let status = job.status.unwrap_or_default();
-            Some(ObjectOfJobs::Job(Box::new(JobObject { meta, generation, job: checked, is_of_others, status })))
+            let object = JobObject { meta, generation, job: checked, is_of_others, labels, annotations, status };
+            Some(ObjectOfJobs::Job(Box::new(object)))
         }
         Kind::JobType => {
             let of_type: JobType = whole(object)?;
@@ -45,6 +49,7 @@ pub fn object(kind: Kind, object: DynamicObject) -> Result<Option<ObjectOfJobs>,
             let Fields { value, global_default } = fields(object.data)?;
             Some(ObjectOfJobs::Class(ClassObject { meta, value, is_default: global_default }))
         }
+        Kind::PodGroup => known(meta, &whole(object)?).map(ObjectOfJobs::Group),
         _ => None,
     })
 }

@@ -22,7 +22,7 @@ mod validate;
 pub use context::{Facts, Rendered};
 pub use place::Place;
 pub use pod::Renderer;
-pub use shared::{claims, secret, service};
+pub use shared::{claims, metadata, secret, service};
 pub use validate::{validate, validate_as};
 
 #[cfg(test)]

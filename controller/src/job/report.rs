@@ -29,6 +29,12 @@ pub struct Facts<'a> {
     pub refusal: Option<&'a Refusal>,
     /// What the queues have decided just now.
     pub verdict: Option<&'a Verdict>,
+    /// What the scheduler says of its gang.
+    pub said: Option<String>,
+}
+
+fn is_in_kueue(object: &JobObject) -> bool {
+    object.job.as_ref().is_ok_and(|job| matches!(job.queueing, Queueing::Kueue(_)))
 }
 
 /// A condition's status, reason and message.
@@ -101,16 +107,19 @@ fn roles(facts: &Facts<'_>) -> Vec<RoleStatus> {
 
 fn waiting_for(facts: &Facts<'_>) -> Option<String> {
     let (state, memory) = (&facts.memory.record.state, facts.memory);
+    // Of a job in a queue of Kueue's, its Workload may be refused.
+    let is_writing = state.phase.is_making() || state.phase == Phase::Queued && is_in_kueue(facts.object);
     let text = if let Some(refusal) = facts.refusal.filter(|_| !state.phase.is_terminal()) {
         Some(refusal.why.clone())
-    } else if let Some(refused) = memory.refused.as_ref().filter(|_| state.phase.is_making()) {
+    } else if let Some(refused) = memory.refused.as_ref().filter(|_| is_writing) {
         Some(format!("the API server refuses an object of it: {refused}"))
     } else if state.phase == Phase::Queued
         && let Some(waiting) = &memory.waiting
     {
         Some(waiting.why.clone())
     } else {
-        waits_for(state, facts.observed, facts.now)
+        let waits = waits_for(state, facts.observed, facts.now);
+        waits.map(|waits| facts.said.as_ref().map_or(waits.clone(), |said| format!("{waits}: {said}")))
     };
     text.filter(|text| !text.is_empty()).map(|text| text.chars().take(1000).collect())
 }
@@ -165,6 +174,7 @@ fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {
         _ if facts.refusal.is_some() => Reason::Waiting,
         None | Some(Lack::Nodes | Lack::Cluster | Lack::Pause) => Reason::Waiting,
+        Some(_) if is_in_kueue(facts.object) => Reason::KueueDecides,
         Some(Lack::Turn) => Reason::NotItsTurn,
         Some(Lack::Queue) => Reason::QueueStopped,
         Some(Lack::Quota) => Reason::QuotaUsed,

@@ -2,28 +2,25 @@
 //!
 //! For each job, the state machine makes a step with what is observed; one with the nodes that were found for pods that need
 //! others; and one with the queues' verdict. The queues decide once for all jobs, from what the jobs took of the decisions before,
-//! written or not. Jobs whose writes are under way are part of that, and make no step until the writes end.
-
-mod actor;
+//! written or not. Jobs in Kueue's queues come after them: to Kueue's verdict, nodes are found in the room that is left. Jobs whose writes are under way are part of that, and make no step until the writes end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_controller_api::QueueStatus;
+use larder_controller_api::{Phase, QueueStatus};
 
+use crate::job::actor::{Actor, again};
 use crate::job::left::{self, Standing};
 use crate::job::machine::{Observed, Plan, PlannedPod, unplaced};
 use crate::job::memory::Memory;
+use crate::job::native::choice::Planner;
 use crate::job::plan::{self, Cluster};
 use crate::job::queue::{self, Job, LeftPod, Queue};
+use crate::job::queues;
 use crate::job::scene::Scene;
 use crate::job::trial::Trials;
-use crate::job::writes::{self, Turn};
-use crate::job::{data, queues};
 use crate::key::Key;
-use crate::kueue::places::{Expression, Places, Term, Toleration};
-use crate::kueue::wish::{Wish, Wisher};
+use crate::kueue::wish::Wish;
 use crate::write::Write;
-use actor::Actor;
 
 /// The results of a round.
 #[derive(Debug, Default)]
@@ -58,15 +55,21 @@ pub fn round(
     }
     let named: BTreeSet<Key> = actors.iter().flat_map(Actor::datasets).collect();
     let rooms = scene.rooms(&named.into_iter().collect::<Vec<_>>());
-    let cluster = Cluster::new(&rooms);
+    let mut cluster = Cluster::new(&rooms);
     replan(scene, &mut actors, &cluster);
+    for actor in actors.iter().filter(|actor| actor.kueue_queue().is_some()) {
+        actor.take_room(scene, &mut cluster);
+    }
     let all: Vec<Queue> = scene.jobs.queues.iter().filter_map(queues::queue).collect();
     let (facts, left) = counted(scene, &actors, &unmade, &mut round);
-    let mut verdicts = queue::decide(&all, &facts, &left, &cluster, scene.now);
+    let mut verdicts = queue::decide(&all, &facts, &left, &mut cluster, scene.now);
     for actor in &mut actors {
         if let Some(verdict) = verdicts.remove(actor.key) {
             actor.hear(scene, verdict);
         }
+    }
+    for actor in &mut actors {
+        actor.hear_kueue(scene, &mut cluster);
     }
     let (facts, left) = counted(scene, &actors, &unmade, &mut round);
     for queue in &all {
@@ -74,10 +77,14 @@ pub fn round(
             round.queues.insert(queue.name.clone(), queues::status(object, queue, &facts, &left));
         }
     }
-    let waiting = facts.iter().filter(|job| !job.is_admitted()).count();
+    let waiting = actors.iter().filter(|actor| actor.phase() == Phase::Queued).count();
     for actor in actors {
         actor.wish(&mut round.wishes);
-        actor.write(scene, waiting, draw, &mut round);
+        let key = actor.key;
+        let writes = actor.write(scene, waiting, draw, &mut round.again_at);
+        if !writes.is_empty() {
+            round.writes.push((key.clone(), writes));
+        }
     }
     round
 }
@@ -146,8 +153,11 @@ fn enter<'a>(
         actions: Vec::new(),
         verdict: None,
         is_idle,
+        planner: Planner::default(),
+        places: None,
+        for_kueue: Vec::new(),
     };
-    if let Err(refusal) = actor.check(scene, trials, round) {
+    if let Err(refusal) = actor.check(scene, trials, &mut round.tries) {
         actor.refusal = Some(refusal);
     }
     Some(actor)
@@ -167,15 +177,17 @@ fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], cluster: &Cluster<'_>) {
     }
     let mut free = cluster.clone();
     for actor in actors.iter() {
-        let Some(profile) = &actor.memory.profile else { continue };
-        for held in actor.held(scene).into_iter().filter(|held| !held.bound) {
-            if let Some(node) = free.find(&held.node) {
-                free.take(node, &profile.roles[held.role].requests, 1);
-            }
-        }
+        actor.take_room(scene, &mut free);
     }
     for (at, pods) in asked {
         let actor = &mut actors[at];
+        if !actor.is_planned() {
+            let nowhere = |role: usize| move |index: &u32| PlannedPod { role, index: *index, node: None };
+            let planned = pods.iter().enumerate().flat_map(|(role, pods)| pods.iter().map(nowhere(role)));
+            actor.observed.plan = Some(Plan::Nodes(planned.collect()));
+            actor.step(scene);
+            continue;
+        }
         let Some(gang) = actor.gang(scene, &free, &pods) else { continue };
         actor.observed.plan = Some(match plan::place(&mut free, &gang) {
             Ok(placement) => {
@@ -192,11 +204,4 @@ fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], cluster: &Cluster<'_>) {
         });
         actor.step(scene);
     }
-}
-
-fn again(at: &mut Option<i64>, time: i64) {
-    if time == i64::MAX {
-        return;
-    }
-    *at = Some(at.map_or(time, |before| before.min(time)));
 }

@@ -8,6 +8,7 @@ use crate::job::machine::{NodeHealth, Pod, PodId};
 use crate::job::objects::{JobObject, JobPod};
 use crate::job::plan::NodeRoom;
 use crate::key::Key;
+use crate::kueue::known::Kueue;
 use crate::objects::{self, CacheObject, DatasetObject, Node};
 use crate::store::Store;
 
@@ -28,6 +29,8 @@ pub struct Scene<'a> {
     pub pods: &'a Store<objects::Pod>,
     /// The jobs, and what they depend on.
     pub jobs: &'a Jobs,
+    /// Kueue's objects.
+    pub kueue: &'a Kueue,
 }
 
 /// A pod of a job as the state machine sees it, and the object.
@@ -61,6 +64,11 @@ impl<'a> Scene<'a> {
             Some(Seen { pod: seen, object: pod, of_job })
         });
         pods.collect()
+    }
+
+    /// True if the scheduler has gangs.
+    pub fn has_gangs(&self) -> bool {
+        self.jobs.gangs.is_there() && !self.jobs.drops_groups
     }
 
     /// True if there is a job of this name and uid that this controller runs.

@@ -15,6 +15,10 @@ use crate::digest::short_hash;
 use crate::event::event;
 use crate::job::machine::{Action, Cause, Observed, PodId, PodStage, Stage, State};
 use crate::job::memory::{Memory, Pending};
+use crate::job::native::choice::Planner;
+use crate::job::native::groups::{changes, of_attempt};
+use crate::job::native::known::KnownGroup;
+use crate::job::native::words::waits_for;
 use crate::job::objects::JobObject;
 use crate::job::queue::Verdict;
 use crate::job::render::{Facts, Place, Rendered, Renderer, claims, secret, service};
@@ -54,6 +58,12 @@ pub struct Turn<'a> {
     pub actions: &'a [Action],
     /// What the queues have decided.
     pub verdict: Option<&'a Verdict>,
+    /// Who finds its nodes.
+    pub planner: Planner,
+    /// Where its pods may be, by role; `None` as long as none may be made.
+    pub places: Option<&'a [Place]>,
+    /// What Kueue waits for.
+    pub for_kueue: &'a [Write],
     /// How many jobs wait.
     pub waiting: usize,
     /// Makes the key of a launcher.
@@ -63,10 +73,14 @@ pub struct Turn<'a> {
 /// The writes, what is remembered once they succeed, and when there may be others by time alone.
 pub fn of(turn: &Turn<'_>, memory: &Memory) -> (Vec<Write>, Pending, Option<i64>) {
     let mut found = Found { turn, memory, writes: Vec::new(), pending: Pending::default(), again_at: None, last: None };
-    found.status();
+    let groups: Vec<&KnownGroup> = turn.scene.jobs.groups.of(&turn.object.meta.key).collect();
+    found.status(&groups);
     found.share();
-    found.pods();
+    found.group(&groups);
+    found.pods(&groups);
     found.suspend();
+    // Nothing of the job waits for Kueue.
+    found.writes.extend(turn.for_kueue.iter().cloned());
     found.remove();
     (found.writes, found.pending, found.again_at)
 }
@@ -98,8 +112,10 @@ impl Found<'_> {
         &self.memory.record.state
     }
 
-    fn status(&mut self) {
+    fn status(&mut self, groups: &[&KnownGroup]) {
         let (turn, memory) = (self.turn, self.memory);
+        let unbound = turn.observed.pods.iter().filter(|pod| pod.stage == PodStage::Pending);
+        let unbound: Vec<u32> = unbound.map(|pod| pod.id.attempt).collect();
         let facts = report::Facts {
             now: turn.scene.now,
             object: turn.object,
@@ -107,6 +123,7 @@ impl Found<'_> {
             observed: turn.observed,
             refusal: turn.refusal,
             verdict: turn.verdict,
+            said: waits_for(&turn.object.meta.key.name, &unbound, groups),
         };
         let mut status = report::status(&facts);
         let gist = memory.record.gist();
@@ -248,7 +265,23 @@ impl Found<'_> {
         Facts { desired: desired.collect(), ready, agent_image: self.turn.scene.image.to_owned() }
     }
 
-    fn pods(&mut self) {
+    /// The groups of its pods, before the first of them.
+    fn group(&mut self, there: &[&KnownGroup]) {
+        let Some(rendered) = self.turn.rendered else { return };
+        if self.turn.planner != Planner::Native && there.is_empty() {
+            return;
+        }
+        let class = self.memory.profile.as_ref().and_then(|profile| profile.priority_class.as_deref());
+        for write in changes(&rendered, self.state(), &self.turn.observed.terms, class, there) {
+            match write.change {
+                Change::Make(_) if self.turn.planner != Planner::Native => {}
+                Change::Make(_) => self.add_first(write.kind, &write.name, write.change),
+                change => self.add(write.kind, &write.name, change),
+            }
+        }
+    }
+
+    fn pods(&mut self, groups: &[&KnownGroup]) {
         let seen: BTreeMap<PodId, &Seen<'_>> = self.turn.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
         self.stop_serving();
         for action in self.turn.actions {
@@ -259,7 +292,7 @@ impl Found<'_> {
                 self.add(Kind::Pod, &meta.key.name, Change::Delete(meta.uid.clone()));
             }
         }
-        let Some(rendered) = self.turn.rendered else { return };
+        let (Some(rendered), Some(places)) = (self.turn.rendered, self.turn.places) else { return };
         let mut creates = self.turn.actions.iter().filter_map(|action| match action {
             Action::Create { pod, node } => Some((*pod, node.clone())),
             _ => None,
@@ -268,8 +301,11 @@ impl Found<'_> {
         let facts = self.facts();
         let renderer = Renderer::new(rendered, &facts);
         for (id, node) in std::iter::once(first).chain(creates) {
-            let Some(role) = rendered.job.roles.get(id.role) else { continue };
-            let place = Place { node, ..Place::default() };
+            let (Some(role), Some(place)) = (rendered.job.roles.get(id.role), places.get(id.role)) else { continue };
+            let terms = &self.turn.observed.terms;
+            let group = of_attempt(rendered.name, id.attempt, self.state(), terms, groups);
+            let group = group.filter(|_| self.turn.planner == Planner::Native);
+            let place = Place { node, group, ..place.clone() };
             if let Ok(pod) = renderer.pod(&role.name, id.index, id.attempt, &place) {
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 let value = serde_json::to_value(&pod).unwrap_or_default();

@@ -25,8 +25,8 @@ pub async fn follow_kueue(client: Client, news: mpsc::Sender<News>) {
                 let end = follow_part(&client, Part::Kueue, &kinds, &news).await;
                 if end == End::Forbidden && told != Some(End::Forbidden) {
                     warn!(
-                        "the controller may not read Kueue's objects, so no job waits for data: apply its ClusterRole \
-                         again"
+                        "the controller may not read Kueue's objects, so no job waits for data or Kueue's quota: apply its \
+                         ClusterRole again"
                     );
                 }
                 told = Some(end);

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::job::kueue::workload::JobWorkload;
 use crate::key::Key;
 use crate::kinds::{Kind, KueueKind, KueueVersion};
-use crate::kueue::objects::{Check, Flavor, Workload};
+use crate::kueue::objects::{Check, Class, Flavor, Workload};
 use crate::kueue::wish::{Progress, Wisher};
 use crate::presence::Presence;
 use crate::store::Store;
@@ -18,6 +19,9 @@ pub struct Kueue {
     pub checks: Store<Check>,
     pub(crate) workloads: Store<Workload>,
     pub(crate) flavors: Store<Flavor>,
+    pub(crate) classes: Store<Class>,
+    /// The Workloads of TrainingJobs, by the job's uid.
+    pub(crate) of_jobs: BTreeMap<String, BTreeSet<Key>>,
     pub(crate) presence: Presence,
     /// By dataset and who wishes it, as decided last.
     pub(crate) progress: BTreeMap<Key, BTreeMap<Wisher, Progress>>,
@@ -31,12 +35,34 @@ impl Kueue {
             KueueKind::Workload => self.workloads.keys(),
             KueueKind::AdmissionCheck => self.checks.keys(),
             KueueKind::ResourceFlavor => self.flavors.keys(),
+            KueueKind::PriorityClass => self.classes.keys(),
         }
     }
 
     pub(crate) fn all_listed(&mut self, kind: KueueKind, version: KueueVersion) {
         self.version = version;
         self.presence.listed(Kind::Kueue(kind, version), KueueKind::ALL.len());
+    }
+
+    /// The part of a Workload that its TrainingJob looks at.
+    pub(crate) fn of_job(&self, key: &Key) -> Option<&JobWorkload> {
+        self.workloads.get(key)?.of_job.as_deref()
+    }
+
+    /// The Workload of a job has changed.
+    pub(crate) fn of_job_changed(&mut self, key: &Key, before: Option<&JobWorkload>) {
+        let owner = |workload: &JobWorkload| workload.owner.as_ref().map(|owner| owner.uid.clone());
+        if let Some(uid) = before.and_then(owner)
+            && let Some(keys) = self.of_jobs.get_mut(&uid)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.of_jobs.remove(&uid);
+            }
+        }
+        if let Some(uid) = self.of_job(key).and_then(owner) {
+            self.of_jobs.entry(uid).or_default().insert(key.clone());
+        }
     }
 
     /// The Workload has quota and waits, or has waited, for one of Larder's checks.

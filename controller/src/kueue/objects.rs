@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use larder_controller_api::names::DatasetKey;
 
+use crate::job::kueue::workload::JobWorkload;
 use crate::key::{Key, Meta};
 use crate::kueue::places::{Places, Toleration};
 use crate::store::Stored;
@@ -17,6 +18,8 @@ pub enum KueueObject {
     Check(Check),
     /// A flavor.
     Flavor(Flavor),
+    /// A priority of workloads.
+    Class(Class),
 }
 
 impl KueueObject {
@@ -26,11 +29,12 @@ impl KueueObject {
             Self::Workload(object) => &object.meta,
             Self::Check(object) => &object.meta,
             Self::Flavor(object) => &object.meta,
+            Self::Class(object) => &object.meta,
         }
     }
 }
 
-/// A job in a queue that waits, or has waited, for AdmissionChecks.
+/// A job in a queue that waits, or has waited, for AdmissionChecks, or that is a TrainingJob.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Workload {
     /// Its name and version.
@@ -41,6 +45,8 @@ pub struct Workload {
     pub checks: Vec<CheckState>,
     /// Its pods, by kind.
     pub pod_sets: Vec<PodSet>,
+    /// What a TrainingJob has to do with it.
+    pub of_job: Option<Box<JobWorkload>>,
 }
 
 /// The state of a check.
@@ -106,6 +112,29 @@ pub struct Flavor {
     pub labels: BTreeMap<String, String>,
     /// Tolerations that its pods get.
     pub tolerations: Vec<Toleration>,
+}
+
+/// A WorkloadPriorityClass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Class {
+    /// Its name and version.
+    pub meta: Meta,
+    /// The priority.
+    pub value: i32,
+}
+
+impl Stored for Class {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+
+    fn belongs_to(&self) -> Vec<Key> {
+        Vec::new()
+    }
 }
 
 impl Stored for Workload {

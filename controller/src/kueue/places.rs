@@ -55,6 +55,9 @@ pub struct Toleration {
     pub value: String,
     /// The taint's effect; empty for all.
     pub effect: String,
+    /// How long a pod stays on a node that gets such a taint; `None`: for ever.
+    #[serde(rename = "tolerationSeconds")]
+    pub seconds: Option<i64>,
 }
 
 impl Places {

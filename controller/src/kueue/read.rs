@@ -12,8 +12,9 @@ use serde::Deserialize;
 use serde_json::{Error, Value};
 
 use crate::fields::{ConditionFields, annotation, fields, has_condition, meta, seconds};
+use crate::job::kueue::workload;
 use crate::kinds::KueueKind;
-use crate::kueue::objects::{Check, CheckState, Flavor, KueueObject, Patience, PodSet, Workload};
+use crate::kueue::objects::{Check, CheckState, Class, Flavor, KueueObject, Patience, PodSet, Workload};
 use crate::kueue::places::{Places, Term, Toleration};
 
 /// Reads an object; `None` if it is of no interest.
@@ -22,6 +23,7 @@ pub fn object(kind: KueueKind, object: DynamicObject) -> Result<Option<KueueObje
         KueueKind::Workload => workload(object)?.map(Box::new).map(KueueObject::Workload),
         KueueKind::AdmissionCheck => check(object)?.map(KueueObject::Check),
         KueueKind::ResourceFlavor => Some(KueueObject::Flavor(flavor(object)?)),
+        KueueKind::PriorityClass => Some(KueueObject::Class(class(&object))),
     })
 }
 
@@ -101,15 +103,17 @@ struct AssignmentFields {
     topology_assignment: Value,
 }
 
-/// Workloads without checks, and finished ones, are of no interest.
+/// Workloads without checks, and finished ones, are of no interest, unless they are those of TrainingJobs.
 fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     let meta = meta(&object);
+    let of_job = workload::workload(&object)?.map(Box::new);
     let WorkloadFields { spec, status } = fields(object.data)?;
     let find = |kind: &str| status.conditions.iter().find(|there| there.kind == kind && there.status == "True");
-    if status.admission_checks.is_empty() || find("Finished").is_some() {
+    let is_finished = find("Finished").is_some();
+    if of_job.is_none() && (status.admission_checks.is_empty() || is_finished) {
         return Ok(None);
     }
-    let leaves = find("Evicted").is_some() || spec.active == Some(false) || meta.deleting;
+    let leaves = is_finished || find("Evicted").is_some() || spec.active == Some(false) || meta.deleting;
     let reserved = find("QuotaReserved").filter(|_| !leaves);
     let reserved = reserved.map(|reserved| seconds(&reserved.last_transition_time));
     let checks = status.admission_checks.into_iter().map(|check| CheckState {
@@ -124,7 +128,7 @@ fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
         let assignment = assignments.remove(&set.name).unwrap_or_default();
         pod_set(&meta.key.namespace, set, assignment)
     });
-    Ok(Some(Workload { reserved, checks: checks.collect(), pod_sets: pod_sets.collect(), meta }))
+    Ok(Some(Workload { reserved, checks: checks.collect(), pod_sets: pod_sets.collect(), meta, of_job }))
 }
 
 fn pod_set(namespace: &str, set: PodSetFields, assignment: AssignmentFields) -> PodSet {
@@ -231,4 +235,10 @@ fn flavor(object: DynamicObject) -> Result<Flavor, Error> {
     let meta = meta(&object);
     let Fields { spec } = fields(object.data)?;
     Ok(Flavor { meta, labels: spec.node_labels, tolerations: spec.tolerations })
+}
+
+fn class(object: &DynamicObject) -> Class {
+    let meta = meta(object);
+    let value = object.data.get("value").and_then(Value::as_i64).and_then(|value| i32::try_from(value).ok());
+    Class { meta, value: value.unwrap_or_default() }
 }

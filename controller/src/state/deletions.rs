@@ -3,7 +3,7 @@
 
 use super::State;
 use crate::key::{Key, Meta};
-use crate::kinds::Kind;
+use crate::kinds::{Kind, KueueKind};
 use crate::queue::Work;
 use crate::write::Deletion;
 
@@ -30,6 +30,8 @@ impl State {
             Kind::Claim => self.claims.get(key).map(|claim| &claim.meta.uid),
             Kind::Pod => self.pods.get(key).map(|pod| &pod.meta.uid),
             Kind::TrainingJob => self.jobs.jobs.get(key).map(|job| &job.meta.uid),
+            Kind::PodGroup => self.jobs.groups.get(key).map(|group| &group.meta.uid),
+            Kind::Kueue(KueueKind::Workload, _) => self.kueue.of_job(key).map(|workload| &workload.meta.uid),
             // The controller deletes nothing else.
             _ => None,
         };
@@ -44,6 +46,8 @@ impl State {
             }
             (Deletion::Accepted, Kind::Pod) => self.pod_leaves(key, uid, &mut work),
             (Deletion::Accepted, Kind::TrainingJob) => self.jobs.jobs.mark_deleting(key, uid),
+            (Deletion::Accepted, Kind::PodGroup) => self.jobs.groups.mark_deleting(key, uid),
+            (Deletion::Accepted, Kind::Kueue(..)) => self.workload_leaves(key, &mut work),
             (Deletion::Accepted, Kind::Volume) => self.volumes.mark_deleting(key, uid),
             (Deletion::Accepted, _) => self.claims.mark_deleting(key, uid),
         }

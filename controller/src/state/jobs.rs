@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 
 use larder_controller_api::QueueStatus;
+use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
 
 use super::State;
-use crate::job::objects::ObjectOfJobs;
+use crate::job::kueue::decide::abandon;
+use crate::job::objects::{JobObject, ObjectOfJobs};
 use crate::job::round::{Round, round};
 use crate::job::scene::Scene;
 use crate::job::trial::{Trial, tries};
 use crate::key::Key;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Part};
 use crate::kueue::wish::Wish;
 use crate::queue::Work;
-use crate::store::Put;
+use crate::store::{Put, Store};
 use crate::write::Write;
 
 impl State {
@@ -27,6 +29,19 @@ impl State {
         self.jobs.memories.clear();
         self.wish(BTreeMap::new(), work);
         self.jobs.presence.becomes_absent();
+    }
+
+    /// The scheduler has no gangs any more.
+    pub(super) fn forget_gangs(&mut self) {
+        self.jobs.groups = Store::default();
+        self.jobs.gangs.becomes_absent();
+    }
+
+    /// A part of the API has come or gone that jobs may wait for.
+    pub(super) fn part_changed(&self, part: Option<Part>, work: &mut Vec<Work>) {
+        if part.is_some() && self.jobs.presence.is_there() {
+            work.push(Work::Jobs);
+        }
     }
 
     pub(super) fn put_of_jobs(&mut self, object: ObjectOfJobs, work: &mut Vec<Work>) {
@@ -48,6 +63,7 @@ impl State {
                 self.jobs.rank();
                 put != Put::Unchanged
             }
+            ObjectOfJobs::Group(group) => self.jobs.groups.put(group) != Put::Unchanged,
         };
         if is_news {
             work.push(Work::Jobs);
@@ -62,6 +78,7 @@ impl State {
                 work.push(Work::JobTypes);
             }
             Kind::JobQueue => _ = self.jobs.queues.take(key),
+            Kind::PodGroup => _ = self.jobs.groups.take(key),
             _ => {
                 self.jobs.classes.take(key);
                 self.jobs.rank();
@@ -101,6 +118,7 @@ impl State {
             datasets: &self.datasets,
             pods: &self.pods,
             jobs: &self.jobs,
+            kueue: &self.kueue,
         };
         let Round { writes, tries, wishes, queues, again_at } = round(&scene, &mut memories, &mut trials, draw);
         (self.jobs.memories, self.jobs.trials) = (memories, trials);
@@ -111,7 +129,24 @@ impl State {
         }
         self.wish(wishes, work);
         self.tell_queues(queues, work);
+        let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key).is_some());
+        work.extend(abandoned.cloned().map(Work::Abandoned));
         again_at
+    }
+
+    /// The next write for a Workload whose job is gone, or in no queue of Kueue's any longer.
+    pub fn abandoned(&self, key: &Key) -> Option<Write> {
+        let workload = self.kueue.of_job(key)?;
+        let owner = workload.owner.as_ref()?;
+        let job = self.jobs.jobs.get(&Key::new(&key.namespace, &owner.name)).filter(|job| job.meta.uid == owner.uid);
+        let is_kept = |job: &JobObject| {
+            let is_queued = |job: &CheckedJob| matches!(job.queueing, Queueing::Kueue(_));
+            job.is_of_others || !job.meta.deleting && job.job.as_ref().map_or(true, is_queued)
+        };
+        if job.is_some_and(is_kept) {
+            return None;
+        }
+        abandon(workload, self.kueue.version)
     }
 
     /// Jobs wish other data now.

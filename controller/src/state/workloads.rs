@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::job::kueue::workload::JobWorkload;
 use crate::key::Key;
 use crate::kinds::KueueKind;
 use crate::kueue::check::Situation;
@@ -27,8 +28,11 @@ impl State {
     pub(super) fn put_kueue(&mut self, object: KueueObject, work: &mut Vec<Work>) {
         match object {
             KueueObject::Workload(workload) => {
-                work.push(Work::Workload(workload.meta.key.clone()));
+                let key = workload.meta.key.clone();
+                let before = self.kueue.of_job(&key).cloned();
+                work.push(Work::Workload(key.clone()));
                 put_into(&mut self.kueue.workloads, *workload, &self.datasets, &self.claims, work);
+                self.of_job_changed(&key, before, work);
             }
             KueueObject::Check(check) => {
                 let key = check.meta.key.clone();
@@ -40,6 +44,12 @@ impl State {
             KueueObject::Flavor(flavor) => {
                 if let Put::Changed(_) = self.kueue.flavors.put(flavor) {
                     self.wake_all_workloads(work);
+                    work.push(Work::Jobs);
+                }
+            }
+            KueueObject::Class(class) => {
+                if let Put::Changed(_) = self.kueue.classes.put(class) {
+                    work.push(Work::Jobs);
                 }
             }
         }
@@ -49,7 +59,9 @@ impl State {
         match kind {
             KueueKind::Workload => {
                 self.kueue.written.remove(key);
+                let before = self.kueue.of_job(key).cloned();
                 take_from(&mut self.kueue.workloads, key, &self.datasets, &self.claims, work);
+                self.of_job_changed(key, before, work);
             }
             KueueKind::AdmissionCheck => {
                 if self.kueue.checks.take(key).is_some() {
@@ -59,7 +71,32 @@ impl State {
             KueueKind::ResourceFlavor => {
                 self.kueue.flavors.take(key);
                 self.wake_all_workloads(work);
+                work.push(Work::Jobs);
             }
+            KueueKind::PriorityClass => {
+                self.kueue.classes.take(key);
+                work.push(Work::Jobs);
+            }
+        }
+    }
+
+    /// The deletion of a job's Workload was accepted.
+    pub(super) fn workload_leaves(&mut self, key: &Key, work: &mut Vec<Work>) {
+        if let Some(mut workload) = self.kueue.workloads.get(key).cloned() {
+            workload.meta.deleting = true;
+            workload.of_job.iter_mut().for_each(|of_job| of_job.meta.deleting = true);
+            self.put_kueue(KueueObject::Workload(Box::new(workload)), work);
+        }
+    }
+
+    fn of_job_changed(&mut self, key: &Key, before: Option<JobWorkload>, work: &mut Vec<Work>) {
+        if before.as_ref() != self.kueue.of_job(key) {
+            self.kueue.of_job_changed(key, before.as_ref());
+            let owner = self.kueue.of_job(key).and_then(|workload| workload.owner.as_ref());
+            if let Some(job) = owner.map(|owner| Key::new(&key.namespace, &owner.name)) {
+                self.jobs.wake(&job);
+            }
+            work.push(Work::Jobs);
         }
     }
 

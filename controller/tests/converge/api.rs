@@ -44,6 +44,10 @@ struct Inner {
     has_kueue: bool,
     /// It serves the kinds of training jobs.
     has_jobs: bool,
+    /// It serves PodGroups.
+    has_gangs: bool,
+    /// It takes the groups off pods.
+    drops_groups: bool,
     clock: Clock,
     /// Writes count at once and are answered after this time.
     slow: std::time::Duration,
@@ -155,6 +159,12 @@ impl Api {
 
     pub(crate) fn serve_jobs(&self, serves: bool) {
         self.lock().has_jobs = serves;
+    }
+
+    /// Serves PodGroups. `keeps`: and pods have them.
+    pub(crate) fn serve_gangs(&self, keeps: bool) {
+        let mut inner = self.lock();
+        (inner.has_gangs, inner.drops_groups) = (true, !keeps);
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -321,7 +331,8 @@ impl Api {
             return self.get(plural, namespace, name).map_or_else(|| status(404, "NotFound"), |object| ok(&object));
         }
         let inner = self.lock();
-        if ["workloads", "admissionchecks", "resourceflavors"].contains(&plural) && !inner.has_kueue {
+        let of_kueue = ["workloads", "admissionchecks", "resourceflavors", "workloadpriorityclasses"];
+        if of_kueue.contains(&plural) && !inner.has_kueue || plural == "podgroups" && !inner.has_gangs {
             return status(404, "NotFound");
         }
         if ["trainingjobs", "jobtypes", "queues", "priorityclasses"].contains(&plural) && !inner.has_jobs {
@@ -388,7 +399,13 @@ impl Api {
         let there = inner.objects.get(&id).cloned();
         match *method {
             Method::POST if there.is_some() => status(409, "AlreadyExists"),
-            Method::POST => ok(&inner.store(id, body)),
+            Method::POST => {
+                let mut object = body;
+                if plural == "pods" && inner.drops_groups {
+                    object["spec"].as_object_mut().unwrap().remove("schedulingGroup");
+                }
+                ok(&inner.store(id, object))
+            }
             Method::PUT => match there {
                 Some(there) if there["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"] => {
                     ok(&inner.store(id, body))

@@ -229,6 +229,9 @@ fn collect(api: &Api) {
     let all = api.all();
     let uids: BTreeSet<&str> = all.values().map(|object| text(object, "/metadata/uid")).collect();
     for ((plural, namespace, name), object) in &all {
+        if object["metadata"]["deletionTimestamp"].is_string() {
+            continue;
+        }
         let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
         if owners.is_some_and(|owners| owners.iter().all(|owner| !uids.contains(owner["uid"].as_str().unwrap()))) {
             api.delete(plural, namespace, name);

@@ -4,8 +4,10 @@ mod data;
 mod gangs;
 mod invalid;
 mod killed;
+mod kueue;
 mod life;
 mod losses;
+mod native;
 mod queues;
 
 use std::time::Duration;
@@ -124,17 +126,11 @@ async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_of_another_controller_or_planner_is_left_alone() {
+async fn a_job_of_another_controller_is_left_alone() {
     let mut world = World::with_jobs(2);
     let mut managed = job("managed", "single", &[("worker", 1)]);
     managed["spec"]["managedBy"] = "example.org/other".into();
-    let mut queued = job("queued", "single", &[("worker", 1)]);
-    queued["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "local"});
-    let mut native = job("native", "single", &[("worker", 1)]);
-    native["spec"]["gang"] = json!({"backend": "native"});
-    for job in [managed, queued, native] {
-        world.api.put("trainingjobs", job);
-    }
+    world.api.put("trainingjobs", managed);
     world.start();
     world.rest().await;
     assert_eq!(pods(&world.api), [""; 0]);

@@ -1,5 +1,5 @@
 //! The scheduler and the kubelets, as far as pods of training jobs need them: a pod goes to the node that its affinity names, is
-//! ready at once, and ends well unless a test holds it.
+//! ready at once, and ends well unless a test holds it. One with a group waits until the group is there.
 
 use serde_json::{Value, json};
 
@@ -36,6 +36,10 @@ pub(super) fn react(api: &Api) {
         let phase = pod["status"]["phase"].as_str().unwrap_or("Pending").to_owned();
         let fate = fate(api, &name);
         if ["Succeeded", "Failed"].contains(&phase.as_str()) || fate == "pending" {
+            continue;
+        }
+        let group = pod["spec"]["schedulingGroup"]["podGroupName"].as_str();
+        if group.is_some_and(|group| api.get("podgroups", &namespace, group).is_none()) {
             continue;
         }
         let node = planned(&pod).unwrap_or("n1").to_owned();

@@ -1,16 +1,18 @@
 //! The controller as a process on a real API server: killed at random moments, and two of them at a time. Jobs and
 //! larderds are stood in for.
 
+mod process;
 mod script;
 mod server;
 
 use std::time::Duration;
 
 use larder_testkit::scaled;
+use process::Process;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use script::Script;
-use server::{Process, Server, State, in_cluster};
+use server::{Server, State, in_cluster};
 
 /// Kills of an ordinary run.
 const KILLS: u32 = 10;
@@ -47,7 +49,7 @@ fn killed_at_random_moments_it_comes_to_the_same_end() {
             process.kill();
         }
         let process = server.start("a");
-        server.wait_until(&process, &wanted).await;
+        server.wait_until(&wanted).await;
         process.kill();
 
         // And while all of it is deleted.
@@ -57,8 +59,8 @@ fn killed_at_random_moments_it_comes_to_the_same_end() {
             live(&mut moments).await;
             process.kill();
         }
-        let process = server.start("a");
-        server.wait_until(&process, &State::new()).await;
+        let _process = server.start("a");
+        server.wait_until(&State::new()).await;
     });
 }
 
@@ -68,17 +70,17 @@ async fn live(moments: &mut StdRng) {
 
 /// The end of the script under a controller that lives, and after which it has removed all of it again.
 async fn undisturbed(server: &Server, script: &Script) -> State {
-    let process = server.start("a");
+    let _process = server.start("a");
     for step in &script.steps {
         server.take(step).await;
     }
-    let wanted = server.settled(&process, SETTLED).await;
+    let wanted = server.settled(SETTLED).await;
     for name in &script.living {
         let dataset = &wanted[&format!("dataset {name}")];
         assert!(dataset["status"]["conditions"].to_string().contains("Ready True"), "{name}: {dataset:#}");
     }
     server.delete_all().await;
-    server.wait_until(&process, &State::new()).await;
+    server.wait_until(&State::new()).await;
     wanted
 }
 

@@ -1,9 +1,7 @@
 //! A real API server with two nodes, whose jobs and larderds are stood in for, and the controllers as processes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,11 +13,11 @@ use kube::{Api, Client};
 use larder_controller::kinds::Kind;
 use larder_controller_api::names::{LEASE, NODE_LABEL_PREFIX, ROLE_LABEL, ROLE_WARM, UID_LABEL};
 use larder_controller_api::{Dataset, NodeCache};
-use larder_stand_in::program::{Figures, Program, free_address};
 use larder_stand_in::{Config, StandIn, handover};
 use larder_testkit::{Cluster, repository};
 use serde_json::{Value, json};
 
+use crate::process::Process;
 use crate::script::{Step, spec};
 
 const NAMESPACE: &str = "team";
@@ -83,17 +81,7 @@ impl Server {
     /// Starts a controller of this name.
     pub(crate) fn start<'a>(&self, identity: &'a str) -> Process<'a> {
         let nth = self.processes.fetch_add(1, Ordering::Relaxed);
-        let program = Program {
-            path: Path::new(env!("CARGO_BIN_EXE_larder-controller")),
-            kubeconfig: Some(&self.kubeconfig),
-            namespace: NAMESPACE,
-            identity,
-            admin: free_address().expect("a free port"),
-        };
-        let log = self.logs.path().join(format!("{nth}.log"));
-        let file = File::create(&log).expect("a log");
-        let child = program.command().stdout(file.try_clone().expect("a file")).stderr(file).spawn();
-        Process { child: child.expect("the controller starts"), program_admin: program.admin, identity, log }
+        Process::start(&self.kubeconfig, NAMESPACE, identity, self.logs.path().join(format!("{nth}.log")))
     }
 
     fn datasets(&self) -> Api<Dataset> {
@@ -192,7 +180,7 @@ impl Server {
     }
 
     /// Waits until the cluster is as it is wanted.
-    pub(crate) async fn wait_until(&self, process: &Process<'_>, wanted: &State) {
+    pub(crate) async fn wait_until(&self, wanted: &State) {
         let started = Instant::now();
         loop {
             let state = self.state().await;
@@ -200,7 +188,6 @@ impl Server {
                 return;
             }
             if started.elapsed() > TIMEOUT {
-                process.tell();
                 // For the difference.
                 assert_eq!(state, *wanted);
             }
@@ -209,7 +196,7 @@ impl Server {
     }
 
     /// Waits until the cluster does not change for so long, and returns it.
-    pub(crate) async fn settled(&self, process: &Process<'_>, time: Duration) -> State {
+    pub(crate) async fn settled(&self, time: Duration) -> State {
         let started = Instant::now();
         let (mut state, mut since) = (self.state().await, Instant::now());
         while since.elapsed() < time {
@@ -218,10 +205,7 @@ impl Server {
             if now != state {
                 (state, since) = (now, Instant::now());
             }
-            if started.elapsed() > TIMEOUT {
-                process.tell();
-                panic!("the cluster still changes after {TIMEOUT:?}");
-            }
+            assert!(started.elapsed() < TIMEOUT, "the cluster still changes after {TIMEOUT:?}");
         }
         state
     }
@@ -264,41 +248,4 @@ fn conditions(status: &Value) -> Vec<String> {
         ["type", "status", "reason"].map(|field| condition[field].as_str().unwrap_or_default().to_owned()).join(" ")
     };
     conditions.map(text).collect()
-}
-
-/// A controller that runs until it is killed or dropped.
-pub(crate) struct Process<'a> {
-    child: Child,
-    program_admin: std::net::SocketAddr,
-    identity: &'a str,
-    log: PathBuf,
-}
-
-impl Process<'_> {
-    pub(crate) fn identity(&self) -> &str {
-        self.identity
-    }
-
-    /// Its metrics; none until it runs.
-    pub(crate) async fn figures(&self) -> Figures {
-        Figures::of(self.program_admin).await.unwrap_or_default()
-    }
-
-    /// SIGKILL.
-    pub(crate) fn kill(self) {
-        drop(self);
-    }
-
-    /// Prints its log.
-    pub(crate) fn tell(&self) {
-        eprintln!("{}", std::fs::read_to_string(&self.log).unwrap_or_default());
-    }
-}
-
-impl Drop for Process<'_> {
-    fn drop(&mut self) {
-        // It may have ended by itself, which is no harm here.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -49,8 +49,23 @@ impl Cluster {
     /// # Panics
     /// When the cluster does not start or is not installed, or the machine cannot have one. It is never skipped.
     pub fn start(nodes: u32) -> Self {
-        let folder = tempfile::Builder::new().prefix("larder-k8s-").tempdir().expect("a temporary folder").keep();
+        let folder = temporary();
         start(&folder, nodes, std::process::id());
+        Self::at(folder, None)
+    }
+
+    /// Starts a cluster of the test's own without nodes. Each Node that is made there with the annotation
+    /// `kwok.x-k8s.io/node: fake` is ready, and its pods run as `tests/cluster/kwok-pods.yaml` says, until the annotation is
+    /// taken away. Dropping the cluster stops it.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn of_fake_nodes() -> Self {
+        let folder = temporary();
+        let owner = std::process::id().to_string();
+        started(
+            Command::new(repository().join("tests/cluster/kwok.sh")).arg("start").arg(&folder).args([&owner, "pods"]),
+        );
         Self::at(folder, None)
     }
 
@@ -292,11 +307,18 @@ impl Drop for Cluster {
     }
 }
 
+fn temporary() -> PathBuf {
+    tempfile::Builder::new().prefix("larder-k8s-").tempdir().expect("a temporary folder").keep()
+}
+
 fn start(folder: &Path, nodes: u32, owner: u32) {
     assert!(rustix::process::geteuid().is_root(), "a test cluster needs root: it makes namespaces and cgroups");
     assert!(Path::new("/dev/fuse").exists(), "a test cluster mounts for real, and there is no /dev/fuse here");
-    let started = script().arg("start").arg(folder).args([nodes, owner].map(|number| number.to_string())).output();
-    let started = started.expect("the cluster's script runs");
+    started(script().arg("start").arg(folder).args([nodes, owner].map(|number| number.to_string())));
+}
+
+fn started(script: &mut Command) {
+    let started = script.output().expect("the cluster's script runs");
     assert!(started.status.success(), "no cluster: {}", text(&started.stderr));
 }
 

@@ -41,6 +41,8 @@ reasons! {
         QueueNotGranted of Valid,
         /// The API server does not admit a pod of it. The message has its answer.
         PodRefused of Valid,
+        /// It asks for gangs of the scheduler, and cannot have them. The message says what is in the way.
+        GangRefused of Valid,
         /// The condition before this one is not true yet.
         Waiting of QuotaReserved | DataWarm | Placed,
         /// It is in no queue.

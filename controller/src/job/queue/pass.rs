@@ -16,7 +16,7 @@ use super::room::{Fit, Refusal, Room, requests_of};
 use super::verdict::{Lack, Running, Verdict, Waiting};
 use super::victims::{Cut, Kept, fewest, surplus};
 use super::words;
-use crate::job::plan::{Cluster, Placement, Shortage};
+use crate::job::plan::{Cluster, Mark, Placement, Shortage};
 use crate::key::Key;
 
 /// The data of so many jobs of each queue is warmed before they start.
@@ -358,6 +358,11 @@ impl<'a> Pass<'a> {
         let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| *granted > 0 && *granted < role.max);
         let is_cut = (0..granted.len()).any(|role| granted[role] < job.granted(role));
         is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.queue.as_str())
+    }
+
+    /// The room that is free now, and held for nobody.
+    pub(super) fn left(&self) -> Mark {
+        self.now.cluster.mark()
     }
 
     /// All verdicts. Of the jobs that wait, the next of each queue are named for warming.

@@ -84,7 +84,7 @@ impl World {
     /// Decides, and has everything done but growth and the end of pods.
     pub(super) fn step(&mut self) {
         let rooms = self.rooms();
-        self.last = decide(&self.queues, &self.jobs, &self.left, &Cluster::new(&rooms), self.now);
+        self.last = decide(&self.queues, &self.jobs, &self.left, &mut Cluster::new(&rooms), self.now);
         for job in &mut self.jobs {
             match &self.last[&job.key] {
                 Verdict::Start { granted, nodes } => {

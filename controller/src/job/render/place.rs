@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSchedulingGroup, PodSpec,
-    Toleration,
+    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSchedulingGate,
+    PodSchedulingGroup, PodSpec, Toleration,
 };
 
 /// Where a pod is to run.
@@ -18,6 +18,12 @@ pub struct Place {
     pub selector: BTreeMap<String, String>,
     /// Taints that those nodes may have.
     pub tolerations: Vec<Toleration>,
+    /// Labels of the pod by which whoever decides knows it.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the same purpose.
+    pub annotations: BTreeMap<String, String>,
+    /// Gates that whoever decides opens.
+    pub gates: Vec<String>,
 }
 
 impl Place {
@@ -28,6 +34,9 @@ impl Place {
         }
         if !self.tolerations.is_empty() {
             spec.tolerations.get_or_insert_default().extend(self.tolerations.iter().cloned());
+        }
+        for name in &self.gates {
+            spec.scheduling_gates.get_or_insert_default().push(PodSchedulingGate { name: name.clone() });
         }
         if let Some(group) = &self.group {
             spec.scheduling_group = Some(PodSchedulingGroup { pod_group_name: Some(group.clone()) });

@@ -12,6 +12,7 @@ use larder_controller_api::InvalidField;
 use larder_controller_api::job_type::RoleType;
 use larder_controller_api::names::{
     DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL, JOB_SERVING_LABEL,
+    KUEUE_QUEUE_LABEL,
 };
 use larder_controller_api::training_job::checked::CheckedRole;
 use minijinja::Value;
@@ -50,7 +51,7 @@ impl<'a> Renderer<'a> {
         performance::apply(&rendered.kind.performance, of_job.defaults, &mut spec);
         place.apply(&mut spec);
         self.finish(role, index, &mut spec);
-        Ok(Pod { metadata: self.metadata(role, index, attempt, metadata), spec: Some(spec), ..Pod::default() })
+        Ok(Pod { metadata: self.metadata(role, index, attempt, place, metadata), spec: Some(spec), ..Pod::default() })
     }
 
     /// The files of the type; `None` if it has none.
@@ -152,13 +153,23 @@ impl<'a> Renderer<'a> {
         spec.security_context.get_or_insert_default().seccomp_profile.get_or_insert_with(profile);
     }
 
-    fn metadata(&self, role: &str, index: u32, attempt: u32, template: Option<ObjectMeta>) -> ObjectMeta {
+    fn metadata(
+        &self,
+        role: &str,
+        index: u32,
+        attempt: u32,
+        place: &Place,
+        template: Option<ObjectMeta>,
+    ) -> ObjectMeta {
         let ours = shared::metadata(&self.rendered, names::pod(self.rendered.name, role, index, attempt));
         let template = template.unwrap_or_default();
         let mut labels = template.labels.unwrap_or_default();
+        // On a pod, it would have Kueue decide about that pod alone.
+        labels.remove(KUEUE_QUEUE_LABEL);
         // Only a queue that has admitted the job.
         labels.remove(JOB_QUEUE_LABEL);
         labels.extend(self.rendered.job.queue().map(|queue| (JOB_QUEUE_LABEL.to_owned(), queue.to_owned())));
+        labels.extend(place.labels.clone());
         labels.extend(ours.labels.unwrap_or_default());
         let of_pod = [
             (JOB_ROLE_LABEL, role.to_owned()),
@@ -168,6 +179,7 @@ impl<'a> Renderer<'a> {
         ];
         labels.extend(of_pod.map(|(name, value)| (name.to_owned(), value)));
         let mut annotations = template.annotations.unwrap_or_default();
+        annotations.extend(place.annotations.clone());
         let datasets: Vec<_> = self.rendered.job.datasets.iter().map(|mount| mount.dataset.to_string()).collect();
         if !datasets.is_empty() {
             // The template may name more: inline volumes, or claims of its own.

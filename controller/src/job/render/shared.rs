@@ -20,7 +20,7 @@ use super::names;
 pub(super) const KEY: &str = "key";
 
 /// The metadata of an object of the job.
-pub(super) fn metadata(rendered: &Rendered<'_>, name: String) -> ObjectMeta {
+pub fn metadata(rendered: &Rendered<'_>, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(rendered.namespace.to_owned()),

@@ -19,7 +19,7 @@ fn workload(states: &[(&str, &str)]) -> Workload {
     };
     let meta = Meta { key: Key::new("team-a", "job-train"), uid: "w".into(), version: 7, ..Meta::default() };
     let checks = states.iter().map(state).collect();
-    Workload { meta, reserved: Some(RESERVED), checks, pod_sets: vec![PodSet::default()] }
+    Workload { meta, reserved: Some(RESERVED), checks, pod_sets: vec![PodSet::default()], of_job: None }
 }
 
 fn imagenet(cached: u64, holding: u64) -> (Key, Option<Progress>) {

@@ -122,6 +122,7 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::DatasetNotGranted => ("Dataset", "kubectl get dset -n team-a"),
             JobReason::QueueNotGranted => ("no Queue vision", "ask its administrator to list team-a"),
             JobReason::PodRefused => ("refuses its pods", "PodSecurity"),
+            JobReason::GangRefused => ("as one gang", "name auto in spec.gang.backend"),
             JobReason::Waiting => ("not done yet", ""),
             JobReason::NoQueue => ("in no queue", ""),
             JobReason::Reserved => ("has the quota", ""),

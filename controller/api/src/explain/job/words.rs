@@ -83,6 +83,11 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
             "it is tried again by itself",
             format!("change what it names (PodSecurity, a LimitRange, a quota of {namespace}), or {again}"),
         ),
+        JobReason::GangRefused => (
+            or("the scheduler cannot take its pods as one gang (spec.gang.backend native)"),
+            "it goes on by itself once it can",
+            format!("to have Larder plan it, name auto in spec.gang.backend: {again}"),
+        ),
         JobReason::Waiting => (or("the step before is not done yet"), "", String::new()),
         JobReason::NoQueue => (or("it is in no queue, and starts when it fits"), "", String::new()),
         JobReason::Reserved => (or("its queue has the quota for it"), "", String::new()),

@@ -165,11 +165,11 @@ proptest! {
         }
         let rooms = world.rooms();
         let cluster = Cluster::new(&rooms);
-        let once = decide(&world.queues, &world.jobs, &[], &cluster, world.now);
+        let once = decide(&world.queues, &world.jobs, &[], &mut cluster.clone(), world.now);
         let (mut queues, mut jobs) = (world.queues.clone(), world.jobs.clone());
         queues.reverse();
         jobs.reverse();
-        prop_assert_eq!(decide(&queues, &jobs, &[], &cluster, world.now), once);
+        prop_assert_eq!(decide(&queues, &jobs, &[], &mut cluster.clone(), world.now), once);
     }
 
     #[test]

@@ -163,6 +163,7 @@ fn a_place_is_added_to_what_the_pod_says_itself() {
         group: Some("train".into()),
         selector: [("gpu".to_owned(), "a100".to_owned())].into(),
         tolerations: vec![Toleration { key: Some("spot".into()), ..Toleration::default() }],
+        ..Place::default()
     };
     let pod = Renderer::new(sample.rendered(), &facts).pod("worker", 0, 0, &place).expect("a pod");
     let spec = serde_json::to_value(pod.spec.expect("a spec")).expect("JSON");

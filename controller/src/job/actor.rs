@@ -1,4 +1,6 @@
-//! A job in a round: what it is, what it takes of the decisions, and what is written for it.
+//! One job in a round: what is found out about it, and what it takes of the decisions.
+
+mod kueue;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +10,16 @@ use larder_controller_api::training_job::checked::CheckedJob;
 use larder_controller_api::training_job::conditions::JobReason;
 
 use crate::job::data;
+use crate::job::kueue::places::confine;
 use crate::job::machine::loss::is_on_lost_node;
 use crate::job::machine::{Action, Observed, PodStage, Stage, step};
 use crate::job::memory::Memory;
+use crate::job::native::choice::{Planner, choose};
 use crate::job::objects::JobObject;
 use crate::job::plan::{Cluster, Gang, Want};
 use crate::job::profile::{Profile, terms};
 use crate::job::queue::{self, HeldPod, Job, Verdict};
-use crate::job::render::Rendered;
+use crate::job::render::{Place, Rendered};
 use crate::job::scene::{Scene, Seen, dataset_key};
 use crate::job::trial::{Trial, Trials};
 use crate::job::valid::{self, Refusal};
@@ -23,8 +27,7 @@ use crate::job::writes::{self, Turn};
 use crate::key::Key;
 use crate::kueue::places::{Expression, Places, Term, Toleration};
 use crate::kueue::wish::{Wish, Wisher};
-
-use super::{Round, again};
+use crate::write::Write;
 
 /// A job in the round.
 pub(super) struct Actor<'a> {
@@ -42,6 +45,12 @@ pub(super) struct Actor<'a> {
     pub(super) actions: Vec<Action>,
     pub(super) verdict: Option<Verdict>,
     pub(super) is_idle: bool,
+    /// Who finds its nodes.
+    pub(super) planner: Planner,
+    /// Where its pods may be, by role; `None` as long as none may be made.
+    pub(super) places: Option<Vec<Place>>,
+    /// What Kueue waits for.
+    pub(super) for_kueue: Vec<Write>,
 }
 
 impl<'a> Actor<'a> {
@@ -49,7 +58,12 @@ impl<'a> Actor<'a> {
         self.memory.record.state.phase
     }
 
-    pub(super) fn check(&mut self, scene: &Scene<'a>, trials: &mut Trials, round: &mut Round) -> Result<(), Refusal> {
+    pub(super) fn check(
+        &mut self,
+        scene: &Scene<'a>,
+        trials: &mut Trials,
+        asked: &mut Vec<Key>,
+    ) -> Result<(), Refusal> {
         let job = valid::spec(self.object)?;
         self.job = Some(job);
         self.memory.queue = job.queue().unwrap_or_default().to_owned();
@@ -63,6 +77,7 @@ impl<'a> Actor<'a> {
         let kind = valid::kind(scene, job)?;
         self.kind = Some(kind);
         self.observed.terms = terms(job, Some(kind));
+        self.places = Some(vec![Place::default(); job.roles.len()]);
         let of_type = scene.jobs.types.get(&Key::cluster(&job.kind));
         if let Some(of_type) = of_type
             && !self.memory.profile.as_ref().is_some_and(|profile| profile.is_of(self.object, of_type))
@@ -72,6 +87,8 @@ impl<'a> Actor<'a> {
             let refused = |error| Refusal::new(JobReason::TypeInvalid, format!("the JobType {}: {error}", job.kind));
             self.memory.profile = Some(profile.map_err(refused)?);
         }
+        self.look_at_kueue(scene);
+        self.choose_planner(scene)?;
         if self.phase() != Phase::Queued {
             return Ok(());
         }
@@ -81,11 +98,36 @@ impl<'a> Actor<'a> {
         }
         let likeness = self.memory.profile.as_ref().map(|profile| profile.likeness.clone()).unwrap_or_default();
         let trial = trials.entry(likeness).or_insert_with(|| {
-            round.tries.push(self.key.clone());
+            asked.push(self.key.clone());
             Trial::Asked(self.key.clone())
         });
         self.is_tried = !matches!(trial, Trial::Asked(_));
         trial.refusal().map_or(Ok(()), |why| Err(Refusal::new(JobReason::PodRefused, why)))
+    }
+
+    /// Who finds its nodes. Only a job that has not started is refused for that.
+    fn choose_planner(&mut self, scene: &Scene<'_>) -> Result<(), Refusal> {
+        let (Some(job), Some(profile)) = (self.job, &self.memory.profile) else { return Ok(()) };
+        match choose(job, profile.obstacle.as_deref(), scene.has_gangs()) {
+            // Where Kueue chooses nodes, pods have no group.
+            Ok(planner) if !self.has_gates() => self.planner = planner,
+            Ok(_) => {}
+            Err(why) if self.phase() == Phase::Queued => return Err(Refusal::new(JobReason::GangRefused, why)),
+            Err(_) => {}
+        }
+        if !self.is_planned() {
+            self.observed.terms.gang_timeout = None;
+        }
+        Ok(())
+    }
+
+    /// True if its nodes are found here, and not by the scheduler or by Kueue.
+    pub(super) fn is_planned(&self) -> bool {
+        self.planner == Planner::Builtin && !self.has_gates()
+    }
+
+    fn has_gates(&self) -> bool {
+        self.places.iter().flatten().any(|place| !place.gates.is_empty())
     }
 
     /// True if the state machine can make a step now.
@@ -112,7 +154,7 @@ impl<'a> Actor<'a> {
     }
 
     /// The nodes where its pods are, or will be.
-    fn nodes(&self) -> BTreeSet<String> {
+    pub(super) fn nodes(&self) -> BTreeSet<String> {
         let state = &self.memory.record.state;
         let planned = state.slots().filter_map(|(_, slot)| slot.node.clone());
         let current = self.pods.iter().filter(|seen| state.slot(seen.pod.id).is_some());
@@ -158,9 +200,22 @@ impl<'a> Actor<'a> {
         held
     }
 
-    /// The job as queues see it; `None` if it neither waits for room nor has it.
+    /// Takes the room of pods that have a node and are not bound yet.
+    pub(super) fn take_room(&self, scene: &Scene<'_>, free: &mut Cluster<'_>) {
+        let Some(profile) = &self.memory.profile else { return };
+        for held in self.held(scene).into_iter().filter(|held| !held.bound) {
+            if let Some(node) = free.find(&held.node) {
+                free.take(node, &profile.roles[held.role].requests, 1);
+            }
+        }
+    }
+
+    /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
     pub(super) fn facts(&self, scene: &Scene<'_>) -> Option<Job> {
         let state = &self.memory.record.state;
+        if self.kueue_queue().is_some() {
+            return None;
+        }
         let waits =
             state.phase == Phase::Queued && self.refusal.is_none() && self.is_tried && !self.observed.terms.suspend;
         if !waits && !state.holds_room() {
@@ -186,16 +241,15 @@ impl<'a> Actor<'a> {
 
     /// The pods that need other nodes.
     pub(super) fn gang(&self, scene: &Scene<'_>, cluster: &Cluster<'_>, pods: &[Vec<u32>]) -> Option<Gang> {
-        let (job, profile) = (self.job?, self.memory.profile.as_ref()?);
-        let want = |(role, pods): (&queue::Role, &Vec<u32>)| Want {
-            name: role.name.clone(),
-            requests: role.requests.clone(),
-            places: role.places.clone(),
-            required: pods.len() as u32,
-            optional: 0,
+        let (job, profile, places) = (self.job?, self.memory.profile.as_ref()?, self.places.as_ref()?);
+        let want = |((role, place), pods): ((&queue::Role, &Place), &Vec<u32>)| {
+            let mut places = role.places.clone();
+            confine(&mut places, place);
+            let (name, requests) = (role.name.clone(), role.requests.clone());
+            Want { name, requests, places, required: pods.len() as u32, optional: 0 }
         };
         Some(Gang {
-            roles: profile.roles.iter().zip(pods).map(want).collect(),
+            roles: profile.roles.iter().zip(places).zip(pods).map(want).collect(),
             datasets: self.datasets().into_iter().map(|key| (key.clone(), scene.bytes(&key))).collect(),
             topology_key: job.topology_key.clone().unwrap_or_default(),
             near: self.nodes().iter().filter_map(|node| cluster.find(node)).collect(),
@@ -203,7 +257,12 @@ impl<'a> Actor<'a> {
     }
 
     /// Takes what the queues have decided.
-    pub(super) fn hear(&mut self, scene: &Scene<'_>, verdict: Verdict) {
+    pub(super) fn hear(&mut self, scene: &Scene<'_>, mut verdict: Verdict) {
+        if let Verdict::Start { nodes, .. } = &mut verdict
+            && !self.is_planned()
+        {
+            nodes.clear();
+        }
         let record = &mut self.memory.record;
         match &verdict {
             Verdict::Wait(waiting) => {
@@ -260,20 +319,27 @@ impl<'a> Actor<'a> {
         }
     }
 
-    pub(super) fn write(self, scene: &Scene<'_>, waiting: usize, draw: &dyn Fn() -> String, round: &mut Round) {
+    /// All that is to be written for it, and when there may be more by time alone.
+    pub(super) fn write(
+        self,
+        scene: &Scene<'_>,
+        waiting: usize,
+        draw: &dyn Fn() -> String,
+        again_at: &mut Option<i64>,
+    ) -> Vec<Write> {
         if !self.is_idle {
-            return;
+            return Vec::new();
         }
         let next = self.actions.iter().find_map(|action| match action {
             Action::Again(at) => Some(*at),
             _ => None,
         });
         if let Some(at) = next {
-            again(&mut round.again_at, at);
+            again(again_at, at);
         }
         let is_undecided = self.phase() == Phase::Queued && !self.is_tried && self.refusal.is_none();
         if is_undecided {
-            return;
+            return Vec::new();
         }
         let turn = Turn {
             scene,
@@ -284,25 +350,36 @@ impl<'a> Actor<'a> {
             observed: &self.observed,
             actions: &self.actions,
             verdict: self.verdict.as_ref(),
+            planner: self.planner,
+            places: self.places.as_deref(),
+            for_kueue: &self.for_kueue,
             waiting,
             draw,
         };
-        let (writes, pending, again_at) = writes::of(&turn, self.memory);
-        if let Some(at) = again_at {
-            again(&mut round.again_at, at);
+        let (writes, pending, at) = writes::of(&turn, self.memory);
+        if let Some(at) = at {
+            again(again_at, at);
         }
-        if writes.is_empty() && again_at.is_none() && self.phase().is_terminal() {
+        if writes.is_empty() && at.is_none() && self.phase().is_terminal() {
             self.memory.sleeps_until = next.unwrap_or(i64::MAX);
         }
         if !writes.is_empty() {
             self.memory.pending = Some(pending);
-            round.writes.push((self.key.clone(), writes));
         }
+        writes
     }
 }
 
 /// What renders the objects of a job.
-fn rendered<'a>(object: &'a JobObject, job: &'a CheckedJob, kind: &'a CheckedType) -> Rendered<'a> {
+pub(super) fn rendered<'a>(object: &'a JobObject, job: &'a CheckedJob, kind: &'a CheckedType) -> Rendered<'a> {
     let key = &object.meta.key;
     Rendered { namespace: &key.namespace, name: &key.name, uid: &object.meta.uid, job, kind }
+}
+
+/// Notes the earliest time.
+pub(super) fn again(at: &mut Option<i64>, time: i64) {
+    if time == i64::MAX {
+        return;
+    }
+    *at = Some(at.map_or(time, |before| before.min(time)));
 }

@@ -1,0 +1,80 @@
+//! Nodes that die under a job.
+
+use std::time::Instant;
+
+use larder_controller::kinds::Kind;
+use larder_controller_api::Phase;
+use serde_json::json;
+
+use crate::bed::{Bed, Role, in_cluster, runs_for};
+use crate::pods::Pod;
+
+/// The pod of an index that is to run on.
+fn at(bed: &Bed, job: &str, role: &str, index: u32) -> Pod {
+    let pod = bed.pods.live(job).into_iter().find(|pod| pod.role == role && pod.index == index);
+    pod.unwrap_or_else(|| panic!("{job} has no {role} {index}"))
+}
+
+#[test]
+fn pods_of_a_dead_node_are_replaced_elsewhere_and_one_stuck_there_blocks_nothing() {
+    // A pod fills a node. Two nodes are spare.
+    in_cluster(&[1; 6], async |bed| {
+        let controller = bed.start("a");
+        let stuck = json!({"test.larder.dev/leaves-after": "24h"});
+        let role = |name| Role { name, replicas: 1, gpus: 1, annotations: stuck.clone(), ..Role::default() };
+        let loose = Role { replicas: 2, ..role("worker") };
+        bed.job("loose", loose.job("single")).await;
+        let gang = json!({"type": "pytorch", "roles": [role("master").json(), role("worker").json()]});
+        bed.job("gang", gang).await;
+        for job in ["loose", "gang"] {
+            bed.wait_for_phase(job, Phase::Running).await;
+        }
+        let (lost_loose, lost_gang) = (at(bed, "loose", "worker", 1), at(bed, "gang", "worker", 0));
+        let (kept, master) = (at(bed, "loose", "worker", 0), at(bed, "gang", "master", 0));
+        for pod in [&lost_loose, &lost_gang] {
+            bed.lose(&pod.node).await;
+        }
+        let began = Instant::now();
+        // The gang's other pod is as stuck as the lost one. Somebody makes it end, as its kubelet would.
+        let is_new = |job: &str, count: usize| {
+            bed.pods.are_ready(job, count)
+                && bed
+                    .pods
+                    .live(job)
+                    .iter()
+                    .all(|pod| ![&lost_loose, &lost_gang, &master].iter().any(|old| old.uid == pod.uid))
+        };
+        bed.wait_for("the loose pod runs elsewhere", async || is_new("loose", 2)).await;
+        eprintln!("replaced {:?} after the node was not ready", began.elapsed());
+        assert_eq!(at(bed, "loose", "worker", 0).uid, kept.uid);
+        bed.wait_for("the gang's master ends", async || !bed.pods.live("gang").iter().any(|pod| pod.uid == master.uid))
+            .await;
+        bed.annotate(std::slice::from_ref(&master), &json!({"test.larder.dev/leaves-after": "0s"})).await;
+        bed.wait_for("the gang runs elsewhere", async || is_new("gang", 2)).await;
+        for job in ["loose", "gang"] {
+            bed.wait_for_phase(job, Phase::Running).await;
+            let restarts = bed.status(job).await.restarts;
+            assert_eq!((restarts.node_lost, restarts.total()), (1, 1), "{job}: {restarts:?}");
+            let dead = [&lost_loose.node, &lost_gang.node];
+            assert!(bed.pods.live(job).iter().all(|pod| !dead.contains(&&pod.node)), "{:#?}", bed.pods.live(job));
+        }
+        // Those that were lost are still there. So it is after a restart of the controller.
+        let stuck = |pods: &[Pod]| pods.iter().filter(|pod| pod.is_leaving && !pod.is_gone).count();
+        assert_eq!(stuck(&bed.pods.ever()), 2);
+        controller.kill();
+        let _controller = bed.start("a");
+        for job in ["loose", "gang"] {
+            bed.annotate(&bed.pods.live(job), &runs_for("0s")).await;
+            bed.wait_for_phase(job, Phase::Succeeded).await;
+        }
+        assert_eq!(stuck(&bed.pods.ever()), 2);
+        bed.delete(Kind::TrainingJob, "loose").await;
+        bed.wait_for("the job is gone", async || bed.jobs().get_opt("loose").await.expect("an answer").is_none()).await;
+        // The node comes back, and takes pods again.
+        bed.find(&lost_loose.node).await;
+        let next = Role { name: "worker", replicas: 5, gpus: 1, annotations: runs_for("0s"), ..Role::default() };
+        bed.annotate(std::slice::from_ref(&lost_loose), &json!({"test.larder.dev/leaves-after": "0s"})).await;
+        bed.job("next", next.job("single")).await;
+        bed.wait_for_phase("next", Phase::Succeeded).await;
+    });
+}

@@ -1,0 +1,146 @@
+//! A controller that is killed at random moments, and two of them at a time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::api::{DeleteParams, ListParams};
+use larder_controller::kinds::Kind;
+use larder_controller_api::Phase;
+use larder_controller_api::names::JOB_LABEL;
+use larder_testkit::scaled;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Role, in_cluster, runs_for};
+use crate::pods::Pod;
+use crate::process::Process;
+use crate::rules::run_once;
+
+/// Kills of an ordinary run, and the jobs meanwhile.
+const KILLS: u32 = 10;
+const JOBS: u32 = 50;
+
+/// The longest that a process lives until it is killed.
+const LIFE: Duration = Duration::from_millis(3000);
+
+const SEED: u64 = 18;
+
+/// How many pods of each index succeed, by job.
+type Wanted = BTreeMap<String, u32>;
+
+#[test]
+fn killed_under_50_jobs_it_loses_none_and_runs_none_twice() {
+    in_cluster(&[8; 4], async |bed| {
+        let (kills, mut random) = (scaled(KILLS), StdRng::seed_from_u64(SEED));
+        eprintln!("{kills} kills, seed {SEED}");
+        bed.pods.require(run_once());
+        let mut wanted = Wanted::new();
+        for kill in 0..kills {
+            let process = bed.start("a");
+            for nth in (0..JOBS).filter(|nth| nth % kills == kill) {
+                let (spec, pods) = some_job(&mut random, nth);
+                bed.job(&format!("job-{nth}"), spec).await;
+                wanted.insert(format!("job-{nth}"), pods);
+            }
+            live(&mut random).await;
+            process.kill();
+        }
+        let process = bed.start("a");
+        for name in wanted.keys() {
+            bed.wait_for_phase(name, Phase::Succeeded).await;
+        }
+        for (name, pods) in &wanted {
+            let mut of_job = bed.pods.ever();
+            of_job.retain(|pod| pod.job == *name);
+            let ended = |phase: &str| of_job.iter().filter(|pod| pod.phase == phase).count() as u32;
+            let status = bed.status(name).await;
+            let crashes = status.restarts.crashed;
+            assert_eq!((ended("Succeeded"), ended("Failed")), (*pods, crashes), "{name}: {status:#?} {of_job:#?}");
+            // No node was lost, and nobody was preempted.
+            assert_eq!(status.restarts.total(), crashes, "{name}: {status:#?}");
+            assert_eq!(status.roles.iter().map(|role| role.done).sum::<u32>(), *pods, "{name}: {status:#?}");
+        }
+        process.kill();
+
+        // And while all of them are deleted.
+        let deleted = bed.jobs().delete_collection(&DeleteParams::default(), &ListParams::default()).await;
+        deleted.expect("the jobs are deleted");
+        for _ in 0..kills.div_ceil(5) {
+            let process = bed.start("a");
+            live(&mut random).await;
+            process.kill();
+        }
+        let _process = bed.start("a");
+        bed.wait_for("nothing is left of them", async || left(bed).await.is_empty()).await;
+    });
+}
+
+async fn live(random: &mut StdRng) {
+    tokio::time::sleep(LIFE.mul_f64(random.random())).await;
+}
+
+/// A job, and how many pods of it succeed: of some types, the first one's end is that of the job. Every fifth one's pods crash
+/// at first.
+fn some_job(random: &mut StdRng, nth: u32) -> (Value, u32) {
+    let annotations = runs_for(&format!("{}s", random.random_range(0..4)));
+    let role = |name, replicas| Role { name, replicas, gpus: 1, ..Role::default() };
+    let replicas = random.random_range(1..=3);
+    let led_by = |kind: &str, first: &'static str| {
+        let first = Role { annotations: annotations.clone(), ..role(first, 1) };
+        (json!({"type": kind, "roles": [first.json(), role("worker", replicas).json()]}), 1)
+    };
+    let mut equals = Role { annotations: annotations.clone(), ..role("worker", replicas) };
+    match nth % 5 {
+        0 => (equals.job("single"), replicas),
+        1 => {
+            equals.annotations["test.larder.dev/crashes-until"] = "3".into();
+            let mut spec = equals.job("single");
+            spec["restart"] = json!({"maxCrashes": 100});
+            (spec, replicas)
+        }
+        2 => (equals.job("pytorch-elastic"), replicas),
+        3 => led_by("pytorch", "master"),
+        _ => led_by("mpi", "launcher"),
+    }
+}
+
+/// What there is that belongs to a job.
+async fn left(bed: &Bed) -> Vec<String> {
+    let mut left = Vec::new();
+    for kind in [Kind::TrainingJob, Kind::Pod, Kind::Service, Kind::Secret, Kind::ConfigMap] {
+        for object in bed.list(kind).await {
+            if kind == Kind::TrainingJob || object["metadata"]["labels"][JOB_LABEL].is_string() {
+                left.push(format!("{} {}", kind.name(), object["metadata"]["name"]));
+            }
+        }
+    }
+    left
+}
+
+#[test]
+fn of_two_one_runs_the_jobs_and_after_its_kill_the_other() {
+    in_cluster(&[4; 2], async |bed| {
+        bed.pods.require(run_once());
+        let (first, second) = (bed.start("a"), bed.start("b"));
+        let leads = async |process: &Process<'_>| process.figures().await.get("leading") == 1;
+        bed.wait_for("one of them acts", async || leads(&first).await || leads(&second).await).await;
+        let (acting, waiting) = if leads(&first).await { (first, second) } else { (second, first) };
+        let role = Role { name: "worker", replicas: 2, gpus: 1, ..Role::default() };
+        bed.job("one", role.job("single")).await;
+        bed.wait_for_phase("one", Phase::Running).await;
+        let pods: Vec<Pod> = bed.pods.live("one");
+        assert!(acting.figures().await.all_writes() > 0);
+        assert_eq!((waiting.figures().await.get("leading"), waiting.figures().await.all_writes()), (0, 0));
+
+        acting.kill();
+        bed.job("two", role.job("single")).await;
+        bed.wait_for_phase("two", Phase::Running).await;
+        assert!(leads(&waiting).await, "{} acts now", waiting.identity());
+        // It has left the first job's pods alone, and goes on with it.
+        let uids = |pods: &[Pod]| pods.iter().map(|pod| pod.uid.clone()).collect::<Vec<_>>();
+        assert_eq!(uids(&bed.pods.live("one")), uids(&pods));
+        bed.annotate(&pods, &runs_for("0s")).await;
+        bed.wait_for_phase("one", Phase::Succeeded).await;
+    });
+}

@@ -1,0 +1,15 @@
+//! Training jobs on a real API server, with Kubernetes' own controllers and scheduler: gangs, queues, preemption, losses, and a
+//! controller that is killed. Nodes and their pods are fake (kwok), so that a hundred GPUs cost nothing. Each test has a cluster
+//! of its own, and looks at every change of every pod.
+
+mod bed;
+mod failures;
+mod gangs;
+mod killed;
+mod pods;
+mod preempt;
+#[path = "../killed/process.rs"]
+mod process;
+mod quota;
+mod refused;
+mod rules;

@@ -1,0 +1,189 @@
+//! All pods of the cluster over the whole time of a test, and the rules that must hold whenever one of them changes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use larder_controller_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL};
+
+use crate::bed::{GPU, QUEUE_LABEL};
+
+/// A pod as it was seen last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// Its TrainingJob and that one's uid; empty for a foreign pod.
+    pub(crate) job: String,
+    pub(crate) job_uid: String,
+    pub(crate) role: String,
+    pub(crate) index: u32,
+    pub(crate) attempt: u32,
+    pub(crate) queue: String,
+    pub(crate) gpus: u64,
+    pub(crate) node: String,
+    pub(crate) phase: String,
+    pub(crate) is_ready: bool,
+    pub(crate) is_leaving: bool,
+    /// It is there no more.
+    pub(crate) is_gone: bool,
+}
+
+impl Pod {
+    fn of(pod: v1::Pod) -> Self {
+        let (meta, spec, status) = (pod.metadata, pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
+        let labels = meta.labels.unwrap_or_default();
+        let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
+        let number = |key: &str| label(key).parse().unwrap_or_default();
+        let gpus = |container: &v1::Container| {
+            let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+            limits.and_then(|limits| limits.get(GPU)).map_or(0, |gpus| gpus.0.parse().expect("a whole number"))
+        };
+        let is_ready = |condition: &v1::PodCondition| condition.type_ == "Ready" && condition.status == "True";
+        Self {
+            name: meta.name.unwrap_or_default(),
+            uid: meta.uid.unwrap_or_default(),
+            job: label(JOB_LABEL),
+            job_uid: meta.owner_references.iter().flatten().map(|owner| owner.uid.clone()).collect(),
+            role: label(JOB_ROLE_LABEL),
+            index: number(JOB_INDEX_LABEL),
+            attempt: number(JOB_ATTEMPT_LABEL),
+            queue: label(QUEUE_LABEL),
+            gpus: spec.containers.iter().map(gpus).sum(),
+            node: spec.node_name.unwrap_or_default(),
+            is_ready: status.conditions.iter().flatten().any(is_ready),
+            phase: status.phase.unwrap_or_default(),
+            is_leaving: meta.deletion_timestamp.is_some(),
+            is_gone: false,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// It is to run on.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.is_gone && !self.is_leaving && !self.has_ended()
+    }
+
+    pub(crate) fn is_bound(&self) -> bool {
+        !self.node.is_empty()
+    }
+
+    /// Its index in its job.
+    pub(crate) fn place(&self) -> (&str, &str, u32) {
+        (&self.job_uid, &self.role, self.index)
+    }
+}
+
+/// What is wrong now, if something is. It sees all pods that there are and have been.
+pub(crate) type Rule = Box<dyn FnMut(&BTreeMap<String, Pod>, Instant) -> Option<String> + Send>;
+
+#[derive(Default)]
+struct History {
+    /// By uid.
+    pods: BTreeMap<String, Pod>,
+    rules: Vec<Rule>,
+    breaches: Vec<String>,
+}
+
+impl History {
+    fn take(&mut self, pod: Pod) {
+        self.pods.insert(pod.uid.clone(), pod);
+        self.check();
+    }
+
+    fn check(&mut self) {
+        let now = Instant::now();
+        for rule in &mut self.rules {
+            self.breaches.extend(rule(&self.pods, now));
+        }
+    }
+}
+
+/// The pods. It watches until it is dropped.
+pub(crate) struct Pods {
+    history: Arc<Mutex<History>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Pods {
+    pub(crate) fn watch(client: &Client) -> Self {
+        let history = Arc::new(Mutex::new(History::default()));
+        let (api, of_task) = (Api::<v1::Pod>::all(client.clone()), Arc::clone(&history));
+        let task = tokio::spawn(async move {
+            let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+            while let Some(event) = events.next().await {
+                let mut history = of_task.lock().expect("no rule panics");
+                match event {
+                    Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => history.take(Pod::of(pod)),
+                    Ok(watcher::Event::Delete(pod)) => history.take(Pod { is_gone: true, ..Pod::of(pod) }),
+                    Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
+                    Err(error) => eprintln!("the watch of the pods goes on after: {error}"),
+                }
+            }
+        });
+        Self { history, task }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().expect("no rule panics")
+    }
+
+    /// From now on this must hold.
+    pub(crate) fn require(&self, rule: impl FnMut(&BTreeMap<String, Pod>, Instant) -> Option<String> + Send + 'static) {
+        self.history().rules.push(Box::new(rule));
+    }
+
+    /// Those that there are and have been.
+    pub(crate) fn ever(&self) -> Vec<Pod> {
+        self.history().pods.values().cloned().collect()
+    }
+
+    /// Those of a job that are to run on, by their indexes.
+    pub(crate) fn live(&self, job: &str) -> Vec<Pod> {
+        let mut pods = self.ever();
+        pods.retain(|pod| pod.job == job && pod.is_live());
+        pods.sort_by(|one, other| one.place().cmp(&other.place()));
+        pods
+    }
+
+    /// So many pods of the job are ready.
+    pub(crate) fn are_ready(&self, job: &str, count: usize) -> bool {
+        let live = self.live(job);
+        live.len() == count && live.iter().all(|pod| pod.is_ready)
+    }
+
+    /// True if no rule was broken.
+    pub(crate) fn keep_rules(&self) -> bool {
+        let mut history = self.history();
+        history.check();
+        history.breaches.is_empty()
+    }
+
+    /// Fails if a rule was broken.
+    pub(crate) fn assert_rules(&self) {
+        let breaches = {
+            let mut history = self.history();
+            history.check();
+            history.breaches.clone()
+        };
+        assert!(
+            breaches.is_empty(),
+            "{} breaches, the first: {:#?}",
+            breaches.len(),
+            &breaches[..breaches.len().min(5)]
+        );
+    }
+}
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

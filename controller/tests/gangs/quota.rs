@@ -1,0 +1,146 @@
+//! No queue ever uses more than it may.
+
+use std::collections::BTreeMap;
+
+use kube::api::ListParams;
+use larder_controller::kinds::Kind;
+use larder_controller_api::Phase;
+use larder_testkit::scaled;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+use crate::bed::{Bed, PRODUCTION, Role, in_cluster, runs_for};
+use crate::pods::Pod;
+
+/// Changes of an ordinary run, and the most jobs at a time.
+const STEPS: u32 = 40;
+const AT_A_TIME: usize = 12;
+
+const SEED: u64 = 17;
+
+/// GPUs of each of the two queues, what it may borrow, and so what both have.
+const NOMINAL: u64 = 8;
+const BORROW: u64 = 4;
+const COHORT: u64 = 2 * NOMINAL;
+
+/// What is wrong with the usage of the queues, each of which may use so much. Pods count until they have ended or are gone.
+fn excess(pods: &BTreeMap<String, Pod>, most: u64) -> Option<String> {
+    let used = |queue: &str| -> u64 {
+        let counts = |pod: &&Pod| pod.queue == queue && !pod.is_gone && !pod.has_ended();
+        pods.values().filter(counts).map(|pod| pod.gpus).sum()
+    };
+    let (a, b) = (used("a"), used("b"));
+    let is_over = a > most || b > most || a + b > COHORT;
+    is_over.then(|| format!("a uses {a} and b {b}"))
+}
+
+#[test]
+fn pods_of_a_deleted_job_use_quota_until_they_are_gone() {
+    leaving_pods_count(async |bed| bed.delete(Kind::TrainingJob, "first").await);
+}
+
+#[test]
+fn pods_of_a_suspended_job_use_quota_until_they_are_gone() {
+    leaving_pods_count(async |bed| bed.change("first", json!({"suspend": true})).await);
+}
+
+#[test]
+fn pods_of_a_job_that_has_succeeded_use_quota_until_they_are_gone() {
+    leaving_pods_count(async |bed| {
+        let mut master = bed.pods.live("first");
+        master.retain(|pod| pod.role == "master");
+        bed.annotate(&master, &runs_for("0s")).await;
+    });
+}
+
+/// The job `first` uses all of a queue, and ends while its workers are still there. The next one waits for them.
+fn leaving_pods_count(end: impl AsyncFn(&Bed) + Sync) {
+    in_cluster(&[4; 8], async |bed| {
+        bed.queue("a", json!({"nominal": NOMINAL}), None).await;
+        bed.pods.require(|pods, _| excess(pods, NOMINAL));
+        let _controller = bed.start("one");
+        let leaves = json!({"test.larder.dev/leaves-after": "3s"});
+        let role = Role { gpus: 1, queue: "a", annotations: leaves, ..Role::default() };
+        let (master, workers) = (
+            Role { name: "master", replicas: 1, ..role.clone() },
+            Role { name: "worker", replicas: 7, ..role.clone() },
+        );
+        let first = json!({"type": "pytorch", "queue": "a", "roles": [master.json(), workers.json()]});
+        bed.job("first", first).await;
+        bed.wait_for_phase("first", Phase::Running).await;
+        bed.job("second", Role { name: "worker", replicas: 8, ..role }.job("single")).await;
+        end(bed).await;
+        bed.wait_for("the second one runs", async || bed.pods.are_ready("second", 8)).await;
+    });
+}
+
+#[test]
+fn queues_of_a_cohort_never_use_more_than_they_may_as_jobs_come_and_go() {
+    in_cluster(&[4; 8], async |bed| {
+        for queue in ["a", "b"] {
+            bed.queue(queue, json!({"nominal": NOMINAL, "borrow": BORROW}), Some("cohort")).await;
+        }
+        bed.pods.require(|pods, _| excess(pods, NOMINAL + BORROW));
+        let _controller = bed.start("one");
+        // The first uses all that it may, and gives back what it has borrowed.
+        let leaves = json!({"test.larder.dev/leaves-after": "1s"});
+        let borrower =
+            Role { name: "worker", replicas: 32, min: 1, gpus: 1, queue: "a", annotations: leaves, ..Role::default() };
+        bed.job("borrower", borrower.job("pytorch-elastic")).await;
+        bed.wait_for("it borrows", async || bed.pods.are_ready("borrower", 12)).await;
+        let owner = Role { name: "worker", replicas: 8, gpus: 1, queue: "b", ..Role::default() };
+        bed.job("owner", owner.job("single")).await;
+        bed.wait_for("the owner has its own", async || bed.pods.are_ready("owner", 8)).await;
+        assert_eq!(bed.pods.live("borrower").len(), 8);
+        bed.delete(Kind::TrainingJob, "borrower").await;
+        bed.delete(Kind::TrainingJob, "owner").await;
+
+        let (steps, mut random) = (scaled(STEPS), StdRng::seed_from_u64(SEED));
+        eprintln!("{steps} steps, seed {SEED}");
+        for nth in 0..steps {
+            let names = async || -> Vec<String> {
+                let jobs = bed.jobs().list(&ListParams::default()).await.expect("a list");
+                jobs.into_iter().filter_map(|job| job.metadata.name).collect()
+            };
+            let there = names().await;
+            if there.len() >= AT_A_TIME || random.random_bool(0.3) {
+                if let Some(name) = there.choose(&mut random) {
+                    bed.delete(Kind::TrainingJob, name).await;
+                }
+                continue;
+            }
+            let queue = *["a", "b"].choose(&mut random).expect("two");
+            let replicas = random.random_range(1..=6);
+            let is_elastic = random.random_bool(0.4);
+            let mut annotations = runs_for(&format!("{}s", random.random_range(0..4)));
+            annotations["test.larder.dev/leaves-after"] = format!("{}s", random.random_range(0..2)).into();
+            let role = Role {
+                name: "worker",
+                replicas,
+                min: if is_elastic { 1 } else { replicas },
+                gpus: random.random_range(1..=2),
+                priority: if random.random_bool(0.3) { PRODUCTION } else { "" },
+                queue,
+                annotations,
+            };
+            let name = format!("job-{nth}");
+            bed.job(&name, role.job(if is_elastic { "pytorch-elastic" } else { "single" })).await;
+            if random.random_bool(0.5) {
+                let starts = async || {
+                    let jobs = bed.jobs().get_opt(&name).await.expect("an answer");
+                    jobs.is_none_or(|job| {
+                        job.status.and_then(|status| status.phase).is_some_and(|phase| phase != Phase::Queued)
+                    })
+                };
+                bed.wait_for("the job starts", starts).await;
+            }
+        }
+        let all_done = async || {
+            let jobs = bed.jobs().list(&ListParams::default()).await.expect("a list");
+            jobs.iter().all(|job| job.status.as_ref().and_then(|status| status.phase) == Some(Phase::Succeeded))
+        };
+        bed.wait_for("all that are left have succeeded", all_done).await;
+    });
+}
