@@ -11,8 +11,8 @@ use larder_controller_api::training_job::conditions::JobReason;
 
 use crate::job::data;
 use crate::job::kueue::places::confine;
-use crate::job::machine::loss::is_on_lost_node;
-use crate::job::machine::{Action, Observed, PodStage, Stage, step};
+use crate::job::machine::loss::{is_live, is_on_lost_node};
+use crate::job::machine::{Action, Observed, Pod, PodStage, Stage, step, unplaced};
 use crate::job::memory::Memory;
 use crate::job::native::choice::{Planner, choose};
 use crate::job::objects::JobObject;
@@ -222,6 +222,7 @@ impl<'a> Actor<'a> {
             return None;
         }
         let (job, profile) = (self.job?, self.memory.profile.as_ref()?);
+        let is_stray = |pod: &Pod| state.slot(pod.id).is_none() && is_live(pod, scene.now);
         Some(Job {
             key: self.key.clone(),
             queue: self.memory.queue.clone(),
@@ -232,6 +233,8 @@ impl<'a> Actor<'a> {
             topology_key: job.topology_key.clone().unwrap_or_default(),
             granted: state.granted(),
             pods: self.held(scene),
+            unplaced: if self.is_planned() { self.unplaced(scene) } else { Vec::new() },
+            replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.memory.record.head_since,
             claims: self.memory.record.claims,
             not_before: state.not_before,
@@ -239,7 +242,15 @@ impl<'a> Actor<'a> {
         })
     }
 
-    /// The pods that need other nodes.
+    /// Its pods, by role and index, that are to be given nodes.
+    pub(super) fn unplaced(&self, scene: &Scene<'_>) -> Vec<Vec<u32>> {
+        if !self.can_step() {
+            return Vec::new();
+        }
+        unplaced(&self.memory.record.state, &self.observed, scene.now)
+    }
+
+    /// What these pods need of nodes.
     pub(super) fn gang(&self, scene: &Scene<'_>, cluster: &Cluster<'_>, pods: &[Vec<u32>]) -> Option<Gang> {
         let (job, profile, places) = (self.job?, self.memory.profile.as_ref()?, self.places.as_ref()?);
         let want = |((role, place), pods): ((&queue::Role, &Place), &Vec<u32>)| {
@@ -278,6 +289,9 @@ impl<'a> Actor<'a> {
             Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } => {}
         }
         if self.can_step() {
+            if let Verdict::Run(running) = &mut verdict {
+                self.observed.plan = running.plan.take();
+            }
             self.observed.verdict = Some(verdict.clone());
             self.step(scene);
             self.verdict = Some(verdict);

@@ -5,7 +5,8 @@
 //! through it all:
 //!
 //! 1. Jobs of drained queues stop. Where quotas were lowered, jobs give back what is too much.
-//! 2. Jobs for which others end start if their room is free; else it is held for them.
+//! 2. Jobs for which others end start if their room is free; else it is held for them. Then pods that have lost their nodes get
+//!    others.
 //! 3. The queues take turns: first those whose next job has waited too long, then those where it does not borrow, then those with the smallest dominant share for their
 //!    weight. In a queue the higher priority comes first, then the older job. The first that finds no room is the queue's
 //!    *head*: others end for it if that gives it room. Later jobs that ask for less of everything may pass it, for 30 minutes at
@@ -56,6 +57,7 @@ pub fn decide(
     pass.drain();
     pass.give_back();
     pass.claims();
+    pass.replace();
     pass.admit();
     pass.grow();
     cluster.restore(&pass.left());

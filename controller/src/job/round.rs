@@ -1,8 +1,9 @@
 //! One look at all jobs: what has become of each, which start and which give way, and what is to be written.
 //!
-//! For each job, the state machine makes a step with what is observed; one with the nodes that were found for pods that need
-//! others; and one with the queues' verdict. The queues decide once for all jobs, from what the jobs took of the decisions before,
-//! written or not. Jobs in Kueue's queues come after them: to Kueue's verdict, nodes are found in the room that is left. Jobs whose writes are under way are part of that, and make no step until the writes end.
+//! For each job, the state machine makes a step with what is observed, and one with the queues' verdict. The queues decide once for
+//! all jobs, from what the jobs took of the decisions before, written or not; room that they hold for a job is not given to pods
+//! that have lost their nodes either. Jobs in Kueue's queues come after them: for Kueue's verdict, nodes are found in the room that
+//! is left. Jobs whose writes are under way are part of that, and make no step until the writes end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use larder_controller_api::{Phase, QueueStatus};
 
 use crate::job::actor::{Actor, again};
 use crate::job::left::{self, Standing};
-use crate::job::machine::{Observed, Plan, PlannedPod, unplaced};
+use crate::job::machine::{Observed, Plan, PlannedPod};
 use crate::job::memory::Memory;
 use crate::job::native::choice::Planner;
 use crate::job::plan::{self, Cluster};
@@ -56,7 +57,6 @@ pub fn round(
     let named: BTreeSet<Key> = actors.iter().flat_map(Actor::datasets).collect();
     let rooms = scene.rooms(&named.into_iter().collect::<Vec<_>>());
     let mut cluster = Cluster::new(&rooms);
-    replan(scene, &mut actors, &cluster);
     for actor in actors.iter().filter(|actor| actor.kueue_queue().is_some()) {
         actor.take_room(scene, &mut cluster);
     }
@@ -68,6 +68,7 @@ pub fn round(
             actor.hear(scene, verdict);
         }
     }
+    replan(scene, &mut actors, &mut cluster);
     for actor in &mut actors {
         actor.hear_kueue(scene, &mut cluster);
     }
@@ -163,24 +164,14 @@ fn enter<'a>(
     Some(actor)
 }
 
-/// Finds nodes for the pods of jobs that have lost theirs.
-fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], cluster: &Cluster<'_>) {
-    let mut asked = Vec::new();
-    for (at, actor) in actors.iter().enumerate().filter(|(_, actor)| actor.can_step()) {
-        let pods = unplaced(&actor.memory.record.state, &actor.observed, scene.now);
-        if pods.iter().any(|pods| !pods.is_empty()) {
-            asked.push((at, pods));
+/// Finds nodes for the pods of jobs that have lost theirs, where the queues do not: for jobs of Kueue's, in the room that is left,
+/// and where the scheduler chooses.
+fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], free: &mut Cluster<'_>) {
+    for actor in actors.iter_mut().filter(|actor| actor.kueue_queue().is_some() || !actor.is_planned()) {
+        let pods = actor.unplaced(scene);
+        if pods.iter().all(Vec::is_empty) {
+            continue;
         }
-    }
-    if asked.is_empty() {
-        return;
-    }
-    let mut free = cluster.clone();
-    for actor in actors.iter() {
-        actor.take_room(scene, &mut free);
-    }
-    for (at, pods) in asked {
-        let actor = &mut actors[at];
         if !actor.is_planned() {
             let nowhere = |role: usize| move |index: &u32| PlannedPod { role, index: *index, node: None };
             let planned = pods.iter().enumerate().flat_map(|(role, pods)| pods.iter().map(nowhere(role)));
@@ -188,8 +179,8 @@ fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], cluster: &Cluster<'_>) {
             actor.step(scene);
             continue;
         }
-        let Some(gang) = actor.gang(scene, &free, &pods) else { continue };
-        actor.observed.plan = Some(match plan::place(&mut free, &gang) {
+        let Some(gang) = actor.gang(scene, free, &pods) else { continue };
+        actor.observed.plan = Some(match plan::place(free, &gang) {
             Ok(placement) => {
                 let mut planned = Vec::new();
                 for (role, (indexes, nodes)) in pods.iter().zip(&placement.roles).enumerate() {

@@ -66,6 +66,10 @@ pub struct Job {
     pub granted: Vec<u32>,
     /// Its pods that hold room, also those that are ending. A pod on a lost node holds none.
     pub pods: Vec<HeldPod>,
+    /// Indexes of each role whose pods need another node; empty for none.
+    pub unplaced: Vec<Vec<u32>>,
+    /// Pods that these replace still run.
+    pub replaces_live: bool,
     /// Since when it is the first of its queue and finds no room, as the decisions said ([`super::Waiting::is_head`]).
     pub head_since: Option<i64>,
     /// Others end to make room for it ([`super::Waiting::claims`]).

@@ -5,6 +5,7 @@
 //! free soon.
 
 mod preempt;
+mod replace;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -81,7 +82,7 @@ impl<'a> Pass<'a> {
         let verdict = |job: &Job| {
             job.is_admitted().then(|| {
                 let granted: Vec<u32> = (0..job.roles.len()).map(|role| job.granted(role)).collect();
-                Verdict::Run(Running { may_grow_to: granted.clone(), granted, why: String::new() })
+                Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
             })
         };
         let mut ending: Vec<&Job> = jobs.iter().filter(|job| job.is_admitted() && job.ends.is_some()).collect();
@@ -124,7 +125,7 @@ impl<'a> Pass<'a> {
             self.verdicts[job] = Some(if kept.iter().all(|pods| *pods == 0) {
                 Verdict::Stop { why }
             } else {
-                Verdict::Run(Running { may_grow_to: kept.clone(), granted: kept, why })
+                Verdict::Run(Running { may_grow_to: kept.clone(), granted: kept, why, plan: None })
             });
         }
     }

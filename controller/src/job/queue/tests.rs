@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::job::amounts::Amounts;
+use crate::job::machine::Plan;
 use crate::job::plan::NodeRoom;
 use crate::objects::Node;
 
@@ -110,6 +111,18 @@ impl World {
                     job.head_since = waiting.is_head.then(|| job.head_since.unwrap_or(self.now));
                 }
             }
+        }
+    }
+
+    /// A node is lost with its pods, which need others.
+    pub(super) fn lose(&mut self, node: &str) {
+        self.nodes.iter_mut().filter(|there| there.meta.key.name == node).for_each(|there| there.ready = false);
+        for job in &mut self.jobs {
+            let mut lost = vec![Vec::new(); job.roles.len()];
+            for pod in job.pods.extract_if(.., |pod| pod.node == node && !pod.leaving) {
+                lost[pod.role].push(pod.index);
+            }
+            job.unplaced = lost;
         }
     }
 

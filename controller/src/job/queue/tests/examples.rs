@@ -262,3 +262,49 @@ fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_ro
     world.step();
     assert_eq!(world.waiting("next").why, "queue vision uses 8 of 8 GPUs, needs 4");
 }
+
+#[test]
+fn what_was_freed_for_a_job_is_not_given_to_pods_that_have_lost_their_node() {
+    let mut world = World::new(vec![queue("vision", "", quota(20, None, None))], 4, 4);
+    world.submit(job("low", "vision", 0, (4, 8, 8)));
+    world.submit(job("unlucky", "vision", 0, (4, 4, 4)));
+    world.submit(job("other", "vision", 9, (4, 4, 4)));
+    world.step();
+    world.submit(job("high", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert_eq!((world.workers("low").len(), world.waiting("high").claims), (4, true));
+    let lost = world.job("unlucky").pods[0].node.clone();
+    world.lose(&lost);
+    world.step();
+    let plan = |world: &World| match world.verdict("unlucky") {
+        Verdict::Run(running) => running.plan.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(plan(&world), Some(Plan::None(_))), "{:?}", plan(&world));
+    world.pods_end();
+    world.step();
+    assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
+    assert!(matches!(plan(&world), Some(Plan::None(_))), "{:?}", plan(&world));
+    world.end("high");
+    world.step();
+    assert!(matches!(plan(&world), Some(Plan::Nodes(pods)) if pods.len() == 4));
+}
+
+#[test]
+fn a_pod_is_not_replaced_while_it_runs_if_the_quota_has_no_room_for_both() {
+    let mut world = alone(4);
+    world.submit(job("train", "vision", 0, (4, 4, 4)));
+    world.step();
+    let train = &mut world.jobs[0];
+    (train.pods[2].leaving, train.unplaced, train.replaces_live) = (true, vec![vec![2]], true);
+    let has_plan = |world: &World| match world.verdict("train") {
+        Verdict::Run(running) => running.plan.is_some(),
+        other => panic!("{other:?}"),
+    };
+    world.step();
+    assert!(!has_plan(&world));
+    world.pods_end();
+    world.jobs[0].replaces_live = false;
+    world.step();
+    assert!(has_plan(&world));
+}
