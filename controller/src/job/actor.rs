@@ -17,7 +17,7 @@ use crate::job::memory::Memory;
 use crate::job::native::choice::{Planner, choose};
 use crate::job::objects::JobObject;
 use crate::job::plan::{Cluster, Gang, Want};
-use crate::job::profile::{Profile, terms};
+use crate::job::profile::{Profile, Rules, terms};
 use crate::job::queue::{self, HeldPod, Job, Verdict};
 use crate::job::render::{Place, Rendered};
 use crate::job::scene::{Scene, Seen, dataset_key};
@@ -68,7 +68,9 @@ impl<'a> Actor<'a> {
         self.job = Some(job);
         self.memory.queue = job.queue().unwrap_or_default().to_owned();
         self.pods = scene.pods_of(self.object, job);
-        self.observed.terms = terms(job, None);
+        self.observed.terms = terms(job, self.memory.record.rules.as_ref());
+        // Without its type no pods are made, so none are late.
+        self.observed.terms.gang_timeout = None;
         self.observed.pods = self.pods.iter().map(|seen| seen.pod.clone()).collect();
         // What has ended needs no type any more.
         if self.phase().is_terminal() {
@@ -76,7 +78,8 @@ impl<'a> Actor<'a> {
         }
         let kind = valid::kind(scene, job)?;
         self.kind = Some(kind);
-        self.observed.terms = terms(job, Some(kind));
+        self.memory.record.rules = Some(Rules::new(job, kind));
+        self.observed.terms = terms(job, self.memory.record.rules.as_ref());
         self.places = Some(vec![Place::default(); job.roles.len()]);
         let of_type = scene.jobs.types.get(&Key::cluster(&job.kind));
         if let Some(of_type) = of_type
@@ -132,7 +135,7 @@ impl<'a> Actor<'a> {
 
     /// True if the state machine can make a step now.
     pub(super) fn can_step(&self) -> bool {
-        self.is_idle && (self.kind.is_some() || self.job.is_some() && self.phase().is_terminal())
+        self.is_idle && self.job.is_some()
     }
 
     pub(super) fn step(&mut self, scene: &Scene<'_>) {
@@ -244,7 +247,8 @@ impl<'a> Actor<'a> {
 
     /// Its pods, by role and index, that are to be given nodes.
     pub(super) fn unplaced(&self, scene: &Scene<'_>) -> Vec<Vec<u32>> {
-        if !self.can_step() {
+        // Without its type no pods are made.
+        if !self.can_step() || self.kind.is_none() {
             return Vec::new();
         }
         unplaced(&self.memory.record.state, &self.observed, scene.now)
@@ -291,6 +295,9 @@ impl<'a> Actor<'a> {
         if self.can_step() {
             if let Verdict::Run(running) = &mut verdict {
                 self.observed.plan = running.plan.take();
+                if self.kind.is_none() {
+                    running.may_grow_to.clone_from(&running.granted);
+                }
             }
             self.observed.verdict = Some(verdict.clone());
             self.step(scene);

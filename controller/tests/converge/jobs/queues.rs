@@ -137,9 +137,10 @@ async fn leaves_pods_behind(end: impl FnOnce(&Api)) {
     first["spec"]["queue"] = "red".into();
     world.api.put("trainingjobs", first);
     world.until("it runs", |api| phase(api, "first") == "Running").await;
+    let api = world.api.clone();
     let keep = |finalizers: &[&str]| {
         for name in ["first-worker-0-1", "first-worker-1-1", "first-worker-2-1"] {
-            world.api.change("pods", "team-a", name, |pod| pod["metadata"]["finalizers"] = json!(finalizers));
+            api.change("pods", "team-a", name, |pod| pod["metadata"]["finalizers"] = json!(finalizers));
         }
     };
     keep(&["test/kubelet"]);
@@ -170,11 +171,12 @@ async fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_th
     world.api.put("trainingjobs", queued("second", "red", 4));
     world.api.delete("trainingjobs", "team-a", "first");
     let of = |api: &Api, job: &str| pods(api).iter().filter(|pod| pod.starts_with(job)).count();
+    let mut is_made = false;
     for _ in 0..60 {
         tokio::time::sleep(Duration::from_secs(1)).await;
+        is_made |= of(&world.api, "first") > 0;
         assert!(of(&world.api, "first") == 0 || of(&world.api, "second") == 0, "{:?}", pods(&world.api));
     }
-    assert_eq!(of(&world.api, "first"), 4, "nobody has deleted them yet");
-    pods(&world.api).iter().for_each(|pod| world.api.delete("pods", "team-a", pod));
+    assert!(is_made);
     world.until("the next one runs", |api| phase(api, "second") == "Running").await;
 }
