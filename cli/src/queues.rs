@@ -80,7 +80,7 @@ pub(crate) async fn jobs(cluster: &Cluster, namespace: &str, is_in: impl Fn(&str
 }
 
 fn priorities(classes: &[PriorityClass]) -> Priorities {
-    let named = classes.iter().filter_map(|class| Some((class.metadata.name.clone()?, class.value?)));
-    let default = classes.iter().find(|class| class.global_default == Some(true)).and_then(|class| class.value);
-    Priorities { classes: named.collect(), default: default.unwrap_or(0) }
+    let parts =
+        |class: &PriorityClass| Some((class.metadata.name.clone()?, class.value?, class.global_default == Some(true)));
+    Priorities::new(classes.iter().filter_map(parts))
 }

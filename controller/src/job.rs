@@ -3,8 +3,9 @@
 //! [`round`] looks at all of them at once: [`queue`] decides which jobs have quota and room, and which of them give way; [`plan`]
 //! finds a node for every pod of a job, or for none; [`machine`] takes one job from its first wait to its end. [`amounts`] are
 //! what they count, [`requests`] what a pod asks for. [`valid`] says why a job cannot run, [`render`] makes a job's pods as its
-//! JobType describes them, [`report`] its status, and [`writes`] all that is written for it. [`known`] is what is remembered,
-//! [`objects`] and [`mod@read`] what is read; [`discovery`] finds out whether there are training jobs at all.
+//! JobType describes them, [`report`] its status, and [`writes`] all that is written for it. [`left`] are pods that jobs
+//! leave behind. [`known`] is what is remembered, [`objects`] and [`mod@read`] what is read; [`discovery`] finds out whether there
+//! are training jobs at all.
 //! [`kueue`] is in the place of [`queue`] for jobs in Kueue's queues, and [`native`] in that of [`plan`] where the scheduler has
 //! gangs of its own.
 //!
@@ -18,6 +19,7 @@ pub mod data;
 pub mod discovery;
 pub mod known;
 pub mod kueue;
+pub mod left;
 pub mod machine;
 pub mod memory;
 pub mod native;

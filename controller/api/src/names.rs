@@ -70,6 +70,9 @@ pub const JOB_ROLE_LABEL: &str = "larder.dev/job-role";
 pub const JOB_INDEX_LABEL: &str = "larder.dev/job-index";
 /// On pods of a TrainingJob: which pod of their index they are, from 0.
 pub const JOB_ATTEMPT_LABEL: &str = "larder.dev/job-attempt";
+/// On pods of a TrainingJob with a queue: the queue. What they request counts there until they are gone, even if the job is gone
+/// before them.
+pub const JOB_QUEUE_LABEL: &str = "larder.dev/job-queue";
 /// On pods of a TrainingJob whose address their host name has. It is taken off a pod that another one replaces while it is
 /// still there, so that no name leads to a dead node.
 pub const JOB_SERVING_LABEL: &str = "larder.dev/job-serving";

@@ -6,18 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_controller_api::Phase;
 use larder_controller_api::job_type::checked::CheckedType;
-use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
+use larder_controller_api::training_job::checked::CheckedJob;
 use larder_controller_api::training_job::conditions::JobReason;
 
 use crate::job::data;
 use crate::job::kueue::places::confine;
-use crate::job::machine::loss::is_on_lost_node;
-use crate::job::machine::{Action, Observed, PodStage, Stage, step};
+use crate::job::machine::loss::{is_live, is_on_lost_node};
+use crate::job::machine::{Action, Observed, Pod, PodStage, Stage, step, unplaced};
 use crate::job::memory::Memory;
 use crate::job::native::choice::{Planner, choose};
 use crate::job::objects::JobObject;
 use crate::job::plan::{Cluster, Gang, Want};
-use crate::job::profile::{Profile, terms};
+use crate::job::profile::{Profile, Rules, terms};
 use crate::job::queue::{self, HeldPod, Job, Verdict};
 use crate::job::render::{Place, Rendered};
 use crate::job::scene::{Scene, Seen, dataset_key};
@@ -66,8 +66,11 @@ impl<'a> Actor<'a> {
     ) -> Result<(), Refusal> {
         let job = valid::spec(self.object)?;
         self.job = Some(job);
+        self.memory.queue = job.queue().unwrap_or_default().to_owned();
         self.pods = scene.pods_of(self.object, job);
-        self.observed.terms = terms(job, None);
+        self.observed.terms = terms(job, self.memory.record.rules.as_ref());
+        // Without its type no pods are made, so none are late.
+        self.observed.terms.gang_timeout = None;
         self.observed.pods = self.pods.iter().map(|seen| seen.pod.clone()).collect();
         // What has ended needs no type any more.
         if self.phase().is_terminal() {
@@ -75,7 +78,8 @@ impl<'a> Actor<'a> {
         }
         let kind = valid::kind(scene, job)?;
         self.kind = Some(kind);
-        self.observed.terms = terms(job, Some(kind));
+        self.memory.record.rules = Some(Rules::new(job, kind));
+        self.observed.terms = terms(job, self.memory.record.rules.as_ref());
         self.places = Some(vec![Place::default(); job.roles.len()]);
         let of_type = scene.jobs.types.get(&Key::cluster(&job.kind));
         if let Some(of_type) = of_type
@@ -131,7 +135,7 @@ impl<'a> Actor<'a> {
 
     /// True if the state machine can make a step now.
     pub(super) fn can_step(&self) -> bool {
-        self.is_idle && (self.kind.is_some() || self.job.is_some() && self.phase().is_terminal())
+        self.is_idle && self.job.is_some()
     }
 
     pub(super) fn step(&mut self, scene: &Scene<'_>) {
@@ -186,14 +190,14 @@ impl<'a> Actor<'a> {
         }
         let strays = self.pods.iter().filter(|seen| state.slot(seen.pod.id).is_none());
         let strays = strays.filter(|seen| {
-            let has_room = !matches!(seen.pod.stage, PodStage::Pending | PodStage::Succeeded | PodStage::Failed);
-            has_room && !is_on_lost_node(&seen.pod, scene.now)
+            // One that has no node may still be given one.
+            !seen.pod.stage.has_ended() && !is_on_lost_node(&seen.pod, scene.now)
         });
         held.extend(strays.map(|seen| HeldPod {
             role: seen.pod.id.role,
             index: seen.pod.id.index,
             node: seen.object.node.clone(),
-            bound: true,
+            bound: seen.pod.stage != PodStage::Pending,
             leaving: true,
         }));
         held
@@ -221,12 +225,10 @@ impl<'a> Actor<'a> {
             return None;
         }
         let (job, profile) = (self.job?, self.memory.profile.as_ref()?);
+        let is_stray = |pod: &Pod| state.slot(pod.id).is_none() && is_live(pod, scene.now);
         Some(Job {
             key: self.key.clone(),
-            queue: match &job.queueing {
-                Queueing::Queue(queue) => queue.clone(),
-                Queueing::None | Queueing::Kueue(_) => String::new(),
-            },
+            queue: self.memory.queue.clone(),
             priority: scene.priority(job),
             created: self.object.meta.created,
             roles: profile.roles.clone(),
@@ -234,6 +236,8 @@ impl<'a> Actor<'a> {
             topology_key: job.topology_key.clone().unwrap_or_default(),
             granted: state.granted(),
             pods: self.held(scene),
+            unplaced: if self.is_planned() { self.unplaced(scene) } else { Vec::new() },
+            replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.memory.record.head_since,
             claims: self.memory.record.claims,
             not_before: state.not_before,
@@ -241,7 +245,16 @@ impl<'a> Actor<'a> {
         })
     }
 
-    /// The pods that need other nodes.
+    /// Its pods, by role and index, that are to be given nodes.
+    pub(super) fn unplaced(&self, scene: &Scene<'_>) -> Vec<Vec<u32>> {
+        // Without its type no pods are made.
+        if !self.can_step() || self.kind.is_none() {
+            return Vec::new();
+        }
+        unplaced(&self.memory.record.state, &self.observed, scene.now)
+    }
+
+    /// What these pods need of nodes.
     pub(super) fn gang(&self, scene: &Scene<'_>, cluster: &Cluster<'_>, pods: &[Vec<u32>]) -> Option<Gang> {
         let (job, profile, places) = (self.job?, self.memory.profile.as_ref()?, self.places.as_ref()?);
         let want = |((role, place), pods): ((&queue::Role, &Place), &Vec<u32>)| {
@@ -280,6 +293,12 @@ impl<'a> Actor<'a> {
             Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } => {}
         }
         if self.can_step() {
+            if let Verdict::Run(running) = &mut verdict {
+                self.observed.plan = running.plan.take();
+                if self.kind.is_none() {
+                    running.may_grow_to.clone_from(&running.granted);
+                }
+            }
             self.observed.verdict = Some(verdict.clone());
             self.step(scene);
             self.verdict = Some(verdict);

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use larder_controller_api::queue::line::Priorities;
+
 use crate::job::memory::Memory;
 use crate::job::native::known::KnownGroup;
-use crate::job::objects::{ClassObject, JobObject, QueueObject, TypeObject};
+use crate::job::objects::{ClassObject, JobObject, JobPod, QueueObject, TypeObject};
 use crate::job::trial::Trials;
 use crate::job::usage::Usage;
 use crate::key::Key;
@@ -26,6 +28,8 @@ pub struct Jobs {
     pub queues: Store<QueueObject>,
     /// The PriorityClasses.
     pub classes: Store<ClassObject>,
+    /// What they mean for jobs.
+    pub priorities: Priorities,
     /// Whether the scheduler has gangs.
     pub gangs: Presence,
     /// The API server drops the groups of pods.
@@ -44,6 +48,8 @@ pub struct Jobs {
     pub queue_status: BTreeMap<String, larder_controller_api::QueueStatus>,
     /// The pods of each job.
     pub pods: BTreeMap<Key, BTreeSet<Key>>,
+    /// Those of them that have not ended.
+    pub live: BTreeSet<Key>,
     /// What pods take of nodes.
     pub usage: Usage,
 }
@@ -56,8 +62,20 @@ impl Jobs {
         }
     }
 
+    /// The PriorityClasses have changed.
+    pub fn rank(&mut self) {
+        let parts = |class: &ClassObject| (class.meta.key.name.clone(), class.value, class.is_default);
+        self.priorities = Priorities::new(self.classes.iter().map(parts));
+    }
+
     /// The pods of a job have changed.
-    pub fn pod_changed(&mut self, pod: &Key, before: Option<&Key>, now: Option<&Key>) {
+    pub fn pod_changed(&mut self, pod: &Key, before: Option<&JobPod>, now: Option<&JobPod>) {
+        if now.is_some_and(|now| !now.stage.has_ended()) {
+            self.live.insert(pod.clone());
+        } else {
+            self.live.remove(pod);
+        }
+        let (before, now) = (before.map(|before| &before.job), now.map(|now| &now.job));
         if before == now {
             return;
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::machine::{Stage, State};
 use crate::job::objects::JobObject;
-use crate::job::profile::Profile;
+use crate::job::profile::{Profile, Rules};
 use crate::job::queue::Waiting;
 use crate::job::render::Facts;
 
@@ -25,6 +25,9 @@ pub struct Record {
     /// Others end to make room for it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claims: bool,
+    /// What its type says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Rules>,
 }
 
 impl Record {
@@ -43,9 +46,10 @@ impl Record {
         serde_json::to_string(self).expect("numbers and texts")
     }
 
-    /// The same without what need not be written at once: that a pod was seen, and times that start anew if they are lost.
+    /// The same without what need not be written at once: that a pod was seen, that a type has changed, and times that start anew
+    /// if they are lost.
     pub fn gist(&self) -> Self {
-        let mut gist = Self { head_since: None, ..self.clone() };
+        let mut gist = Self { head_since: None, rules: None, ..self.clone() };
         (gist.state.room_since, gist.state.binding_since) = (None, None);
         for slot in gist.state.roles.iter_mut().flatten().filter(|slot| slot.stage == Stage::Seen) {
             slot.stage = Stage::Placed;
@@ -79,6 +83,8 @@ pub struct Memory {
     pub refused: Option<String>,
     /// What its pods need, once that is known.
     pub profile: Option<Profile>,
+    /// Its queue; empty for none.
+    pub queue: String,
     /// What it waits for.
     pub waiting: Option<Waiting>,
     /// This process has made the objects that its pods share.

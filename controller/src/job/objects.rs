@@ -111,6 +111,8 @@ pub struct JobPod {
     pub job: Key,
     /// The job's uid.
     pub uid: String,
+    /// The queue that has admitted it, as its label says; empty for none.
+    pub queue: String,
     /// How far it is.
     pub stage: PodStage,
     /// It is ending, and should be gone at this time.

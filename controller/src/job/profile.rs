@@ -5,8 +5,8 @@ use larder_controller_api::InvalidField;
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::job_type::{Indexes, Outcome, RestartScope};
 use larder_controller_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::digest::short_hash;
@@ -107,32 +107,56 @@ fn read<T: DeserializeOwned + Default>(typed: &impl serde::Serialize) -> T {
         .unwrap_or_default()
 }
 
-/// What a job and its type say. Without a type, nothing is started or ended.
-pub fn terms(job: &CheckedJob, kind: Option<&CheckedType>) -> Terms {
-    // A job that is suspended when it is done is never done.
-    let success = kind.map(|kind| &kind.success).filter(|success| success.then == Outcome::Complete);
-    let decides = success.and_then(|success| {
-        let role = success.roles.iter().find(|name| job.role(name).is_some())?;
-        Some((role.as_str(), success.indexes))
-    });
+/// What the type of a job says about how it runs. It is remembered with the job: the type may be deleted before the job ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Rules {
+    /// The role that decides that the job has succeeded, and which of its pods; without one the job is never done.
+    pub decides: Option<(String, Indexes)>,
+    /// The roles of which two pods of an index may run for a while.
+    pub overlap: Vec<String>,
+    /// What is started again after a loss.
+    pub scope: RestartScope,
+    /// With one crash more the job fails.
+    pub max_crashes: u32,
+}
+
+impl Rules {
+    /// What a type says about a job.
+    pub fn new(job: &CheckedJob, kind: &CheckedType) -> Self {
+        // A job that is suspended when it is done is never done.
+        let success = Some(&kind.success).filter(|success| success.then == Outcome::Complete);
+        let decides = success.and_then(|success| {
+            let role = success.roles.iter().find(|name| job.role(name).is_some())?;
+            Some((role.clone(), success.indexes))
+        });
+        let names = job.roles.iter().map(|role| &role.name);
+        let overlap = names.filter(|name| kind.role(name).is_some_and(|role| role.overlap)).cloned().collect();
+        Self { decides, overlap, scope: kind.scope, max_crashes: kind.max_crashes }
+    }
+}
+
+/// What a job and its type say. As long as nothing is known of the type, nothing that pods do ends the job.
+pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
+    let decides = rules.and_then(|rules| rules.decides.as_ref());
     let role = |role: &CheckedRole| RoleTerms {
         name: role.name.clone(),
         min: role.min,
         decides: match decides {
-            Some((name, Indexes::First)) if name == role.name => Decides::First,
-            Some((name, Indexes::All)) if name == role.name => Decides::All,
+            Some((name, Indexes::First)) if *name == role.name => Decides::First,
+            Some((name, Indexes::All)) if *name == role.name => Decides::All,
             _ => Decides::Nothing,
         },
-        two_pods: kind.and_then(|kind| kind.role(&role.name)).is_some_and(|of_type| of_type.overlap),
+        two_pods: rules.is_some_and(|rules| rules.overlap.contains(&role.name)),
     };
     let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     Terms {
         roles: job.roles.iter().map(role).collect(),
-        scope: match job.scope.or(kind.map(|kind| kind.scope)).unwrap_or_default() {
+        scope: match job.scope.or(rules.map(|rules| rules.scope)).unwrap_or_default() {
             RestartScope::Worker => Scope::Worker,
             RestartScope::Job => Scope::Job,
         },
-        max_crashes: job.max_crashes.or(kind.map(|kind| kind.max_crashes)).unwrap_or_default(),
+        max_crashes: job.max_crashes.or(rules.map(|rules| rules.max_crashes)).unwrap_or(u32::MAX),
         gang_timeout: Some(seconds(job.gang_timeout)),
         active_deadline: job.active_deadline.map(seconds),
         ttl: job.ttl_after_finished.map(seconds),

@@ -5,7 +5,8 @@
 //! through it all:
 //!
 //! 1. Jobs of drained queues stop. Where quotas were lowered, jobs give back what is too much.
-//! 2. Jobs for which others end start if their room is free; else it is held for them.
+//! 2. Jobs for which others end start if their room is free; else it is held for them. Then pods that have lost their nodes get
+//!    others.
 //! 3. The queues take turns: first those whose next job has waited too long, then those where it does not borrow, then those with the smallest dominant share for their
 //!    weight. In a queue the higher priority comes first, then the older job. The first that finds no room is the queue's
 //!    *head*: others end for it if that gives it room. Later jobs that ask for less of everything may pass it, for 30 minutes at
@@ -36,20 +37,27 @@ mod words;
 
 use std::collections::BTreeMap;
 
-pub use facts::{HeldPod, Job, Queue, Quota, Role, Stop};
+pub use facts::{HeldPod, Job, LeftPod, Queue, Quota, Role, Stop};
 pub use verdict::{Lack, Running, Verdict, Waiting};
 
 use crate::job::plan::Cluster;
 use crate::key::Key;
 use pass::Pass;
 
-/// Decides about all jobs. `cluster` has the nodes with the pods that are bound there, of these jobs and of others; then, what the
-/// jobs leave for others. `now` is in seconds since 1970.
-pub fn decide(queues: &[Queue], jobs: &[Job], cluster: &mut Cluster<'_>, now: i64) -> BTreeMap<Key, Verdict> {
-    let mut pass = Pass::new(queues, jobs, cluster, now);
+/// Decides about all jobs. `left` are pods of others that still use quota; `cluster` has the nodes with the pods that are bound
+/// there, of these jobs and of others; then, what the jobs leave for others. `now` is in seconds since 1970.
+pub fn decide(
+    queues: &[Queue],
+    jobs: &[Job],
+    left: &[LeftPod],
+    cluster: &mut Cluster<'_>,
+    now: i64,
+) -> BTreeMap<Key, Verdict> {
+    let mut pass = Pass::new(queues, jobs, left, cluster, now);
     pass.drain();
     pass.give_back();
     pass.claims();
+    pass.replace();
     pass.admit();
     pass.grow();
     cluster.restore(&pass.left());

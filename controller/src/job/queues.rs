@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use larder_controller_api::quantity::words::number;
 use larder_controller_api::queue::{self, QueueStatus, Usage};
 
-use crate::job::amounts::{Amounts, number};
+use crate::job::amounts::Amounts;
 use crate::job::condition::{Finding, condition};
 use crate::job::objects::QueueObject;
-use crate::job::queue::{Job, Queue, Quota, Stop};
+use crate::job::queue::{Job, LeftPod, Queue, Quota, Stop};
 
 /// A queue as decisions take it; `None` if its spec has a mistake, which leaves it as if it was not there.
 pub fn queue(object: &QueueObject) -> Option<Queue> {
@@ -29,8 +30,8 @@ pub fn queue(object: &QueueObject) -> Option<Queue> {
     })
 }
 
-/// The status of a queue with these jobs, without its condition.
-pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job]) -> QueueStatus {
+/// The status of a queue with these jobs and pods, without its condition.
+pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], left: &[LeftPod]) -> QueueStatus {
     let mut status = QueueStatus { observed_generation: Some(object.generation), ..QueueStatus::default() };
     let mut used = Amounts::default();
     for job in jobs.iter().filter(|job| job.queue == queue.name) {
@@ -41,6 +42,9 @@ pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job]) -> QueueStatus 
             status.waiting += 1;
         }
         used.add(&job.leaving(), 1);
+    }
+    for pod in left.iter().filter(|pod| pod.queue == queue.name) {
+        used.add(&pod.requests, 1);
     }
     let usage = |(resource, quota): (&String, &Quota)| {
         let used = used.get(resource);

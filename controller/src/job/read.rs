@@ -1,7 +1,7 @@
 //! From the objects that training jobs depend on, as the API serves them, to the few fields that are kept.
 
 use kube::api::DynamicObject;
-use larder_controller_api::names::{JOB_LABEL, JOB_SERVING_LABEL};
+use larder_controller_api::names::{JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVING_LABEL};
 use larder_controller_api::{JobType, Queue, TrainingJob};
 use serde::Deserialize;
 use serde_json::Error;
@@ -109,6 +109,7 @@ pub fn pod(object: &DynamicObject) -> Result<Option<JobPod>, Error> {
     Ok(Some(JobPod {
         job: Key::new(object.metadata.namespace.as_deref().unwrap_or_default(), &job),
         uid: owner.uid.clone(),
+        queue: label(object, JOB_QUEUE_LABEL).unwrap_or_default(),
         stage,
         leaving: object.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second()),
         disruption: disruption.map(|there| there.reason.clone()).unwrap_or_default(),

@@ -1,19 +1,21 @@
 //! One look at all jobs: what has become of each, which start and which give way, and what is to be written.
 //!
-//! For each job, the state machine makes a step with what is observed; one with the nodes that were found for pods that need
-//! others; and one with the queues' verdict. The queues decide once for all jobs, from what the jobs took of the decisions before,
-//! written or not. Jobs in Kueue's queues come after them: to Kueue's verdict, nodes are found in the room that is left. Jobs whose writes are under way are part of that, and make no step until the writes end.
+//! For each job, the state machine makes a step with what is observed, and one with the queues' verdict. The queues decide once for
+//! all jobs, from what the jobs took of the decisions before, written or not; room that they hold for a job is not given to pods
+//! that have lost their nodes either. Jobs in Kueue's queues come after them: for Kueue's verdict, nodes are found in the room that
+//! is left. Jobs whose writes are under way are part of that, and make no step until the writes end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_controller_api::{Phase, QueueStatus};
 
 use crate::job::actor::{Actor, again};
-use crate::job::machine::{Observed, Plan, PlannedPod, unplaced};
+use crate::job::left::{self, Standing};
+use crate::job::machine::{Observed, Plan, PlannedPod};
 use crate::job::memory::Memory;
 use crate::job::native::choice::Planner;
 use crate::job::plan::{self, Cluster};
-use crate::job::queue::{self, Job, Queue};
+use crate::job::queue::{self, Job, LeftPod, Queue};
 use crate::job::queues;
 use crate::job::scene::Scene;
 use crate::job::trial::Trials;
@@ -46,6 +48,7 @@ pub fn round(
     let mut round = Round::default();
     remember(scene, memories);
     trials.retain(|_, trial| trial.asker().is_none_or(|job| memories.contains_key(job)));
+    let unmade = left::unmade(scene, memories);
     let mut actors: Vec<Actor<'_>> =
         memories.iter_mut().filter_map(|(key, memory)| enter(scene, key, memory, trials, &mut round)).collect();
     for actor in &mut actors {
@@ -54,25 +57,25 @@ pub fn round(
     let named: BTreeSet<Key> = actors.iter().flat_map(Actor::datasets).collect();
     let rooms = scene.rooms(&named.into_iter().collect::<Vec<_>>());
     let mut cluster = Cluster::new(&rooms);
-    replan(scene, &mut actors, &cluster);
     for actor in actors.iter().filter(|actor| actor.kueue_queue().is_some()) {
         actor.take_room(scene, &mut cluster);
     }
     let all: Vec<Queue> = scene.jobs.queues.iter().filter_map(queues::queue).collect();
-    let facts: Vec<Job> = actors.iter().filter_map(|actor| actor.facts(scene)).collect();
-    let mut verdicts = queue::decide(&all, &facts, &mut cluster, scene.now);
+    let (facts, left) = counted(scene, &actors, &unmade, &mut round);
+    let mut verdicts = queue::decide(&all, &facts, &left, &mut cluster, scene.now);
     for actor in &mut actors {
         if let Some(verdict) = verdicts.remove(actor.key) {
             actor.hear(scene, verdict);
         }
     }
+    replan(scene, &mut actors, &mut cluster);
     for actor in &mut actors {
         actor.hear_kueue(scene, &mut cluster);
     }
-    let facts: Vec<Job> = actors.iter().filter_map(|actor| actor.facts(scene)).collect();
+    let (facts, left) = counted(scene, &actors, &unmade, &mut round);
     for queue in &all {
         if let Some(object) = scene.jobs.queues.get(&Key::cluster(&queue.name)) {
-            round.queues.insert(queue.name.clone(), queues::status(object, queue, &facts));
+            round.queues.insert(queue.name.clone(), queues::status(object, queue, &facts, &left));
         }
     }
     let waiting = actors.iter().filter(|actor| actor.phase() == Phase::Queued).count();
@@ -87,12 +90,30 @@ pub fn round(
     round
 }
 
-/// Begins to remember new jobs, and forgets those that are gone or are run by others.
+/// The jobs that count, and the pods that others have left behind.
+fn counted(
+    scene: &Scene<'_>,
+    actors: &[Actor<'_>],
+    unmade: &BTreeMap<String, LeftPod>,
+    round: &mut Round,
+) -> (Vec<Job>, Vec<LeftPod>) {
+    let mut jobs = Vec::new();
+    let mut standings: BTreeMap<&str, Standing> = unmade.keys().map(|uid| (uid.as_str(), Standing::Counted)).collect();
+    for actor in actors {
+        let facts = actor.facts(scene);
+        let standing = if facts.is_some() { Standing::Counted } else { Standing::In(actor.phase()) };
+        standings.insert(&actor.memory.uid, standing);
+        jobs.extend(facts);
+    }
+    let mut left = left::pods(scene, &standings, |at| again(&mut round.again_at, at));
+    left.extend(unmade.values().cloned());
+    (jobs, left)
+}
+
+/// Begins to remember new jobs, and forgets those that are gone or are run by others once no writes for them are under way.
 fn remember(scene: &Scene<'_>, memories: &mut BTreeMap<Key, Memory>) {
-    let is_there = |key: &Key, memory: &Memory| {
-        scene.jobs.jobs.get(key).is_some_and(|object| object.is_ours() && object.meta.uid == memory.uid)
-    };
-    memories.retain(|key, memory| is_there(key, memory));
+    let is_under_way = |key: &Key, memory: &Memory| memory.pending.is_some() && !scene.jobs.ready.contains_key(key);
+    memories.retain(|key, memory| scene.has(key, &memory.uid) || is_under_way(key, memory));
     for object in scene.jobs.jobs.iter().filter(|object| object.is_ours()) {
         let key = &object.meta.key;
         if !memories.contains_key(key) {
@@ -111,7 +132,7 @@ fn enter<'a>(
     trials: &mut Trials,
     round: &mut Round,
 ) -> Option<Actor<'a>> {
-    let object = scene.jobs.jobs.get(key)?;
+    let object = scene.jobs.jobs.get(key).filter(|_| scene.has(key, &memory.uid))?;
     if scene.now < memory.sleeps_until {
         again(&mut round.again_at, memory.sleeps_until);
         return None;
@@ -143,24 +164,14 @@ fn enter<'a>(
     Some(actor)
 }
 
-/// Finds nodes for the pods of jobs that have lost theirs.
-fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], cluster: &Cluster<'_>) {
-    let mut asked = Vec::new();
-    for (at, actor) in actors.iter().enumerate().filter(|(_, actor)| actor.can_step()) {
-        let pods = unplaced(&actor.memory.record.state, &actor.observed, scene.now);
-        if pods.iter().any(|pods| !pods.is_empty()) {
-            asked.push((at, pods));
+/// Finds nodes for the pods of jobs that have lost theirs, where the queues do not: for jobs of Kueue's, in the room that is left,
+/// and where the scheduler chooses.
+fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], free: &mut Cluster<'_>) {
+    for actor in actors.iter_mut().filter(|actor| actor.kueue_queue().is_some() || !actor.is_planned()) {
+        let pods = actor.unplaced(scene);
+        if pods.iter().all(Vec::is_empty) {
+            continue;
         }
-    }
-    if asked.is_empty() {
-        return;
-    }
-    let mut free = cluster.clone();
-    for actor in actors.iter() {
-        actor.take_room(scene, &mut free);
-    }
-    for (at, pods) in asked {
-        let actor = &mut actors[at];
         if !actor.is_planned() {
             let nowhere = |role: usize| move |index: &u32| PlannedPod { role, index: *index, node: None };
             let planned = pods.iter().enumerate().flat_map(|(role, pods)| pods.iter().map(nowhere(role)));
@@ -168,8 +179,8 @@ fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], cluster: &Cluster<'_>) {
             actor.step(scene);
             continue;
         }
-        let Some(gang) = actor.gang(scene, &free, &pods) else { continue };
-        actor.observed.plan = Some(match plan::place(&mut free, &gang) {
+        let Some(gang) = actor.gang(scene, free, &pods) else { continue };
+        actor.observed.plan = Some(match plan::place(free, &gang) {
             Ok(placement) => {
                 let mut planned = Vec::new();
                 for (role, (indexes, nodes)) in pods.iter().zip(&placement.roles).enumerate() {

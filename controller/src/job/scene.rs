@@ -1,6 +1,5 @@
 //! The objects that a round looks at, and what is looked up in them.
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use larder_controller_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
 use larder_controller_api::training_job::checked::CheckedJob;
 
@@ -72,7 +71,13 @@ impl<'a> Scene<'a> {
         self.jobs.gangs.is_there() && !self.jobs.drops_groups
     }
 
-    fn health(&self, node: &str) -> NodeHealth {
+    /// True if there is a job of this name and uid that this controller runs.
+    pub fn has(&self, job: &Key, uid: &str) -> bool {
+        self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
+    }
+
+    /// How a node is.
+    pub fn health(&self, node: &str) -> NodeHealth {
         let Some(node) = self.nodes.get(&Key::cluster(node)) else {
             return NodeHealth { is_there: false, ..NodeHealth::default() };
         };
@@ -115,15 +120,9 @@ impl<'a> Scene<'a> {
         status.and_then(|status| status.bytes).unwrap_or(0)
     }
 
-    /// The highest priority of a job's pods.
+    /// The priority of a job.
     pub fn priority(&self, job: &CheckedJob) -> i32 {
-        let classes = &self.jobs.classes;
-        let default = || classes.iter().find(|class| class.is_default).map_or(0, |class| class.value);
-        let of = |template: &PodTemplateSpec| {
-            let name = template.spec.as_ref().and_then(|spec| spec.priority_class_name.as_deref());
-            name.map_or_else(default, |name| classes.get(&Key::cluster(name)).map_or(0, |class| class.value))
-        };
-        job.roles.iter().map(|role| of(&role.template)).max().unwrap_or(0)
+        self.jobs.priorities.of(job.roles.iter().map(|role| &role.template))
     }
 }
 

@@ -36,11 +36,10 @@ impl State {
             return;
         }
         self.jobs.usage.changed(key, before.and_then(Usage::node_of), now);
-        let job = |pod: &Pod| pod.of_job.as_ref().map(|of_job| of_job.job.clone());
-        let (old, new) = (before.and_then(job), now.and_then(job));
-        self.jobs.pod_changed(key, old.as_ref(), new.as_ref());
-        old.iter().chain(&new).for_each(|job| self.jobs.wake(job));
-        if !self.jobs.jobs.is_empty() {
+        let (old, new) = (before.and_then(|pod| pod.of_job.as_ref()), now.and_then(|pod| pod.of_job.as_ref()));
+        self.jobs.pod_changed(key, old, new);
+        old.iter().chain(&new).for_each(|of_job| self.jobs.wake(&of_job.job));
+        if !self.jobs.jobs.is_empty() || old.or(new).is_some() {
             work.push(Work::Jobs);
         }
     }

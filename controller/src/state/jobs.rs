@@ -58,7 +58,11 @@ impl State {
                 work.push(Work::JobQueue(queue.meta.key.name.clone()));
                 self.jobs.queues.put(*queue) != Put::Unchanged
             }
-            ObjectOfJobs::Class(class) => self.jobs.classes.put(class) != Put::Unchanged,
+            ObjectOfJobs::Class(class) => {
+                let put = self.jobs.classes.put(class);
+                self.jobs.rank();
+                put != Put::Unchanged
+            }
             ObjectOfJobs::Group(group) => self.jobs.groups.put(group) != Put::Unchanged,
         };
         if is_news {
@@ -75,7 +79,10 @@ impl State {
             }
             Kind::JobQueue => _ = self.jobs.queues.take(key),
             Kind::PodGroup => _ = self.jobs.groups.take(key),
-            _ => _ = self.jobs.classes.take(key),
+            _ => {
+                self.jobs.classes.take(key);
+                self.jobs.rank();
+            }
         }
         work.push(Work::Jobs);
     }

@@ -50,7 +50,7 @@ impl JobView {
         let why = status.waiting_for.unwrap_or_default();
         Self {
             job: format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()),
-            priority: priorities.of(job),
+            priority: priorities.of_job(job),
             phase: status.phase.map_or("Submitted".to_owned(), |phase| format!("{phase:?}")),
             devices: devices.into_iter().collect(),
             why: if why.is_empty() { status.shown.unwrap_or_default().why } else { why },

@@ -59,6 +59,7 @@ mod tests {
             ("nvidia.com/gpu", 8, "8 GPUs"),
             ("cpu", 1_500, "1.5 CPUs"),
             ("cpu", 1_000, "1 CPU"),
+            ("cpu", 20_000, "20 CPUs"),
             ("memory", 64 << 30, "64 GiB of memory"),
             ("memory", 1_536 << 20, "1.5 GiB of memory"),
             ("hugepages-2Mi", 1 << 30, "1 GiB of hugepages-2Mi"),

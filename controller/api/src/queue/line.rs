@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use larder_dataset::size::parse_duration;
 
@@ -22,13 +22,30 @@ pub struct Priorities {
 }
 
 impl Priorities {
-    /// The priority of a job: the highest of its roles.
-    pub fn of(&self, job: &TrainingJob) -> i32 {
-        let of_role = |role: &Role| {
-            let class = role.template.spec.as_ref().and_then(|pod| pod.priority_class_name.as_ref());
+    /// The priorities of classes, each its name, its value, and whether it is that of pods which name none.
+    pub fn new(classes: impl IntoIterator<Item = (String, i32, bool)>) -> Self {
+        let mut priorities = Self::default();
+        for (name, value, is_default) in classes {
+            if is_default {
+                priorities.default = value;
+            }
+            priorities.classes.insert(name, value);
+        }
+        priorities
+    }
+
+    /// The priority of a job with these pods: the highest of them.
+    pub fn of<'a>(&self, templates: impl IntoIterator<Item = &'a PodTemplateSpec>) -> i32 {
+        let of_pod = |template: &PodTemplateSpec| {
+            let class = template.spec.as_ref().and_then(|pod| pod.priority_class_name.as_ref());
             class.and_then(|class| self.classes.get(class)).copied().unwrap_or(self.default)
         };
-        job.spec.roles.iter().map(of_role).max().unwrap_or(self.default)
+        templates.into_iter().map(of_pod).max().unwrap_or(self.default)
+    }
+
+    /// The priority of a job.
+    pub fn of_job(&self, job: &TrainingJob) -> i32 {
+        self.of(job.spec.roles.iter().map(|role| &role.template))
     }
 }
 
@@ -63,7 +80,7 @@ pub fn waiting<'a>(jobs: &'a [TrainingJob], queue: &str, priorities: &Priorities
     waiting.sort_by_cached_key(|job| {
         let metadata = &job.metadata;
         let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (Reverse(priorities.of(job)), created, metadata.namespace.clone(), metadata.name.clone())
+        (Reverse(priorities.of_job(job)), created, metadata.namespace.clone(), metadata.name.clone())
     });
     waiting
 }

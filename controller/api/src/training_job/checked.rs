@@ -250,6 +250,14 @@ fn duration(field: &str, text: &str) -> Result<Duration, InvalidField> {
 }
 
 impl CheckedJob {
+    /// The Queue that it waits in.
+    pub fn queue(&self) -> Option<&str> {
+        match &self.queueing {
+            Queueing::Queue(queue) => Some(queue),
+            Queueing::None | Queueing::Kueue(_) => None,
+        }
+    }
+
     /// The role of this name.
     pub fn role(&self, name: &str) -> Option<&CheckedRole> {
         self.roles.iter().find(|role| role.name == name)

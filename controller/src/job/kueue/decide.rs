@@ -184,7 +184,7 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
         news(situation, workload, &granted, &mut status);
         let is_fewer = granted.iter().zip(state.granted()).any(|(granted, before)| *granted < before);
         let why = if is_fewer { words::FEWER.to_owned() } else { String::new() };
-        Verdict::Run(Running { may_grow_to: granted.clone(), granted, why })
+        Verdict::Run(Running { may_grow_to: granted.clone(), granted, why, plan: None })
     } else {
         Verdict::Start { granted, nodes: Vec::new() }
     };

@@ -1,6 +1,6 @@
 //! Why a pod was lost, from what Kubernetes says about it and its node.
 
-use super::pod::{Pod, PodStage};
+use super::pod::{NodeHealth, Pod, PodStage};
 
 /// A node that is not ready for so long is lost.
 pub const NODE_LOST_SECONDS: i64 = 60;
@@ -73,11 +73,12 @@ pub fn cause(pod: &Pod, now: i64) -> Option<Cause> {
 
 /// True if the pod's node is lost. Its pods may still run there, and nobody can know.
 pub fn is_on_lost_node(pod: &Pod, now: i64) -> bool {
-    pod.node.is_some_and(|node| {
-        !node.is_there
-            || node.is_out_of_service
-            || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
-    })
+    pod.node.is_some_and(|node| is_lost(node, now))
+}
+
+/// True if a node is lost.
+pub fn is_lost(node: NodeHealth, now: i64) -> bool {
+    !node.is_there || node.is_out_of_service || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
 }
 
 /// True if the pod may run. One that is stuck or on a lost node blocks nothing.

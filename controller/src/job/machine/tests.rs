@@ -46,7 +46,7 @@ pub(super) fn running(terms: Terms) -> (State, Observed) {
 }
 
 pub(super) fn run(granted: u32, may_grow_to: u32) -> Option<Verdict> {
-    Some(Verdict::Run(Running { granted: vec![granted], may_grow_to: vec![may_grow_to], why: String::new() }))
+    Some(Verdict::Run(Running { granted: vec![granted], may_grow_to: vec![may_grow_to], ..Running::default() }))
 }
 
 pub(super) fn start(workers: u32) -> Option<Verdict> {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::job::amounts::{Amounts, show};
+use larder_controller_api::quantity::words::show;
+
+use crate::job::amounts::Amounts;
 use crate::key::Key;
 use crate::kueue::places::Places;
 use crate::objects::Node;

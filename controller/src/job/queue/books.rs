@@ -170,6 +170,14 @@ impl<'a> Books<'a> {
         lines.map(|line| (line.resource, line.used.saturating_sub(line.nominal))).collect()
     }
 
+    /// True if a queue or its cohort uses more than there is.
+    pub(super) fn is_beyond(&self, queue: &str) -> bool {
+        self.lines(queue).iter().any(|line| {
+            let pool_is_over = self.pool(queue, line.resource).is_some_and(|pool| pool.used > pool.lent);
+            line.used > line.most || pool_is_over
+        })
+    }
+
     /// True if a queue uses more than it may, since quotas were lowered.
     pub(super) fn is_over(&self, queue: &str) -> bool {
         self.lines(queue).iter().any(|line| {

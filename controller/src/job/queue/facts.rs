@@ -66,6 +66,10 @@ pub struct Job {
     pub granted: Vec<u32>,
     /// Its pods that hold room, also those that are ending. A pod on a lost node holds none.
     pub pods: Vec<HeldPod>,
+    /// Indexes of each role whose pods need another node; empty for none.
+    pub unplaced: Vec<Vec<u32>>,
+    /// Pods that these replace still run.
+    pub replaces_live: bool,
     /// Since when it is the first of its queue and finds no room, as the decisions said ([`super::Waiting::is_head`]).
     pub head_since: Option<i64>,
     /// Others end to make room for it ([`super::Waiting::claims`]).
@@ -106,6 +110,20 @@ pub struct HeldPod {
     pub bound: bool,
     /// It is ending.
     pub leaving: bool,
+}
+
+/// A pod whose job neither waits for room nor has it: the job has ended, is suspended, or is gone. The pod uses quota and its
+/// node until it is gone itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftPod {
+    /// The queue that has admitted it; empty for none.
+    pub queue: String,
+    /// What it requests.
+    pub requests: Amounts,
+    /// Its node; empty if it has none.
+    pub node: String,
+    /// It is not going to end.
+    pub stays: bool,
 }
 
 impl Job {

@@ -5,12 +5,13 @@
 //! free soon.
 
 mod preempt;
+mod replace;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::books::Books;
-use super::facts::{Job, Queue, Stop};
+use super::facts::{Job, LeftPod, Queue, Stop};
 use super::lines::{Lines, is_overdue, is_small, order};
 use super::room::{Fit, Refusal, Room, requests_of};
 use super::verdict::{Lack, Running, Verdict, Waiting};
@@ -33,6 +34,8 @@ pub(super) struct Pass<'a> {
     soon: Room<'a>,
     /// Those that have room and a deadline, the first to end first.
     ending: Vec<&'a Job>,
+    /// How many pods are ending.
+    leaving: usize,
     /// By job; `None`: it waits, and nothing is decided yet.
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that have no place on the nodes, and so have those that ask for as much.
@@ -42,7 +45,13 @@ pub(super) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    pub(super) fn new(queues: &'a [Queue], jobs: &'a [Job], cluster: &Cluster<'a>, time: i64) -> Self {
+    pub(super) fn new(
+        queues: &'a [Queue],
+        jobs: &'a [Job],
+        left: &[LeftPod],
+        cluster: &Cluster<'a>,
+        time: i64,
+    ) -> Self {
         let mut now = Room { books: Books::new(queues), cluster: cluster.clone() };
         for job in jobs {
             now.books.add(&job.queue, &job.requests(|at, _| job.granted(at)));
@@ -52,7 +61,16 @@ impl<'a> Pass<'a> {
                 }
             }
         }
+        for pod in left.iter().filter(|pod| pod.stays) {
+            now.books.add(&pod.queue, &pod.requests);
+        }
         let mut soon = now.clone();
+        for pod in left.iter().filter(|pod| !pod.stays) {
+            now.books.add(&pod.queue, &pod.requests);
+            if let Some(node) = soon.cluster.find(&pod.node) {
+                soon.cluster.give(node, &pod.requests, 1);
+            }
+        }
         for job in jobs {
             now.books.add(&job.queue, &job.leaving());
             for pod in job.pods.iter().filter(|pod| pod.bound && pod.leaving) {
@@ -64,11 +82,12 @@ impl<'a> Pass<'a> {
         let verdict = |job: &Job| {
             job.is_admitted().then(|| {
                 let granted: Vec<u32> = (0..job.roles.len()).map(|role| job.granted(role)).collect();
-                Verdict::Run(Running { may_grow_to: granted.clone(), granted, why: String::new() })
+                Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
             })
         };
         let mut ending: Vec<&Job> = jobs.iter().filter(|job| job.is_admitted() && job.ends.is_some()).collect();
         ending.sort_by_key(|job| (job.ends, &job.key));
+        let leaving = jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
         Self {
             queues: queues.iter().map(|queue| (queue.name.as_str(), queue)).collect(),
             jobs,
@@ -76,6 +95,7 @@ impl<'a> Pass<'a> {
             now,
             soon,
             ending,
+            leaving: leaving + left.iter().filter(|pod| !pod.stays).count(),
             verdicts: jobs.iter().map(verdict).collect(),
             refused: Vec::new(),
             with_head: Vec::new(),
@@ -105,7 +125,7 @@ impl<'a> Pass<'a> {
             self.verdicts[job] = Some(if kept.iter().all(|pods| *pods == 0) {
                 Verdict::Stop { why }
             } else {
-                Verdict::Run(Running { may_grow_to: kept.clone(), granted: kept, why })
+                Verdict::Run(Running { may_grow_to: kept.clone(), granted: kept, why, plan: None })
             });
         }
     }
@@ -212,12 +232,11 @@ impl<'a> Pass<'a> {
     /// Holds room that is free soon.
     fn hold(&mut self, job: usize, placement: &Placement) {
         self.reserve(job, placement);
-        let ending = self.jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
         self.wait(
             job,
             Waiting {
                 lacks: Lack::Nodes,
-                why: words::clearing(ending),
+                why: words::clearing(self.leaving),
                 claims: true,
                 warm: true,
                 ..Waiting::default()

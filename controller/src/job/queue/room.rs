@@ -86,14 +86,26 @@ impl Room<'_> {
         more
     }
 
+    /// Nodes for pods of a job that need others. Their quota is the job's already.
+    pub(super) fn find_again(&mut self, job: &Job, pods: &[Vec<u32>]) -> Result<Placement, Shortage> {
+        let near = job.pods.iter().filter(|pod| !pod.leaving).filter_map(|pod| self.cluster.find(&pod.node)).collect();
+        let gang = gang(job, |at, _| pods.get(at).map_or(0, |pods| pods.len() as u32), |_, _| 0, near);
+        plan::place(&mut self.cluster, &gang)
+    }
+
     /// Takes a placement with its quota.
     pub(super) fn take(&mut self, job: &Job, placement: &Placement) {
+        self.take_nodes(job, placement);
+        self.books.add(&job.queue, &requests_of(job, placement));
+    }
+
+    /// Takes the nodes of a placement.
+    pub(super) fn take_nodes(&mut self, job: &Job, placement: &Placement) {
         for (role, nodes) in job.roles.iter().zip(&placement.roles) {
             for run in nodes.chunk_by(|a, b| a == b) {
                 self.cluster.take(run[0], &role.requests, run.len() as u32);
             }
         }
-        self.books.add(&job.queue, &requests_of(job, placement));
     }
 
     /// The pods of a job that it has with `granted` and not with `kept` give their room back.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::job::amounts::Amounts;
+use crate::job::machine::Plan;
 use crate::job::plan::NodeRoom;
 use crate::objects::Node;
 
@@ -17,6 +18,7 @@ const GPU: &str = "nvidia.com/gpu";
 pub(super) struct World {
     pub(super) queues: Vec<Queue>,
     pub(super) jobs: Vec<Job>,
+    pub(super) left: Vec<LeftPod>,
     nodes: Vec<Node>,
     gpus: u64,
     pub(super) now: i64,
@@ -52,7 +54,7 @@ impl World {
             node
         };
         let nodes = (0..nodes).map(node).collect();
-        Self { queues, jobs: Vec::new(), nodes, gpus, now: 1_000_000, last: BTreeMap::new() }
+        Self { queues, jobs: Vec::new(), left: Vec::new(), nodes, gpus, now: 1_000_000, last: BTreeMap::new() }
     }
 
     pub(super) fn submit(&mut self, job: Job) {
@@ -65,7 +67,8 @@ impl World {
                 let here = job.pods.iter().filter(|pod| pod.bound && pod.node == name);
                 here.map(|pod| job.roles[pod.role].requests.get(GPU)).sum()
             };
-            self.jobs.iter().map(gpus).sum()
+            let left = self.left.iter().filter(|pod| pod.node == name).map(|pod| pod.requests.get(GPU));
+            self.jobs.iter().map(gpus).chain(left).sum()
         };
         let room = |node: &'_ Node| -> Amounts { [(GPU, used(&node.meta.key.name))].into_iter().collect() };
         self.nodes
@@ -82,7 +85,7 @@ impl World {
     /// Decides, and has everything done but growth and the end of pods.
     pub(super) fn step(&mut self) {
         let rooms = self.rooms();
-        self.last = decide(&self.queues, &self.jobs, &mut Cluster::new(&rooms), self.now);
+        self.last = decide(&self.queues, &self.jobs, &self.left, &mut Cluster::new(&rooms), self.now);
         for job in &mut self.jobs {
             match &self.last[&job.key] {
                 Verdict::Start { granted, nodes } => {
@@ -108,6 +111,18 @@ impl World {
                     job.head_since = waiting.is_head.then(|| job.head_since.unwrap_or(self.now));
                 }
             }
+        }
+    }
+
+    /// A node is lost with its pods, which need others.
+    pub(super) fn lose(&mut self, node: &str) {
+        self.nodes.iter_mut().filter(|there| there.meta.key.name == node).for_each(|there| there.ready = false);
+        for job in &mut self.jobs {
+            let mut lost = vec![Vec::new(); job.roles.len()];
+            for pod in job.pods.extract_if(.., |pod| pod.node == node && !pod.leaving) {
+                lost[pod.role].push(pod.index);
+            }
+            job.unplaced = lost;
         }
     }
 

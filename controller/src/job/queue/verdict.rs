@@ -1,5 +1,7 @@
 //! What is decided about a job.
 
+use crate::job::machine::Plan;
+
 /// What a job is to do. Every job has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -30,6 +32,8 @@ pub struct Running {
     pub may_grow_to: Vec<u32>,
     /// Why it keeps fewer; empty if it does not.
     pub why: String,
+    /// Nodes for the pods that need others; `None` if they need none, or have to wait for pods that are ending.
+    pub plan: Option<Plan>,
 }
 
 /// What a job that waits lacks first.

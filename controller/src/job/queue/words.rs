@@ -1,10 +1,11 @@
 //! Why a job waits, shrinks or stops: one sentence each, with numbers.
 
+use larder_controller_api::quantity::words::{number, show, show_part};
+
 use super::books::Lack;
 use super::facts::Job;
 use super::room::Refusal;
 use crate::fields::hour;
-use crate::job::amounts::{number, show, show_part};
 
 /// Why there is no room, and which job ends next. `ending` are the jobs that have room and a deadline, the first to end first.
 pub(super) fn refused(job: &Job, refusal: &Refusal, ending: &[&Job]) -> String {

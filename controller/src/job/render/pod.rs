@@ -11,7 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_controller_api::InvalidField;
 use larder_controller_api::job_type::RoleType;
 use larder_controller_api::names::{
-    DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_ROLE_LABEL, JOB_SERVING_LABEL, KUEUE_QUEUE_LABEL,
+    DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL, JOB_SERVING_LABEL,
+    KUEUE_QUEUE_LABEL,
 };
 use larder_controller_api::training_job::checked::CheckedRole;
 use minijinja::Value;
@@ -165,6 +166,9 @@ impl<'a> Renderer<'a> {
         let mut labels = template.labels.unwrap_or_default();
         // On a pod, it would have Kueue decide about that pod alone.
         labels.remove(KUEUE_QUEUE_LABEL);
+        // Only a queue that has admitted the job.
+        labels.remove(JOB_QUEUE_LABEL);
+        labels.extend(self.rendered.job.queue().map(|queue| (JOB_QUEUE_LABEL.to_owned(), queue.to_owned())));
         labels.extend(place.labels.clone());
         labels.extend(ours.labels.unwrap_or_default());
         let of_pod = [

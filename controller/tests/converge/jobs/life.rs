@@ -48,9 +48,17 @@ async fn a_deleted_job_leaves_nothing_and_its_name_can_be_used_again() {
     world.start();
     world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 4)]));
     world.until("it runs", |api| phase(api, "train") == "Running").await;
+    let keep = |finalizers: &[&str]| {
+        let change = |pod: &mut serde_json::Value| pod["metadata"]["finalizers"] = json!(finalizers);
+        world.api.change("pods", "team-a", "train-worker-0-1", change);
+    };
+    keep(&["test/kubelet"]);
     world.api.delete("trainingjobs", "team-a", "train");
     set_fates(&world.api, &[("train", "succeeded")]);
     world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 3)]));
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(phase(&world.api, "train"), "Starting", "a pod of the earlier job has the name of one of its own");
+    keep(&[]);
     world.until("the other one is done", |api| phase(api, "train") == "Succeeded").await;
     world.rest().await;
     let uid = world.api.get("trainingjobs", "team-a", "train").unwrap()["metadata"]["uid"].clone();

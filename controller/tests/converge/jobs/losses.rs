@@ -75,3 +75,41 @@ async fn a_faulty_device_and_a_node_out_of_service_are_causes_of_their_own() {
     });
     world.until("it runs on the third", |api| restarts(api)["nodeLost"] == 1 && phase(api, "train") == "Running").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn jobs_of_a_type_that_is_deleted_end_as_they_would_and_wait_for_it_to_replace_pods() {
+    let mut world = World::with_jobs(4);
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    let names = ["lost", "done", "late", "crashing", "suspended"];
+    for name in names {
+        let mut job = job(name, "single", &[("worker", 2)]);
+        if name == "late" {
+            job["spec"]["activeDeadline"] = "10m".into();
+        }
+        world.api.put("trainingjobs", job);
+    }
+    world.until("all run", |api| names.iter().all(|name| phase(api, name) == "Running")).await;
+    let single = world.api.get("jobtypes", "", "single").unwrap();
+    world.api.delete("jobtypes", "", "single");
+    world.until("it is missed", |api| names.iter().all(|name| condition(api, name, "Valid").1 == "TypeMissing")).await;
+    world.kill();
+    world.start();
+    world.rest().await;
+    assert!(names.iter().all(|name| phase(&world.api, name) == "Running"), "nothing has happened to them");
+    world.api.delete("pods", "team-a", "lost-worker-1-1");
+    let restarts = |api: &super::Api| api.get("trainingjobs", "team-a", "lost").unwrap()["status"]["restarts"].clone();
+    world.until("the loss is counted", |api| restarts(api)["evicted"] == 1 && phase(api, "lost") == "Recovering").await;
+    assert_eq!(super::waiting_for(&world.api, "lost"), "there is no JobType single");
+    set_fates(&world.api, &[("done", "succeeded"), ("crashing", "failed"), ("", "running")]);
+    world.until("one is done", |api| phase(api, "done") == "Succeeded").await;
+    world.api.change("trainingjobs", "team-a", "suspended", |job| job["spec"]["suspend"] = true.into());
+    world.until("one is suspended", |api| phase(api, "suspended") == "Suspended").await;
+    world.until("one is late", |api| phase(api, "late") == "Failed").await;
+    assert!(!pods(&world.api).iter().any(|pod| pod.starts_with("suspended") || pod.starts_with("late")));
+    assert_eq!(phase(&world.api, "crashing"), "Recovering");
+    world.api.put("jobtypes", single);
+    world.until("it runs again", |api| phase(api, "lost") == "Running").await;
+    world.until("one fails", |api| phase(api, "crashing") == "Failed").await;
+    assert_eq!(condition(&world.api, "lost", "Valid").0, "True");
+}

@@ -108,3 +108,75 @@ async fn a_job_that_is_preempted_as_a_whole_waits_and_starts_again() {
     world.until("it runs again", |api| phase(api, "experiment") == "Running").await;
     assert!(pods(&world.api).contains(&"experiment-worker-0-2".to_owned()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_deleted_job_leaves_behind_uses_quota_until_it_is_gone() {
+    leaves_pods_behind(|api| api.delete("trainingjobs", "team-a", "first")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_suspended_job_leaves_behind_uses_quota_until_it_is_gone() {
+    leaves_pods_behind(|api| {
+        api.change("trainingjobs", "team-a", "first", |job| job["spec"]["suspend"] = true.into());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_job_that_is_done_leaves_behind_uses_quota_until_it_is_gone() {
+    leaves_pods_behind(|api| set_fates(api, &[("first-master", "succeeded"), ("", "running")])).await;
+}
+
+/// The job `first` ends while three of its pods cannot; another one needs the whole queue.
+async fn leaves_pods_behind(end: impl FnOnce(&Api)) {
+    let mut world = World::with_jobs(4);
+    world.api.put("queues", queue("red", 4));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    let mut first = job("first", "pytorch", &[("master", 1), ("worker", 3)]);
+    first["spec"]["queue"] = "red".into();
+    world.api.put("trainingjobs", first);
+    world.until("it runs", |api| phase(api, "first") == "Running").await;
+    let api = world.api.clone();
+    let keep = |finalizers: &[&str]| {
+        for name in ["first-worker-0-1", "first-worker-1-1", "first-worker-2-1"] {
+            api.change("pods", "team-a", name, |pod| pod["metadata"]["finalizers"] = json!(finalizers));
+        }
+    };
+    keep(&["test/kubelet"]);
+    world.api.put("trainingjobs", queued("second", "red", 4));
+    end(&world.api);
+    for controller in 1..3 {
+        world.rest().await;
+        assert_eq!(phase(&world.api, "second"), "Queued", "controller {controller}");
+        let status = world.api.get("queues", "", "red").unwrap()["status"].clone();
+        assert_eq!(status["usage"]["nvidia.com/gpu"]["used"], "3", "controller {controller}");
+        world.kill();
+        world.start();
+    }
+    keep(&[]);
+    world.until("the next one runs", |api| phase(api, "second") == "Running").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_they_are_gone() {
+    let mut world = World::with_jobs(4);
+    world.api.put("queues", queue("red", 4));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", queued("first", "red", 4));
+    world.api.answer_after(Duration::from_secs(10));
+    world.until("it may start", |api| phase(api, "first") == "Starting").await;
+    assert_eq!(pods(&world.api), [""; 0]);
+    world.api.put("trainingjobs", queued("second", "red", 4));
+    world.api.delete("trainingjobs", "team-a", "first");
+    let of = |api: &Api, job: &str| pods(api).iter().filter(|pod| pod.starts_with(job)).count();
+    let mut is_made = false;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        is_made |= of(&world.api, "first") > 0;
+        assert!(of(&world.api, "first") == 0 || of(&world.api, "second") == 0, "{:?}", pods(&world.api));
+    }
+    assert!(is_made);
+    world.until("the next one runs", |api| phase(api, "second") == "Running").await;
+}

@@ -45,6 +45,21 @@ fn jobs_wait_by_priority_and_then_in_the_order_in_which_they_came() {
 }
 
 #[test]
+fn a_job_has_the_highest_priority_of_its_roles_and_pods_without_a_class_the_default() {
+    let class = |name: &str, value, is_default| (name.to_owned(), value, is_default);
+    let classes = [class("high", 100, false), class("usual", 5, true), class("batch", -5, false)];
+    let priorities = Priorities::new(classes);
+    let pods = |classes: &[Option<&str>]| -> i32 {
+        let template = |class: &Option<&str>| {
+            serde_json::from_value(json!({"spec": {"containers": [], "priorityClassName": class}}))
+        };
+        priorities.of(&classes.iter().map(template).collect::<Result<Vec<_>, _>>().unwrap())
+    };
+    assert_eq!(pods(&[Some("batch"), Some("high"), None]), 100);
+    assert_eq!((pods(&[Some("batch")]), pods(&[Some("batch"), None]), pods(&[Some("none")])), (-5, 5, 5));
+}
+
+#[test]
 fn only_jobs_that_can_start_wait() {
     let invalid = json!([{"type": "Valid", "status": "False", "reason": "TypeMissing", "message": "",
         "lastTransitionTime": "2026-01-31T09:00:00Z"}]);

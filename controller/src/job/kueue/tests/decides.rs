@@ -112,7 +112,7 @@ fn flavors_that_are_not_known_hold_up_a_start_and_stop_nothing() {
     let decision = case.decide();
     assert_eq!(decision.places, None, "no pods are made meanwhile");
     let granted = vec![1, 8];
-    let running = Running { may_grow_to: granted.clone(), granted, why: String::new() };
+    let running = Running { may_grow_to: granted.clone(), granted, ..Running::default() };
     assert_eq!(decision.verdict, Verdict::Run(running));
 }
 

@@ -29,10 +29,9 @@ impl Pass<'_> {
                 Some(Verdict::Stop { .. }) => 0,
                 _ => u32::MAX,
             };
-            let ends = before.pods.iter().filter(|pod| pod.leaving || pod.index >= kept(pod.role));
-            ends.count()
+            before.pods.iter().filter(|pod| !pod.leaving && pod.index >= kept(pod.role)).count()
         };
-        let ending = self.jobs.iter().zip(&self.verdicts).map(ends).sum();
+        let ending = self.leaving + self.jobs.iter().zip(&self.verdicts).map(ends).sum::<usize>();
         self.wait(
             at,
             Waiting { lacks: Lack::Nodes, why: words::clearing(ending), claims: true, warm: true, is_head: false },

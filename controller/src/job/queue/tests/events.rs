@@ -114,6 +114,7 @@ impl World {
     fn check_claims(&self) {
         let mut after = Self {
             jobs: self.jobs.clone(),
+            left: self.left.clone(),
             queues: self.queues.clone(),
             nodes: self.nodes.clone(),
             last: BTreeMap::new(),
@@ -164,11 +165,11 @@ proptest! {
         }
         let rooms = world.rooms();
         let cluster = Cluster::new(&rooms);
-        let once = decide(&world.queues, &world.jobs, &mut cluster.clone(), world.now);
+        let once = decide(&world.queues, &world.jobs, &[], &mut cluster.clone(), world.now);
         let (mut queues, mut jobs) = (world.queues.clone(), world.jobs.clone());
         queues.reverse();
         jobs.reverse();
-        prop_assert_eq!(decide(&queues, &jobs, &mut cluster.clone(), world.now), once);
+        prop_assert_eq!(decide(&queues, &jobs, &[], &mut cluster.clone(), world.now), once);
     }
 
     #[test]

@@ -233,3 +233,78 @@ fn an_elastic_job_does_not_grow_past_a_job_that_waits() {
     world.step();
     assert!(matches!(world.verdict("elastic"), Verdict::Run(running) if running.may_grow_to == [16]));
 }
+
+#[test]
+fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_room_that_they_leave() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("low", "vision", 0, (4, 4, 4)));
+    world.step();
+    let node = |pod: &HeldPod| if pod.node == "n000" { "n001" } else { "n000" };
+    let node = node(&world.job("low").pods[0]).to_owned();
+    let left = LeftPod { queue: "vision".into(), requests: [(GPU, 1)].into_iter().collect(), node, stays: false };
+    world.left = vec![left; 4];
+    world.submit(job("high", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert_eq!((world.job("low").granted(0), world.waiting("high").claims), (4, true));
+    assert!(world.waiting("high").why.contains("4 pods"), "{}", world.waiting("high").why);
+    world.left.clear();
+    world.step();
+    assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
+    // What is kept does not make room.
+    world.end("high");
+    world.left = vec![LeftPod {
+        queue: "vision".into(),
+        requests: [(GPU, 4)].into_iter().collect(),
+        stays: true,
+        ..LeftPod::default()
+    }];
+    world.submit(job("next", "vision", 0, (4, 4, 4)));
+    world.step();
+    assert_eq!(world.waiting("next").why, "queue vision uses 8 of 8 GPUs, needs 4");
+}
+
+#[test]
+fn what_was_freed_for_a_job_is_not_given_to_pods_that_have_lost_their_node() {
+    let mut world = World::new(vec![queue("vision", "", quota(20, None, None))], 4, 4);
+    world.submit(job("low", "vision", 0, (4, 8, 8)));
+    world.submit(job("unlucky", "vision", 0, (4, 4, 4)));
+    world.submit(job("other", "vision", 9, (4, 4, 4)));
+    world.step();
+    world.submit(job("high", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert_eq!((world.workers("low").len(), world.waiting("high").claims), (4, true));
+    let lost = world.job("unlucky").pods[0].node.clone();
+    world.lose(&lost);
+    world.step();
+    let plan = |world: &World| match world.verdict("unlucky") {
+        Verdict::Run(running) => running.plan.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(plan(&world), Some(Plan::None(_))), "{:?}", plan(&world));
+    world.pods_end();
+    world.step();
+    assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
+    assert!(matches!(plan(&world), Some(Plan::None(_))), "{:?}", plan(&world));
+    world.end("high");
+    world.step();
+    assert!(matches!(plan(&world), Some(Plan::Nodes(pods)) if pods.len() == 4));
+}
+
+#[test]
+fn a_pod_is_not_replaced_while_it_runs_if_the_quota_has_no_room_for_both() {
+    let mut world = alone(4);
+    world.submit(job("train", "vision", 0, (4, 4, 4)));
+    world.step();
+    let train = &mut world.jobs[0];
+    (train.pods[2].leaving, train.unplaced, train.replaces_live) = (true, vec![vec![2]], true);
+    let has_plan = |world: &World| match world.verdict("train") {
+        Verdict::Run(running) => running.plan.is_some(),
+        other => panic!("{other:?}"),
+    };
+    world.step();
+    assert!(!has_plan(&world));
+    world.pods_end();
+    world.jobs[0].replaces_live = false;
+    world.step();
+    assert!(has_plan(&world));
+}
