@@ -21,13 +21,13 @@ const LASTS: Duration = Duration::from_secs(15);
 const GIVES_UP: Duration = Duration::from_secs(10);
 
 /// How often a holder renews, and the others look.
-const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_secs(2);
 
 /// How soon a renewal that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The longest that one request may take.
-const REQUEST: Duration = Duration::from_secs(4);
+const REQUEST: Duration = Duration::from_secs(3);
 
 /// A Lease.
 #[derive(Clone)]

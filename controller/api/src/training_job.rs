@@ -67,10 +67,9 @@ pub use status::{Phase, Restarts, RoleStatus, ShownJob, TrainingJobStatus};
 )]
 #[x_kube(
     validation = Rule::new(
-            "self.roles.size() == oldSelf.roles.size() \
-             && self.roles.all(role, oldSelf.roles.exists(old, old.name == role.name))"
+            "self.roles.map(role, role.name) == oldSelf.roles.map(role, role.name)"
         )
-        .message("spec.roles cannot get or lose a role; delete the TrainingJob and apply another"),
+        .message("spec.roles cannot get or lose a role, and not change their order; delete the TrainingJob and apply another"),
     validation = Rule::new(
             "has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue)"
         )

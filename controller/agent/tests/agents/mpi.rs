@@ -35,7 +35,8 @@ hostname launcher
 printf 'worker-0.job\nworker-1.job\n' >$1/hosts
 as_user $1/agent wait $1/hosts
 # As the JobType has it.
-export OMPI_MCA_plm_rsh_agent=$1/rsh OMPI_MCA_plm_rsh_no_tree_spawn=1 OMPI_MCA_orte_keep_fqdn_hostnames=true TMPDIR=$1/tmp
+export OMPI_MCA_plm_rsh_agent=$1/rsh OMPI_MCA_plm_rsh_no_tree_spawn=1 OMPI_MCA_orte_leave_session_attached=1
+export OMPI_MCA_plm_rsh_num_concurrent=10000 OMPI_MCA_orte_keep_fqdn_hostnames=true TMPDIR=$1/tmp
 export OMPI_MCA_btl=tcp,self OMPI_MCA_rmaps_base_oversubscribe=1
 status=0
 as_user mpirun -H worker-0.job:2,worker-1.job:2 -np 4 sh -c \

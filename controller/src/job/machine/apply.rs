@@ -82,7 +82,7 @@ impl Event {
                 }
             }
             Self::Grown { granted } => {
-                state.attempts += 1;
+                state.attempts = state.attempts.saturating_add(1);
                 let new = Slot { attempt: state.attempts, ..Slot::default() };
                 for (slots, granted) in state.roles.iter_mut().zip(&granted) {
                     slots.resize(slots.len().max(*granted as usize), new.clone());
@@ -161,7 +161,7 @@ fn clear(state: &mut State, why: String) {
 }
 
 fn grant(state: &mut State, granted: &[u32], nodes: &[Vec<String>]) {
-    state.attempts += 1;
+    state.attempts = state.attempts.saturating_add(1);
     let slot = |role: usize, index: u32| {
         let node = nodes.get(role).and_then(|nodes| nodes.get(index as usize)).filter(|node| !node.is_empty());
         Slot { attempt: state.attempts, node: node.cloned(), stage: Stage::Placed }
@@ -183,7 +183,7 @@ fn replace(state: &mut State, pods: &[PodId]) {
     if pods.is_empty() {
         return;
     }
-    state.attempts += 1;
+    state.attempts = state.attempts.saturating_add(1);
     let attempt = state.attempts;
     for pod in pods {
         if let Some(slot) = state.slot_mut(*pod) {

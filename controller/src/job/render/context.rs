@@ -196,5 +196,5 @@ fn gpus(template: &PodTemplateSpec) -> u32 {
     let containers = template.spec.iter().flat_map(|spec| &spec.containers);
     let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref());
     let counts = limits.flatten().filter(|(name, _)| is_gpu(name)).filter_map(|(name, count)| amount(name, count));
-    u32::try_from(counts.sum::<u64>()).unwrap_or(u32::MAX)
+    u32::try_from(counts.fold(0, u64::saturating_add)).unwrap_or(u32::MAX)
 }

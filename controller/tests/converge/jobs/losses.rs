@@ -63,7 +63,6 @@ async fn a_faulty_device_and_a_node_out_of_service_are_causes_of_their_own() {
     world.api.change("nodes", "", &first, |node| {
         let fault = json!({"type": "larder.dev/DeviceFault", "status": "True"});
         node["status"]["conditions"].as_array_mut().unwrap().push(fault);
-        node["spec"]["unschedulable"] = true.into();
     });
     let restarts = |api: &super::Api| api.get("trainingjobs", "team-a", "train").unwrap()["status"]["restarts"].clone();
     world.until("it runs elsewhere", |api| restarts(api)["deviceFault"] == 1 && phase(api, "train") == "Running").await;
