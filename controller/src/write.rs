@@ -81,7 +81,8 @@ impl Write {
     pub fn verb(&self) -> &'static str {
         match self.change {
             Change::Apply(_) | Change::ApplyStatus(_) | Change::Merge(_) | Change::MergeStatus(_) => "patch",
-            Change::Create(_) | Change::Make(_) | Change::Try(_) => "create",
+            Change::Create(_) | Change::Make(_) => "create",
+            Change::Try(_) => "try",
             Change::Delete(_) => "delete",
         }
     }

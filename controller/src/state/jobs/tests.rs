@@ -100,6 +100,32 @@ fn jobs_alike_are_tried_once_and_admitted_together_with_their_status_before_thei
     assert_eq!(phases(&state, Phase::Starting), 16);
 }
 
+#[test]
+fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_ends() {
+    let mut state = state(2, 0);
+    let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "red", "uid": "uid-red"},
+        "spec": {"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1}}}});
+    state.apply(News::Changed(Kind::JobQueue, Box::new(read(Kind::JobQueue, queue))));
+    let submit = |state: &mut State, name: &str| {
+        let mut job = job(name);
+        job["spec"]["queue"] = "red".into();
+        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        look(state, NOW);
+        accept(state);
+        look(state, NOW).0
+    };
+    let is_in = |state: &State, name: &str| {
+        state.jobs.memories.get(&Key::new("team-a", name)).map(|memory| memory.record.state.phase)
+    };
+    assert!(!submit(&mut state, "first").is_empty(), "its writes are under way");
+    state.apply(News::Gone(Kind::TrainingJob, Key::new("team-a", "first"), 2));
+    submit(&mut state, "second");
+    assert_eq!(is_in(&state, "second"), Some(Phase::Queued));
+    state.jobs.memories.values_mut().for_each(|memory| memory.end(true, true, None, NOW));
+    look(&mut state, NOW);
+    assert_eq!((is_in(&state, "first"), is_in(&state, "second")), (None, Some(Phase::Starting)));
+}
+
 /// 1,000 jobs of one pod on 1,000 nodes.
 #[test]
 #[ignore = "measures; run with --release --ignored --nocapture"]

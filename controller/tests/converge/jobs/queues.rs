@@ -157,26 +157,3 @@ async fn leaves_pods_behind(end: impl FnOnce(&Api)) {
     keep(&[]);
     world.until("the next one runs", |api| phase(api, "second") == "Running").await;
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_they_are_gone() {
-    let mut world = World::with_jobs(4);
-    world.api.put("queues", queue("red", 4));
-    set_fates(&world.api, &[("", "running")]);
-    world.start();
-    world.api.put("trainingjobs", queued("first", "red", 4));
-    world.api.answer_after(Duration::from_secs(10));
-    world.until("it may start", |api| phase(api, "first") == "Starting").await;
-    assert_eq!(pods(&world.api), [""; 0]);
-    world.api.put("trainingjobs", queued("second", "red", 4));
-    world.api.delete("trainingjobs", "team-a", "first");
-    let of = |api: &Api, job: &str| pods(api).iter().filter(|pod| pod.starts_with(job)).count();
-    let mut is_made = false;
-    for _ in 0..60 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        is_made |= of(&world.api, "first") > 0;
-        assert!(of(&world.api, "first") == 0 || of(&world.api, "second") == 0, "{:?}", pods(&world.api));
-    }
-    assert!(is_made);
-    world.until("the next one runs", |api| phase(api, "second") == "Running").await;
-}

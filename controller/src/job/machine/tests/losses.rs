@@ -57,6 +57,20 @@ fn each_loss_has_its_cause() {
 }
 
 #[test]
+fn a_job_that_starts_anew_makes_no_pod_beside_one_that_has_not_been_told_to_end() {
+    let (_, mut observed) = running(elastic(1));
+    observed.verdict = start(3);
+    let queued = State { attempts: 1, ..State::default() };
+    let (state, actions) = step(queued, &observed, NOW);
+    assert_eq!(changes(&actions), (vec![], vec![(0, 1), (1, 1), (2, 1)]));
+    observed.verdict = None;
+    observed.pods[0].leaving = Some(NOW + 30);
+    observed.pods.remove(2);
+    let (_, actions) = step(state, &observed, NOW);
+    assert_eq!(changes(&actions), (vec![(0, 2), (2, 2)], vec![(1, 1)]));
+}
+
+#[test]
 fn a_pod_that_is_stuck_or_on_a_lost_node_is_not_live() {
     let live = |change: &dyn Fn(&mut Pod)| {
         let mut pod = pod(0, 1, PodStage::Ready);
