@@ -25,6 +25,7 @@ pub mod memory;
 pub mod native;
 pub mod objects;
 pub mod plan;
+pub mod planned;
 pub mod profile;
 pub mod queue;
 pub mod queues;

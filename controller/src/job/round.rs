@@ -11,10 +11,11 @@ use larder_controller_api::{Phase, QueueStatus};
 
 use crate::job::actor::{Actor, again};
 use crate::job::left::{self, Standing};
-use crate::job::machine::{Observed, Plan, PlannedPod};
+use crate::job::machine::Observed;
 use crate::job::memory::Memory;
 use crate::job::native::choice::Planner;
 use crate::job::plan::{self, Cluster};
+use crate::job::planned::{Plan, PlannedPod};
 use crate::job::queue::{self, Job, LeftPod, Queue};
 use crate::job::queues;
 use crate::job::scene::Scene;

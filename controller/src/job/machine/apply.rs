@@ -1,10 +1,11 @@
 //! What an event changes.
 
 use super::loss::Cause;
-use super::observed::{PlannedPod, Scope, Terms};
+use super::observed::{Scope, Terms};
 use super::pod::PodId;
 use super::state::{Slot, Stage, State};
 use super::table::{EventKind, next};
+use crate::job::planned::PlannedPod;
 
 /// Something that has happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq)]

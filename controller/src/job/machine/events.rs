@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::Event;
 use super::loss::{Cause, cause, is_live};
-use super::observed::{Decides, Observed, Plan};
+use super::observed::{Decides, Observed};
 use super::pod::{Pod, PodId, PodStage};
 use super::state::{Stage, State};
+use crate::job::planned::Plan;
 use crate::job::queue::{Running, Verdict};
 
 /// Room must have stayed free for so long before a job grows.

@@ -3,6 +3,7 @@
 use larder_controller_api::training_job::KeepPods;
 
 use super::pod::Pod;
+use crate::job::planned::Plan;
 use crate::job::queue::Verdict;
 
 /// Everything that a step depends on beside the state and the time.
@@ -89,26 +90,6 @@ pub enum Scope {
     Worker,
     /// All pods.
     Job,
-}
-
-/// Nodes for pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plan {
-    /// Each of these has a node; without one the scheduler chooses.
-    Nodes(Vec<PlannedPod>),
-    /// There is none. The sentence says why.
-    None(String),
-}
-
-/// A pod and its node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlannedPod {
-    /// The place of its role in the job's list.
-    pub role: usize,
-    /// Its index in the role.
-    pub index: u32,
-    /// Its node; `None`: the scheduler chooses.
-    pub node: Option<String>,
 }
 
 /// How far a dataset is on the job's nodes.

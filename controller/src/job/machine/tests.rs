@@ -1,4 +1,5 @@
 use super::*;
+use crate::job::planned::{Plan, PlannedPod};
 use crate::job::queue::{Running, Verdict};
 use larder_controller_api::training_job::KeepPods;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::job::amounts::Amounts;
-use crate::job::machine::Plan;
 use crate::job::plan::NodeRoom;
+use crate::job::planned::Plan;
 use crate::objects::Node;
 
 mod events;

@@ -1,6 +1,6 @@
 //! What is decided about a job.
 
-use crate::job::machine::Plan;
+use crate::job::planned::Plan;
 
 /// What a job is to do. Every job has one.
 #[derive(Clone, Debug, PartialEq, Eq)]

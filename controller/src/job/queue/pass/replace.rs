@@ -3,7 +3,7 @@
 use super::super::lines::order;
 use super::super::verdict::Verdict;
 use super::Pass;
-use crate::job::machine::{Plan, PlannedPod};
+use crate::job::planned::{Plan, PlannedPod};
 
 impl Pass<'_> {
     /// Finds nodes for them beside the room that is held for others. Where a queue would use too much as long as both a pod and
