@@ -56,8 +56,10 @@ async fn a_deleted_job_leaves_nothing_and_its_name_can_be_used_again() {
     world.api.delete("trainingjobs", "team-a", "train");
     set_fates(&world.api, &[("train", "succeeded")]);
     world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 3)]));
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    tokio::time::sleep(Duration::from_secs(27)).await;
     assert_eq!(phase(&world.api, "train"), "Starting", "a pod of the earlier job has the name of one of its own");
+    let why = super::waiting_for(&world.api, "train");
+    assert!(why.contains("refuses") && why.contains("train-worker-0-1"), "{why}");
     keep(&[]);
     world.until("the other one is done", |api| phase(api, "train") == "Succeeded").await;
     world.rest().await;
