@@ -8,9 +8,9 @@ use larder_e2e::platform::{Platform, TIMEOUT};
 use larder_testkit::larder_binary;
 use serde_json::json;
 
-const FILES: usize = 2_000;
+const FILES: usize = 6_000;
 const FILE_BYTES: usize = 100_000;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 /// GETs of manifests, which a mount makes before its pod's containers are started. There are fewer.
 const OTHER_GETS: u64 = 20;
