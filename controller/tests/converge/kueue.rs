@@ -215,7 +215,7 @@ async fn a_controller_killed_at_any_write_for_a_job_ends_in_the_same_state() {
             begin(&mut world);
             world.api.die_at(write, dies);
             world.start();
-            world.until("it is killed", Api::is_dead).await;
+            world.until_killed().await;
             world.kill();
             world.api.revive();
             world.start();

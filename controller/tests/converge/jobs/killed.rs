@@ -39,7 +39,7 @@ async fn a_controller_killed_at_any_write_for_jobs_ends_in_the_same_state_and_ru
             begin(&world.api);
             world.api.die_at(write, dies);
             world.start();
-            world.until("it is killed", Api::is_dead).await;
+            world.until_killed().await;
             world.kill();
             world.api.revive();
             world.start();

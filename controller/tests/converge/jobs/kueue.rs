@@ -337,7 +337,7 @@ async fn a_controller_killed_at_any_write_for_kueue_ends_in_the_same_state() {
             let kueue = play(&world.api);
             world.api.die_at(write, dies);
             world.start();
-            world.until("it is killed", Api::is_dead).await;
+            world.until_killed().await;
             world.kill();
             world.api.revive();
             world.start();
