@@ -23,9 +23,11 @@ keep() {
     local namespace=$own
     unshare --net sleep infinity </dev/null >/dev/null &
     kept+=($!)
-    while [[ $namespace == "$own" ]]; do
+    # While a process becomes another program, its namespaces may not be told for a moment.
+    while [[ -z $namespace || $namespace == "$own" ]]; do
+        kill -0 $! || exit 1
         sleep 0.005
-        namespace=$(readlink "/proc/$!/ns/net")
+        namespace=$(readlink "/proc/$!/ns/net" || true)
     done
     namespaces+=("$namespace")
 }
