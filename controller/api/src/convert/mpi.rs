@@ -4,7 +4,7 @@ use super::fields::Fields;
 use super::policy::{self, Restarts};
 use super::template::replicas;
 use crate::checked::InvalidField;
-use crate::training_job::{KeepPods, TrainingJob};
+use crate::training_job::TrainingJob;
 
 /// Version 1, whose launcher is a pod.
 pub(super) fn convert_v1(
