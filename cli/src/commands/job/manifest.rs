@@ -77,21 +77,27 @@ fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
 fn manifest(mut value: Value, from: String) -> anyhow::Result<Manifest> {
     let of = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (version, kind) = (of("apiVersion"), of("kind"));
+    remove_what_the_cluster_adds(&mut value);
     if kind != "TrainingJob" || !version.starts_with("larder.dev/") {
         let Converted { job, warnings } = convert(&value)?;
         return Ok(Manifest { value: sent(&job)?, from, job, was: Some(kind), warnings });
     }
-    // What the cluster adds to an object that was read from it.
-    if let Some(fields) = value.as_object_mut() {
-        fields.remove("status");
-    }
-    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"] {
-            metadata.remove(field);
-        }
-    }
     let job: TrainingJob = serde_json::from_value(value.clone()).context("is no TrainingJob of this version")?;
     Ok(Manifest { from, value, job, was: None, warnings: Vec::new() })
+}
+
+/// An object that was read from a cluster has more than was applied.
+fn remove_what_the_cluster_adds(object: &mut Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    for field in ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"] {
+        metadata.remove(field);
+    }
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
 }
 
 /// A TrainingJob as it is sent.
@@ -181,6 +187,14 @@ mod tests {
         let found = read_text(tf).unwrap();
         assert_eq!((found[0].was.as_deref(), &found[0].value["kind"]), (Some("TFJob"), &json!("TrainingJob")));
         assert_eq!(found[0].value["apiVersion"], "larder.dev/v1alpha1");
+        // As `kubectl get -o yaml` prints it: what is said is about what the user wrote.
+        let read = tf.replace(
+            "{name: a}",
+            "{name: a, uid: u, generation: 2, annotations: {own: x, kubectl.kubernetes.io/last-applied-configuration: y}}",
+        );
+        let found = read_text(&format!("{read}status: {{conditions: []}}\n")).unwrap();
+        assert_eq!(found[0].warnings, [""; 0]);
+        assert_eq!(found[0].value["metadata"], json!({"name": "a", "annotations": {"own": "x"}}));
     }
 
     /// `kubectl` reads YAML 1.1, in which more words are booleans and more texts are numbers.
