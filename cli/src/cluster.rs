@@ -14,6 +14,9 @@ use serde::de::DeserializeOwned;
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
 pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PRIORITY_CLASS, QUEUE};
 
+/// The name under which fields are set.
+pub(crate) const MANAGER: &str = "larder";
+
 /// A person waits.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(20);

@@ -16,7 +16,8 @@ for target in "$@"; do
     # The corpus stays for the next run; the seeds are copied into it each time.
     corpus=$CARGO_TARGET_DIR/corpus/$target
     mkdir -p "$corpus"
-    for golden in dataset/golden/*."$target" origin/import/golden/*."$target" cachenode/*/golden/*."$target"; do
+    for golden in dataset/golden/*."$target" origin/import/golden/*."$target" cachenode/*/golden/*."$target" \
+        controller/agent/golden/*."$target"; do
         if [ -e "$golden" ]; then cp "$golden" "$corpus/"; fi
     done
     echo "fuzz $target for $seconds s"

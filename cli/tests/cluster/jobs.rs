@@ -41,7 +41,9 @@ fn a_job_is_applied_with_every_field_checked() {
     let output = server.larder_with(&["job", "submit", "-"], MANIFEST);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(out(&output), "team-a/resnet submitted\n");
-    let [asked] = &server.asked()[..] else { panic!("{:?}", server.asked()) };
+    // First it is asked what would become of it.
+    let [first, asked] = &server.asked()[..] else { panic!("{:?}", server.asked()) };
+    assert!(first.line.contains("dryRun=All") && first.body == asked.body, "{first:?}");
     for part in ["fieldManager=larder", "fieldValidation=Strict"] {
         assert!(asked.line.contains(part), "{part}: {}", asked.line);
     }
@@ -148,6 +150,9 @@ fn each_refusal_of_a_job_is_told_in_the_users_words() {
         let said = said(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(words) && !said.contains('\u{1b}') && !said.contains("hunter2"), "{code}: {said}");
+        // And nothing was changed.
+        let asked = server.asked();
+        assert!(asked.iter().all(|asked| asked.line.contains("dryRun=All")), "{asked:?}");
     }
     let elsewhere = MANIFEST.replace("name: resnet", "name: resnet, namespace: team-b");
     let output = Server::start().larder_with(&["job", "submit", "-", "-n", "team-a"], &elsewhere);
@@ -205,6 +210,47 @@ fn waiting_for_a_job_that_is_deleted_or_replaced_fails() {
         let output = server.larder_with(&["job", "submit", "-", "--wait"], MANIFEST);
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(said(&output).contains("team-a/resnet was deleted before it ended"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn a_job_that_is_seen_for_the_last_time_as_it_is_deleted_has_ended_as_it_did() {
+    let running = job("resnet", json!({"phase": "Running"}));
+    let succeeded = job("resnet", json!({"phase": "Succeeded"}));
+    let server = Server::start()
+        .answers(&format!("PATCH {}", path("resnet")), 201, &running.to_string())
+        .answers(&format!("GET {}", path("resnet")), 200, &running.to_string())
+        .answers(&format!("GET {JOBS}"), 200, &event("DELETED", &succeeded));
+    let output = server.larder_with(&["job", "submit", "-", "--wait"], MANIFEST);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// `larder` itself sets `spec.suspend` apart from the manifest.
+#[test]
+fn a_manifest_may_say_what_larder_set_before() {
+    let conflict = |managers: &[&str]| {
+        let cause = |manager: &&str| {
+            json!({"reason": "FieldManagerConflict", "field": ".spec.suspend",
+                "message": format!("conflict with \"{manager}\" using larder.dev/v1alpha1")})
+        };
+        json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409,
+            "message": "Apply failed with 1 conflict", "details": {"causes": managers.iter().map(cause).collect::<Vec<_>>()},
+        })
+        .to_string()
+    };
+    let applied = job("resnet", json!(null)).to_string();
+    let patch = format!("PATCH {}", path("resnet"));
+    let server = Server::start().answers_once(&patch, 409, &conflict(&["larder"])).answers(&patch, 200, &applied);
+    let output = server.larder_with(&["job", "submit", "-"], MANIFEST);
+    assert!(output.status.success(), "{}", said(&output));
+    let forced: Vec<bool> = server.asked().iter().map(|asked| asked.line.contains("force=true")).collect();
+    assert_eq!(forced, [false, true, true]);
+    for managers in [&["kubectl"][..], &["larder", "kubectl"], &["larderette"], &[]] {
+        let server = Server::start().answers_once(&patch, 409, &conflict(managers)).answers(&patch, 200, &applied);
+        let output = server.larder_with(&["job", "submit", "-"], MANIFEST);
+        assert!(said(&output).contains("another program has set fields of team-a/resnet"), "{}", said(&output));
+        assert_eq!(server.asked().len(), 1);
     }
 }
 
@@ -278,8 +324,53 @@ fn cancel_waits_until_the_job_is_gone() {
 }
 
 #[test]
-fn suspend_and_resume_change_one_field() {
+fn the_records_of_cancelled_jobs_are_printed_whatever_becomes_of_the_wait() {
+    let denied = status(403, "Forbidden", "no");
+    let server = ["resnet", "bert"].into_iter().fold(Server::start(), |server, name| {
+        let running = job(name, json!({"phase": "Running"})).to_string();
+        server
+            .answers_once(&format!("GET {}", path(name)), 200, &running)
+            .answers(&format!("DELETE {}", path(name)), 200, &running)
+            .answers(&format!("GET {}", path(name)), 403, &denied)
+    });
+    let output = server.larder(&["job", "cancel", "resnet", "bert", "--json", "--wait"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json[0]["metadata"]["name"], &json[1]["metadata"]["name"]), (&json!("resnet"), &json!("bert")));
+    // Each is waited for, though the first may not be.
+    for name in ["resnet", "bert"] {
+        let asked = server.lines().iter().filter(|line| **line == format!("GET {}", path(name))).count();
+        assert_eq!(asked, 2, "{name}: {:?}", server.lines());
+    }
+}
+
+#[test]
+fn a_suspended_job_is_waited_for_until_its_pods_have_ended() {
+    let suspended = |active: u32| {
+        let role = json!({"name": "worker", "desired": 0, "active": active, "ready": 0, "done": 0});
+        job("resnet", json!({"phase": "Suspended", "roles": [role]}))
+    };
+    let running = job("resnet", json!({"phase": "Running"})).to_string();
     let server = Server::start()
+        .answers_once(&format!("GET {}", path("resnet")), 200, &running)
+        .answers(&format!("PATCH {}", path("resnet")), 200, &running)
+        .answers(&format!("GET {}", path("resnet")), 200, &suspended(4).to_string())
+        .answers_once(&format!("GET {JOBS}"), 200, &event("MODIFIED", &suspended(1)))
+        .answers_once(&format!("GET {JOBS}"), 200, &event("MODIFIED", &suspended(0)));
+    let output = server.larder(&["job", "cancel", "resnet", "--suspend", "--wait"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let watches = server.lines().iter().filter(|line| **line == format!("GET {JOBS}")).count();
+    assert_eq!(watches, 2, "{:?}", server.lines());
+}
+
+#[test]
+fn suspend_and_resume_change_one_field() {
+    let running = job("resnet", json!({"phase": "Running"})).to_string();
+    let succeeded = job("resnet", json!({"phase": "Succeeded"})).to_string();
+    let server = Server::start()
+        .answers_once(&format!("GET {}", path("resnet")), 200, &running)
+        .answers_once(&format!("GET {}", path("resnet")), 200, &running)
+        .answers(&format!("GET {}", path("resnet")), 200, &succeeded)
         .answers_once(
             &format!("PATCH {}", path("resnet")),
             200,
@@ -289,20 +380,19 @@ fn suspend_and_resume_change_one_field() {
             &format!("PATCH {}", path("resnet")),
             200,
             &job("resnet", json!({"phase": "Suspended"})).to_string(),
-        )
-        .answers_once(
-            &format!("PATCH {}", path("resnet")),
-            200,
-            &job("resnet", json!({"phase": "Succeeded"})).to_string(),
         );
     let output = server.larder(&["job", "cancel", "resnet", "--suspend"]);
     assert_eq!(out(&output), "team-a/resnet suspended; it was Running\n", "{}", said(&output));
     assert_eq!(out(&server.larder(&["job", "resume", "resnet"])), "team-a/resnet goes on when it has room\n");
-    let bodies: Vec<String> = server.asked().into_iter().map(|asked| asked.body).collect();
+    let patches =
+        || -> Vec<_> { server.asked().into_iter().filter(|asked| asked.line.starts_with("PATCH ")).collect() };
+    let bodies: Vec<String> = patches().into_iter().map(|asked| asked.body).collect();
     assert_eq!(bodies, [r#"{"spec":{"suspend":true}}"#, r#"{"spec":{"suspend":false}}"#]);
+    assert!(patches().iter().all(|asked| asked.line.contains("fieldManager=larder")), "{:?}", patches());
     let output = server.larder(&["job", "resume", "resnet"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("has ended (Succeeded): there is nothing to resume"), "{}", said(&output));
+    assert_eq!(patches().len(), 2, "a job that has ended stays as it is");
 }
 
 #[test]

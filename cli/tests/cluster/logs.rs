@@ -11,7 +11,9 @@ const PODS: &str = "GET /api/v1/namespaces/team-a/pods";
 fn pod(index: u32, attempt: u32, phase: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": format!("resnet-worker-{index}-{attempt}"), "labels": {
+        "metadata": {"name": format!("resnet-worker-{index}-{attempt}"), "ownerReferences": [{
+            "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "resnet", "uid": "uid-resnet",
+        }], "labels": {
             "larder.dev/job": "resnet", "larder.dev/job-role": "worker",
             "larder.dev/job-index": index.to_string(), "larder.dev/job-attempt": attempt.to_string(),
         }},
@@ -123,4 +125,52 @@ fn a_job_without_such_a_pod_says_why_and_what_to_choose() {
     let many: Vec<Value> = (0..33).map(|index| pod(index, 0, "Running")).collect();
     let many = server("Running", &many).larder(&["job", "logs", "resnet", "--all", "-f"]);
     assert!(said(&many).contains("more than 32 pods") && said(&many).contains("--index"), "{}", said(&many));
+}
+
+#[test]
+fn pods_of_an_earlier_job_of_the_name_are_no_pods_of_the_job() {
+    let mut earlier = pod(0, 3, "Running");
+    earlier["metadata"]["ownerReferences"][0]["uid"] = json!("before");
+    let mut orphan = pod(0, 2, "Running");
+    orphan["metadata"]["ownerReferences"] = json!(null);
+    let server = server("Running", &[earlier, pod(0, 0, "Running"), orphan]).answers(&log(0, 0), 200, ONE);
+    assert_eq!(out(&server.larder(&["job", "logs", "resnet"])), "step 1\n");
+    let previous = server.larder(&["job", "logs", "resnet", "--previous"]);
+    assert!(said(&previous).contains("has no pod worker-0 before the present one"), "{}", said(&previous));
+}
+
+#[test]
+fn a_pod_without_a_log_does_not_keep_back_those_of_others() {
+    let waiting = status(400, "BadRequest", "container \"train\" is waiting to start");
+    let server = server("Running", &[pod(0, 0, "Pending"), pod(1, 0, "Running")])
+        .answers(&log(0, 0), 400, &waiting)
+        .answers(&log(1, 0), 200, ONE);
+    let output = server.larder(&["job", "logs", "resnet", "--all"]);
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(1), "worker-1 | step 1\n"), "{}", said(&output));
+    assert!(said(&output).contains("resnet-worker-0-0 has no log: container"), "{}", said(&output));
+}
+
+#[test]
+fn a_cluster_that_fails_for_a_while_is_asked_again() {
+    let failure = status(500, "InternalError", "etcd has no leader");
+    let server = Server::start()
+        .answers_once(JOB, 200, &job("resnet", json!({"phase": "Running"})).to_string())
+        .answers_once(PODS, 500, &failure)
+        .answers_once(PODS, 200, &list("Pod", &[pod(0, 0, "Running")]))
+        .answers_once(PODS, 500, &failure)
+        .answers(PODS, 200, &list("Pod", &[pod(0, 0, "Succeeded")]))
+        .answers_once(JOB, 500, &failure)
+        .answers(JOB, 200, &job("resnet", json!({"phase": "Succeeded"})).to_string())
+        .answers_once(&log(0, 0), 500, &failure)
+        .answers(&log(0, 0), 200, ONE);
+    let output = server.larder(&["job", "logs", "resnet", "-f"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(out(&output), "step 1\n");
+    assert!(said(&output).contains("asking again"), "{}", said(&output));
+    // What is refused for good is not.
+    let denied = status(403, "Forbidden", "no");
+    let server = Server::start()
+        .answers(JOB, 200, &job("resnet", json!({"phase": "Running"})).to_string())
+        .answers(PODS, 403, &denied);
+    assert_eq!(server.larder(&["job", "logs", "resnet", "-f"]).status.code(), Some(1));
 }

@@ -196,19 +196,6 @@ mod tests {
     fn the_bytes_of_version_1_stay() {
         let mut bytes = Vec::new();
         ALL.iter().for_each(|frame| frame.encode(&mut bytes));
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let expected = concat!(
-            "010100000001",
-            "020400000074727565",
-            "030300000000696e",
-            "0304000000016f7574",
-            "040100000002",
-            "05050000000000000400",
-            "06010000000f",
-            "0700000000",
-            "08010000008f",
-            "09080000006e6f207368656c6c"
-        );
-        assert_eq!(hex, expected);
+        assert_eq!(bytes, include_bytes!("../golden/v1-frames.agent"));
     }
 }

@@ -17,7 +17,7 @@ use crate::processes::{self, GRACE};
 use crate::readiness;
 use crate::session::HANDSHAKE;
 use crate::settings::Settings;
-use crate::signals::Signals;
+use crate::signals::{ROOM, Signals};
 
 /// Why it cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -134,8 +134,9 @@ impl Agent {
         let mut shaking = self.sessions.iter().filter(|session| session.handshake.is_some());
         let first = shaking.next();
         if let Some(first) = first.filter(|_| shaking.count() + 1 >= HANDSHAKES_MOST) {
+            eprintln!("larder-agent: {HANDSHAKES_MOST} peers have not shown the key yet: the first of them is left");
             // One that has ended already is buried soon.
-            let _ = kill_process(first.pid, Signal::TERM);
+            let _ = kill_process(first.pid, ROOM);
         }
     }
 

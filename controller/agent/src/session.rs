@@ -18,7 +18,7 @@ use crate::frame::{Frame, Stream, VERSION};
 use crate::processes::{self, GRACE};
 use crate::readiness;
 use crate::settings::Settings;
-use crate::signals::{FORWARDED, Signals};
+use crate::signals::{FORWARDED, ROOM, Signals};
 use crate::stream::{Inlet, Outlet};
 use crate::wire::{Wire, WireError};
 
@@ -80,12 +80,14 @@ fn start(command: &[u8]) -> io::Result<Child> {
         .spawn()
 }
 
-/// Shakes hands. `None` if the peer left without a word, as probes of ports do.
+/// Shakes hands. From then on, [`ROOM`] ends this process no more. `None` if the peer left without a word, as probes of ports do.
 fn welcome(settings: &Settings, socket: TcpStream) -> Result<Option<Wire>, WireError> {
     let mut wire = match Wire::open(socket, settings.key.agent_end()?, HANDSHAKE, settings.silence) {
         Err(WireError::Closed) => return Ok(None),
         opened => opened?,
     };
+    // It goes on being caught when this is dropped.
+    Signals::catch(&[ROOM])?;
     // `serve` may be gone, and what follows does not need it.
     let _ = io::stdout().write_all(b"k").and_then(|()| io::stdout().flush());
     wire.send(&Frame::Welcome(VERSION))?;

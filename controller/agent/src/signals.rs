@@ -15,6 +15,9 @@ use crate::readiness::Interest;
 pub(crate) const FORWARDED: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
 
+/// Tells a session to make room for others. Only one whose peer has not shown the key obeys.
+pub(crate) const ROOM: Signal = Signal::ALARM;
+
 /// From when it is made, these signals end the process no more.
 pub(crate) struct Signals {
     wake: UnixStream,

@@ -61,17 +61,28 @@ impl Inlet {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut buffer = [0; READ_BYTES];
         let room = buffer.len().min(self.granted as usize);
-        match file.read(&mut buffer[..room]) {
-            // A terminal that is gone fails, instead of ending.
-            Ok(0) | Err(_) => {
-                self.file = None;
-                wire.send(&Frame::End(self.stream))
-            }
-            Ok(read) => {
+        match bytes_read(file.read(&mut buffer[..room])) {
+            Some(0) => Ok(()),
+            Some(read) => {
                 self.granted -= read as u32;
                 wire.send(&Frame::Data(self.stream, &buffer[..read]))
             }
+            None => {
+                self.file = None;
+                wire.send(&Frame::End(self.stream))
+            }
         }
+    }
+}
+
+/// How much was read; `None` if the stream has ended.
+fn bytes_read(read: io::Result<usize>) -> Option<usize> {
+    match read {
+        // The descriptor may be shared, and another reader of it has been faster.
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Some(0),
+        // A terminal that is gone fails, instead of ending.
+        Ok(0) | Err(_) => None,
+        Ok(read) => Some(read),
     }
 }
 
@@ -148,5 +159,17 @@ impl Outlet {
         if self.ended && self.waiting.is_empty() {
             self.file = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_without_bytes_now_has_not_ended() {
+        let failed = |error: io::ErrorKind| bytes_read(Err(error.into()));
+        assert_eq!((failed(io::ErrorKind::WouldBlock), failed(io::ErrorKind::Interrupted)), (Some(0), Some(0)));
+        assert_eq!((bytes_read(Ok(0)), failed(io::ErrorKind::Other), bytes_read(Ok(7))), (None, None, Some(7)));
     }
 }

@@ -33,7 +33,8 @@ pub fn convert(manifest: &Value) -> Result<Converted, InvalidField> {
     let of_kind = match (version.as_str(), kind.as_str()) {
         ("kubeflow.org/v1", "TFJob") => tensorflow::convert,
         ("kubeflow.org/v1", "PyTorchJob") => pytorch::convert,
-        ("kubeflow.org/v1" | "kubeflow.org/v2beta1", "MPIJob") => mpi::convert,
+        ("kubeflow.org/v1", "MPIJob") => mpi::convert_v1,
+        ("kubeflow.org/v2beta1", "MPIJob") => mpi::convert_v2,
         _ => {
             return Err(InvalidField::new(
                 "kind",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use larder_controller_api::InvalidField;
 use larder_controller_api::convert::{Converted, convert};
+use larder_controller_api::training_job::KeepPods;
 use serde_json::{Value, json};
 
 fn folder() -> PathBuf {
@@ -101,4 +102,125 @@ fn a_job_that_would_be_refused_says_so() {
     });
     let warnings = convert(&manifest).expect("converted").warnings;
     assert!(warnings.iter().any(|warning| warning.contains("metadata.name")), "{warnings:?}");
+}
+
+/// What becomes of the restart policies of a kind's roles, and of its backoffLimit.
+#[test]
+fn what_started_pods_again_is_kept_or_named() {
+    fn of(version: &str, kind: &str, roles: &[(&str, &str, Option<&str>)], limit: Option<u32>) -> Converted {
+        let mut specs = json!({});
+        for (name, container, policy) in roles {
+            specs[name] = json!({"restartPolicy": policy, "template": {"spec": {"containers": [{"name": container}]}}});
+        }
+        let field = format!("{}ReplicaSpecs", kind.trim_end_matches("Job").to_lowercase());
+        let manifest = json!({
+            "apiVersion": format!("kubeflow.org/{version}"), "kind": kind, "metadata": {"name": "a"},
+            "spec": {"runPolicy": {"backoffLimit": limit}, field: specs},
+        });
+        convert(&manifest).expect("converted")
+    }
+    let tf =
+        |ps, worker, limit| of("v1", "TFJob", &[("PS", "tensorflow", ps), ("Worker", "tensorflow", worker)], limit);
+    let torch = |worker, limit| of("v1", "PyTorchJob", &[("Worker", "pytorch", worker)], limit);
+    let mpi =
+        |version, launcher, limit| of(version, "MPIJob", &[("Launcher", "c", launcher), ("Worker", "c", None)], limit);
+    let never = Some("Never");
+    let on_failure = Some("OnFailure");
+    let limit = "spec.runPolicy.backoffLimit: ";
+    for (converted, crashes, warned) in [
+        (tf(None, None, None), Some(0), None),
+        (tf(never, None, None), Some(0), None),
+        (tf(never, on_failure, Some(2)), Some(2), Some("spec.tfReplicaSpecs.PS.restartPolicy: is Never")),
+        (tf(on_failure, None, Some(2)), Some(2), Some("spec.tfReplicaSpecs.Worker.restartPolicy: is Never")),
+        (tf(never, never, Some(2)), Some(0), Some(limit)),
+        (tf(on_failure, on_failure, None), None, Some(limit)),
+        (tf(on_failure, on_failure, Some(2)), Some(2), None),
+        (torch(None, None), None, Some(limit)),
+        (torch(None, Some(0)), Some(0), None),
+        (torch(never, None), Some(0), None),
+        (mpi("v1", None, None), Some(0), None),
+        (mpi("v2beta1", never, None), Some(6), None),
+        (mpi("v2beta1", None, Some(1)), Some(1), None),
+    ] {
+        let Converted { job, warnings } = converted;
+        assert_eq!(job.spec.restart.max_crashes, crashes, "{warnings:?}");
+        let found: Vec<_> = warnings.iter().map(String::as_str).collect();
+        match (warned, &found[..]) {
+            (None, []) => {}
+            (Some(words), [warning]) => assert!(warning.starts_with(words), "{warning}"),
+            _ => panic!("{warned:?}: {found:?}"),
+        }
+    }
+}
+
+fn mpi_job(launcher: &Value, worker: &Value) -> Converted {
+    let role = |container: &Value| json!({"template": {"spec": {"containers": [container]}}});
+    let manifest = json!({
+        "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "a"},
+        "spec": {"mpiReplicaSpecs": {"Launcher": role(launcher), "Worker": role(worker)}},
+    });
+    convert(&manifest).expect("converted")
+}
+
+/// One would take the place of the agent's, and the launcher would wait in vain.
+#[test]
+fn no_command_of_an_mpi_worker_stays_and_each_is_named() {
+    for (fields, words) in [
+        (json!({"command": ["/usr/sbin/sshd"], "args": ["-De"]}), "its command, sshd, is left out"),
+        (json!({"command": ["sh", "-c", "exec /usr/sbin/sshd -De"]}), "its command, sshd, is left out"),
+        (json!({"command": ["sh", "-c", "setup && /usr/sbin/sshd -De"]}), "`sh -c setup && /usr/sbin/sshd -De`"),
+        (json!({"command": ["sleep", "infinity"]}), "`sleep infinity`"),
+        (json!({"args": ["serve-me"]}), "`serve-me`"),
+    ] {
+        let mut worker = json!({"name": "c", "image": "i"});
+        worker.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let Converted { job, warnings } = mpi_job(&json!({"name": "c"}), &worker);
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.starts_with("spec.mpiReplicaSpecs.Worker: ") && warning.contains(words), "{warning}");
+        let container = &job.spec.roles[1].template.spec.as_ref().expect("a spec").containers[0];
+        assert_eq!((&container.command, &container.args), (&None, &None));
+    }
+    assert_eq!(mpi_job(&json!({"name": "c"}), &json!({"name": "c"})).warnings, [""; 0]);
+}
+
+#[test]
+fn horovodrun_is_told_where_its_ssh_is() {
+    let of = |command: &str| mpi_job(&json!({"name": "c", "command": ["sh", "-c", command]}), &json!({"name": "c"}));
+    let Converted { job, warnings } = of("horovodrun -np 2 python train.py");
+    assert_eq!(job.spec.type_, "horovod");
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(
+        warning.starts_with("spec.mpiReplicaSpecs.Launcher: ")
+            && warning.contains("PATH=/larder:$PATH exec horovodrun"),
+        "{warning}"
+    );
+    assert_eq!(of("PATH=/larder:$PATH exec horovodrun -np 2 python train.py").warnings, [""; 0]);
+    assert_eq!(of("mpirun python train.py").warnings, [""; 0]);
+}
+
+#[test]
+fn the_pods_that_stay_are_kept_or_named() {
+    let of = |first: Option<&str>, policy: Option<&str>| {
+        let role = json!({"template": {"spec": {"containers": [{"name": "c"}]}}});
+        let manifest = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "MPIJob", "metadata": {"name": "a"},
+            "spec": {
+                "cleanPodPolicy": first, "runPolicy": {"cleanPodPolicy": policy},
+                "mpiReplicaSpecs": {"Launcher": role, "Worker": role},
+            },
+        });
+        let Converted { job, warnings } = convert(&manifest).expect("converted");
+        (
+            job.spec.keep_pods,
+            warnings.into_iter().map(|warning| warning.split(": ").next().unwrap().to_owned()).collect(),
+        )
+    };
+    let named = |path: &str| vec![path.to_owned()];
+    let (first, policy) = ("spec.cleanPodPolicy", "spec.runPolicy.cleanPodPolicy");
+    assert_eq!(of(Some("All"), None), (Some(KeepPods::None), vec![]));
+    assert_eq!(of(None, Some("None")), (Some(KeepPods::All), vec![]));
+    assert_eq!(of(Some("Some"), None), (None, named(first)));
+    assert_eq!(of(None, Some("Some")), (None, named(policy)));
+    assert_eq!(of(Some("All"), Some("None")), (Some(KeepPods::All), named(first)));
+    assert_eq!(of(Some("All"), Some("All")), (Some(KeepPods::None), vec![]));
 }

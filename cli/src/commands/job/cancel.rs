@@ -10,7 +10,7 @@ use serde_json::json;
 use super::follow;
 use crate::args::cluster::JobKey;
 use crate::args::job::{CancelArgs, ResumeArgs};
-use crate::cluster::{Asked, Cluster, JOB, typed};
+use crate::cluster::{Asked, Cluster, JOB, MANAGER, typed};
 use crate::output;
 
 pub(super) async fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
@@ -38,17 +38,17 @@ pub(super) async fn run(args: &CancelArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    if args.wait {
-        for (key, job) in &records {
-            let uid = follow::uid(key, job)?;
-            let is_done = |job: &TrainingJob| {
-                args.suspend && phase(job).is_some_and(|phase| phase == Phase::Suspended || phase.is_terminal())
-            };
-            follow::until(&cluster, key, Some(uid), is_done).await?;
-        }
-    }
+    // Before the wait, which may fail, and after which there is no record any more.
     if args.json {
         output::json(&records.iter().map(|(_, job)| job).collect::<Vec<_>>())?;
+    }
+    if args.wait {
+        for (key, job) in &records {
+            if let Err(error) = wait(&cluster, key, job, args.suspend).await {
+                all_went_well = false;
+                output::error(&error);
+            }
+        }
     }
     Ok(if all_went_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -67,6 +67,18 @@ pub(super) async fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if all_went_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Waits until a job is gone, or has no pods that run if it was suspended.
+async fn wait(cluster: &Cluster, key: &JobKey, job: &TrainingJob, suspended: bool) -> anyhow::Result<()> {
+    let uid = follow::uid(key, job)?;
+    let is_done = |job: &TrainingJob| {
+        let is_active = job.status.iter().flat_map(|status| &status.roles).any(|role| role.active > 0);
+        let stands = phase(job).is_some_and(|phase| phase == Phase::Suspended || phase.is_terminal());
+        suspended && stands && !is_active
+    };
+    follow::until(cluster, key, Some(uid), is_done).await?;
+    Ok(())
 }
 
 fn phase(job: &TrainingJob) -> Option<Phase> {
@@ -88,13 +100,21 @@ async fn delete(cluster: &Cluster, key: &JobKey) -> anyhow::Result<TrainingJob> 
 
 /// Sets `spec.suspend`. Errors: the job has ended.
 async fn suspend(cluster: &Cluster, key: &JobKey, suspend: bool) -> anyhow::Result<TrainingJob> {
+    let job: TrainingJob = cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?;
+    has_not_ended(key, &job, suspend)?;
     let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({"spec": {"suspend": suspend}}));
-    let patched = cluster.api(JOB, Some(&key.namespace)).patch(&key.name, &PatchParams::default(), &patch).await;
+    let patched = cluster.api(JOB, Some(&key.namespace)).patch(&key.name, &params, &patch).await;
     let patched = patched.and_then(|object| typed(object).map_err(kube::Error::SerdeError));
     let job: TrainingJob = patched.map_err(|error| cluster.in_words(error, &asked))?;
-    if let Some(phase) = phase(&job).filter(|phase| phase.is_terminal()) {
+    has_not_ended(key, &job, suspend)?;
+    Ok(job)
+}
+
+fn has_not_ended(key: &JobKey, job: &TrainingJob, suspend: bool) -> anyhow::Result<()> {
+    if let Some(phase) = phase(job).filter(|phase| phase.is_terminal()) {
         bail!("{key} has ended ({phase:?}): there is nothing to {}", if suspend { "suspend" } else { "resume" });
     }
-    Ok(job)
+    Ok(())
 }

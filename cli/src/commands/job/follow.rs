@@ -70,7 +70,7 @@ pub(super) async fn until(
 }
 
 /// True if asking again is of no use.
-fn is_final(error: &Error) -> bool {
+pub(super) fn is_final(error: &Error) -> bool {
     match error {
         Error::Api(status) => [401, 403, 404].contains(&status.code),
         Error::SerdeError(_) | Error::Auth(_) => true,
@@ -101,7 +101,11 @@ async fn watch(
     while let Some(event) = events.next().await {
         let job = match event? {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => typed(object).map_err(Error::SerdeError)?,
-            WatchEvent::Deleted(_) => return Ok(Some(None)),
+            // Soon after its end, it may be the first that is heard of that.
+            WatchEvent::Deleted(object) => {
+                let last: TrainingJob = typed(object).map_err(Error::SerdeError)?;
+                return Ok(Some(Some(last).filter(|last| is_same(last) && is_done(last))));
+            }
             WatchEvent::Bookmark(_) => continue,
             // The version is too old, for one: it is read again.
             WatchEvent::Error(_) => return Ok(None),

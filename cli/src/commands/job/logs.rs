@@ -14,15 +14,16 @@ use anyhow::{anyhow, bail};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::jiff::Timestamp;
-use kube::Error;
 use kube::api::LogParams;
+use kube::{Error, ResourceExt};
 use larder_controller_api::explain::job::Around;
 use larder_controller_api::{TrainingJob, explain_job};
 use serde_json::json;
 
+use super::follow;
 use crate::args::cluster::JobKey;
 use crate::args::job::LogsArgs;
-use crate::cluster::{Asked, Cluster, JOB, LOG, POD};
+use crate::cluster::{Asked, Cluster, JOB, LOG, POD, typed};
 use crate::output;
 use line::{Lines, shown, stamped};
 use pods::{JobPod, Which};
@@ -41,31 +42,60 @@ pub(super) async fn run(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     } else {
         Which::One(args.role.as_deref().unwrap_or_else(|| pods::first_role(&job)).to_owned(), args.index)
     };
-    let reader = Reader { args, cluster, key, is_terminal: std::io::stdout().is_terminal() };
+    let uid = follow::uid(&key, &job)?.to_owned();
+    let reader = Reader { args, cluster, key, uid, is_terminal: std::io::stdout().is_terminal() };
     if args.follow {
-        reader.follow(&which).await?
-    } else {
-        reader.print(&job, &which).await?
+        reader.follow(&which).await?;
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if reader.print(&job, &which).await? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 struct Reader<'a> {
     args: &'a LogsArgs,
     cluster: Cluster,
     key: JobKey,
+    uid: String,
     is_terminal: bool,
 }
 
 impl Reader<'_> {
-    async fn pods(&self, which: &Which) -> anyhow::Result<Vec<JobPod>> {
-        let listed = pods::list(&self.cluster, &self.key, which).await;
-        listed.map_err(|error| self.cluster.in_words(error, &Asked::all(POD, Some(&self.key.namespace))))
+    async fn pods(&self, which: &Which) -> Result<Vec<JobPod>, Error> {
+        pods::list(&self.cluster, &self.key, &self.uid, which).await
     }
 
-    /// Prints what there is.
-    async fn print(&self, job: &TrainingJob, which: &Which) -> anyhow::Result<()> {
-        let all = self.pods(which).await?;
+    fn asked_for_pods(&self) -> Asked<'_> {
+        Asked::all(POD, Some(&self.key.namespace))
+    }
+
+    /// Asks again until there is an answer. Errors: there will be none.
+    async fn patiently<T, F>(&self, asked: Asked<'_>, ask: impl Fn() -> F) -> anyhow::Result<T>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut was_told = false;
+        loop {
+            let error = match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let is_final = follow::is_final(&error);
+            let error = self.cluster.in_words(error, &asked);
+            if is_final {
+                return Err(error);
+            }
+            if !was_told {
+                output::note(format_args!("{error}; asking again every {} s", LOOK_EVERY.as_secs()));
+                was_told = true;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Prints what there is. False if a pod has no log.
+    async fn print(&self, job: &TrainingJob, which: &Which) -> anyhow::Result<bool> {
+        let listed = self.pods(which).await;
+        let all = listed.map_err(|error| self.cluster.in_words(error, &self.asked_for_pods()))?;
         let has_pods = !all.is_empty();
         let chosen = pods::newest(all, self.args.previous);
         if chosen.is_empty() {
@@ -79,13 +109,19 @@ impl Reader<'_> {
             let sentence = explain_job(job, &Around::default()).sentence(&self.key.to_string());
             bail!("{} has no {what} (see --role and --index): {sentence}", self.key);
         }
+        let mut all_went_well = true;
         for pod in &chosen {
-            let last = self.read(pod, None).await.map_err(|failure| self.in_words(failure, pod))?;
-            if last.is_none() {
-                output::note(format_args!("{} has written nothing", pod.name));
+            match self.read(pod, None).await {
+                Ok(Some(_)) => {}
+                Ok(None) => output::note(format_args!("{} has written nothing", pod.name)),
+                Err(Failure::Printing(error)) => return Err(error),
+                Err(failure) => {
+                    all_went_well = false;
+                    output::error(&self.in_words(failure, pod));
+                }
             }
         }
-        Ok(())
+        Ok(all_went_well)
     }
 
     /// Prints what comes, until the job has ended.
@@ -95,7 +131,7 @@ impl Reader<'_> {
         let mut is_first = true;
         let mut has_ended = false;
         loop {
-            let all = self.pods(which).await?;
+            let all = self.patiently(self.asked_for_pods(), || self.pods(which)).await?;
             // Of those from before, the newest; from then on all that come.
             let chosen = if is_first { pods::newest(all.clone(), false) } else { all.clone() };
             let new: Vec<JobPod> = chosen.into_iter().filter(|pod| !seen.contains(&pod.name)).collect();
@@ -117,17 +153,17 @@ impl Reader<'_> {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
             if streams.is_empty() {
-                has_ended = self.has_ended().await?;
+                let asked = Asked::one("get", JOB, &self.key.namespace, &self.key.name);
+                has_ended = self.patiently(asked, || self.has_ended()).await?;
             }
         }
     }
 
-    /// True if the job has ended, or is gone.
-    async fn has_ended(&self) -> anyhow::Result<bool> {
-        let asked = Asked::one("get", JOB, &self.key.namespace, &self.key.name);
-        let found = self.cluster.api(JOB, Some(&self.key.namespace)).get_opt(&self.key.name).await;
-        let Some(object) = found.map_err(|error| self.cluster.in_words(error, &asked))? else { return Ok(true) };
-        let job: TrainingJob = crate::cluster::typed(object)?;
+    /// True if the job has ended, or is gone or replaced by another one of its name.
+    async fn has_ended(&self) -> Result<bool, Error> {
+        let found = self.cluster.api(JOB, Some(&self.key.namespace)).get_opt(&self.key.name).await?;
+        let Some(object) = found.filter(|object| object.uid().as_ref() == Some(&self.uid)) else { return Ok(true) };
+        let job: TrainingJob = typed(object).map_err(Error::SerdeError)?;
         let phase = job.status.and_then(|status| status.phase);
         Ok(phase.is_some_and(|phase| phase.is_terminal()))
     }
@@ -148,12 +184,15 @@ impl Reader<'_> {
                         was_told = true;
                     }
                 }
-                Err(failure @ Failure::Cluster(Error::Api(_))) => return Err(self.in_words(failure, &pod)),
-                // A connection that broke.
+                Err(Failure::Cluster(error)) if follow::is_final(&error) => {
+                    return Err(self.in_words(Failure::Cluster(error), &pod));
+                }
+                // A connection that broke, or a cluster that fails for a while.
                 Err(Failure::Broken(at)) => last = at.or(last),
                 Err(Failure::Cluster(_)) => {}
             }
-            let present = self.pods(&which).await?.into_iter().find(|present| present.name == pod.name);
+            let all = self.patiently(self.asked_for_pods(), || self.pods(&which)).await?;
+            let present = all.into_iter().find(|present| present.name == pod.name);
             if present.is_none_or(|present| present.has_ended) {
                 // What was written between the end of the stream and that of the pod. Without times, all of it would come again.
                 if was_read && last.is_none() {

@@ -77,21 +77,27 @@ fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
 fn manifest(mut value: Value, from: String) -> anyhow::Result<Manifest> {
     let of = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (version, kind) = (of("apiVersion"), of("kind"));
+    remove_what_the_cluster_adds(&mut value);
     if kind != "TrainingJob" || !version.starts_with("larder.dev/") {
         let Converted { job, warnings } = convert(&value)?;
         return Ok(Manifest { value: sent(&job)?, from, job, was: Some(kind), warnings });
     }
-    // What the cluster adds to an object that was read from it.
-    if let Some(fields) = value.as_object_mut() {
-        fields.remove("status");
-    }
-    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"] {
-            metadata.remove(field);
-        }
-    }
     let job: TrainingJob = serde_json::from_value(value.clone()).context("is no TrainingJob of this version")?;
     Ok(Manifest { from, value, job, was: None, warnings: Vec::new() })
+}
+
+/// An object that was read from a cluster has more than was applied.
+fn remove_what_the_cluster_adds(object: &mut Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    for field in ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"] {
+        metadata.remove(field);
+    }
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
 }
 
 /// A TrainingJob as it is sent.
@@ -105,10 +111,39 @@ pub(super) fn sent(job: &TrainingJob) -> anyhow::Result<Value> {
     Ok(value)
 }
 
-/// Manifests as one text of YAML.
+/// Manifests as one text of YAML, which programs that read YAML 1.1 understand alike.
 pub(super) fn yaml<'a>(values: impl Iterator<Item = &'a Value>) -> anyhow::Result<String> {
-    let documents: Result<Vec<String>, _> = values.map(serde_yaml_ng::to_string).collect();
+    let documents: Result<Vec<String>, _> = values.map(document).collect();
     Ok(documents?.join("---\n"))
+}
+
+/// The library quotes what YAML 1.2 would not read as a text. What else is to be quoted gets a mark in place of the quotes.
+fn document(value: &Value) -> Result<String, serde_yaml_ng::Error> {
+    let plain = serde_yaml_ng::to_string(value)?;
+    let mut mark = "quote".to_owned();
+    while plain.contains(&mark) {
+        mark += "-quote";
+    }
+    let marked = serde_yaml_ng::to_string(&marked(value, &mark))?;
+    Ok(marked.replace(&format!("{mark}."), "'").replace(&format!(".{mark}"), "'"))
+}
+
+fn marked(value: &Value, mark: &str) -> Value {
+    let text = |text: &str| if is_read_otherwise(text) { format!("{mark}.{text}.{mark}") } else { text.to_owned() };
+    match value {
+        Value::String(value) => Value::String(text(value)),
+        Value::Array(items) => items.iter().map(|item| marked(item, mark)).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| (text(name), marked(value, mark))).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Whether a text that is one to YAML 1.2 is a boolean or a number to YAML 1.1.
+fn is_read_otherwise(text: &str) -> bool {
+    let is_boolean = ["y", "yes", "n", "no", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word));
+    let is_of_number = |c: char| c.is_ascii_hexdigit() || "xXoO_.+-".contains(c);
+    let begins_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    is_boolean || (begins_number && text.contains('_') && text.chars().all(is_of_number))
 }
 
 #[cfg(test)]
@@ -152,6 +187,32 @@ mod tests {
         let found = read_text(tf).unwrap();
         assert_eq!((found[0].was.as_deref(), &found[0].value["kind"]), (Some("TFJob"), &json!("TrainingJob")));
         assert_eq!(found[0].value["apiVersion"], "larder.dev/v1alpha1");
+        // As `kubectl get -o yaml` prints it: what is said is about what the user wrote.
+        let read = tf.replace(
+            "{name: a}",
+            "{name: a, uid: u, generation: 2, annotations: {own: x, kubectl.kubernetes.io/last-applied-configuration: y}}",
+        );
+        let found = read_text(&format!("{read}status: {{conditions: []}}\n")).unwrap();
+        assert_eq!(found[0].warnings, [""; 0]);
+        assert_eq!(found[0].value["metadata"], json!({"name": "a", "annotations": {"own": "x"}}));
+    }
+
+    /// `kubectl` reads YAML 1.1, in which more words are booleans and more texts are numbers.
+    #[test]
+    fn no_text_is_a_boolean_or_a_number_to_kubectl() {
+        let texts =
+            ["on", "Yes", "n", "OFF", "1_000", "0x_ff", "-1_0.5", "true", "017", "quoted", "online", "a_b", "24h"];
+        let value = json!({"on": texts, "script": "a: on\n- yes\n", "many": 1000, "is": true});
+        let text = yaml([&value].into_iter()).unwrap();
+        for plain in ["on", "Yes", "n", "OFF", "1_000", "0x_ff", "-1_0.5"] {
+            assert!(text.contains(&format!("- '{plain}'\n")), "{plain}: {text}");
+        }
+        for same in
+            ["'on':\n", "- online\n", "- a_b\n", "- 24h\n", "- quoted\n", "\n  a: on\n", "many: 1000\n", "is: true\n"]
+        {
+            assert!(text.contains(same), "{same:?}: {text}");
+        }
+        assert_eq!(serde_yaml_ng::from_str::<Value>(&text).unwrap(), value);
     }
 
     #[test]

@@ -15,11 +15,9 @@ use super::manifest::{self, Manifest};
 use super::{convert, follow, quick};
 use crate::args::cluster::JobKey;
 use crate::args::job::SubmitArgs;
-use crate::cluster::{Asked, Cluster, JOB, typed};
+use crate::cluster::{Asked, Cluster, JOB, MANAGER, typed};
 use crate::output;
 
-/// The name under which fields are set.
-const MANAGER: &str = "larder";
 /// Jobs that are followed at a time.
 const FOLLOWED: usize = 16;
 
@@ -80,29 +78,62 @@ fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Re
     Ok(JobKey { namespace, name: found.job.metadata.name.clone().unwrap_or_default() })
 }
 
+/// Applies a job, unless the cluster says of an attempt that changes nothing that it cannot be.
 async fn apply(cluster: &Cluster, found: &Manifest, key: &JobKey, dry_run: bool) -> anyhow::Result<TrainingJob> {
-    let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
-    let params = PatchParams {
-        dry_run,
+    let mut params = PatchParams {
+        dry_run: true,
         field_manager: Some(MANAGER.to_owned()),
         field_validation: Some(ValidationDirective::Strict),
         ..PatchParams::default()
     };
-    let api = cluster.api(JOB, Some(&key.namespace));
-    let applied = api.patch(&key.name, &params, &Patch::Apply(&found.value)).await;
-    let applied = applied.and_then(|object| typed(object).map_err(kube::Error::SerdeError));
-    let job: TrainingJob =
-        applied.map_err(|error| cluster.in_words(error, &asked)).with_context(|| found.from.clone())?;
+    let mut tried = patch(cluster, found, key, &params).await;
+    if tried.as_ref().is_err_and(is_with_larder_alone) {
+        params.force = true;
+        tried = patch(cluster, found, key, &params).await;
+    }
+    if let Ok(job) = &tried
+        && !dry_run
+    {
+        startable(key, job)?;
+        params.dry_run = false;
+        tried = patch(cluster, found, key, &params).await;
+    }
+    let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
+    let job = tried.map_err(|error| cluster.in_words(error, &asked)).with_context(|| found.from.clone())?;
+    startable(key, &job)?;
+    Ok(job)
+}
+
+async fn patch(
+    cluster: &Cluster,
+    found: &Manifest,
+    key: &JobKey,
+    params: &PatchParams,
+) -> Result<TrainingJob, kube::Error> {
+    let applied = cluster.api(JOB, Some(&key.namespace)).patch(&key.name, params, &Patch::Apply(&found.value)).await?;
+    typed(applied).map_err(kube::Error::SerdeError)
+}
+
+/// Whether the fields that another one has set were set by this program: `cancel --suspend` and `resume` set one.
+fn is_with_larder_alone(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.as_ref().map(|details| &details.causes[..]).unwrap_or_default();
+    let by_larder = format!("conflict with \"{MANAGER}\"");
+    status.code == 409 && !causes.is_empty() && causes.iter().all(|cause| cause.message.starts_with(&by_larder))
+}
+
+/// Errors: a job of this name is there, and does not start again.
+fn startable(key: &JobKey, job: &TrainingJob) -> anyhow::Result<()> {
     if job.metadata.deletion_timestamp.is_some() {
         bail!("{key} is being deleted: submit it again once it is gone (`larder job cancel {key} --wait`)");
     }
-    if let Some(phase) = phase(&job).filter(|phase| phase.is_terminal()) {
+    if let Some(phase) = phase(job).filter(|phase| phase.is_terminal()) {
         bail!(
             "{key} has ended before ({phase:?}) and does not start again: `larder job cancel {key} --wait`, or give it \
              another name"
         );
     }
-    Ok(job)
+    Ok(())
 }
 
 fn phase(job: &TrainingJob) -> Option<Phase> {

@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::machine::{Cable, Job, pids, runs, text, until};
+use rustix::process::Signal;
+
+use crate::machine::{Cable, Job, pids, runs, send, text, until};
 
 #[test]
 fn a_launcher_with_another_key_runs_nothing() {
@@ -52,8 +54,25 @@ fn junk_and_strangers_who_say_nothing_keep_nobody_out() {
     let _ = junk.write_all(&[0xa5; 100_000]);
     let _ = junk.read_to_end(&mut Vec::new());
     assert!(job.rsh(agent.port, "true").env("LARDER_AGENT_CONNECT_SECONDS", "60").status().unwrap().success());
+    until("the first of the silent ones is left", || agent.log().contains("the first of them is left"));
     drop(silent);
     until("the junk is named", || agent.log().contains("does not speak as an agent of Larder"));
+}
+
+/// `serve` tells sessions to make room by this signal, and one may have shown the key a moment before.
+#[test]
+fn a_session_with_the_key_makes_no_room() {
+    let job = Job::new();
+    let agent = job.serve();
+    let (file, go) = (job.path("pids"), job.path("go"));
+    let command = format!("echo $PPID >{}; until [ -e {} ]; do sleep 0.1; done", file.display(), go.display());
+    let mut child = job.rsh(agent.port, &command).spawn().unwrap();
+    send(pids(&file, 1)[0], Signal::ALARM);
+    std::fs::write(&go, "").unwrap();
+    assert!(child.wait().unwrap().success());
+    // The command's own are as ever.
+    let status = job.rsh(agent.port, "kill -ALRM $$; echo").stdout(std::process::Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(128 + 14));
 }
 
 #[test]

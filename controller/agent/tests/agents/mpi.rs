@@ -16,7 +16,7 @@ ip link set pods up
 mount -t tmpfs hosts /mnt
 printf '127.0.0.1 localhost\n10.77.0.1 worker-0.job\n10.77.0.2 worker-1.job\n10.77.0.3 launcher\n' >/mnt/hosts
 mount --bind /mnt/hosts /etc/hosts
-export LARDER_AGENT_PORT=7422 LARDER_AGENT_KEY=$1/key HOME=/nowhere
+export LARDER_AGENT_PORT=7422 LARDER_AGENT_KEY=$1/key LARDER_AGENT_SILENCE_SECONDS=10 HOME=/nowhere
 as_user() { setpriv --reuid 4711 --regid 4711 --clear-groups --no-new-privs "$@"; }
 for i in 0 1; do
     ip netns add worker-$i
@@ -45,12 +45,24 @@ echo "ended with $status"
 status=0
 as_user mpirun -H worker-0.job:1,worker-1.job:1 -np 2 sh -c 'exit 3' 2>/dev/null || status=$?
 echo "failed with $status"
+# A node that is lost closes nothing.
+cp /bin/sleep $1/rank
+install -m 666 /dev/null $1/ranks
+setpriv --reuid 4711 --regid 4711 --clear-groups --no-new-privs \
+    mpirun -H worker-0.job:2,worker-1.job:2 -np 4 sh -c "echo >>$1/ranks; exec $1/rank 1000" 2>/dev/null &
+launcher=$!
+while [ $(wc -l <$1/ranks) != 4 ]; do sleep 0.1; done
+ip link set pods down
+kill -KILL $launcher
+tries=0
+while grep -qsxE 'orted|rank' /proc/[0-9]*/comm && [ $((tries += 1)) != 600 ]; do sleep 0.1; done
+grep -sxE 'orted|rank' /proc/[0-9]*/comm || echo 'nothing stays'
 kill $agents
 wait
 "#;
 
 #[test]
-fn mpirun_starts_its_processes_by_agents_as_any_user() {
+fn mpirun_starts_its_processes_by_agents_as_any_user_and_leaves_none() {
     let job = Job::new();
     // Installed for every user, in a folder that every user reaches.
     std::os::unix::fs::chown(job.folder.path(), Some(4711), Some(4711)).unwrap();
@@ -66,4 +78,5 @@ fn mpirun_starts_its_processes_by_agents_as_any_user() {
         assert!(out.lines().any(|found| found == line), "{line} is missing: {out}{error}");
     }
     assert!(out.contains("ended with 0\n") && out.contains("failed with 3\n"), "{out}{error}");
+    assert!(out.contains("nothing stays\n"), "{out}{error}");
 }

@@ -13,10 +13,20 @@ use crate::training_job::{KeepPods, TrainingJob};
 /// The controller that would have run the job.
 const OPERATORS: [&str; 2] = ["kubeflow.org/training-operator", "kubeflow.org/mpi-operator"];
 
+/// Who starts crashed pods again.
+#[derive(Clone, Copy)]
+pub(super) enum Restarts {
+    /// The operator, by the `restartPolicy` of their role, which is this one if none is given.
+    ByRole(&'static str),
+    /// A batch Job, which makes so many attempts more if no `backoffLimit` is given.
+    ByJob(u32),
+}
+
 /// Takes the policy, and puts the roles into the job.
 pub(super) fn apply(
     spec: &mut Fields,
     mut roles: Vec<Replicas>,
+    who: Restarts,
     job: &mut TrainingJob,
     warnings: &mut Vec<String>,
 ) -> Result<(), InvalidField> {
@@ -30,7 +40,7 @@ pub(super) fn apply(
     if let Some(operator) = job.spec.managed_by.take_if(|name| OPERATORS.contains(&name.as_str())) {
         warnings.push(format!("{path}: was {operator}; Larder runs the job now"));
     }
-    restarts(&mut policy, &roles, job, warnings)?;
+    restarts(&mut policy, &roles, who, job, warnings)?;
     scheduling(policy.object("schedulingPolicy")?, &mut roles, job, warnings)?;
     policy.rest(warnings);
     job.spec.roles = roles.into_iter().map(|replicas| replicas.role).collect();
@@ -44,37 +54,67 @@ fn time(seconds: u64) -> String {
 
 fn clean(policy: &mut Fields, job: &mut TrainingJob, warnings: &mut Vec<String>) -> Result<(), InvalidField> {
     let path = policy.path("cleanPodPolicy");
-    job.spec.keep_pods = match policy.read::<String>("cleanPodPolicy")?.as_deref() {
-        None | Some("") => None,
-        Some("All") => Some(KeepPods::None),
-        Some("Running") => Some(KeepPods::Ended),
-        Some("None") => Some(KeepPods::All),
-        Some(other) => {
+    let given: Option<String> = policy.read("cleanPodPolicy")?;
+    job.spec.keep_pods = given.and_then(|given| keep_pods(&path, &given, warnings));
+    Ok(())
+}
+
+/// The pods that stay under a `cleanPodPolicy`. `None`: it is none that is known.
+pub(super) fn keep_pods(path: &str, given: &str, warnings: &mut Vec<String>) -> Option<KeepPods> {
+    match given {
+        "" => None,
+        "All" => Some(KeepPods::None),
+        "Running" => Some(KeepPods::Ended),
+        "None" => Some(KeepPods::All),
+        other => {
             warnings.push(format!("{path}: is {other:?}, which is not known; spec.keepPods has its default"));
             None
         }
-    };
-    Ok(())
+    }
 }
 
 fn restarts(
     policy: &mut Fields,
     roles: &[Replicas],
+    who: Restarts,
     job: &mut TrainingJob,
     warnings: &mut Vec<String>,
 ) -> Result<(), InvalidField> {
-    job.spec.restart.max_crashes = policy.read("backoffLimit")?;
+    let path = policy.path("backoffLimit");
+    let limit: Option<u32> = policy.read("backoffLimit")?;
+    let default = match who {
+        Restarts::ByRole(default) => default,
+        Restarts::ByJob(attempts) => {
+            job.spec.restart.max_crashes = Some(limit.unwrap_or(attempts));
+            return Ok(());
+        }
+    };
+    let of = |replicas: &Replicas| replicas.restart_policy.clone().unwrap_or_else(|| default.to_owned());
+    let never = roles.iter().filter(|replicas| of(replicas) == "Never").count();
     for replicas in roles {
-        let about = match replicas.restart_policy.as_deref() {
-            Some("ExitCode") => "is ExitCode; Larder starts crashed pods again whatever their exit code",
-            Some("Always") => "is Always; Larder leaves pods that ended well as they are",
+        let about = match of(replicas).as_str() {
+            "ExitCode" => "is ExitCode; Larder starts crashed pods again whatever their exit code",
+            "Always" => "is Always; Larder leaves pods that ended well as they are",
+            "Never" if never < roles.len() => {
+                "is Never, and that of other roles is not; Larder starts crashed pods of any role again, up to \
+                 spec.restart.maxCrashes"
+            }
             _ => continue,
         };
         warnings.push(format!("{}.restartPolicy: {about}", replicas.path));
     }
-    let never = |replicas: &Replicas| replicas.restart_policy.as_deref() == Some("Never");
-    if job.spec.restart.max_crashes.is_none() && !roles.is_empty() && roles.iter().all(never) {
+    if never > 0 && never == roles.len() {
         job.spec.restart.max_crashes = Some(0);
+        if limit.is_some_and(|limit| limit > 0) {
+            warnings.push(format!("{path}: is left out, as each restartPolicy is Never; spec.restart.maxCrashes is 0"));
+        }
+        return Ok(());
+    }
+    job.spec.restart.max_crashes = limit;
+    if limit.is_none() && !roles.is_empty() {
+        warnings.push(format!(
+            "{path}: is not given, and pods were started again without limit; spec.restart.maxCrashes is the JobType's"
+        ));
     }
     Ok(())
 }

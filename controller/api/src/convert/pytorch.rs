@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fields::Fields;
-use super::policy;
+use super::policy::{self, Restarts};
 use super::template::{Replicas, replicas};
 use crate::checked::InvalidField;
 use crate::training_job::TrainingJob;
@@ -35,7 +35,7 @@ pub(super) fn convert(
             _ => return Err(InvalidField::new("spec.elasticPolicy", "needs the role Worker and no other")),
         }
     }
-    policy::apply(spec, roles, job, warnings)
+    policy::apply(spec, roles, Restarts::ByRole("OnFailure"), job, warnings)
 }
 
 /// A number, or one of torchrun's words such as `auto`.

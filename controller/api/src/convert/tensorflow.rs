@@ -1,7 +1,7 @@
 //! TFJob: the type `tensorflow`.
 
 use super::fields::Fields;
-use super::policy;
+use super::policy::{self, Restarts};
 use super::template::replicas;
 use crate::checked::InvalidField;
 use crate::training_job::TrainingJob;
@@ -37,5 +37,5 @@ pub(super) fn convert(
             "{path}: is left out; the JobType says when the job is done: with its chief or first worker"
         ));
     }
-    policy::apply(spec, roles, job, warnings)
+    policy::apply(spec, roles, Restarts::ByRole("Never"), job, warnings)
 }

@@ -10,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
 use super::LOOK_AT_THE_CONTROLLER;
-use crate::names::KUEUE_QUEUE_LABEL;
 use crate::training_job::conditions::{JobConditionKind, JobReason};
 use crate::training_job::{Phase, TrainingJob, TrainingJobStatus};
 pub use facts::Around;
@@ -160,9 +159,9 @@ fn failed(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
 
 fn suspended(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
     let mut why = match (job.spec.suspend, status.waiting_for.as_deref().map(part)) {
-        (true, _) => "spec.suspend is true, and it has no pods".to_owned(),
+        (true, _) => format!("spec.suspend is true, and {}", facts::still_ending(status)),
         (false, Some(said)) if !said.is_empty() && said != "spec.suspend is true" => said.to_owned(),
-        (false, _) => "it was suspended, and has no pods".to_owned(),
+        (false, _) => format!("it was suspended, and {}", facts::still_ending(status)),
     };
     append(&mut why, &facts::replaced(status));
     let reason = Some(JobReason::Suspended.to_string());
@@ -200,10 +199,16 @@ fn waits(job: &TrainingJob, status: &TrainingJobStatus, around: &Around) -> JobE
             of(Standing::Waits, said.unwrap_or_else(|| "it is about to be looked at".to_owned()))
         }
     };
-    let kueue = job.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(KUEUE_QUEUE_LABEL));
-    if status.phase != Some(Phase::DataWarming) && !kueue {
+    // What ends gives back quota, and no nodes; a queue that is stopped stays so.
+    let wants_quota = condition.is_none_or(|condition| {
+        use JobReason::{NotItsTurn, Preempted, QuotaUsed};
+        [QuotaUsed, NotItsTurn, Preempted].iter().any(|reason| reason.as_str() == condition.reason)
+    });
+    if status.phase != Some(Phase::DataWarming) && !facts::is_of_kueue(job) {
         let why = explanation.why.clone();
-        append(&mut explanation.why, &facts::next_to_end(job, around, &why));
+        if wants_quota {
+            append(&mut explanation.why, &facts::next_to_end(job, around, &why));
+        }
         append(&mut explanation.next, &facts::place(job, around, &why));
     }
     let why = explanation.why.clone();
@@ -228,7 +233,7 @@ fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: Standing) -> J
     if explanation.why.is_empty() {
         explanation.why = facts::ready(status);
     }
-    append(&mut explanation.why, &facts::fewer(job, status));
+    append(&mut explanation.why, &facts::fewer(job, status, waiting_for));
     append(&mut explanation.why, &facts::replaced(status));
     if let Some(phase) = status.phase.filter(|phase| matches!(phase, Phase::Shrinking | Phase::Growing)) {
         let what = if phase == Phase::Growing { "more pods join it" } else { "some of its pods end for others" };

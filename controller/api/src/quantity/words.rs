@@ -1,5 +1,7 @@
 //! Amounts of resources in the units that people use. They are in the unit of [`super::amount`].
 
+const GIB: u64 = 1 << 30;
+
 /// An amount with its unit: `1 GPU`, `1.5 CPUs`, `64 GiB of memory`.
 ///
 /// ```
@@ -20,7 +22,8 @@ pub fn show_part(resource: &str, part: u64, whole: u64) -> String {
 pub fn number(resource: &str, amount: u64) -> String {
     let (scale, digits) = match resource {
         "cpu" => (1_000.0, 3),
-        _ if is_bytes(resource) => ((1_u64 << 30) as f64, 1),
+        _ if is_bytes(resource) && amount < GIB => (GIB as f64, 3),
+        _ if is_bytes(resource) => (GIB as f64, 1),
         _ => return amount.to_string(),
     };
     let text = format!("{:.digits$}", amount as f64 / scale);
@@ -62,6 +65,8 @@ mod tests {
             ("cpu", 20_000, "20 CPUs"),
             ("memory", 64 << 30, "64 GiB of memory"),
             ("memory", 1_536 << 20, "1.5 GiB of memory"),
+            ("memory", 50 << 20, "0.049 GiB of memory"),
+            ("memory", 0, "0 GiB of memory"),
             ("hugepages-2Mi", 1 << 30, "1 GiB of hugepages-2Mi"),
             ("pods", 0, "0 pods"),
             ("rdma/hca", 2, "2 rdma/hca"),

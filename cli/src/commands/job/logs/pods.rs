@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::DynamicObject;
 use larder_controller_api::TrainingJob;
 use larder_controller_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL};
@@ -50,11 +51,19 @@ pub(super) fn first_role(job: &TrainingJob) -> &str {
     names().find(|name| *name == "launcher").or_else(|| names().next()).unwrap_or("worker")
 }
 
-/// Lists the pods. Those without a place in the job are left out. Errors: the client's.
-pub(super) async fn list(cluster: &Cluster, key: &JobKey, which: &Which) -> Result<Vec<JobPod>, kube::Error> {
+/// Lists the pods. Those without a place in the job of this uid are left out. Errors: the client's.
+pub(super) async fn list(
+    cluster: &Cluster,
+    key: &JobKey,
+    uid: &str,
+    which: &Which,
+) -> Result<Vec<JobPod>, kube::Error> {
     let mut pods = Vec::new();
     let asked = Asked::all(POD, Some(&key.namespace));
-    cluster.list(&asked, Some(which.selector(&key.name)), |object| pods.extend(pod(object))).await?;
+    // An earlier job of the name may have left some.
+    let is_own = |object: &DynamicObject| object.owner_references().iter().any(|owner| owner.uid == uid);
+    let tell = |object| pods.extend(Some(object).filter(is_own).and_then(pod));
+    cluster.list(&asked, Some(which.selector(&key.name)), tell).await?;
     pods.sort();
     Ok(pods)
 }

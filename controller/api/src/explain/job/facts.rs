@@ -40,9 +40,12 @@ fn is_same(one: &TrainingJob, other: &TrainingJob) -> bool {
 
 /// The queue that decides about a job.
 fn queue(job: &TrainingJob) -> Option<&str> {
-    let labels = job.metadata.labels.as_ref();
-    let is_of_kueue = labels.is_some_and(|labels| labels.contains_key(KUEUE_QUEUE_LABEL));
-    job.spec.queue.as_deref().filter(|_| !is_of_kueue)
+    job.spec.queue.as_deref().filter(|_| !is_of_kueue(job))
+}
+
+/// Whether Kueue decides about a job.
+pub(super) fn is_of_kueue(job: &TrainingJob) -> bool {
+    job.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(KUEUE_QUEUE_LABEL))
 }
 
 /// The pods that are ready.
@@ -55,8 +58,8 @@ pub(super) fn ready(status: &TrainingJobStatus) -> String {
     format!("{ready} of {} {are} ready{done}", count(desired, "pod"))
 }
 
-/// That it runs with fewer pods than were asked for.
-pub(super) fn fewer(job: &TrainingJob, status: &TrainingJobStatus) -> String {
+/// That it runs with fewer pods than were asked for; when it grows, if `said` has nothing about it.
+pub(super) fn fewer(job: &TrainingJob, status: &TrainingJobStatus, said: &str) -> String {
     let fewer = job.spec.roles.iter().filter_map(|role| {
         let desired = status.roles.iter().find(|status| status.name == role.name)?.desired;
         (desired < role.replicas).then(|| format!("{desired} of {} {}", role.replicas, role.name))
@@ -65,7 +68,12 @@ pub(super) fn fewer(job: &TrainingJob, status: &TrainingJobStatus) -> String {
     if fewer.is_empty() {
         return String::new();
     }
-    format!("it has fewer pods than it asks for ({}), and grows once room has stayed free", fewer.join(", "))
+    let grows = match (said.contains("it grows again"), is_of_kueue(job)) {
+        (true, _) => "",
+        (false, true) => "; with Kueue it grows again once it was suspended",
+        (false, false) => ", and grows once room has stayed free",
+    };
+    format!("it has fewer pods than it asks for ({}){grows}", fewer.join(", "))
 }
 
 /// The pods that were replaced, by cause.
@@ -84,6 +92,15 @@ pub(super) fn replaced(status: &TrainingJobStatus) -> String {
         return String::new();
     }
     format!("lost so far: {} ({})", count(restarts.total().into(), "pod"), causes.join(", "))
+}
+
+/// The pods of a suspended job.
+pub(super) fn still_ending(status: &TrainingJobStatus) -> String {
+    match status.roles.iter().map(|role| u64::from(role.active)).sum() {
+        0_u64 => "it has no pods".to_owned(),
+        1 => "1 of its pods still ends".to_owned(),
+        active => format!("{active} of its pods still end"),
+    }
 }
 
 /// How long it took.

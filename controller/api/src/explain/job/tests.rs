@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::names::KUEUE_QUEUE_LABEL;
 
 fn condition(kind: JobConditionKind, status: bool, reason: &str, message: &str) -> Value {
     json!({
@@ -262,6 +263,42 @@ fn a_running_job_says_what_is_worse_than_asked_for() {
         said.starts_with("team-a/resnet runs: 3 of 4 pods are ready; it could not start again now: team-b/coco"),
         "{said}"
     );
+}
+
+#[test]
+fn a_job_of_kueue_with_fewer_pods_grows_no_more_by_itself() {
+    const GROWS: &str = "with Kueue it grows again once it was suspended";
+    let own = set(job("resnet", "Running", &[]), "/status/roles/0/desired", 2.into());
+    let own = set(own, "/metadata/labels", json!({KUEUE_QUEUE_LABEL: "main"}));
+    let said = sentence(&own);
+    assert!(said.contains("2 of 4 worker") && said.contains(GROWS) && !said.contains("stayed free"), "{said}");
+    let said = sentence(&set(own, "/status/waitingFor", format!("spec.roles[].replicas was lowered; {GROWS}").into()));
+    assert_eq!((said.matches("grow").count(), said.matches("2 of 4 worker").count()), (1, 1), "{said}");
+}
+
+#[test]
+fn a_suspended_job_says_whether_pods_of_it_still_end() {
+    let own = set(job("resnet", "Suspended", &[]), "/spec/suspend", true.into());
+    assert!(sentence(&own).contains("spec.suspend is true, and 4 of its pods still end"), "{}", sentence(&own));
+    let own = set(own, "/status/roles/0/active", 0.into());
+    assert!(sentence(&own).contains("spec.suspend is true, and it has no pods"), "{}", sentence(&own));
+    let own = set(set(own, "/spec/suspend", false.into()), "/status/roles/0/active", 1.into());
+    assert!(sentence(&own).contains("it was suspended, and 1 of its pods still ends"), "{}", sentence(&own));
+}
+
+/// What ends gives back quota, and no nodes.
+#[test]
+fn the_job_that_ends_next_is_named_to_those_that_wait_for_quota() {
+    let names_it = |reason: JobReason| {
+        let own = job("resnet", "Queued", &[condition(reason.conditions()[0], false, reason.as_str(), "why")]);
+        explained(&own, &around()).sentence("team-a/resnet").contains("next to end")
+    };
+    for reason in [JobReason::QuotaUsed, JobReason::NotItsTurn, JobReason::Preempted] {
+        assert!(names_it(reason), "{reason}");
+    }
+    for reason in [JobReason::QueueStopped, JobReason::LargerThanTheCluster, JobReason::NotBoundInTime] {
+        assert!(!names_it(reason), "{reason}");
+    }
 }
 
 #[test]
