@@ -1,8 +1,9 @@
 //! Jobs of several pods.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::World;
+use super::super::api::Api;
 use super::super::kubelet::set_fates;
 use super::{condition, job, phase, pods, waiting_for};
 
@@ -52,6 +53,12 @@ async fn a_gang_whose_pods_are_not_bound_is_planned_again_and_then_gives_its_roo
     world.until("it is tried again", |api| phase(api, "stuck") == "Succeeded").await;
 }
 
+/// The ConfigMaps of a job.
+pub(super) fn files_of(api: &Api, job: &str) -> Vec<Value> {
+    let is_of = |map: &Value| map["metadata"]["ownerReferences"][0]["name"] == job;
+    api.list("configmaps").into_iter().filter(is_of).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
     let mut world = World::with_jobs(2);
@@ -65,7 +72,7 @@ async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
     let key = secret["data"]["key"].as_str().unwrap();
     assert!(key.len() > 64 && !world.api.list("trainingjobs")[0].to_string().contains(key));
     let made = world.api.writes().iter().filter(|write| write.contains("secrets")).count();
-    let files = world.api.get("configmaps", "team-a", "mpi-files").unwrap();
+    let files = files_of(&world.api, "mpi").remove(0);
     assert!(files.to_string().contains("mpi-worker-1.mpi.team-a.svc"), "{files}");
     assert_eq!(made, 1);
     // The next controller has no need of the key.
@@ -76,5 +83,19 @@ async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
     world.api.delete("trainingjobs", "team-a", "mpi");
     world.until("all of it goes", |api| pods(api).is_empty() && api.list("secrets").is_empty()).await;
     world.rest().await;
-    assert!(world.api.list("services").is_empty() && world.api.get("configmaps", "team-a", "mpi-files").is_none());
+    assert!(world.api.list("services").is_empty() && files_of(&world.api, "mpi").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_map_of_somebody_else_is_not_touched() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("mpi", "running")]);
+    world
+        .api
+        .put("configmaps", json!({"metadata": {"namespace": "team-a", "name": "mpi-files"}, "data": {"own": "1"}}));
+    let before = world.api.get("configmaps", "team-a", "mpi-files");
+    world.start();
+    world.api.put("trainingjobs", job("mpi", "mpi", &[("launcher", 1), ("worker", 2)]));
+    world.until("it runs", |api| phase(api, "mpi") == "Running").await;
+    assert_eq!(world.api.get("configmaps", "team-a", "mpi-files"), before);
 }
