@@ -57,6 +57,7 @@ impl<'a> Scene<'a> {
                 stage: of_job.stage,
                 leaving,
                 reason: of_job.reason.clone(),
+                never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),
                 device_is_unhealthy: of_job.device_is_unhealthy,
                 node: (!pod.node.is_empty()).then(|| self.health(&pod.node)),

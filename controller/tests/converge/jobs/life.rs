@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::World;
-use super::super::kubelet::set_fates;
+use super::super::kubelet::{failed, set_fates};
+use super::gangs::files_of;
 use super::{condition, job, phase, pods};
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +86,7 @@ async fn the_next_controller_goes_on_where_the_last_one_was() {
     world.kill();
     // While nobody looks, a pod goes and another one crashes.
     world.api.delete("pods", "team-a", "train-worker-1-1");
-    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = json!({"phase": "Failed"}));
+    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = failed());
     world.start();
     world
         .until("it runs again", |api| {

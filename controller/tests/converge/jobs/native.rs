@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::World;
 use super::super::api::Api;
-use super::super::kubelet::set_fates;
+use super::super::kubelet::{failed, set_fates};
 use super::{condition, job, phase, pods, waiting_for};
 
 fn groups(api: &Api) -> Vec<String> {
@@ -48,7 +48,7 @@ async fn a_group_is_made_before_its_pods_and_a_gang_that_starts_again_has_anothe
     assert!(pods(&world.api).iter().all(|pod| pod.ends_with("-1")), "the scheduler binds all or none, at any time");
     set_fates(&world.api, &[("train", "running")]);
     world.until("it runs", |api| phase(api, "train") == "Running").await;
-    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = json!({"phase": "Failed"}));
+    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = failed());
     world.until("it runs again", |api| phase(api, "train") == "Running" && groups(api) == ["train-2"]).await;
     assert!(world.api.list("pods").iter().any(|pod| group_of(pod) == "train-2"));
     set_fates(&world.api, &[]);

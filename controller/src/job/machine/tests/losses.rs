@@ -49,6 +49,8 @@ fn each_loss_has_its_cause() {
         let failed = |pod: &mut Pod| (pod.stage, pod.reason) = (PodStage::Failed, reason.into());
         assert_eq!(caused(failed), Some(cause), "{reason}");
     }
+    let refused = |pod: &mut Pod| (pod.stage, pod.never_ran) = (PodStage::Failed, true);
+    assert_eq!(caused(refused), Some(Cause::Evicted));
     // A device that failed is no crash of the program, and what has succeeded is not lost any more.
     let faulty = |pod: &mut Pod| (pod.stage, pod.device_is_unhealthy) = (PodStage::Failed, true);
     assert_eq!(caused(faulty), Some(Cause::DeviceFault));
