@@ -10,7 +10,7 @@
 //! 3. The queues take turns: first those whose next job has waited too long, then those where it does not borrow, then those with the smallest dominant share for their
 //!    weight. In a queue the higher priority comes first, then the older job. The first that finds no room is the queue's
 //!    *head*: others end for it if that gives it room. Later jobs that ask for less of everything may pass it, for 30 minutes at
-//!    most; then what it needs is held for it as it becomes free.
+//!    most; then what it needs is held for it as it becomes free. Jobs without a queue wait for no other: each starts when it fits.
 //! 4. Elastic jobs are offered what is left, unless a job of their queue waits for room.
 //!
 //! Others give way in this order: the surplus of elastic jobs, from the lowest priority up, of each job the highest indexes,

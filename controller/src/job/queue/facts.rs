@@ -132,6 +132,11 @@ impl Job {
         self.granted.iter().any(|pods| *pods > 0)
     }
 
+    /// The line in which it waits: that of its queue. Without a queue it is its namespace's, where no job waits for another.
+    pub fn line(&self) -> (&str, &str) {
+        if self.queue.is_empty() { ("", &self.key.namespace) } else { (&self.queue, "") }
+    }
+
     /// How many pods of a role it may have.
     pub fn granted(&self, role: usize) -> u32 {
         self.granted.get(role).copied().unwrap_or(0)

@@ -40,8 +40,8 @@ pub(super) struct Pass<'a> {
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that have no place on the nodes, and so have those that ask for as much.
     refused: Vec<(usize, Shortage)>,
-    /// Queues whose first job has found no room.
-    with_head: Vec<&'a str>,
+    /// Lines whose first job has found no room.
+    with_head: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Pass<'a> {
@@ -264,7 +264,7 @@ impl<'a> Pass<'a> {
             self.consider(job, &mut lines.line(line).head);
             lines.rank(line, &self.now.books);
         }
-        self.with_head = self.queues.keys().copied().chain([""]).filter(|queue| lines.has_head(queue)).collect();
+        self.with_head = lines.with_head();
     }
 
     /// Decides about a job that waits behind `head`, or is first.
@@ -283,7 +283,7 @@ impl<'a> Pass<'a> {
         if let Some((resource, most)) = self.now.books.beyond(&job.queue, &job.floor()) {
             return self.wait(at, waits(Lack::Quota, words::beyond(job, &resource, most)));
         }
-        if let Some(head) = *head {
+        if let Some(head) = head.filter(|_| !job.queue.is_empty()) {
             let head = &self.jobs[head];
             let is_overdue = is_overdue(head, self.time);
             if is_overdue || !is_small(&job.floor(), &head.floor()) {
@@ -308,11 +308,13 @@ impl<'a> Pass<'a> {
                 }
                 if is_head {
                     *head = Some(at);
-                    if is_overdue(job, self.time) && matches!(refusal, Refusal::Nodes(_)) {
+                    let holds = !job.queue.is_empty() && is_overdue(job, self.time);
+                    if holds && matches!(refusal, Refusal::Nodes(_)) {
                         let part = self.now.find_part(job);
                         self.reserve(at, &part);
                     }
                 }
+                let is_head = is_head && !job.queue.is_empty();
                 self.wait(at, Waiting { lacks, why, is_head, warm: true, claims: false });
             }
         }
@@ -358,7 +360,7 @@ impl<'a> Pass<'a> {
         let (job, granted) = (&self.jobs[at], self.granted(at));
         let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| *granted > 0 && *granted < role.max);
         let is_cut = (0..granted.len()).any(|role| granted[role] < job.granted(role));
-        is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.queue.as_str())
+        is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
     }
 
     /// The room that is free now, and held for nobody.
@@ -371,12 +373,12 @@ impl<'a> Pass<'a> {
         let Self { jobs, mut verdicts, .. } = self;
         let mut by_order: Vec<usize> = (0..jobs.len()).collect();
         by_order.sort_by_key(|job| order(&jobs[*job]));
-        let mut warmed: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut warmed: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for job in by_order {
             if let Some(Verdict::Wait(waiting)) = &mut verdicts[job]
                 && waiting.warm
             {
-                let warmed = warmed.entry(&jobs[job].queue).or_default();
+                let warmed = warmed.entry(jobs[job].line()).or_default();
                 waiting.warm = *warmed < WARMED_AHEAD;
                 *warmed += 1;
             }
