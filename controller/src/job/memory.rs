@@ -87,8 +87,8 @@ pub struct Memory {
     pub queue: String,
     /// What it waits for.
     pub waiting: Option<Waiting>,
-    /// This process has made the objects that its pods share.
-    pub is_equipped: bool,
+    /// The attempt for which this process has made the objects that its pods share.
+    pub equipped: Option<u32>,
     /// The facts that its files were written with, and when.
     pub files: Option<(Facts, i64)>,
 }
@@ -98,8 +98,8 @@ pub struct Memory {
 pub struct Pending {
     /// The record and the status, if they are written.
     pub status: Option<(Record, TrainingJobStatus)>,
-    /// [`Memory::is_equipped`].
-    pub is_equipped: bool,
+    /// [`Memory::equipped`].
+    pub equipped: Option<u32>,
     /// [`Memory::files`].
     pub files: Option<(Facts, i64)>,
 }
@@ -124,7 +124,7 @@ impl Memory {
         self.refused = refused;
         if succeeded {
             self.failures = 0;
-            self.is_equipped |= pending.is_equipped;
+            self.equipped = pending.equipped.or(self.equipped);
             self.files = pending.files.or_else(|| self.files.take());
         } else {
             self.retry_at = now + (1 << self.failures.min(6)).min(RETRY_MAX_SECONDS);

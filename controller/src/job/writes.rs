@@ -198,11 +198,13 @@ impl Found<'_> {
         }
     }
 
-    /// The objects that all pods share, before the first of them, and files whenever they change.
+    /// The objects that all pods share, before the first of them and whenever all are made again; and files whenever they change.
     fn share(&mut self) {
         let Some(rendered) = self.turn.rendered.filter(|_| self.state().phase.has_pods()) else { return };
         let creates = self.turn.actions.iter().any(|action| matches!(action, Action::Create { .. }));
-        if creates && !self.memory.is_equipped {
+        let oldest = self.state().slots().map(|(pod, _)| pod.attempt).min();
+        let equips = creates && self.memory.equipped != oldest;
+        if equips {
             for claim in claims(&rendered) {
                 self.make(Kind::Claim, claim.metadata.name.clone(), &claim);
             }
@@ -214,7 +216,7 @@ impl Found<'_> {
             {
                 self.make(Kind::Secret, secret.metadata.name.clone(), &secret);
             }
-            self.pending.is_equipped = true;
+            self.pending.equipped = oldest;
         }
         if rendered.kind.files.is_empty() && rendered.kind.launcher.is_none() {
             return;
@@ -222,7 +224,7 @@ impl Found<'_> {
         let facts = self.facts();
         let now = self.turn.scene.now;
         if let Some((before, at)) = &self.memory.files {
-            if *before == facts {
+            if *before == facts && !equips {
                 return;
             }
             let due = at + FILES_SECONDS;

@@ -113,3 +113,26 @@ async fn a_notebook_that_ends_is_suspended_and_can_be_resumed() {
     world.until("it runs again", |api| phase(api, "notes") == "Running").await;
     assert!(pods(&world.api).contains(&"notes-notebook-0-2".to_owned()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_pods_of_a_job_share_is_made_again_when_it_starts_again() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("mpi", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("mpi", "mpi", &[("launcher", 1), ("worker", 2)]));
+    world.until("it runs", |api| phase(api, "mpi") == "Running").await;
+    world.api.delete("services", "team-a", "mpi");
+    for (plural, objects) in [("secrets", world.api.list("secrets")), ("configmaps", files_of(&world.api, "mpi"))] {
+        assert_eq!(objects.len(), 1, "{plural}");
+        world.api.delete(plural, "team-a", objects[0]["metadata"]["name"].as_str().unwrap());
+    }
+    let suspend = |suspend: bool| {
+        world.api.change("trainingjobs", "team-a", "mpi", |job| job["spec"]["suspend"] = suspend.into());
+    };
+    suspend(true);
+    world.until("it has no pods", |api| phase(api, "mpi") == "Suspended" && pods(api).is_empty()).await;
+    suspend(false);
+    world.until("it runs again", |api| phase(api, "mpi") == "Running").await;
+    assert!(world.api.get("services", "team-a", "mpi").is_some());
+    assert_eq!((world.api.list("secrets").len(), files_of(&world.api, "mpi").len()), (1, 1));
+}
