@@ -103,6 +103,8 @@ pub fn is_final(status: &Status) -> bool {
 pub enum Done {
     /// The object is as in the answer.
     Object(Box<DynamicObject>),
+    /// The object that was to be made is there already.
+    Found(Box<DynamicObject>),
     /// There is nothing to be read of it: an event that was told before, or a trial.
     Told,
     /// The object is being deleted, or is gone.
@@ -150,7 +152,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
                     if owner(&there) != owner(&object) {
                         return Err(Error::Api(status));
                     }
-                    Ok(there)
+                    return Ok(Done::Found(Box::new(there)));
                 }
                 made => made,
             }
