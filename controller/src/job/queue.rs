@@ -4,7 +4,7 @@
 //! and nodes together, `lines` are the jobs that wait in their order, `victims` finds those that give way, and `pass` goes
 //! through it all:
 //!
-//! 1. Jobs of drained queues stop. Where quotas were lowered, jobs give back what is too much.
+//! 1. Jobs of drained queues stop. Elastic jobs that ask for fewer pods than they have lose the rest. Where quotas were lowered, jobs give back what is too much.
 //! 2. Jobs for which others end start if their room is free; else it is held for them. Then pods that have lost their nodes get
 //!    others.
 //! 3. The queues take turns: first those whose next job has waited too long, then those where it does not borrow, then those with the smallest dominant share for their
@@ -55,6 +55,7 @@ pub fn decide(
 ) -> BTreeMap<Key, Verdict> {
     let mut pass = Pass::new(queues, jobs, left, cluster, now);
     pass.drain();
+    pass.fit();
     pass.give_back();
     pass.claims();
     pass.replace();

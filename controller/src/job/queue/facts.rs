@@ -95,6 +95,8 @@ pub struct Role {
     pub wanted: u32,
     /// So many are made where there is room.
     pub max: u32,
+    /// Pods cannot come and go while the job runs, whatever its spec asks for since.
+    pub is_fixed: bool,
 }
 
 /// A pod that holds room, or will.

@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::books::Books;
-use super::facts::{Job, LeftPod, Queue, Stop};
-use super::lines::{Lines, is_overdue, is_small, order};
+use super::facts::{Job, LeftPod, Queue, Role, Stop};
+use super::lines::{Lines, PASSING_SECONDS, is_overdue, is_small, order};
 use super::room::{Fit, Refusal, Room, requests_of};
 use super::verdict::{Lack, Running, Verdict, Waiting};
 use super::victims::{Cut, Kept, fewest, surplus};
@@ -138,6 +138,20 @@ impl<'a> Pass<'a> {
             let kept = vec![0; self.jobs[job].roles.len()];
             let why = words::stopped(&self.jobs[job].queue);
             self.cut(Kept::from([(job, kept)]), |_| why.clone());
+        }
+    }
+
+    /// Elastic jobs that have more pods than they ask for by now give the rest back.
+    pub(super) fn fit(&mut self) {
+        let jobs = self.jobs;
+        for at in self.running().collect::<Vec<_>>() {
+            let granted = self.granted(at);
+            let most =
+                |(role, granted): (&Role, &u32)| if role.is_fixed { *granted } else { role.max.max(1).min(*granted) };
+            let kept: Vec<u32> = jobs[at].roles.iter().zip(&granted).map(most).collect();
+            if kept != granted {
+                self.cut(Kept::from([(at, kept)]), words::asks_for_fewer);
+            }
         }
     }
 
@@ -358,7 +372,8 @@ impl<'a> Pass<'a> {
 
     fn may_grow(&self, at: usize) -> bool {
         let (job, granted) = (&self.jobs[at], self.granted(at));
-        let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| *granted > 0 && *granted < role.max);
+        let may_grow = |role: &Role, granted: u32| !role.is_fixed && granted > 0 && granted < role.max;
+        let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| may_grow(role, *granted));
         let is_cut = (0..granted.len()).any(|role| granted[role] < job.granted(role));
         is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
     }
