@@ -317,7 +317,9 @@ impl<'a> Pass<'a> {
                     Refusal::Nodes(_) => Lack::Nodes,
                 };
                 let is_head = head.is_none();
-                if is_head && self.make_room(at) {
+                // Others have ended for it before, and its pods were not bound: not again so soon.
+                let is_due = job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS);
+                if is_head && is_due && self.make_room(at) {
                     return;
                 }
                 if is_head {

@@ -201,6 +201,9 @@ fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
     assert_eq!(world.waiting("bad").why, "its pods had nodes and were not bound; it is tried again at 13:47 UTC");
     world.now += 60;
     world.step();
+    assert!(!world.waiting("bad").claims, "others would end for nothing again");
+    world.now += 30 * 60;
+    world.step();
     assert!(world.waiting("bad").claims);
 }
 
