@@ -7,7 +7,7 @@
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::Status;
 use kube::{Client, Error};
-use larder_controller_api::names::FIELD_MANAGER;
+use larder_controller_api::names::{FIELD_MANAGER, JOB_LABEL};
 use serde_json::Value;
 
 use crate::kinds::Kind;
@@ -49,7 +49,7 @@ pub enum Change {
     MergeStatus(Value),
     /// A new object. It is an error if there is one of that name, unless it is an event.
     Create(Value),
-    /// A new object. One of that name with the same owner is as good; of a Secret, which is not read, any is.
+    /// A new object. One of that name with the same owner and label is as good; of a Secret, which is not read, any is.
     Make(Value),
     /// Whether such an object could be made; nothing is.
     Try(Value),
@@ -149,7 +149,7 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
                 }
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
                     let there = api.get(name).await?;
-                    if owner(&there) != owner(&object) {
+                    if part_of(&there) != part_of(&object) {
                         return Err(Error::Api(status));
                     }
                     return Ok(Done::Found(Box::new(there)));
@@ -179,10 +179,12 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     done.map(|object| Done::Object(Box::new(object)))
 }
 
-/// The uid of the object that an object is part of; empty for one that is part of none.
-fn owner(object: &DynamicObject) -> &str {
-    let owners = object.metadata.owner_references.iter().flatten();
-    owners.into_iter().find(|owner| owner.controller == Some(true)).map_or("", |owner| owner.uid.as_str())
+/// The uid of the object that an object is part of, and the job that its label names; empty for none.
+fn part_of(object: &DynamicObject) -> (&str, &str) {
+    let mut owners = object.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true)).map_or("", |owner| owner.uid.as_str());
+    let labels = object.metadata.labels.as_ref();
+    (owner, labels.and_then(|labels| labels.get(JOB_LABEL)).map_or("", String::as_str))
 }
 
 /// The fields with the object's type and name.

@@ -130,7 +130,6 @@ async fn a_pod_of_somebody_else_says_nothing_about_groups() {
     world.api.change("trainingjobs", "team-a", "train", |job| job["spec"]["suspend"] = false.into());
     let is_made = |api: &Api| api.get("pods", "team-a", "train-worker-1-1").is_some();
     world.until("its other pod is made", is_made).await;
-    world.rest().await;
     world.api.put("trainingjobs", other);
     world.until("the scheduler takes another gang", |api| phase(api, "other") == "Succeeded").await;
 }
