@@ -35,10 +35,28 @@ impl Record {
     /// no attempt of `attempts` is made again.
     fn of(status: &TrainingJobStatus, attempts: u32) -> Self {
         if let Some(record) = status.record.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
-            return record;
+            return Self::bounded(record);
         }
         let phase = status.phase.filter(|phase| phase.is_terminal()).unwrap_or_default();
-        Self { state: State { phase, attempts, ..State::default() }, ..Self::default() }
+        Self::bounded(Self { state: State { phase, attempts, ..State::default() }, ..Self::default() })
+    }
+
+    /// The same with numbers that can be counted with: others may write a status, too.
+    fn bounded(mut self) -> Self {
+        let state = &mut self.state;
+        state.attempts = state.attempts.min(ATTEMPTS_MAX);
+        state.since = state.since.clamp(0, TIME_MAX);
+        let times = [
+            &mut state.started,
+            &mut state.finished,
+            &mut state.room_since,
+            &mut state.binding_since,
+            &mut state.not_before,
+        ];
+        for time in times.into_iter().chain([&mut self.head_since]).flatten() {
+            *time = (*time).clamp(0, TIME_MAX);
+        }
+        self
     }
 
     /// As the status has it.
@@ -103,6 +121,12 @@ pub struct Pending {
     /// [`Memory::files`].
     pub files: Option<(Facts, i64)>,
 }
+
+/// No record counts from more attempts, and so never to the end of their numbers.
+const ATTEMPTS_MAX: u32 = 1 << 30;
+
+/// The last time that a record may name.
+const TIME_MAX: i64 = 1 << 37;
 
 /// The longest time between two tries, in seconds.
 const RETRY_MAX_SECONDS: i64 = 60;
