@@ -99,3 +99,23 @@ async fn a_config_map_of_somebody_else_is_not_touched() {
     world.until("it runs", |api| phase(api, "mpi") == "Running").await;
     assert_eq!(world.api.get("configmaps", "team-a", "mpi-files"), before);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_a_large_job_are_made_a_part_at_a_time() {
+    let mut world = World::with_jobs(3);
+    set_fates(&world.api, &[("large", "running")]);
+    for node in ["n1", "n2", "n3"] {
+        world.api.change("nodes", "", node, |node| node["status"]["allocatable"]["memory"] = "1Ti".into());
+    }
+    world.api.deny("POST team-a/pods/large-worker-0-1", 403);
+    world.start();
+    let mut large = job("large", "single", &[("worker", 260)]);
+    large["spec"]["roles"][0]["template"]["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "10m"}});
+    world.api.put("trainingjobs", large);
+    world.until("most are made", |api| pods(api).len() >= 255).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert_eq!(pods(&world.api).len(), 255);
+    world.api.allow();
+    world.until("it runs", |api| phase(api, "large") == "Running").await;
+    assert_eq!(pods(&world.api).len(), 260);
+}
