@@ -161,6 +161,7 @@ impl Written {
         }
         let key = Key::new(&write.namespace, &write.name);
         match (done, write.change) {
+            (Done::Found(object), _) => self.objects.push((write.kind, *object, true)),
             (Done::Object(object), change) => {
                 if let Change::Make(fields) = &change {
                     let asks = |spec: Option<&Value>| spec.is_some_and(|spec| !spec["schedulingGroup"].is_null());

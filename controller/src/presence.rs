@@ -8,6 +8,8 @@ use crate::kinds::Kind;
 #[derive(Debug, Default)]
 pub struct Presence {
     listed: BTreeSet<Kind>,
+    /// All of its objects are known.
+    has_all: bool,
     /// It was once known whether the cluster has the part, and if so all of its objects.
     is_settled: bool,
     /// The cluster has it, and its objects were never known.
@@ -27,14 +29,14 @@ impl Presence {
 
     /// True if the cluster has it, and all of its objects are known.
     pub fn is_there(&self) -> bool {
-        self.is_settled && !self.is_unknown && !self.listed.is_empty()
+        self.has_all
     }
 
     /// All objects of one of its kinds are known; it has `kinds`.
     pub fn listed(&mut self, kind: Kind, kinds: usize) {
         self.listed.insert(kind);
         if self.listed.len() == kinds {
-            (self.is_settled, self.is_unknown) = (true, false);
+            (self.has_all, self.is_settled, self.is_unknown) = (true, true, false);
         }
     }
 
@@ -47,6 +49,6 @@ impl Presence {
     /// The cluster does not have it.
     pub fn becomes_absent(&mut self) {
         self.listed.clear();
-        (self.is_settled, self.is_unknown) = (true, false);
+        (self.has_all, self.is_settled, self.is_unknown) = (false, true, false);
     }
 }

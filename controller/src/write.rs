@@ -7,7 +7,7 @@
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::Status;
 use kube::{Client, Error};
-use larder_controller_api::names::FIELD_MANAGER;
+use larder_controller_api::names::{FIELD_MANAGER, JOB_LABEL};
 use serde_json::Value;
 
 use crate::kinds::Kind;
@@ -49,7 +49,7 @@ pub enum Change {
     MergeStatus(Value),
     /// A new object. It is an error if there is one of that name, unless it is an event.
     Create(Value),
-    /// A new object. One of that name with the same owner is as good; of a Secret, which is not read, any is.
+    /// A new object. One of that name with the same owner and label is as good; of a Secret, which is not read, any is.
     Make(Value),
     /// Whether such an object could be made; nothing is.
     Try(Value),
@@ -103,6 +103,8 @@ pub fn is_final(status: &Status) -> bool {
 pub enum Done {
     /// The object is as in the answer.
     Object(Box<DynamicObject>),
+    /// The object that was to be made is there already.
+    Found(Box<DynamicObject>),
     /// There is nothing to be read of it: an event that was told before, or a trial.
     Told,
     /// The object is being deleted, or is gone.
@@ -147,10 +149,10 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
                 }
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
                     let there = api.get(name).await?;
-                    if owner(&there) != owner(&object) {
+                    if part_of(&there) != part_of(&object) {
                         return Err(Error::Api(status));
                     }
-                    Ok(there)
+                    return Ok(Done::Found(Box::new(there)));
                 }
                 made => made,
             }
@@ -177,10 +179,12 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     done.map(|object| Done::Object(Box::new(object)))
 }
 
-/// The uid of the object that an object is part of; empty for one that is part of none.
-fn owner(object: &DynamicObject) -> &str {
-    let owners = object.metadata.owner_references.iter().flatten();
-    owners.into_iter().find(|owner| owner.controller == Some(true)).map_or("", |owner| owner.uid.as_str())
+/// The uid of the object that an object is part of, and the job that its label names; empty for none.
+fn part_of(object: &DynamicObject) -> (&str, &str) {
+    let mut owners = object.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true)).map_or("", |owner| owner.uid.as_str());
+    let labels = object.metadata.labels.as_ref();
+    (owner, labels.and_then(|labels| labels.get(JOB_LABEL)).map_or("", String::as_str))
 }
 
 /// The fields with the object's type and name.

@@ -66,6 +66,8 @@ impl<'a> Actor<'a> {
     ) -> Result<(), Refusal> {
         let job = valid::spec(self.object)?;
         self.job = Some(job);
+        // Others may write a status, too.
+        self.memory.record.state.roles.truncate(job.roles.len());
         self.memory.queue = job.queue().unwrap_or_default().to_owned();
         self.pods = scene.pods_of(self.object, job);
         self.observed.terms = terms(job, self.memory.record.rules.as_ref());

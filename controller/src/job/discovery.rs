@@ -5,12 +5,20 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::kinds::{Kind, Part};
 use crate::watch::{News, follow_part};
 
 /// How long until they are looked for again.
 const PAUSE: Duration = Duration::from_secs(60);
+
+/// A part that was there is looked for so many times more before it is given up: an API server that starts may refuse what it
+/// grants a moment later.
+const TRIES: u32 = 6;
+
+/// How long until it is looked for again then.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// The kinds of the scheduler's gangs.
 const GANGS: [Kind; 1] = [Kind::PodGroup];
@@ -26,9 +34,19 @@ pub async fn follow_jobs(client: Client, news: mpsc::Sender<News>) {
 }
 
 async fn follow(client: Client, part: Part, kinds: &[Kind], news: mpsc::Sender<News>) {
+    let mut tries = 0;
     while !news.is_closed() {
+        let begun = Instant::now();
         // The definitions are missing, which come with the component `datasets`, or the rights, which come with `jobs`.
         follow_part(&client, part, kinds, &news).await;
+        if begun.elapsed() >= PAUSE {
+            tries = TRIES;
+        }
+        if tries > 0 {
+            tries -= 1;
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        }
         if news.send(News::Absent(part)).await.is_err() {
             return;
         }

@@ -35,10 +35,28 @@ impl Record {
     /// no attempt of `attempts` is made again.
     fn of(status: &TrainingJobStatus, attempts: u32) -> Self {
         if let Some(record) = status.record.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
-            return record;
+            return Self::bounded(record);
         }
         let phase = status.phase.filter(|phase| phase.is_terminal()).unwrap_or_default();
-        Self { state: State { phase, attempts, ..State::default() }, ..Self::default() }
+        Self::bounded(Self { state: State { phase, attempts, ..State::default() }, ..Self::default() })
+    }
+
+    /// The same with numbers that can be counted with: others may write a status, too.
+    fn bounded(mut self) -> Self {
+        let state = &mut self.state;
+        state.attempts = state.attempts.min(ATTEMPTS_MAX);
+        state.since = state.since.clamp(0, TIME_MAX);
+        let times = [
+            &mut state.started,
+            &mut state.finished,
+            &mut state.room_since,
+            &mut state.binding_since,
+            &mut state.not_before,
+        ];
+        for time in times.into_iter().chain([&mut self.head_since]).flatten() {
+            *time = (*time).clamp(0, TIME_MAX);
+        }
+        self
     }
 
     /// As the status has it.
@@ -87,8 +105,8 @@ pub struct Memory {
     pub queue: String,
     /// What it waits for.
     pub waiting: Option<Waiting>,
-    /// This process has made the objects that its pods share.
-    pub is_equipped: bool,
+    /// The attempt for which this process has made the objects that its pods share.
+    pub equipped: Option<u32>,
     /// The facts that its files were written with, and when.
     pub files: Option<(Facts, i64)>,
 }
@@ -98,11 +116,17 @@ pub struct Memory {
 pub struct Pending {
     /// The record and the status, if they are written.
     pub status: Option<(Record, TrainingJobStatus)>,
-    /// [`Memory::is_equipped`].
-    pub is_equipped: bool,
+    /// [`Memory::equipped`].
+    pub equipped: Option<u32>,
     /// [`Memory::files`].
     pub files: Option<(Facts, i64)>,
 }
+
+/// No record counts from more attempts, and so never to the end of their numbers.
+const ATTEMPTS_MAX: u32 = 1 << 30;
+
+/// The last time that a record may name.
+const TIME_MAX: i64 = 1 << 37;
 
 /// The longest time between two tries, in seconds.
 const RETRY_MAX_SECONDS: i64 = 60;
@@ -124,7 +148,7 @@ impl Memory {
         self.refused = refused;
         if succeeded {
             self.failures = 0;
-            self.is_equipped |= pending.is_equipped;
+            self.equipped = pending.equipped.or(self.equipped);
             self.files = pending.files.or_else(|| self.files.take());
         } else {
             self.retry_at = now + (1 << self.failures.min(6)).min(RETRY_MAX_SECONDS);

@@ -60,6 +60,7 @@ impl Profile {
                 min: role.min,
                 wanted: role.replicas,
                 max: role.max,
+                is_fixed: !rendered.kind.role(&role.name).is_some_and(|of_type| of_type.elastic),
             });
         }
         let templates = rendered.job.roles.iter().map(|role| {

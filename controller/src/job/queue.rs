@@ -4,13 +4,13 @@
 //! and nodes together, `lines` are the jobs that wait in their order, `victims` finds those that give way, and `pass` goes
 //! through it all:
 //!
-//! 1. Jobs of drained queues stop. Where quotas were lowered, jobs give back what is too much.
+//! 1. Jobs of drained queues stop. Elastic jobs that ask for fewer pods than they have lose the rest. Where quotas were lowered, jobs give back what is too much.
 //! 2. Jobs for which others end start if their room is free; else it is held for them. Then pods that have lost their nodes get
 //!    others.
 //! 3. The queues take turns: first those whose next job has waited too long, then those where it does not borrow, then those with the smallest dominant share for their
 //!    weight. In a queue the higher priority comes first, then the older job. The first that finds no room is the queue's
 //!    *head*: others end for it if that gives it room. Later jobs that ask for less of everything may pass it, for 30 minutes at
-//!    most; then what it needs is held for it as it becomes free.
+//!    most; then what it needs is held for it as it becomes free. Jobs without a queue wait for no other: each starts when it fits.
 //! 4. Elastic jobs are offered what is left, unless a job of their queue waits for room.
 //!
 //! Others give way in this order: the surplus of elastic jobs, from the lowest priority up, of each job the highest indexes,
@@ -55,6 +55,7 @@ pub fn decide(
 ) -> BTreeMap<Key, Verdict> {
     let mut pass = Pass::new(queues, jobs, left, cluster, now);
     pass.drain();
+    pass.fit();
     pass.give_back();
     pass.claims();
     pass.replace();

@@ -114,6 +114,7 @@ pub fn pod(object: &DynamicObject) -> Result<Option<JobPod>, Error> {
         leaving: object.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second()),
         disruption: disruption.map(|there| there.reason.clone()).unwrap_or_default(),
         device_is_unhealthy: devices.flat_map(|status| &status.resources).any(|device| device.health == "Unhealthy"),
+        never_ran: status.container_statuses.is_empty(),
         serves: label(object, JOB_SERVING_LABEL).is_some(),
         reason: status.reason,
     }))

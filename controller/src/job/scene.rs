@@ -57,6 +57,7 @@ impl<'a> Scene<'a> {
                 stage: of_job.stage,
                 leaving,
                 reason: of_job.reason.clone(),
+                never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),
                 device_is_unhealthy: of_job.device_is_unhealthy,
                 node: (!pod.node.is_empty()).then(|| self.health(&pod.node)),
@@ -137,5 +138,7 @@ pub fn pod_id(name: &str, job: &CheckedJob, pod: &str) -> Option<PodId> {
     let (rest, attempt) = rest.rsplit_once('-')?;
     let (role, index) = rest.rsplit_once('-')?;
     let role = job.roles.iter().position(|there| there.name == role)?;
-    Some(PodId { role, index: index.parse().ok()?, attempt: attempt.parse().ok()? })
+    // A number has one name, and so does a pod.
+    let number = |text: &str| text.parse::<u32>().ok().filter(|number| number.to_string() == text);
+    Some(PodId { role, index: number(index)?, attempt: number(attempt)? })
 }

@@ -40,6 +40,12 @@ const FIRST_NEWS_SECONDS: i64 = 2;
 /// The least time between two changes of a job's files.
 const FILES_SECONDS: i64 = 5;
 
+/// So many pods of a job are made together, the others once those are made: none are in memory that are not about to be written.
+const PODS_AT_ONCE: usize = 256;
+
+/// The same in bytes, as the API takes them.
+const BYTES_AT_ONCE: usize = 4 << 20;
+
 /// What was found and decided about a job.
 pub struct Turn<'a> {
     /// What the round looks at.
@@ -198,11 +204,13 @@ impl Found<'_> {
         }
     }
 
-    /// The objects that all pods share, before the first of them, and files whenever they change.
+    /// The objects that all pods share, before the first of them and whenever all are made again; and files whenever they change.
     fn share(&mut self) {
         let Some(rendered) = self.turn.rendered.filter(|_| self.state().phase.has_pods()) else { return };
         let creates = self.turn.actions.iter().any(|action| matches!(action, Action::Create { .. }));
-        if creates && !self.memory.is_equipped {
+        let oldest = self.state().slots().map(|(pod, _)| pod.attempt).min();
+        let equips = creates && self.memory.equipped != oldest;
+        if equips {
             for claim in claims(&rendered) {
                 self.make(Kind::Claim, claim.metadata.name.clone(), &claim);
             }
@@ -214,7 +222,7 @@ impl Found<'_> {
             {
                 self.make(Kind::Secret, secret.metadata.name.clone(), &secret);
             }
-            self.pending.is_equipped = true;
+            self.pending.equipped = oldest;
         }
         if rendered.kind.files.is_empty() && rendered.kind.launcher.is_none() {
             return;
@@ -222,7 +230,7 @@ impl Found<'_> {
         let facts = self.facts();
         let now = self.turn.scene.now;
         if let Some((before, at)) = &self.memory.files {
-            if *before == facts {
+            if *before == facts && !equips {
                 return;
             }
             let due = at + FILES_SECONDS;
@@ -300,7 +308,8 @@ impl Found<'_> {
         let Some(first) = creates.next() else { return };
         let facts = self.facts();
         let renderer = Renderer::new(rendered, &facts);
-        for (id, node) in std::iter::once(first).chain(creates) {
+        let mut bytes = 0;
+        for (id, node) in std::iter::once(first).chain(creates).take(PODS_AT_ONCE) {
             let (Some(role), Some(place)) = (rendered.job.roles.get(id.role), places.get(id.role)) else { continue };
             let terms = &self.turn.observed.terms;
             let group = of_attempt(rendered.name, id.attempt, self.state(), terms, groups);
@@ -309,7 +318,11 @@ impl Found<'_> {
             if let Ok(pod) = renderer.pod(&role.name, id.index, id.attempt, &place) {
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 let value = serde_json::to_value(&pod).unwrap_or_default();
+                bytes += value.to_string().len();
                 self.add(Kind::Pod, &name, Change::Make(value));
+            }
+            if bytes > BYTES_AT_ONCE {
+                break;
             }
         }
     }

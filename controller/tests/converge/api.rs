@@ -92,6 +92,9 @@ pub(crate) struct Api {
     clock: Clock,
 }
 
+/// What is read for training jobs.
+const OF_JOBS: [&str; 4] = ["trainingjobs", "jobtypes", "queues", "priorityclasses"];
+
 impl Api {
     pub(crate) fn new() -> Self {
         let clock = Clock::default();
@@ -259,6 +262,9 @@ impl Api {
             if name.is_empty() && self.lock().broken.iter().any(|broken| broken == plural) {
                 return status(500, "Injected");
             }
+            if OF_JOBS.contains(&plural) && name.is_empty() && !self.lock().has_jobs {
+                return status(403, "Forbidden");
+            }
             if query.get("watch").is_some_and(|watch| watch == "true") {
                 return self.watch(plural, namespace, query["resourceVersion"].parse().unwrap());
             }
@@ -334,9 +340,6 @@ impl Api {
         let of_kueue = ["workloads", "admissionchecks", "resourceflavors", "workloadpriorityclasses"];
         if of_kueue.contains(&plural) && !inner.has_kueue || plural == "podgroups" && !inner.has_gangs {
             return status(404, "NotFound");
-        }
-        if ["trainingjobs", "jobtypes", "queues", "priorityclasses"].contains(&plural) && !inner.has_jobs {
-            return status(403, "Forbidden");
         }
         let items: Vec<&Value> = inner
             .objects

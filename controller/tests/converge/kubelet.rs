@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 
-/// The ConfigMap in which a test says what becomes of pods: by the name that a pod's name begins with, `pending`, `running` or
-/// `failed`; all others succeed.
+/// The ConfigMap in which a test says what becomes of pods: by the name that a pod's name begins with, `pending`, `running`,
+/// `failed`, or `refused` by the kubelet; all others succeed.
 fn fate(api: &Api, pod: &str) -> String {
     let map = api.get("configmaps", "test", "fates").unwrap_or_default();
     let fates = map["data"].as_object().cloned().unwrap_or_default();
@@ -19,6 +19,12 @@ pub(crate) fn set_fates(api: &Api, fates: &[(&str, &str)]) {
     let data: serde_json::Map<String, Value> =
         fates.iter().map(|(name, fate)| ((*name).to_owned(), (*fate).into())).collect();
     api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "fates"}, "data": data}));
+}
+
+/// The status of a pod whose program has ended with an error.
+pub(crate) fn failed() -> Value {
+    let state = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    json!({"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]})
 }
 
 fn planned(pod: &Value) -> Option<&str> {
@@ -47,7 +53,8 @@ pub(super) fn react(api: &Api) {
             pod["spec"]["nodeName"] = node.into();
             pod["status"] = match (phase.as_str(), fate.as_str()) {
                 ("Running", "succeeded") => json!({"phase": "Succeeded"}),
-                ("Running", "failed") => json!({"phase": "Failed"}),
+                ("Running", "failed") => failed(),
+                (_, "refused") => json!({"phase": "Failed", "reason": "TopologyAffinityError"}),
                 _ => json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}),
             };
         });

@@ -22,6 +22,9 @@ pub use template::Defaults;
 
 /// The most pods of a role.
 pub const REPLICAS_MAX: u32 = 10_000;
+
+/// The most roles of a job.
+pub const ROLES_MAX: usize = 16;
 /// The percentage of a dataset from which on a job starts.
 pub const MIN_WARM: u32 = 90;
 /// The longest that a job waits for a dataset.
@@ -199,7 +202,7 @@ fn check_mount(own: &str, mount: &MountedDataset) -> Result<CheckedMount, Invali
 }
 
 fn check_roles(roles: &[Role]) -> Result<Vec<CheckedRole>, InvalidField> {
-    if roles.is_empty() || roles.len() > 16 {
+    if roles.is_empty() || roles.len() > ROLES_MAX {
         return Err(InvalidField::new("spec.roles", "must have 1 to 16 roles"));
     }
     let mut names = BTreeSet::new();

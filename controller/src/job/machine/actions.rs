@@ -2,7 +2,7 @@
 
 use larder_controller_api::Phase;
 use larder_controller_api::training_job::KeepPods;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::events::{RETRY_SECONDS, ROOM_SECONDS};
 use super::loss::{cause, changes_at, is_live};
@@ -30,8 +30,9 @@ pub enum Action {
 
 /// All that is to be done in a state.
 pub(super) fn of(state: &State, observed: &Observed, now: i64) -> Vec<Action> {
-    let mut actions: Vec<Action> =
-        observed.pods.iter().filter(|pod| is_to_go(state, observed, pod)).map(|pod| Action::Delete(pod.id)).collect();
+    let last = last_ended(observed);
+    let is_to_go = |pod: &&Pod| is_to_go(state, observed, pod, last.contains(&pod.id));
+    let mut actions: Vec<Action> = observed.pods.iter().filter(is_to_go).map(|pod| Action::Delete(pod.id)).collect();
     if state.phase.has_pods() {
         actions.extend(missing(state, observed, now));
     }
@@ -42,13 +43,29 @@ pub(super) fn of(state: &State, observed: &Observed, now: i64) -> Vec<Action> {
     actions
 }
 
-/// True for a pod that is nobody's, and has not been told to end. The last pods of an ended job, and those that have crashed, are
-/// kept for their logs if the user wants that.
-fn is_to_go(state: &State, observed: &Observed, pod: &Pod) -> bool {
+/// So many ended pods of an index are kept.
+const KEPT: usize = 3;
+
+/// The ended pods of each index that ended last.
+fn last_ended(observed: &Observed) -> BTreeSet<PodId> {
+    let mut ended: BTreeMap<(usize, u32), Vec<PodId>> = BTreeMap::new();
+    for pod in observed.pods.iter().filter(|pod| pod.stage.has_ended()) {
+        ended.entry((pod.id.role, pod.id.index)).or_default().push(pod.id);
+    }
+    let last = |mut pods: Vec<PodId>| {
+        pods.sort();
+        pods.into_iter().rev().take(KEPT)
+    };
+    ended.into_values().flat_map(last).collect()
+}
+
+/// True for a pod that is nobody's, and has not been told to end. The last pods of an ended job, and the last ones of an index that
+/// have crashed, are kept for their logs if the user wants that.
+fn is_to_go(state: &State, observed: &Observed, pod: &Pod, is_last: bool) -> bool {
     let is_kept = match observed.terms.keep_pods {
         KeepPods::None => false,
-        KeepPods::Ended => pod.stage.has_ended(),
-        KeepPods::All => pod.stage.has_ended() || state.phase.is_terminal(),
+        KeepPods::Ended => is_last,
+        KeepPods::All => is_last || state.phase.is_terminal() && !pod.stage.has_ended(),
     };
     let is_current = state.slot(pod.id).is_some() && state.phase.has_pods();
     pod.leaving.is_none() && !is_current && !is_kept

@@ -1,5 +1,7 @@
 //! What an event changes.
 
+use larder_controller_api::Phase;
+
 use super::loss::Cause;
 use super::observed::{Scope, Terms};
 use super::pod::PodId;
@@ -93,13 +95,16 @@ impl Event {
             Self::Done(pod) => set_stage(state, pod, Stage::Done),
             Self::Lost { pod, cause, has_ended } => {
                 state.restarts.count(cause);
+                if has_ended {
+                    hold_back(state, now);
+                }
                 if terms.scope == Scope::Worker && (terms.two_pods(pod.role) || has_ended) {
                     replace(state, &[pod]);
                 } else {
                     let all: Vec<PodId> = state.slots().map(|(pod, _)| pod).collect();
                     replace(state, &all);
-                    (state.binding_since, state.planned_again) = (None, false);
                 }
+                (state.binding_since, state.planned_again) = (None, false);
             }
             Self::Spent { pod } => {
                 state.restarts.count(Cause::Crashed);
@@ -154,9 +159,31 @@ fn pause(times: u32) -> i64 {
     30 << times.saturating_sub(1).min(4)
 }
 
+/// A job that runs for so long has not failed soon.
+const SOON_SECONDS: i64 = 60;
+
+/// A pod has failed. If that was soon after the start, and so was the failure before, the next one waits: 2 s, and twice as long
+/// each time, up to about 4 minutes. Failures during the pause are of the same kind.
+fn hold_back(state: &mut State, now: i64) {
+    if state.not_before.is_some_and(|until| until > now) {
+        return;
+    }
+    let ran = state.phase == Phase::Running && now - state.since >= SOON_SECONDS;
+    let is_same = state.phase != Phase::Running && state.since == now;
+    if ran {
+        state.failed_soon = 0;
+    } else if !is_same {
+        state.failed_soon = state.failed_soon.saturating_add(1);
+        state.not_before = Some(now + (1 << state.failed_soon.min(8)));
+    }
+}
+
 /// The job has no pods any more.
 fn clear(state: &mut State, why: String) {
     state.roles.clear();
+    if std::mem::take(&mut state.failed_soon) > 0 {
+        state.not_before = None;
+    }
     (state.started, state.binding_since, state.planned_again) = (None, None, false);
     state.why = why;
 }

@@ -30,10 +30,10 @@ pub(super) struct News<'a> {
 /// does not run without them.
 ///
 /// Nothing is asked for as long as a pod lives that must be gone first: the earlier one of an index if the type does not allow
-/// two, and all earlier ones if the whole gang is made again.
+/// two, and all earlier ones if the whole gang is made again. Nor before [`State::not_before`].
 pub fn unplaced(state: &State, observed: &Observed, now: i64) -> Vec<Vec<u32>> {
     let nothing = || vec![Vec::new(); state.roles.len()];
-    if !state.phase.is_making() {
+    if !state.phase.is_making() || state.not_before.is_some_and(|until| until > now) {
         return nothing();
     }
     let mut asked = nothing();

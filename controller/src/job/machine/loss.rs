@@ -64,7 +64,7 @@ pub fn cause(pod: &Pod, now: i64) -> Option<Cause> {
         (PodStage::Failed, "Evicted" | "NodeShutdown" | "Terminated" | "NodeAffinity" | "UnexpectedAdmissionError") => {
             Some(Cause::Evicted)
         }
-        (PodStage::Failed, reason) if reason.starts_with("OutOf") => Some(Cause::Evicted),
+        (PodStage::Failed, reason) if pod.never_ran || reason.starts_with("OutOf") => Some(Cause::Evicted),
         (PodStage::Failed, _) => Some(Cause::Crashed),
         _ if pod.leaving.is_some() => Some(Cause::Evicted),
         _ => None,

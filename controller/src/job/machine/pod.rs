@@ -22,6 +22,8 @@ pub struct Pod {
     pub leaving: Option<i64>,
     /// `status.reason`.
     pub reason: String,
+    /// No container of it was ever begun, as far as its status says.
+    pub never_ran: bool,
     /// The reason of its condition `DisruptionTarget`, if that is true.
     pub disruption: String,
     /// One of its devices is unhealthy (`allocatedResourcesStatus`).

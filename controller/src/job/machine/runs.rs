@@ -1,5 +1,6 @@
 //! How slots are written: equal neighbours once, since a role may have thousands of them.
 
+use larder_controller_api::training_job::checked::{REPLICAS_MAX, ROLES_MAX};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::state::{Slot, Stage};
@@ -16,10 +17,9 @@ pub(super) fn serialize<S: Serializer>(roles: &[Vec<Slot>], serializer: S) -> Re
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<Slot>>, D::Error> {
     let roles = Vec::<Vec<Run>>::deserialize(deserializer)?;
-    let slots = |Run(count, attempt, stage, node): Run| {
-        // No role has more; a number that was tampered with takes no memory.
-        let count = count.min(larder_controller_api::training_job::checked::REPLICAS_MAX) as usize;
-        std::iter::repeat_n(Slot { attempt, node, stage }, count)
-    };
-    Ok(roles.into_iter().map(|runs| runs.into_iter().flat_map(slots).collect()).collect())
+    let slots =
+        |Run(count, attempt, stage, node): Run| std::iter::repeat_n(Slot { attempt, node, stage }, count as usize);
+    // No role has more; numbers that were tampered with take no memory.
+    let role = |runs: Vec<Run>| runs.into_iter().flat_map(slots).take(REPLICAS_MAX as usize).collect();
+    Ok(roles.into_iter().take(ROLES_MAX).map(role).collect())
 }

@@ -41,7 +41,10 @@ pub struct State {
     /// How many times in a row all its room was given back because pods were not bound.
     #[serde(skip_serializing_if = "is_zero")]
     pub unbound: u32,
-    /// It is not started again before: what keeps its pods from being bound is not in the plan.
+    /// How many times in a row pods have failed soon after they were made.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub failed_soon: u32,
+    /// No pods are made before: what kept others from being bound is not in the plan, or others have failed soon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<i64>,
     /// Why it is where it is, as far as nothing else tells.

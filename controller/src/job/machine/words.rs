@@ -15,7 +15,7 @@ pub fn waits_for(state: &State, observed: &Observed, now: i64) -> Option<String>
             let is_surplus = |pod: &&Pod| state.slot(pod.id).is_none() && is_live(pod, now);
             Some(format!("{} are still ending", pods(observed.pods.iter().filter(is_surplus).count())))
         }
-        Phase::Starting | Phase::Growing | Phase::Recovering => Some(missing(state, observed)),
+        Phase::Starting | Phase::Growing | Phase::Recovering => Some(missing(state, observed, now)),
         Phase::Queued | Phase::Failed => Some(state.why.clone()).filter(|why| !why.is_empty()),
         Phase::Suspended => Some("spec.suspend is true".to_owned()),
         Phase::Running | Phase::Succeeded => None,
@@ -30,7 +30,7 @@ fn cold(state: &State, data: &[Data]) -> String {
     format!("data: {}", cold.collect::<Vec<_>>().join("; "))
 }
 
-fn missing(state: &State, observed: &Observed) -> String {
+fn missing(state: &State, observed: &Observed, now: i64) -> String {
     let stage = |id| observed.pods.iter().find(|pod| pod.id == id).map(|pod| pod.stage);
     let (mut all, mut up, mut unplaced, mut unbound) = (0, 0, 0, 0);
     for (id, slot) in state.slots() {
@@ -46,6 +46,9 @@ fn missing(state: &State, observed: &Observed) -> String {
     if unplaced > 0 {
         text += &format!("; {unplaced} without a node");
         text += &if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
+    }
+    if let Some(until) = state.not_before.filter(|until| *until > now) {
+        text += &format!("; pods failed soon after their start, and the next are made at {}", hour(until));
     }
     if unbound > 0 {
         text += &format!("; {unbound} not bound yet");

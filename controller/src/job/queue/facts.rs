@@ -95,6 +95,8 @@ pub struct Role {
     pub wanted: u32,
     /// So many are made where there is room.
     pub max: u32,
+    /// Pods cannot come and go while the job runs, whatever its spec asks for since.
+    pub is_fixed: bool,
 }
 
 /// A pod that holds room, or will.
@@ -130,6 +132,11 @@ impl Job {
     /// True if it has room.
     pub fn is_admitted(&self) -> bool {
         self.granted.iter().any(|pods| *pods > 0)
+    }
+
+    /// The line in which it waits: that of its queue. Without a queue it is its namespace's, where no job waits for another.
+    pub fn line(&self) -> (&str, &str) {
+        if self.queue.is_empty() { ("", &self.key.namespace) } else { (&self.queue, "") }
     }
 
     /// How many pods of a role it may have.

@@ -11,10 +11,10 @@ use crate::key::Key;
 /// For so long a head may be passed.
 pub(super) const PASSING_SECONDS: i64 = 30 * 60;
 
-/// The jobs of one queue that wait, in their order.
+/// The jobs of one queue that wait, in their order; or those of one namespace that have no queue.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
-    pub(super) queue: &'a str,
+    queue: &'a str,
     /// Places in the list of jobs.
     waiting: Vec<usize>,
     next: usize,
@@ -36,15 +36,15 @@ pub(super) struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     pub(super) fn new(jobs: &'a [Job], waiting: impl Iterator<Item = usize>, now: i64) -> Self {
-        let mut by_queue: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        let mut by_line: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
         for job in waiting {
-            by_queue.entry(&jobs[job].queue).or_default().push(job);
+            by_line.entry(jobs[job].line()).or_default().push(job);
         }
-        let line = |(queue, mut waiting): (&'a str, Vec<usize>)| {
+        let line = |((queue, _), mut waiting): ((&'a str, &'a str), Vec<usize>)| {
             waiting.sort_by_key(|job| order(&jobs[*job]));
             Line { queue, waiting, next: 0, head: None, turn: None }
         };
-        Self { jobs, lines: by_queue.into_iter().map(line).collect(), now }
+        Self { jobs, lines: by_line.into_iter().map(line).collect(), now }
     }
 
     /// Finds out whose turn it is in a queue.
@@ -77,9 +77,9 @@ impl<'a> Lines<'a> {
         &mut self.lines[at]
     }
 
-    /// True if the first of a queue has found no room.
-    pub(super) fn has_head(&self, queue: &str) -> bool {
-        self.lines.iter().any(|line| line.queue == queue && line.head.is_some())
+    /// The lines whose first job has found no room.
+    pub(super) fn with_head(&self) -> Vec<(&'a str, &'a str)> {
+        self.lines.iter().filter_map(|line| Some(self.jobs[line.head?].line())).collect()
     }
 }
 

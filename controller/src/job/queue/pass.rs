@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::books::Books;
-use super::facts::{Job, LeftPod, Queue, Stop};
-use super::lines::{Lines, is_overdue, is_small, order};
+use super::facts::{Job, LeftPod, Queue, Role, Stop};
+use super::lines::{Lines, PASSING_SECONDS, is_overdue, is_small, order};
 use super::room::{Fit, Refusal, Room, requests_of};
 use super::verdict::{Lack, Running, Verdict, Waiting};
 use super::victims::{Cut, Kept, fewest, surplus};
@@ -40,8 +40,8 @@ pub(super) struct Pass<'a> {
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that have no place on the nodes, and so have those that ask for as much.
     refused: Vec<(usize, Shortage)>,
-    /// Queues whose first job has found no room.
-    with_head: Vec<&'a str>,
+    /// Lines whose first job has found no room.
+    with_head: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Pass<'a> {
@@ -138,6 +138,20 @@ impl<'a> Pass<'a> {
             let kept = vec![0; self.jobs[job].roles.len()];
             let why = words::stopped(&self.jobs[job].queue);
             self.cut(Kept::from([(job, kept)]), |_| why.clone());
+        }
+    }
+
+    /// Elastic jobs that have more pods than they ask for by now give the rest back.
+    pub(super) fn fit(&mut self) {
+        let jobs = self.jobs;
+        for at in self.running().collect::<Vec<_>>() {
+            let granted = self.granted(at);
+            let most =
+                |(role, granted): (&Role, &u32)| if role.is_fixed { *granted } else { role.max.max(1).min(*granted) };
+            let kept: Vec<u32> = jobs[at].roles.iter().zip(&granted).map(most).collect();
+            if kept != granted {
+                self.cut(Kept::from([(at, kept)]), words::asks_for_fewer);
+            }
         }
     }
 
@@ -264,7 +278,7 @@ impl<'a> Pass<'a> {
             self.consider(job, &mut lines.line(line).head);
             lines.rank(line, &self.now.books);
         }
-        self.with_head = self.queues.keys().copied().chain([""]).filter(|queue| lines.has_head(queue)).collect();
+        self.with_head = lines.with_head();
     }
 
     /// Decides about a job that waits behind `head`, or is first.
@@ -283,7 +297,7 @@ impl<'a> Pass<'a> {
         if let Some((resource, most)) = self.now.books.beyond(&job.queue, &job.floor()) {
             return self.wait(at, waits(Lack::Quota, words::beyond(job, &resource, most)));
         }
-        if let Some(head) = *head {
+        if let Some(head) = head.filter(|_| !job.queue.is_empty()) {
             let head = &self.jobs[head];
             let is_overdue = is_overdue(head, self.time);
             if is_overdue || !is_small(&job.floor(), &head.floor()) {
@@ -303,16 +317,20 @@ impl<'a> Pass<'a> {
                     Refusal::Nodes(_) => Lack::Nodes,
                 };
                 let is_head = head.is_none();
-                if is_head && self.make_room(at) {
+                // Others have ended for it before, and its pods were not bound: not again so soon.
+                let is_due = job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS);
+                if is_head && is_due && self.make_room(at) {
                     return;
                 }
                 if is_head {
                     *head = Some(at);
-                    if is_overdue(job, self.time) && matches!(refusal, Refusal::Nodes(_)) {
+                    let holds = !job.queue.is_empty() && is_overdue(job, self.time);
+                    if holds && matches!(refusal, Refusal::Nodes(_)) {
                         let part = self.now.find_part(job);
                         self.reserve(at, &part);
                     }
                 }
+                let is_head = is_head && !job.queue.is_empty();
                 self.wait(at, Waiting { lacks, why, is_head, warm: true, claims: false });
             }
         }
@@ -356,9 +374,10 @@ impl<'a> Pass<'a> {
 
     fn may_grow(&self, at: usize) -> bool {
         let (job, granted) = (&self.jobs[at], self.granted(at));
-        let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| *granted > 0 && *granted < role.max);
+        let may_grow = |role: &Role, granted: u32| !role.is_fixed && granted > 0 && granted < role.max;
+        let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| may_grow(role, *granted));
         let is_cut = (0..granted.len()).any(|role| granted[role] < job.granted(role));
-        is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.queue.as_str())
+        is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
     }
 
     /// The room that is free now, and held for nobody.
@@ -371,12 +390,12 @@ impl<'a> Pass<'a> {
         let Self { jobs, mut verdicts, .. } = self;
         let mut by_order: Vec<usize> = (0..jobs.len()).collect();
         by_order.sort_by_key(|job| order(&jobs[*job]));
-        let mut warmed: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut warmed: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for job in by_order {
             if let Some(Verdict::Wait(waiting)) = &mut verdicts[job]
                 && waiting.warm
             {
-                let warmed = warmed.entry(&jobs[job].queue).or_default();
+                let warmed = warmed.entry(jobs[job].line()).or_default();
                 waiting.warm = *warmed < WARMED_AHEAD;
                 *warmed += 1;
             }

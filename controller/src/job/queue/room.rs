@@ -62,7 +62,11 @@ impl Room<'_> {
 
     /// Room for a job that runs to grow, beside the pods of `granted`.
     pub(super) fn find_more(&mut self, job: &Job, granted: &[u32]) -> Placement {
-        let more = self.more(job, |at, role| if granted[at] == 0 { 0 } else { role.max.saturating_sub(granted[at]) });
+        let more = self.more(job, |at, role| match granted[at] {
+            0 => 0,
+            _ if role.is_fixed => 0,
+            granted => role.max.saturating_sub(granted),
+        });
         if more.iter().all(|pods| *pods == 0) {
             return Placement::default();
         }

@@ -106,3 +106,8 @@ pub(super) fn gives_way(to: &Job, pods: u32) -> String {
 pub(super) fn over(queue: &str, pods: u32) -> String {
     format!("queue {queue} uses more than it may; {pods} pod{} must end", if pods == 1 { "" } else { "s" })
 }
+
+/// Loses pods because it asks for fewer.
+pub(super) fn asks_for_fewer(pods: u32) -> String {
+    format!("its spec asks for {pods} pod{} fewer than it has", if pods == 1 { "" } else { "s" })
+}

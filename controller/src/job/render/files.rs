@@ -52,7 +52,7 @@ pub(super) fn mount(rendered: &Rendered<'_>, role: &str, spec: &mut PodSpec) {
 /// A volume of some keys of the job's ConfigMap.
 pub(super) fn volume(rendered: &Rendered<'_>, name: String, items: Vec<KeyToPath>) -> Volume {
     let source = ConfigMapVolumeSource {
-        name: names::config_map(rendered.name),
+        name: names::config_map(rendered.name, rendered.uid),
         items: Some(items),
         ..ConfigMapVolumeSource::default()
     };

@@ -25,16 +25,20 @@ pub fn service(job: &str) -> String {
     job.to_owned()
 }
 
-/// The ConfigMap with the files of the JobType.
-pub fn config_map(job: &str) -> String {
-    format!("{job}-files")
+/// The ConfigMap with the files of the JobType. It is never read, so its name tells that it is that of this job, and nobody
+/// else's.
+pub fn config_map(job: &str, uid: &str) -> String {
+    format!("{job}-files-{}", own(uid))
 }
 
 /// The Secret with the key of the launcher. It is never read, so its name tells that it is that of this job, and not of an
 /// earlier one of the same name.
 pub fn secret(job: &str, uid: &str) -> String {
-    let own: String = uid.chars().take(8).collect();
-    format!("{job}-key-{own}")
+    format!("{job}-key-{}", own(uid))
+}
+
+fn own(uid: &str) -> String {
+    uid.chars().take(8).collect()
 }
 
 /// The claim by which pods of `namespace` mount a dataset. That of a dataset of their own namespace has its name.

@@ -64,7 +64,7 @@ impl<'a> Renderer<'a> {
         if let Some(hosts) = launcher::hosts(&self.rendered, self.facts) {
             data.insert(files::HOSTS_KEY.to_owned(), hosts);
         }
-        let metadata = shared::metadata(&self.rendered, names::config_map(self.rendered.name));
+        let metadata = shared::metadata(&self.rendered, names::config_map(self.rendered.name, self.rendered.uid));
         Ok((!data.is_empty()).then(|| ConfigMap { metadata, data: Some(data), ..ConfigMap::default() }))
     }
 

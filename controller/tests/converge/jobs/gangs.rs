@@ -1,8 +1,9 @@
 //! Jobs of several pods.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::World;
+use super::super::api::Api;
 use super::super::kubelet::set_fates;
 use super::{condition, job, phase, pods, waiting_for};
 
@@ -52,6 +53,12 @@ async fn a_gang_whose_pods_are_not_bound_is_planned_again_and_then_gives_its_roo
     world.until("it is tried again", |api| phase(api, "stuck") == "Succeeded").await;
 }
 
+/// The ConfigMaps of a job.
+pub(super) fn files_of(api: &Api, job: &str) -> Vec<Value> {
+    let is_of = |map: &Value| map["metadata"]["ownerReferences"][0]["name"] == job;
+    api.list("configmaps").into_iter().filter(is_of).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
     let mut world = World::with_jobs(2);
@@ -65,7 +72,7 @@ async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
     let key = secret["data"]["key"].as_str().unwrap();
     assert!(key.len() > 64 && !world.api.list("trainingjobs")[0].to_string().contains(key));
     let made = world.api.writes().iter().filter(|write| write.contains("secrets")).count();
-    let files = world.api.get("configmaps", "team-a", "mpi-files").unwrap();
+    let files = files_of(&world.api, "mpi").remove(0);
     assert!(files.to_string().contains("mpi-worker-1.mpi.team-a.svc"), "{files}");
     assert_eq!(made, 1);
     // The next controller has no need of the key.
@@ -76,5 +83,39 @@ async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
     world.api.delete("trainingjobs", "team-a", "mpi");
     world.until("all of it goes", |api| pods(api).is_empty() && api.list("secrets").is_empty()).await;
     world.rest().await;
-    assert!(world.api.list("services").is_empty() && world.api.get("configmaps", "team-a", "mpi-files").is_none());
+    assert!(world.api.list("services").is_empty() && files_of(&world.api, "mpi").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_map_of_somebody_else_is_not_touched() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("mpi", "running")]);
+    world
+        .api
+        .put("configmaps", json!({"metadata": {"namespace": "team-a", "name": "mpi-files"}, "data": {"own": "1"}}));
+    let before = world.api.get("configmaps", "team-a", "mpi-files");
+    world.start();
+    world.api.put("trainingjobs", job("mpi", "mpi", &[("launcher", 1), ("worker", 2)]));
+    world.until("it runs", |api| phase(api, "mpi") == "Running").await;
+    assert_eq!(world.api.get("configmaps", "team-a", "mpi-files"), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_a_large_job_are_made_a_part_at_a_time() {
+    let mut world = World::with_jobs(3);
+    set_fates(&world.api, &[("large", "running")]);
+    for node in ["n1", "n2", "n3"] {
+        world.api.change("nodes", "", node, |node| node["status"]["allocatable"]["memory"] = "1Ti".into());
+    }
+    world.api.deny("POST team-a/pods/large-worker-0-1", 403);
+    world.start();
+    let mut large = job("large", "single", &[("worker", 260)]);
+    large["spec"]["roles"][0]["template"]["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "10m"}});
+    world.api.put("trainingjobs", large);
+    world.until("most are made", |api| pods(api).len() >= 255).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert_eq!(pods(&world.api).len(), 255);
+    world.api.allow();
+    world.until("it runs", |api| phase(api, "large") == "Running").await;
+    assert_eq!(pods(&world.api).len(), 260);
 }

@@ -95,3 +95,23 @@ async fn a_pod_that_is_refused_after_all_is_named_and_made_once_it_is_admitted()
     world.api.allow();
     world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_somebody_has_changed_stops_no_other_job() {
+    let mut world = World::with_jobs(2);
+    let slots = json!([[1, u32::MAX, "Seen", "n1"], [1, u32::MAX, "Placed", "n1"]]);
+    let tampered = |name: &str, time: i64| {
+        let record = json!({"phase": "Running", "since": time, "started": time, "roomSince": time, "bindingSince": time,
+            "notBefore": time, "headSince": time, "attempts": u32::MAX, "roles": [slots, slots, slots]});
+        let mut job = job(name, "single", &[("worker", 1)]);
+        job["status"] = json!({"phase": "Running", "record": record.to_string()});
+        job
+    };
+    for (name, time) in [("early", i64::MIN), ("late", i64::MAX)] {
+        world.api.put("trainingjobs", tampered(name, time));
+    }
+    world.start();
+    world.api.put("trainingjobs", job("other", "single", &[("worker", 1)]));
+    world.until("the other is done", |api| phase(api, "other") == "Succeeded").await;
+    world.until("its pods are made anew", |api| phase(api, "early") == "Succeeded").await;
+}

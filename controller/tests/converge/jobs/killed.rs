@@ -1,5 +1,7 @@
 //! A controller that is killed at any write for jobs.
 
+use std::time::Duration;
+
 use super::super::api::{Api, Dies};
 use super::super::kubelet::set_fates;
 use super::super::{World, assert_same, end_state};
@@ -50,4 +52,24 @@ async fn a_controller_killed_at_any_write_for_jobs_ends_in_the_same_state_and_ru
             assert_eq!(world.api.list("secrets").len(), 1, "{when}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_to_read_that_passes_makes_the_controller_forget_nothing() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    world.api.serve_jobs(false);
+    world.api.break_watches(&["jobtypes"]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.api.break_watches(&[]);
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    world.api.serve_jobs(true);
+    world.api.delete("pods", "team-a", "train-worker-0-1");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(pods(&world.api), ["train-worker-0-2"]);
+    assert_eq!(phase(&world.api, "train"), "Running");
 }

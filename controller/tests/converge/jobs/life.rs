@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::World;
-use super::super::kubelet::set_fates;
+use super::super::kubelet::{failed, set_fates};
+use super::gangs::files_of;
 use super::{condition, job, phase, pods};
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +86,7 @@ async fn the_next_controller_goes_on_where_the_last_one_was() {
     world.kill();
     // While nobody looks, a pod goes and another one crashes.
     world.api.delete("pods", "team-a", "train-worker-1-1");
-    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = json!({"phase": "Failed"}));
+    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = failed());
     world.start();
     world
         .until("it runs again", |api| {
@@ -111,4 +112,27 @@ async fn a_notebook_that_ends_is_suspended_and_can_be_resumed() {
     world.api.change("trainingjobs", "team-a", "notes", |job| job["spec"]["suspend"] = false.into());
     world.until("it runs again", |api| phase(api, "notes") == "Running").await;
     assert!(pods(&world.api).contains(&"notes-notebook-0-2".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_pods_of_a_job_share_is_made_again_when_it_starts_again() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("mpi", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("mpi", "mpi", &[("launcher", 1), ("worker", 2)]));
+    world.until("it runs", |api| phase(api, "mpi") == "Running").await;
+    world.api.delete("services", "team-a", "mpi");
+    for (plural, objects) in [("secrets", world.api.list("secrets")), ("configmaps", files_of(&world.api, "mpi"))] {
+        assert_eq!(objects.len(), 1, "{plural}");
+        world.api.delete(plural, "team-a", objects[0]["metadata"]["name"].as_str().unwrap());
+    }
+    let suspend = |suspend: bool| {
+        world.api.change("trainingjobs", "team-a", "mpi", |job| job["spec"]["suspend"] = suspend.into());
+    };
+    suspend(true);
+    world.until("it has no pods", |api| phase(api, "mpi") == "Suspended" && pods(api).is_empty()).await;
+    suspend(false);
+    world.until("it runs again", |api| phase(api, "mpi") == "Running").await;
+    assert!(world.api.get("services", "team-a", "mpi").is_some());
+    assert_eq!((world.api.list("secrets").len(), files_of(&world.api, "mpi").len()), (1, 1));
 }

@@ -53,6 +53,19 @@ async fn a_job_whose_pods_crash_too_often_fails() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_the_kubelet_does_not_take_has_not_crashed() {
+    let mut world = World::with_jobs(1);
+    set_fates(&world.api, &[("train-worker-0-1", "refused"), ("train", "running")]);
+    world.start();
+    let mut train = job("train", "single", &[("worker", 1)]);
+    train["spec"]["restart"] = json!({"maxCrashes": 0});
+    world.api.put("trainingjobs", train);
+    world.until("another one runs", |api| phase(api, "train") == "Running").await;
+    let status = world.api.get("trainingjobs", "team-a", "train").unwrap()["status"].clone();
+    assert_eq!((&status["restarts"]["evicted"], &status["restarts"]["crashed"]), (&1.into(), &0.into()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_faulty_device_and_a_node_out_of_service_are_causes_of_their_own() {
     let mut world = World::with_jobs(3);
     set_fates(&world.api, &[("train", "running")]);

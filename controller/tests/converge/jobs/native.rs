@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::World;
 use super::super::api::Api;
-use super::super::kubelet::set_fates;
+use super::super::kubelet::{failed, set_fates};
 use super::{condition, job, phase, pods, waiting_for};
 
 fn groups(api: &Api) -> Vec<String> {
@@ -48,7 +48,7 @@ async fn a_group_is_made_before_its_pods_and_a_gang_that_starts_again_has_anothe
     assert!(pods(&world.api).iter().all(|pod| pod.ends_with("-1")), "the scheduler binds all or none, at any time");
     set_fates(&world.api, &[("train", "running")]);
     world.until("it runs", |api| phase(api, "train") == "Running").await;
-    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = json!({"phase": "Failed"}));
+    world.api.change("pods", "team-a", "train-worker-2-1", |pod| pod["status"] = failed());
     world.until("it runs again", |api| phase(api, "train") == "Running" && groups(api) == ["train-2"]).await;
     assert!(world.api.list("pods").iter().any(|pod| group_of(pod) == "train-2"));
     set_fates(&world.api, &[]);
@@ -110,4 +110,26 @@ async fn pods_whose_group_the_api_server_drops_are_planned() {
     world.until("it is done", |api| phase(api, "second") == "Succeeded").await;
     world.rest().await;
     assert_eq!(groups(&world.api), ["first-1"], "gangs are Larder's from then on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_somebody_else_says_nothing_about_groups() {
+    let mut world = World::with_gangs();
+    world.start();
+    let mut train = job("train", "pytorch", &[("worker", 2)]);
+    train["spec"]["gang"] = json!({"backend": "native"});
+    train["spec"]["suspend"] = true.into();
+    let mut other = train.clone();
+    (other["metadata"]["name"], other["spec"]["suspend"]) = ("other".into(), false.into());
+    world.api.put("trainingjobs", train);
+    let uid = world.api.get("trainingjobs", "team-a", "train").unwrap()["metadata"]["uid"].clone();
+    let owner = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": uid,
+        "controller": true});
+    let metadata = json!({"namespace": "team-a", "name": "train-worker-0-1", "ownerReferences": [owner]});
+    world.api.put("pods", json!({"metadata": metadata, "spec": {"containers": []}}));
+    world.api.change("trainingjobs", "team-a", "train", |job| job["spec"]["suspend"] = false.into());
+    let is_made = |api: &Api| api.get("pods", "team-a", "train-worker-1-1").is_some();
+    world.until("its other pod is made", is_made).await;
+    world.api.put("trainingjobs", other);
+    world.until("the scheduler takes another gang", |api| phase(api, "other") == "Succeeded").await;
 }

@@ -157,3 +157,27 @@ async fn leaves_pods_behind(end: impl FnOnce(&Api)) {
     keep(&[]);
     world.until("the next one runs", |api| phase(api, "second") == "Running").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_number_of_pods_changes_while_they_run_only_where_pods_may_come_and_go() {
+    let mut world = World::with_jobs(3);
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("fixed", "pytorch", &[("worker", 2)]));
+    world.api.put("trainingjobs", job("elastic", "pytorch-elastic", &[("worker", 4)]));
+    world.until("both run", |api| phase(api, "fixed") == "Running" && phase(api, "elastic") == "Running").await;
+    let ask = |name: &str, workers: u32| {
+        let change = |job: &mut Value| job["spec"]["roles"][0]["replicas"] = workers.into();
+        world.api.change("trainingjobs", "team-a", name, change);
+    };
+    let workers = |api: &Api, name: &str| pods(api).iter().filter(|pod| pod.starts_with(name)).count();
+    ask("fixed", 4);
+    ask("elastic", 2);
+    world.until("one is smaller", |api| workers(api, "elastic") == 2 && phase(api, "elastic") == "Running").await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert_eq!(workers(&world.api, "fixed"), 2, "its pods count each other when they start");
+    ask("fixed", 1);
+    ask("elastic", 3);
+    world.until("one is larger", |api| workers(api, "elastic") == 3 && phase(api, "elastic") == "Running").await;
+    assert_eq!(workers(&world.api, "fixed"), 2);
+}

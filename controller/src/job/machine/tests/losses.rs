@@ -49,6 +49,8 @@ fn each_loss_has_its_cause() {
         let failed = |pod: &mut Pod| (pod.stage, pod.reason) = (PodStage::Failed, reason.into());
         assert_eq!(caused(failed), Some(cause), "{reason}");
     }
+    let refused = |pod: &mut Pod| (pod.stage, pod.never_ran) = (PodStage::Failed, true);
+    assert_eq!(caused(refused), Some(Cause::Evicted));
     // A device that failed is no crash of the program, and what has succeeded is not lost any more.
     let faulty = |pod: &mut Pod| (pod.stage, pod.device_is_unhealthy) = (PodStage::Failed, true);
     assert_eq!(caused(faulty), Some(Cause::DeviceFault));
@@ -82,4 +84,60 @@ fn a_pod_that_is_stuck_or_on_a_lost_node_is_not_live() {
     assert!(!live(&|pod| pod.leaving = Some(NOW - 60)));
     assert!(!live(&|pod| pod.stage = PodStage::Failed));
     assert!(!live(&|pod| pod.node = Some(NodeHealth { is_there: false, ..NodeHealth::default() })));
+}
+
+#[test]
+fn a_pod_that_fails_soon_after_the_start_is_replaced_after_a_pause_that_doubles() {
+    let (mut state, mut observed) = running(Terms { max_crashes: 100, active_deadline: None, ..elastic(3) });
+    let (mut now, mut pauses) = (NOW, Vec::new());
+    let mut lose = |state: State, now: &mut i64| {
+        let attempt = state.roles[0][2].attempt;
+        observed.pods[2] = pod(2, attempt, PodStage::Failed);
+        observed.plan = None;
+        let (mut state, mut actions) = step(state, &observed, *now);
+        let lost_at = *now;
+        if *now > NOW && pauses.len() == 1 {
+            let said = "2 of 3 pods are ready; 1 without a node; pods failed soon after their start, and the next are made at 13:46 UTC";
+            assert_eq!(waits_for(&state, &observed, *now).unwrap(), said);
+        }
+        while unplaced(&state, &observed, *now) != [vec![2]] {
+            *now = again(&actions).expect("a time for the next one");
+            (state, actions) = step(state, &observed, *now);
+        }
+        pauses.push(*now - lost_at);
+        observed.plan = planned(&[2]);
+        let (state, actions) = step(state, &observed, *now);
+        assert_eq!(changes(&actions).0, [(2, attempt + 1)]);
+        state
+    };
+    for _ in 0..10 {
+        state = lose(state, &mut now);
+        now += 5;
+    }
+    // It runs for a while, and then fails again.
+    (state.phase, state.since) = (Phase::Running, now);
+    now += 60;
+    state = lose(state, &mut now);
+    assert_eq!(state.restarts.crashed, 11);
+    assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 64, 128, 256, 256, 0]);
+}
+
+#[test]
+fn pods_that_are_lost_with_their_nodes_are_replaced_at_once() {
+    let (mut state, mut observed) = running(elastic(3));
+    (state.phase, state.since) = (Phase::Starting, NOW - 5);
+    observed.pods[2].node = Some(NodeHealth { is_there: false, ..NodeHealth::default() });
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!(unplaced(&state, &observed, NOW), [vec![2]]);
+}
+
+#[test]
+fn a_few_ended_pods_of_an_index_are_kept() {
+    for keep_pods in [KeepPods::Ended, KeepPods::All] {
+        let (mut state, mut observed) = running(Terms { keep_pods, ..elastic(3) });
+        state.roles[0][2].attempt = 6;
+        observed.pods[2] = pod(2, 6, PodStage::Ready);
+        observed.pods.extend((1..6).map(|attempt| pod(2, attempt, PodStage::Failed)));
+        assert_eq!(changes(&step(state, &observed, NOW).1), (vec![], vec![(2, 1), (2, 2)]), "{keep_pods:?}");
+    }
 }

@@ -201,6 +201,9 @@ fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
     assert_eq!(world.waiting("bad").why, "its pods had nodes and were not bound; it is tried again at 13:47 UTC");
     world.now += 60;
     world.step();
+    assert!(!world.waiting("bad").claims, "others would end for nothing again");
+    world.now += 30 * 60;
+    world.step();
     assert!(world.waiting("bad").claims);
 }
 
@@ -307,4 +310,18 @@ fn a_pod_is_not_replaced_while_it_runs_if_the_quota_has_no_room_for_both() {
     world.jobs[0].replaces_live = false;
     world.step();
     assert!(has_plan(&world));
+}
+
+#[test]
+fn a_job_without_a_queue_waits_for_no_other() {
+    let mut world = World::new(Vec::new(), 2, 4);
+    world.submit(job("first", "", 0, (6, 6, 6)));
+    world.step();
+    world.submit(job("large", "", 0, (8, 8, 8)));
+    world.step();
+    assert!(!world.waiting("large").is_head);
+    world.now += 30 * 60;
+    world.submit(job("late", "", 0, (2, 2, 2)));
+    world.step();
+    assert!(matches!(world.verdict("late"), Verdict::Start { .. }), "{:?}", world.verdict("late"));
 }
