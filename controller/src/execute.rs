@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -77,17 +78,20 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
             group.push(next);
         }
         group.retain(|write| written.makes_sense(write));
-        let answers = group.into_iter().map(|write| {
+        // The rest is left for later as soon as one fails: an API server that does not answer is not asked a thousand times.
+        let failed = AtomicBool::new(false);
+        let answers = group.into_iter().take_while(|_| !failed.load(Ordering::Relaxed)).map(|write| {
             counters.count(&write);
             let client = &client;
             async move { (tokio::time::timeout(WRITE, execute(client, &write)).await, write) }
         });
         let mut answers = std::pin::pin!(futures::stream::iter(answers).buffer_unordered(PODS));
-        let mut goes_on = true;
         while let Some((answer, write)) = answers.next().await {
-            goes_on &= written.take(write, answer);
+            if !written.take(write, answer) {
+                failed.store(true, Ordering::Relaxed);
+            }
         }
-        if !goes_on {
+        if failed.load(Ordering::Relaxed) {
             return written;
         }
     }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
-use larder_controller_api::names::JOB_INDEX_LABEL;
+use larder_controller_api::names::{JOB_INDEX_LABEL, JOB_LABEL};
 use tokio::task::JoinSet;
 
 use super::work::WORK_LABEL;
@@ -75,7 +75,7 @@ impl Pods {
     }
 
     fn note(&mut self, pod: &Pod, is_gone: bool, now: Instant) {
-        let Some(work) = pod.labels().get(WORK_LABEL) else { return };
+        let Some(work) = pod.labels().get(WORK_LABEL).or_else(|| pod.labels().get(JOB_LABEL)) else { return };
         let index = pod.labels().get(JOB_INDEX_LABEL).and_then(|index| index.parse().ok());
         let work = work.clone();
         let new = PodTimes { work, index, bound: None, running: None, ended: None, gone: None };
@@ -119,8 +119,7 @@ fn lock(pods: &Mutex<Pods>) -> MutexGuard<'_, Pods> {
 }
 
 async fn watch(api: Api<Pod>, pods: Arc<Mutex<Pods>>) {
-    let config = watcher::Config::default().labels(WORK_LABEL);
-    let mut events = watcher::watcher(api, config).default_backoff().boxed();
+    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
     while let Some(event) = events.next().await {
         let now = Instant::now();
         match event {

@@ -18,12 +18,8 @@ use crate::systems::process::Usage;
 /// The longest that a turn may take.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// Without a write for so long, a controller counts as at rest, for which it has [`REST`].
-const QUIET: Duration = Duration::from_secs(5);
-const REST: Duration = Duration::from_secs(300);
-
-/// The resource of pods that are not made.
-const TRIED: &str = "pods (dry run)";
+/// The verb of pods that are not made, but only asked about: one for each role of a job, and so a job's, not a pod's.
+const TRIED: &str = "try";
 
 /// Jobs a minute, their ratio to Kueue's, and writes of a job and of each of its pods.
 const JOBS_A_MINUTE: f64 = 2500.0;
@@ -164,41 +160,19 @@ async fn rest(
     before: &BTreeMap<(String, String), u64>,
     row: &mut ThroughputRow,
 ) -> anyhow::Result<()> {
-    let Some(controller) = &mut turn.controller else { return Ok(()) };
-    let started = Instant::now();
-    let (mut writes, mut since) = (controller.figures().await?.all_writes(), Instant::now());
-    while since.elapsed() < QUIET && started.elapsed() < REST {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let now = controller.figures().await?.all_writes();
-        if now != writes {
-            (writes, since) = (now, Instant::now());
-        }
-    }
-    let figures = controller.figures().await?;
+    let Some(figures) = turn.rest().await? else { return Ok(()) };
     row.write_errors = figures.get("write_errors_total");
     let grown = figures.writes().into_iter().map(|((resource, verb), count)| {
         let before = before.get(&(resource.clone(), verb.clone())).copied().unwrap_or_default();
         WriteRow { resource, verb, count: count - before }
     });
-    row.writes = apart(grown.filter(|row| row.count > 0).collect(), turn.observer.pods().all().count() as u64);
+    row.writes = grown.filter(|row| row.count > 0).collect();
     Ok(())
-}
-
-/// Has the pods that were only tried (`dryRun`), one for each role of a job, in a row of their own: a job's, not a pod's.
-fn apart(mut writes: Vec<WriteRow>, made: u64) -> Vec<WriteRow> {
-    if let Some(row) = writes.iter_mut().find(|row| row.resource == "pods" && row.verb == "create") {
-        let tried = row.count.saturating_sub(made);
-        row.count -= tried;
-        if tried > 0 {
-            writes.push(WriteRow { resource: TRIED.to_owned(), verb: "create".to_owned(), count: tried });
-        }
-    }
-    writes
 }
 
 /// The writes of a row for pods, and all others.
 fn split(row: &ThroughputRow) -> (u64, u64) {
-    let is_a_pods = |row: &&WriteRow| row.resource.starts_with("pods") && row.resource != TRIED;
+    let is_a_pods = |row: &&WriteRow| row.resource == "pods" && row.verb != TRIED;
     let (pods, others): (Vec<_>, Vec<_>) = row.writes.iter().partition(is_a_pods);
     let count = |rows: Vec<&WriteRow>| rows.iter().map(|row| row.count).sum();
     (count(pods), count(others))
@@ -340,10 +314,7 @@ mod tests {
     #[test]
     fn tried_pods_count_for_their_jobs() {
         let mut row = row(System::Larder, 1.0);
-        row.writes = apart(row.writes, 25);
-        let all: Vec<_> = row.writes.iter().map(|row| (row.resource.as_str(), row.count)).collect();
-        assert_eq!(all, [("pods", 25), ("services", 2), (TRIED, 5)]);
-        assert_eq!(split(&row), (25, 7));
-        assert_eq!(apart(row.writes, 25).len(), 3, "nothing was tried");
+        row.writes.push(WriteRow { resource: "pods".to_owned(), verb: TRIED.to_owned(), count: 5 });
+        assert_eq!(split(&row), (30, 7));
     }
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::DynamicObject;
 use kube::{Api, Client};
 use larder_controller_api::TrainingJob;
+use larder_stand_in::program::Figures;
 use serde::Serialize;
 use serde_json::json;
 use tempfile::TempDir;
@@ -25,6 +26,10 @@ use crate::systems::Stop;
 const READY: Duration = Duration::from_secs(300);
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Without a write for so long, a controller counts as at rest, for which it has [`REST`].
+const QUIET: Duration = Duration::from_secs(5);
+const REST: Duration = Duration::from_secs(300);
 
 /// The name of the scheduler (tests/cluster/peers.sh).
 const COSCHEDULING: &str = "coscheduling";
@@ -111,7 +116,25 @@ impl<'a> Turn<'a> {
             }
             tokio::time::sleep(LOOK).await;
         }
+        // What it writes about a cluster that is new to it is about no job.
+        turn.rest().await?;
         Ok(turn)
+    }
+
+    /// Waits until Larder's controller rests, if it is its turn, and returns its figures.
+    pub(super) async fn rest(&mut self) -> anyhow::Result<Option<Figures>> {
+        let Some(controller) = &mut self.controller else { return Ok(None) };
+        let started = Instant::now();
+        let (mut figures, mut since) = (controller.figures().await?, Instant::now());
+        while since.elapsed() < QUIET && started.elapsed() < REST {
+            tokio::time::sleep(LOOK).await;
+            let now = controller.figures().await?;
+            if now.all_writes() != figures.all_writes() {
+                since = Instant::now();
+            }
+            figures = now;
+        }
+        Ok(Some(figures))
     }
 
     /// Removes its jobs, queues and pods. Larder's controller has no part in that.

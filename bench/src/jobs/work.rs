@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::kubernetes::objects::{NAMESPACE, PART_LABEL};
 
-/// On each pod: the job that it is of.
+/// On each pod: the job that it is of. Larder's pods have a label of its own, so that jobs alike are alike to it.
 pub(super) const WORK_LABEL: &str = "larder.dev/bench-job";
 
 /// On a pod: its PodGroup, for coscheduling.
@@ -113,13 +113,15 @@ impl Work {
 
     /// For Larder.
     pub(super) fn training_job(&self) -> Value {
+        let mut template = self.template();
+        template["metadata"]["labels"] = json!({});
         json!({
             "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob",
             "metadata": {"name": self.name},
             "spec": {
                 "type": self.type_.name(),
                 "queue": self.queue,
-                "roles": [{"name": "worker", "replicas": self.pods, "min": self.min, "template": self.template()}],
+                "roles": [{"name": "worker", "replicas": self.pods, "min": self.min, "template": template}],
             },
         })
     }

@@ -9,6 +9,7 @@ use tracing::warn;
 
 use super::Control;
 use crate::execute::Written;
+use crate::job::memory::Memory;
 use crate::job::{queues, types};
 use crate::key::Key;
 use crate::kinds::Kind;
@@ -40,8 +41,8 @@ impl Control {
     /// The writes for a job that were decided in a round, unless it is gone since.
     pub(super) fn plan_job(&mut self, key: &Key) -> Vec<Write> {
         let writes = self.state.jobs.ready.remove(key).unwrap_or_default();
-        let waits = self.state.jobs.memories.get(key).is_some_and(|memory| memory.pending.is_some());
-        if waits { writes } else { Vec::new() }
+        let begun = !writes.is_empty() && self.state.jobs.memories.get_mut(key).is_some_and(Memory::begin);
+        if begun { writes } else { Vec::new() }
     }
 
     /// The condition of a JobType, if that is news.

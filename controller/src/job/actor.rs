@@ -364,6 +364,10 @@ impl<'a> Actor<'a> {
         if is_undecided {
             return Vec::new();
         }
+        if self.memory.holds_back(scene.now) {
+            again(again_at, self.memory.retry_at);
+            return Vec::new();
+        }
         let turn = Turn {
             scene,
             object: self.object,

@@ -91,8 +91,10 @@ pub struct Memory {
     pub written_at: i64,
     /// Writes for it wait or are under way. Nothing is decided about it until they end.
     pub pending: Option<Pending>,
-    /// The first try of what was refused, or not answered, is then.
+    /// What was refused, or not answered, is not tried again before; what is decided anew is.
     pub retry_at: i64,
+    /// What was decided when it was refused.
+    refused_of: Option<Record>,
     /// It has ended, and nothing is to be done before; news of its pods or of itself end that.
     pub sleeps_until: i64,
     /// Failures in a row.
@@ -120,6 +122,8 @@ pub struct Pending {
     pub equipped: Option<u32>,
     /// [`Memory::files`].
     pub files: Option<(Facts, i64)>,
+    /// They are under way. Until then, writes that end are those of a memory that was lost.
+    is_begun: bool,
 }
 
 /// No record counts from more attempts, and so never to the end of their numbers.
@@ -139,25 +143,40 @@ impl Memory {
         Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
     }
 
+    /// Its writes are under way from now on. False if there are none.
+    pub fn begin(&mut self) -> bool {
+        self.pending.as_mut().is_some_and(|pending| {
+            pending.is_begun = true;
+            true
+        })
+    }
+
     /// Its writes have ended. `refused`: the API's words about one that it refused.
     pub fn end(&mut self, succeeded: bool, wrote_status: bool, refused: Option<String>, now: i64) {
-        let Some(pending) = self.pending.take() else { return };
+        let Some(pending) = self.pending.take_if(|pending| pending.is_begun) else { return };
         if wrote_status && let Some((record, status)) = pending.status {
             (self.written, self.status, self.written_at) = (Some(record), status, now);
         }
         self.refused = refused;
         if succeeded {
             self.failures = 0;
+            (self.retry_at, self.refused_of) = (0, None);
             self.equipped = pending.equipped.or(self.equipped);
             self.files = pending.files.or_else(|| self.files.take());
         } else {
             self.retry_at = now + (1 << self.failures.min(6)).min(RETRY_MAX_SECONDS);
+            self.refused_of = Some(self.record.gist());
             self.failures = self.failures.saturating_add(1);
         }
     }
 
     /// True if something can be decided about it now.
-    pub fn is_idle(&self, now: i64) -> bool {
-        self.pending.is_none() && now >= self.retry_at
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// True if nothing is to be written now: it was refused a moment ago, and nothing else was decided since.
+    pub fn holds_back(&self, now: i64) -> bool {
+        now < self.retry_at && self.refused_of.as_ref() == Some(&self.record.gist())
     }
 }

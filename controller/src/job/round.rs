@@ -138,10 +138,7 @@ fn enter<'a>(
         again(&mut round.again_at, memory.sleeps_until);
         return None;
     }
-    let is_idle = memory.is_idle(scene.now);
-    if memory.pending.is_none() && !is_idle {
-        again(&mut round.again_at, memory.retry_at);
-    }
+    let is_idle = memory.is_idle();
     let mut actor = Actor {
         key,
         object,

@@ -121,7 +121,12 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
     state.apply(News::Gone(Kind::TrainingJob, Key::new("team-a", "first"), 2));
     submit(&mut state, "second");
     assert_eq!(is_in(&state, "second"), Some(Phase::Queued));
-    state.jobs.memories.values_mut().for_each(|memory| memory.end(true, true, None, NOW));
+    let end = |state: &mut State| state.jobs.memories.values_mut().for_each(|memory| memory.end(true, true, None, NOW));
+    end(&mut state);
+    look(&mut state, NOW);
+    assert_eq!(is_in(&state, "second"), Some(Phase::Queued), "they have not begun: others ended");
+    state.jobs.memories.values_mut().for_each(|memory| _ = memory.begin());
+    end(&mut state);
     look(&mut state, NOW);
     assert_eq!((is_in(&state, "first"), is_in(&state, "second")), (None, Some(Phase::Starting)));
 }

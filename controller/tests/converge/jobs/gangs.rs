@@ -1,5 +1,7 @@
 //! Jobs of several pods.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::super::World;
@@ -51,6 +53,30 @@ async fn a_gang_whose_pods_are_not_bound_is_planned_again_and_then_gives_its_roo
     world.until("it gives up for now", |api| phase(api, "stuck") == "Queued" && pods(api).is_empty()).await;
     set_fates(&world.api, &[("stuck", "succeeded")]);
     world.until("it is tried again", |api| phase(api, "stuck") == "Succeeded").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_of_which_a_pod_is_refused_is_as_long_partly_bound_as_any_other_and_obeys() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("stuck", "running")]);
+    world.api.deny("POST team-a/pods/stuck-worker-1", 403);
+    world.start();
+    let mut stuck = job("stuck", "pytorch", &[("worker", 3)]);
+    stuck["spec"]["gang"] = json!({"timeout": "2m"});
+    world.api.put("trainingjobs", stuck);
+    world.until("the others are bound", |api| pods(api).len() == 2).await;
+    tokio::time::sleep(Duration::from_secs(110)).await;
+    assert_eq!(pods(&world.api), ["stuck-worker-0-1", "stuck-worker-2-1"], "it is not late yet");
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert!(pods(&world.api).is_empty(), "{:?}", pods(&world.api));
+    assert_eq!(phase(&world.api, "stuck"), "Queued");
+
+    world.until("it is tried again", |api| pods(api).len() == 2).await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    world.api.change("trainingjobs", "team-a", "stuck", |job| job["spec"]["suspend"] = true.into());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(pods(&world.api).is_empty(), "although it was refused a moment ago");
+    world.api.allow();
 }
 
 /// The ConfigMaps of a job.
@@ -113,7 +139,7 @@ async fn the_pods_of_a_large_job_are_made_a_part_at_a_time() {
     large["spec"]["roles"][0]["template"]["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "10m"}});
     world.api.put("trainingjobs", large);
     world.until("most are made", |api| pods(api).len() >= 255).await;
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(pods(&world.api).len(), 255);
     world.api.allow();
     world.until("it runs", |api| phase(api, "large") == "Running").await;
