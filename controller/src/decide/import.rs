@@ -18,6 +18,9 @@ use crate::write::Change;
 /// How soon a failed import is looked at again.
 const RETRY_SECONDS: i64 = 60;
 
+/// How long after its end a job's report may be seen.
+const REPORT_SECONDS: i64 = 10;
+
 /// The last line of an import job: `larder import --report`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -44,6 +47,8 @@ enum Progress {
     Ended(Outcome, i64),
     Fails(Reason, String),
     Runs(String),
+    /// It has ended, and is to be looked at again by then.
+    EndsBy(i64, String),
 }
 
 pub(super) fn step(draft: &mut Draft<'_>) {
@@ -67,6 +72,11 @@ pub(super) fn step(draft: &mut Draft<'_>) {
                 return;
             }
             Some(Progress::Runs(message)) => {
+                tell_of_running(draft, &task, message);
+                return;
+            }
+            Some(Progress::EndsBy(at, message)) => {
+                draft.decision.again(at);
                 tell_of_running(draft, &task, message);
                 return;
             }
@@ -145,6 +155,10 @@ fn progress(now: i64, job: &Job, pod: Option<&Pod>) -> Progress {
         return match outcome {
             Some(outcome) if !end.failed && outcome.error.is_none() && !outcome.snapshot.is_empty() => {
                 Progress::Ended(outcome, end.at)
+            }
+            // Jobs and pods are watched apart, and the report is its pod's.
+            None if !end.failed && now < end.at.saturating_add(REPORT_SECONDS) => {
+                Progress::EndsBy(end.at + REPORT_SECONDS, "the import has ended; its report is awaited".to_owned())
             }
             _ => Progress::Fails(Reason::ImportFailed, format!("the job ended without a result: {}; {log}", end.why)),
         };

@@ -134,6 +134,22 @@ fn what_keeps_an_import_from_ending_is_the_reason() {
 }
 
 #[test]
+fn an_import_whose_end_is_seen_before_its_report_has_not_failed() {
+    let dataset = dataset(with_secret());
+    let (job, _) = import_job(&dataset);
+    let ended = |ago: i64, failed: bool| {
+        let end = Some(JobEnd { failed, at: 1_000_000 - ago, why: "as it is".into() });
+        imported(&decide_about(&dataset, &[Job { end, ..job.clone() }], &[pod_of(&job)]))
+    };
+    let (status, reason, message) = ended(9, false);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "Importing"), "{message}");
+    for (ago, failed) in [(10, false), (0, true)] {
+        let (_, reason, message) = ended(ago, failed);
+        assert_eq!(reason, "ImportFailed", "{message}");
+    }
+}
+
+#[test]
 fn a_snapshot_that_is_not_found_is_unknown_and_one_that_may_not_be_kept_is_served() {
     let pinned = "c".repeat(64);
     let mut spec = with_secret();
