@@ -121,13 +121,14 @@ YAML
         --service-account-issuer=https://kubernetes.default.svc \
         --service-account-signing-key-file="$key" --service-account-key-file="$key" \
         --token-auth-file="$dir/tokens.csv" --authorization-mode=Node,RBAC --allow-privileged \
-        --kubelet-preferred-address-types=InternalIP ${APISERVER_FLAGS-}
+        --kubelet-preferred-address-types=InternalIP ${APISERVER_FLAGS-} ${GANGS_FLAGS-} \
+        ${GANGS_FLAGS:+--runtime-config=scheduling.k8s.io/v1beta1=true}
     # The controller manager reads the certificate that the API server makes.
     await "the API server" kube-apiserver test -s "$dir/certs/apiserver.crt"
     supervise kube-controller-manager kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false \
         --service-account-private-key-file="$key" --root-ca-file="$dir/certs/apiserver.crt" \
-        --flex-volume-plugin-dir="$dir/volume-plugins" ${CONTROLLER_MANAGER_FLAGS-}
-    supervise kube-scheduler kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false ${SCHEDULER_FLAGS-}
+        --flex-volume-plugin-dir="$dir/volume-plugins" ${CONTROLLER_MANAGER_FLAGS-} ${GANGS_FLAGS-}
+    supervise kube-scheduler kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false ${SCHEDULER_FLAGS-} ${GANGS_FLAGS-}
     name_server
 }
 

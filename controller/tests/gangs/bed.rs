@@ -41,7 +41,15 @@ pub(crate) struct Bed {
 
 /// Runs a test in the network of a cluster of its own, with fake nodes of so many GPUs each.
 pub(crate) fn in_cluster(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
-    let cluster = Cluster::of_fake_nodes();
+    run(&Cluster::of_fake_nodes(), gpus_of_nodes, test);
+}
+
+/// The same in a cluster whose scheduler places gangs.
+pub(crate) fn in_cluster_with_gangs(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
+    run(&Cluster::of_fake_nodes_with_gangs(), gpus_of_nodes, test);
+}
+
+fn run(cluster: &Cluster, gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
     let folder = |name: &str| repository().join("deploy").join(name).display().to_string();
     cluster.kubectl_ok(&["apply", "--server-side", "-k", &folder("crds")]);
     // kubectl gives up on a definition that has no conditions yet.

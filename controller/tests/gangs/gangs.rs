@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
-use crate::bed::{Bed, Role, in_cluster, runs_for};
+use crate::bed::{Bed, Role, in_cluster, in_cluster_with_gangs, runs_for};
 use crate::rules::bound_together;
 
 /// `spec.gang.timeout` of the gangs here, and what the requirement adds to it.
@@ -100,43 +100,54 @@ fn a_gang_that_the_scheduler_cannot_place_is_released_in_time_and_keeps_no_other
 
 #[test]
 fn gangs_that_need_most_of_the_cluster_come_and_go_between_foreign_pods() {
-    in_cluster(&[4; 5], async |bed| {
-        let (gangs, mut random) = (scaled(GANGS), StdRng::seed_from_u64(SEED));
-        eprintln!("{gangs} gangs, seed {SEED}");
-        let _controller = bed.start("a");
-        bed.pods.require(bound_together(12, PARTLY_BOUND_MOST));
-        let (mut made, mut done, mut foreign) = (0, 0, 0);
-        while done < gangs {
-            while made < gangs && ((made - done) as usize) < AT_A_TIME {
-                let gang =
-                    Role { name: "worker", replicas: 12, gpus: 1, annotations: runs_for("0s"), ..Role::default() };
-                let mut spec = gang.job("single");
-                spec["gang"] = json!({"timeout": GANG_TIMEOUT});
-                bed.job(&format!("gang-{made}"), spec).await;
-                made += 1;
-            }
-            // They take room that was free when the gang was planned.
-            if random.random_bool(0.5) {
-                let seconds = format!("{}s", random.random_range(0..3));
-                bed.foreign(&format!("foreign-{foreign}"), random.random_range(1..=4), runs_for(&seconds)).await;
-                foreign += 1;
-            }
-            let before = done;
-            bed.wait_for("one more gang is done", async || has_ended(bed).await.is_some()).await;
-            while let Some(name) = has_ended(bed).await {
-                assert!(bed.is_in(&name, Phase::Succeeded).await, "{name} has failed");
-                bed.delete(Kind::TrainingJob, &name).await;
-                done += 1;
-            }
-            assert!(done > before);
-            for pod in bed.pods.ever().iter().filter(|pod| pod.job.is_empty() && pod.has_ended() && !pod.is_gone) {
-                bed.delete(Kind::Pod, &pod.name).await;
-            }
-        }
-        let bound = bed.pods.ever();
-        let gangs_bound = bound.iter().filter(|pod| !pod.job.is_empty() && pod.phase == "Succeeded").count();
-        assert_eq!(gangs_bound, 12 * gangs as usize);
+    in_cluster(&[4; 5], async |bed| come_and_go(bed, "builtin").await);
+}
+
+#[test]
+#[ignore = "needs Kubernetes 1.37, which takes a quarter of an hour to build: make platform-peers"]
+fn gangs_of_the_scheduler_come_and_go_between_foreign_pods() {
+    in_cluster_with_gangs(&[4; 5], async |bed| {
+        come_and_go(bed, "native").await;
+        bed.wait_for("their PodGroups are gone", async || bed.list(Kind::PodGroup).await.is_empty()).await;
     });
+}
+
+/// Gangs of 60 % of the cluster.
+async fn come_and_go(bed: &Bed, backend: &str) {
+    let (gangs, mut random) = (scaled(GANGS), StdRng::seed_from_u64(SEED));
+    eprintln!("{gangs} gangs, seed {SEED}");
+    let _controller = bed.start("a");
+    bed.pods.require(bound_together(12, PARTLY_BOUND_MOST));
+    let (mut made, mut done, mut foreign) = (0, 0, 0);
+    while done < gangs {
+        while made < gangs && ((made - done) as usize) < AT_A_TIME {
+            let gang = Role { name: "worker", replicas: 12, gpus: 1, annotations: runs_for("0s"), ..Role::default() };
+            let mut spec = gang.job("single");
+            spec["gang"] = json!({"backend": backend, "timeout": GANG_TIMEOUT});
+            bed.job(&format!("gang-{made}"), spec).await;
+            made += 1;
+        }
+        // They take room that was free when the gang was planned.
+        if random.random_bool(0.5) {
+            let seconds = format!("{}s", random.random_range(0..3));
+            bed.foreign(&format!("foreign-{foreign}"), random.random_range(1..=4), runs_for(&seconds)).await;
+            foreign += 1;
+        }
+        let before = done;
+        bed.wait_for("one more gang is done", async || has_ended(bed).await.is_some()).await;
+        while let Some(name) = has_ended(bed).await {
+            assert!(bed.is_in(&name, Phase::Succeeded).await, "{name} has failed");
+            bed.delete(Kind::TrainingJob, &name).await;
+            done += 1;
+        }
+        assert!(done > before);
+        for pod in bed.pods.ever().iter().filter(|pod| pod.job.is_empty() && pod.has_ended() && !pod.is_gone) {
+            bed.delete(Kind::Pod, &pod.name).await;
+        }
+    }
+    let bound = bed.pods.ever();
+    let gangs_bound = bound.iter().filter(|pod| !pod.job.is_empty() && pod.phase == "Succeeded").count();
+    assert_eq!(gangs_bound, 12 * gangs as usize);
 }
 
 /// A job that has ended and is not deleted.

@@ -61,11 +61,22 @@ impl Cluster {
     /// # Panics
     /// As [`Self::start`].
     pub fn of_fake_nodes() -> Self {
+        Self::of_fake_nodes_and(&[])
+    }
+
+    /// The same of Kubernetes 1.37, whose scheduler places gangs: `tests/cluster/peers.sh install` builds it.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn of_fake_nodes_with_gangs() -> Self {
+        Self::of_fake_nodes_and(&[("LARDER_TEST_KUBERNETES", "v1.37.0")])
+    }
+
+    fn of_fake_nodes_and(environment: &[(&str, &str)]) -> Self {
         let folder = temporary();
         let owner = std::process::id().to_string();
-        started(
-            Command::new(repository().join("tests/cluster/kwok.sh")).arg("start").arg(&folder).args([&owner, "pods"]),
-        );
+        let mut kwok = Command::new(repository().join("tests/cluster/kwok.sh"));
+        started(kwok.arg("start").arg(&folder).args([&owner, "pods"]).envs(environment.iter().copied()));
         Self::at(folder, None)
     }
 
