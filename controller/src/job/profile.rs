@@ -182,6 +182,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
         },
         max_crashes: job.max_crashes.or(rules.map(|rules| rules.max_crashes)).unwrap_or(u32::MAX),
         gang_timeout: Some(seconds(job.gang_timeout)),
+        by_scheduler: false,
         active_deadline: job.active_deadline.map(seconds),
         ttl: job.ttl_after_finished.map(seconds),
         suspend: job.suspend,

@@ -70,7 +70,7 @@ impl Templates {
         self.left.begin();
         let mut text = Text::new(&self.left);
         let template = self.environment.template_from_str(source).map_err(|error| self.refused(field, &error))?;
-        template.render_to_write(context, &mut text).map_err(|error| self.refused(field, &error))?;
+        template.render_captured_to(context, &mut text).map_err(|error| self.refused(field, &error))?;
         Ok(text.into_string())
     }
 
