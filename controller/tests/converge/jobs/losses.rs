@@ -59,9 +59,8 @@ async fn a_node_that_is_heard_of_after_its_pod_is_not_lost() {
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert_eq!((phase(&world.api, "train"), pods(&world.api)), ("Running".into(), vec!["train-worker-0-1".into()]));
     world.api.delete("nodes", "", "n9");
-    let lost = |api: &super::Api| {
-        api.get("trainingjobs", "team-a", "train").unwrap()["status"]["restarts"]["nodeLost"] == 1
-    };
+    let lost =
+        |api: &super::Api| api.get("trainingjobs", "team-a", "train").unwrap()["status"]["restarts"]["nodeLost"] == 1;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(lost(&world.api), "a node that is gone is lost at once");
 }

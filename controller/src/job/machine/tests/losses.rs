@@ -15,10 +15,7 @@ fn each_loss_has_its_cause() {
     let well = NodeHealth::default();
     assert_eq!(on_node(well), None);
     assert_eq!(on_node(NodeHealth { unready_since: Some(NOW - 59), ..well }), None);
-    for lost in [
-        NodeHealth { unready_since: Some(NOW - 60), ..well },
-        NodeHealth { is_out_of_service: true, ..well },
-    ] {
+    for lost in [NodeHealth { unready_since: Some(NOW - 60), ..well }, NodeHealth { is_out_of_service: true, ..well }] {
         assert_eq!(on_node(lost), Some(Cause::NodeLost), "{lost:?}");
     }
     assert_eq!(on_node(NodeHealth { has_device_fault: true, ..well }), Some(Cause::DeviceFault));

@@ -125,7 +125,8 @@ fn no_template_takes_more_memory_than_is_counted() {
     let when = |when: &str| with(json!({"environment": [{"name": "A", "value": "", "when": when}]}));
     assert!(validate(&when("'a' * 99999999")).is_err() && validate(&when("size * 2 - 1 in [1, 3]")).is_err());
     validate(&when("(size | int) * 2 - 1 in [1, 3]")).expect("valid");
-    validate(&variable("{{ index + 1 }} {{ 1 + size - 2 ** 2 }} {{ 2 * (size + 1) }} {{ hosts | length - 1 }}")).expect("valid");
+    validate(&variable("{{ index + 1 }} {{ 1 + size - 2 ** 2 }} {{ 2 * (size + 1) }} {{ hosts | length - 1 }}"))
+        .expect("valid");
 }
 
 #[test]
