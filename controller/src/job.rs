@@ -30,6 +30,7 @@ pub mod profile;
 pub mod queue;
 pub mod queues;
 pub mod read;
+pub mod refusal;
 pub mod render;
 pub mod report;
 pub mod requests;

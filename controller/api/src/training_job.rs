@@ -224,7 +224,8 @@ pub struct Gang {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::gang_backend")]
     pub backend: Option<GangBackend>,
-    /// How long pods may take to be bound, before they are planned anew; 30s by default.
+    /// How long pods may take to be bound, before they are planned anew; 30s by default, and 5m at least where
+    /// the scheduler chooses their nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")

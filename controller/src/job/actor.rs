@@ -14,20 +14,26 @@ use crate::job::kueue::places::confine;
 use crate::job::machine::loss::{is_live, is_on_lost_node};
 use crate::job::machine::{Action, Observed, Pod, PodStage, Stage, step, unplaced};
 use crate::job::memory::Memory;
-use crate::job::native::choice::{Planner, choose};
+use crate::job::native::choice::{BOUND_SECONDS, Planner, choose};
+use crate::job::native::known::KnownGroup;
+use crate::job::native::words::waits_for;
 use crate::job::objects::JobObject;
 use crate::job::plan::{Cluster, Gang, Want};
 use crate::job::profile::{Profile, Rules, terms};
-use crate::job::queue::{self, HeldPod, Job, Verdict};
+use crate::job::queue::{self, HeldPod, Job, Lack, Verdict};
+use crate::job::refusal::Refusal;
 use crate::job::render::{Place, Rendered};
 use crate::job::scene::{Scene, Seen, dataset_key};
 use crate::job::trial::{Trial, Trials};
-use crate::job::valid::{self, Refusal};
-use crate::job::writes::{self, Turn};
+use crate::job::valid;
+use crate::job::writes::{self, Output, Turn};
 use crate::key::Key;
 use crate::kueue::places::{Expression, Places, Term, Toleration};
 use crate::kueue::wish::{Wish, Wisher};
 use crate::write::Write;
+
+/// So many letters of the scheduler's words are kept.
+const SAID_MAX: usize = 400;
 
 /// A job in the round.
 pub(super) struct Actor<'a> {
@@ -74,6 +80,7 @@ impl<'a> Actor<'a> {
         // Without its type no pods are made, so none are late.
         self.observed.terms.gang_timeout = None;
         self.observed.pods = self.pods.iter().map(|seen| seen.pod.clone()).collect();
+        self.observed.said = self.said(scene);
         // What has ended needs no type any more.
         if self.phase().is_terminal() {
             return Ok(());
@@ -83,17 +90,15 @@ impl<'a> Actor<'a> {
         self.memory.record.rules = Some(Rules::new(job, kind));
         self.observed.terms = terms(job, self.memory.record.rules.as_ref());
         self.places = Some(vec![Place::default(); job.roles.len()]);
-        let of_type = scene.jobs.types.get(&Key::cluster(&job.kind));
-        if let Some(of_type) = of_type
-            && !self.memory.profile.as_ref().is_some_and(|profile| profile.is_of(self.object, of_type))
-        {
-            let rendered = rendered(self.object, job, kind);
-            let profile = Profile::new(self.object, of_type, &rendered);
-            let refused = |error| Refusal::new(JobReason::TypeInvalid, format!("the JobType {}: {error}", job.kind));
-            self.memory.profile = Some(profile.map_err(refused)?);
-        }
+        let profiled = self.profile(scene, job, kind);
+        // One that runs goes on as it was.
         self.look_at_kueue(scene);
         self.choose_planner(scene)?;
+        profiled?;
+        if let Some(why) = self.memory.unrendered.as_ref().filter(|_| self.phase().has_pods()) {
+            let why = format!("the JobType {}: {why}", job.kind);
+            return Err(Refusal::new(JobReason::TypeInvalid, why));
+        }
         if self.phase() != Phase::Queued {
             return Ok(());
         }
@@ -110,18 +115,41 @@ impl<'a> Actor<'a> {
         trial.refusal().map_or(Ok(()), |why| Err(Refusal::new(JobReason::PodRefused, why)))
     }
 
+    /// Finds out what its pods need, if that is not known, and what speaks against them.
+    fn profile(&mut self, scene: &Scene<'_>, job: &CheckedJob, kind: &CheckedType) -> Result<(), Refusal> {
+        if let Some(of_type) = scene.jobs.types.get(&Key::cluster(&job.kind))
+            && !self.memory.profile.as_ref().is_some_and(|profile| profile.is_of(self.object, of_type))
+        {
+            self.memory.profile = Some(Profile::new(self.object, of_type, &rendered(self.object, job, kind))?);
+        }
+        self.memory.profile.as_ref().and_then(|profile| profile.refusal.clone()).map_or(Ok(()), Err)
+    }
+
+    /// What the scheduler says of its gang, or of the first pod that has no node.
+    fn said(&self, scene: &Scene<'_>) -> Option<String> {
+        let unbound = || self.pods.iter().filter(|seen| seen.pod.stage == PodStage::Pending);
+        let attempts: Vec<u32> = unbound().map(|seen| seen.pod.id.attempt).collect();
+        let groups: Vec<&KnownGroup> = scene.jobs.groups.of(self.key).collect();
+        let of_pod = || unbound().map(|seen| seen.of_job.unscheduled.clone()).find(|said| !said.is_empty());
+        let said = waits_for(&self.key.name, &attempts, &groups).or_else(of_pod)?;
+        Some(said.chars().take(SAID_MAX).collect())
+    }
+
     /// Who finds its nodes. Only a job that has not started is refused for that.
     fn choose_planner(&mut self, scene: &Scene<'_>) -> Result<(), Refusal> {
         let (Some(job), Some(profile)) = (self.job, &self.memory.profile) else { return Ok(()) };
+        let has_gates = self.has_gates();
         match choose(job, profile.obstacle.as_deref(), scene.has_gangs()) {
             // Where Kueue chooses nodes, pods have no group.
-            Ok(planner) if !self.has_gates() => self.planner = planner,
+            Ok(planner) if !has_gates => self.planner = planner,
             Ok(_) => {}
             Err(why) if self.phase() == Phase::Queued => return Err(Refusal::new(JobReason::GangRefused, why)),
             Err(_) => {}
         }
-        if !self.is_planned() {
-            self.observed.terms.gang_timeout = None;
+        let terms = &mut self.observed.terms;
+        terms.by_scheduler = self.planner == Planner::Native || has_gates;
+        if terms.by_scheduler {
+            terms.gang_timeout = terms.gang_timeout.map(|timeout| timeout.max(BOUND_SECONDS));
         }
         Ok(())
     }
@@ -285,7 +313,11 @@ impl<'a> Actor<'a> {
             Verdict::Wait(waiting) => {
                 record.claims = waiting.claims;
                 record.head_since = waiting.is_head.then(|| record.head_since.unwrap_or(scene.now));
-                self.memory.waiting = Some(waiting.clone());
+                let mut waiting = waiting.clone();
+                if waiting.lacks == Lack::Pause && !record.state.why.is_empty() {
+                    waiting.why = format!("{}; {}", record.state.why, waiting.why);
+                }
+                self.memory.waiting = Some(waiting);
             }
             Verdict::Start { .. } | Verdict::Run(_) | Verdict::Stop { .. } if self.is_idle => {
                 (record.claims, record.head_since) = (false, None);
@@ -383,7 +415,8 @@ impl<'a> Actor<'a> {
             waiting,
             draw,
         };
-        let (writes, pending, at) = writes::of(&turn, self.memory);
+        let Output { writes, pending, again_at: at, unrendered } = writes::of(&turn, self.memory);
+        self.memory.unrendered = unrendered;
         if let Some(at) = at {
             again(again_at, at);
         }

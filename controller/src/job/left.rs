@@ -37,7 +37,7 @@ pub fn pods(scene: &Scene<'_>, jobs: &BTreeMap<&str, Standing>, mut again: impl 
             continue;
         }
         if !pod.node.is_empty() {
-            let node = scene.health(&pod.node);
+            let node = scene.health(&pod.node, of_job.bound_at);
             if is_lost(node, scene.now) {
                 continue;
             }

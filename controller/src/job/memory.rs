@@ -101,6 +101,8 @@ pub struct Memory {
     pub failures: u32,
     /// The API's words about a write that it refused.
     pub refused: Option<String>,
+    /// Why an object of it could not be rendered.
+    pub unrendered: Option<String>,
     /// What its pods need, once that is known.
     pub profile: Option<Profile>,
     /// Its queue; empty for none.

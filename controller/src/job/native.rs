@@ -16,8 +16,9 @@
 //!
 //! # In a round
 //! [`choice::choose`] says who plans a job. If that changes while it runs, pods that are there keep their groups, and those that are
-//! made later are planned by the other. A native job has no `gang_timeout`, and its slots have no nodes: the plan that its queue
-//! makes only says whether there is room. After each step [`groups::changes`] is written before the pods.
+//! made later are planned by the other. A native job has no nodes in its slots: the plan that its queue makes only
+//! says whether there is room. If pods are not bound in five minutes, or in a longer `gang.timeout`, they are not planned again: the
+//! job does without them, or gives its room back. After each step [`groups::changes`] is written before the pods.
 //!
 //! A cluster may list PodGroups whose API server drops the group of a pod, and says nothing. The first pod that comes back without
 //! its group ends native gangs until the controller starts again: such pods are bound one by one, and those that are not in time

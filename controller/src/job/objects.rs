@@ -115,12 +115,16 @@ pub struct JobPod {
     pub queue: String,
     /// How far it is.
     pub stage: PodStage,
+    /// When it got its node; as long as it has none, when it was made.
+    pub bound_at: i64,
     /// It is ending, and should be gone at this time.
     pub leaving: Option<i64>,
     /// `status.reason`.
     pub reason: String,
     /// No container of it was ever begun, as far as its status says.
     pub never_ran: bool,
+    /// Why it has no node, as the scheduler says.
+    pub unscheduled: String,
     /// The reason of its condition `DisruptionTarget`, if that is true.
     pub disruption: String,
     /// One of its devices is unhealthy.

@@ -1,10 +1,10 @@
 //! What the pods of a job need: its terms as the state machine takes them, and its roles as queues and plans count them.
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
-use larder_controller_api::InvalidField;
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::job_type::{Indexes, Outcome, RestartScope};
 use larder_controller_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
+use larder_controller_api::training_job::conditions::JobReason;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,7 +14,8 @@ use crate::job::machine::{Decides, RoleTerms, Scope, Terms};
 use crate::job::native::choice::obstacle;
 use crate::job::objects::{JobObject, TypeObject};
 use crate::job::queue::Role;
-use crate::job::render::{Facts, Place, Rendered, Renderer};
+use crate::job::refusal::Refusal;
+use crate::job::render::{Facts, Place, Rendered, Renderer, fits};
 use crate::job::requests::PodResources;
 use crate::kueue::places::{Places, Term};
 
@@ -27,6 +28,8 @@ pub struct Profile {
     pub roles: Vec<Role>,
     /// A pod of each role, for no place: kept of jobs in Kueue's queues, which asks for them.
     pub pods: Vec<Pod>,
+    /// What speaks against pods like these.
+    pub refusal: Option<Refusal>,
     /// Why the scheduler cannot take its pods as one gang.
     pub obstacle: Option<String>,
     /// The PriorityClass of its first pod.
@@ -45,13 +48,25 @@ impl Profile {
     }
 
     /// What the pods of a job of this type need. Errors: a pod cannot be rendered.
-    pub fn new(object: &JobObject, of_type: &TypeObject, rendered: &Rendered<'_>) -> Result<Self, InvalidField> {
+    pub fn new(object: &JobObject, of_type: &TypeObject, rendered: &Rendered<'_>) -> Result<Self, Refusal> {
+        let job = rendered.job;
+        let all: u32 = job.roles.iter().fold(0, |sum, role| role.max.saturating_add(sum));
+        let unfit = |error| {
+            let why = format!("a job of {all} pods does not fit the JobType {}: {error}", job.kind);
+            Refusal::new(JobReason::RolesUnfit, why)
+        };
+        let mut refusal = fits(rendered).err().map(unfit);
         let facts = Facts::default();
         let renderer = Renderer::new(*rendered, &facts);
         let (mut roles, mut pods) = (Vec::new(), Vec::new());
         for role in &rendered.job.roles {
-            let pod = renderer.pod(&role.name, 0, 0, &Place::default())?;
+            let pod = renderer.pod(&role.name, 0, 0, &Place::default()).map_err(unfit)?;
             let spec = pod.spec.clone().unwrap_or_default();
+            if let Queueing::Queue(queue) = &job.queueing
+                && spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty())
+            {
+                refusal = Some(uncounted(&role.name, queue));
+            }
             pods.push(pod);
             roles.push(Role {
                 name: role.name.clone(),
@@ -77,8 +92,16 @@ impl Profile {
         if !keeps_pods(rendered.job) {
             pods.clear();
         }
-        Ok(Self { of, roles, pods, obstacle, priority_class, likeness })
+        Ok(Self { of, roles, pods, refusal, obstacle, priority_class, likeness })
     }
+}
+
+fn uncounted(role: &str, queue: &str) -> Refusal {
+    let why = format!(
+        "pods of role {role} have spec.resourceClaims, which the queue {queue} cannot count: ask for devices in the limits of \
+         containers, or leave out spec.queue"
+    );
+    Refusal::new(JobReason::InvalidSpec, why)
 }
 
 fn keeps_pods(job: &CheckedJob) -> bool {
@@ -159,6 +182,7 @@ pub fn terms(job: &CheckedJob, rules: Option<&Rules>) -> Terms {
         },
         max_crashes: job.max_crashes.or(rules.map(|rules| rules.max_crashes)).unwrap_or(u32::MAX),
         gang_timeout: Some(seconds(job.gang_timeout)),
+        by_scheduler: false,
         active_deadline: job.active_deadline.map(seconds),
         ttl: job.ttl_after_finished.map(seconds),
         suspend: job.suspend,

@@ -6,7 +6,7 @@ use larder_controller_api::{JobType, Queue, TrainingJob};
 use serde::Deserialize;
 use serde_json::Error;
 
-use crate::fields::{ConditionFields, fields, has_condition, label, meta, whole};
+use crate::fields::{ConditionFields, fields, has_condition, label, meta, seconds, whole};
 use crate::job::kueue::names::for_kueue;
 use crate::job::machine::pod::PodStage;
 use crate::job::native::known::known;
@@ -105,13 +105,20 @@ pub fn pod(object: &DynamicObject) -> Result<Option<JobPod>, Error> {
         _ => PodStage::Bound,
     };
     let disruption = status.conditions.iter().find(|there| there.kind == "DisruptionTarget" && there.status == "True");
+    let scheduled = |is: &str| {
+        let is_so = |there: &&ConditionFields| there.kind == "PodScheduled" && there.status == is;
+        status.conditions.iter().find(is_so)
+    };
+    let made_at = || object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
     let devices = status.container_statuses.iter().flat_map(|container| &container.allocated_resources_status);
     Ok(Some(JobPod {
         job: Key::new(object.metadata.namespace.as_deref().unwrap_or_default(), &job),
         uid: owner.uid.clone(),
         queue: label(object, JOB_QUEUE_LABEL).unwrap_or_default(),
         stage,
+        bound_at: scheduled("True").map_or_else(made_at, |there| seconds(&there.last_transition_time)),
         leaving: object.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second()),
+        unscheduled: scheduled("False").map(|there| there.message.clone()).unwrap_or_default(),
         disruption: disruption.map(|there| there.reason.clone()).unwrap_or_default(),
         device_is_unhealthy: devices.flat_map(|status| &status.resources).any(|device| device.health == "Unhealthy"),
         never_ran: status.container_statuses.is_empty(),

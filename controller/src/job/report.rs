@@ -13,7 +13,7 @@ use crate::job::machine::{Cause, Observed, PodId, PodStage, Stage, State, waits_
 use crate::job::memory::Memory;
 use crate::job::objects::JobObject;
 use crate::job::queue::{Lack, Verdict};
-use crate::job::valid::Refusal;
+use crate::job::refusal::Refusal;
 
 /// What a status depends on.
 pub struct Facts<'a> {
@@ -29,8 +29,6 @@ pub struct Facts<'a> {
     pub refusal: Option<&'a Refusal>,
     /// What the queues have decided just now.
     pub verdict: Option<&'a Verdict>,
-    /// What the scheduler says of its gang.
-    pub said: Option<String>,
 }
 
 fn is_in_kueue(object: &JobObject) -> bool {
@@ -119,7 +117,10 @@ fn waiting_for(facts: &Facts<'_>) -> Option<String> {
         Some(waiting.why.clone())
     } else {
         let waits = waits_for(state, facts.observed, facts.now);
-        waits.map(|waits| facts.said.as_ref().map_or(waits.clone(), |said| format!("{waits}: {said}")))
+        waits.map(|waits| match &facts.observed.said {
+            Some(said) => format!("{waits}: {said}"),
+            None => waits,
+        })
     };
     text.filter(|text| !text.is_empty()).map(|text| text.chars().take(1000).collect())
 }

@@ -14,6 +14,7 @@ use crate::job::amounts::Amounts;
 pub struct PodResources {
     containers: Vec<Container>,
     init_containers: Vec<Container>,
+    resources: Resources,
     overhead: BTreeMap<String, Quantity>,
 }
 
@@ -45,9 +46,26 @@ impl Resources {
     }
 }
 
+impl Resources {
+    /// Those of a pod whose containers request these: a limit is a request, too, if there is no other, not of the containers either.
+    fn of_pod(&self, containers: &Amounts) -> Amounts {
+        let is_asked = |name: &str| self.requests.contains_key(name) || containers.get(name) > 0;
+        let mut all = self.limits.clone();
+        all.retain(|name, _| !is_asked(name));
+        all.extend(self.requests.clone());
+        all.retain(|name, _| is_of_pod(name));
+        amounts(&all)
+    }
+}
+
+/// True for a resource that the scheduler knows of whole pods. It does not look at others there.
+fn is_of_pod(resource: &str) -> bool {
+    ["cpu", "memory"].contains(&resource) || resource.starts_with("hugepages-")
+}
+
 impl PodResources {
     /// What all containers that run together request: those of the pod with the sidecars, or an init container with the sidecars
-    /// that were started before it, whichever is more of each resource.
+    /// that were started before it, whichever is more of each resource; or what the pod requests as a whole, if that is more.
     pub fn requests(&self) -> Amounts {
         let (mut sidecars, mut most) = (Amounts::default(), Amounts::default());
         for container in &self.init_containers {
@@ -61,7 +79,8 @@ impl PodResources {
         for container in &self.containers {
             sidecars.add(&container.resources.amounts(), 1);
         }
-        let mut all = larger(&most, &sidecars);
+        let containers = larger(&most, &sidecars);
+        let mut all = larger(&containers, &self.resources.of_pod(&containers));
         all.add(&amounts(&self.overhead), 1);
         all
     }
@@ -93,5 +112,24 @@ mod tests {
         let requests = PodResources::deserialize(pod).expect("a pod").requests();
         let expected = [("cpu", 3_500), ("memory", (1 << 30) + (1 << 20)), ("nvidia.com/gpu", 2)];
         assert_eq!(requests, expected.into_iter().collect());
+    }
+
+    #[test]
+    fn a_pod_that_requests_more_as_a_whole_counts_with_that() {
+        let pod = json!({
+            "resources": {
+                "requests": {"cpu": "64", "memory": "1Gi", "hugepages-2Mi": "4Mi", "nvidia.com/gpu": 8},
+                "limits": {"cpu": "65", "memory": "8Gi", "hugepages-1Gi": "1Gi"},
+            },
+            "containers": [{"resources": {"requests": {"cpu": "0", "memory": "2Gi"}}}],
+            "overhead": {"cpu": "1"},
+        });
+        let requests = PodResources::deserialize(pod).expect("a pod").requests();
+        let expected = [("cpu", 65_000), ("memory", 2 << 30), ("hugepages-2Mi", 4 << 20), ("hugepages-1Gi", 1 << 30)];
+        assert_eq!(requests, expected.into_iter().collect());
+        let limits = json!({"cpu": "64", "memory": "8Gi"});
+        let pod = json!({"resources": {"limits": limits}, "containers": [{"resources": {"requests": {"cpu": "2"}}}]});
+        let requests = PodResources::deserialize(pod).expect("a pod").requests();
+        assert_eq!(requests, [("cpu", 2_000), ("memory", 8 << 30)].into_iter().collect());
     }
 }

@@ -60,7 +60,7 @@ impl<'a> Scene<'a> {
                 never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),
                 device_is_unhealthy: of_job.device_is_unhealthy,
-                node: (!pod.node.is_empty()).then(|| self.health(&pod.node)),
+                node: (!pod.node.is_empty()).then(|| self.health(&pod.node, of_job.bound_at)),
             };
             Some(Seen { pod: seen, object: pod, of_job })
         });
@@ -77,13 +77,12 @@ impl<'a> Scene<'a> {
         self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
     }
 
-    /// How a node is.
-    pub fn health(&self, node: &str) -> NodeHealth {
+    /// How the node of a pod is, which was bound then. Of a new node, the pod may be heard of first.
+    pub fn health(&self, node: &str, bound_at: i64) -> NodeHealth {
         let Some(node) = self.nodes.get(&Key::cluster(node)) else {
-            return NodeHealth { is_there: false, ..NodeHealth::default() };
+            return NodeHealth { unready_since: Some(bound_at), ..NodeHealth::default() };
         };
         NodeHealth {
-            is_there: true,
             unready_since: node.unready_since,
             is_out_of_service: node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT),
             has_device_fault: node.has_device_fault,

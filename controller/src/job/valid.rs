@@ -5,24 +5,9 @@ use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
 use larder_controller_api::training_job::conditions::{JobConditionKind, JobReason};
 
 use crate::job::objects::JobObject;
+use crate::job::refusal::Refusal;
 use crate::job::scene::{Scene, dataset_key};
 use crate::key::Key;
-
-/// What speaks against a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// In one word.
-    pub reason: JobReason,
-    /// In a sentence.
-    pub why: String,
-}
-
-impl Refusal {
-    /// A reason and its sentence.
-    pub fn new(reason: JobReason, why: impl ToString) -> Self {
-        Self { reason, why: why.to_string() }
-    }
-}
 
 /// True if nothing spoke against the job as it is now, as its status says: the API server need not be asked again.
 pub fn was_accepted(object: &JobObject) -> bool {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_controller_api::job_type::{Indexes, Outcome};
 use larder_controller_api::names::JOB_SERVING_LABEL;
 use larder_controller_api::training_job::conditions::JobConditionKind;
-use larder_controller_api::{Phase, TrainingJobStatus};
+use larder_controller_api::{InvalidField, Phase, TrainingJobStatus};
 use serde_json::{Value, json};
 
 use crate::digest::short_hash;
@@ -18,13 +18,12 @@ use crate::job::memory::{Memory, Pending};
 use crate::job::native::choice::Planner;
 use crate::job::native::groups::{changes, of_attempt};
 use crate::job::native::known::KnownGroup;
-use crate::job::native::words::waits_for;
 use crate::job::objects::JobObject;
 use crate::job::queue::Verdict;
+use crate::job::refusal::Refusal;
 use crate::job::render::{Facts, Place, Rendered, Renderer, claims, secret, service};
 use crate::job::report;
 use crate::job::scene::{Scene, Seen};
-use crate::job::valid::Refusal;
 use crate::kinds::Kind;
 use crate::write::{Change, Write};
 
@@ -76,27 +75,38 @@ pub struct Turn<'a> {
     pub draw: &'a dyn Fn() -> String,
 }
 
-/// The writes, what is remembered once they succeed, and when there may be others by time alone.
-pub fn of(turn: &Turn<'_>, memory: &Memory) -> (Vec<Write>, Pending, Option<i64>) {
-    let mut found = Found { turn, memory, writes: Vec::new(), pending: Pending::default(), again_at: None, last: None };
+/// What is to be written.
+#[derive(Default)]
+pub struct Output {
+    /// The writes.
+    pub writes: Vec<Write>,
+    /// What is remembered once they succeed.
+    pub pending: Pending,
+    /// When there may be others by time alone.
+    pub again_at: Option<i64>,
+    /// Why an object cannot be made.
+    pub unrendered: Option<String>,
+}
+
+/// All that is to be written for a job.
+pub fn of(turn: &Turn<'_>, memory: &Memory) -> Output {
+    let mut found = Found { turn, memory, output: Output::default(), last: None };
     let groups: Vec<&KnownGroup> = turn.scene.jobs.groups.of(&turn.object.meta.key).collect();
-    found.status(&groups);
+    found.status();
     found.share();
     found.group(&groups);
     found.pods(&groups);
     found.suspend();
     // Nothing of the job waits for Kueue.
-    found.writes.extend(turn.for_kueue.iter().cloned());
+    found.output.writes.extend(turn.for_kueue.iter().cloned());
     found.remove();
-    (found.writes, found.pending, found.again_at)
+    found.output
 }
 
 struct Found<'a> {
     turn: &'a Turn<'a>,
     memory: &'a Memory,
-    writes: Vec<Write>,
-    pending: Pending,
-    again_at: Option<i64>,
+    output: Output,
     /// The write without which the following make no sense.
     last: Option<(Kind, String)>,
 }
@@ -105,7 +115,7 @@ impl Found<'_> {
     fn add(&mut self, kind: Kind, name: &str, change: Change) {
         let mut write = Write::new(kind, &self.turn.object.meta.key.namespace, name, change);
         write.needs.clone_from(&self.last);
-        self.writes.push(write);
+        self.output.writes.push(write);
     }
 
     /// The same; what follows needs it.
@@ -118,10 +128,8 @@ impl Found<'_> {
         &self.memory.record.state
     }
 
-    fn status(&mut self, groups: &[&KnownGroup]) {
+    fn status(&mut self) {
         let (turn, memory) = (self.turn, self.memory);
-        let unbound = turn.observed.pods.iter().filter(|pod| pod.stage == PodStage::Pending);
-        let unbound: Vec<u32> = unbound.map(|pod| pod.id.attempt).collect();
         let facts = report::Facts {
             now: turn.scene.now,
             object: turn.object,
@@ -129,7 +137,6 @@ impl Found<'_> {
             observed: turn.observed,
             refusal: turn.refusal,
             verdict: turn.verdict,
-            said: waits_for(&turn.object.meta.key.name, &unbound, groups),
         };
         let mut status = report::status(&facts);
         let gist = memory.record.gist();
@@ -138,7 +145,7 @@ impl Found<'_> {
         }
         let due = self.due(&gist, &status);
         if turn.scene.now < due {
-            self.again_at = Some(due);
+            self.again(due);
             return;
         }
         status.record = Some(memory.record.text());
@@ -146,7 +153,7 @@ impl Found<'_> {
         self.events(&status);
         let fields = json!({"metadata": {"uid": turn.object.meta.uid}, "status": status});
         self.add_first(Kind::TrainingJob, &key.name, Change::ApplyStatus(fields));
-        self.pending.status = Some((gist, status));
+        self.output.pending.status = Some((gist, status));
     }
 
     /// When the status is to be written.
@@ -222,7 +229,7 @@ impl Found<'_> {
             {
                 self.make(Kind::Secret, secret.metadata.name.clone(), &secret);
             }
-            self.pending.equipped = oldest;
+            self.output.pending.equipped = oldest;
         }
         if rendered.kind.files.is_empty() && rendered.kind.launcher.is_none() {
             return;
@@ -235,21 +242,36 @@ impl Found<'_> {
             }
             let due = at + FILES_SECONDS;
             if !creates && now < due {
+                self.output.unrendered.clone_from(&self.memory.unrendered);
                 self.again(due);
                 return;
             }
         }
-        // A type that renders nonsense has failed its own validation, and does not come here.
-        if let Ok(Some(files)) = Renderer::new(rendered, &facts).config_map() {
+        let files = Renderer::new(rendered, &facts).config_map();
+        if let Some(files) = self.made(files).flatten() {
             let name = files.metadata.name.clone().unwrap_or_default();
             let value = serde_json::to_value(&files).unwrap_or_default();
             self.add_first(Kind::ConfigMap, &name, Change::Apply(value));
-            self.pending.files = Some((facts, now));
+            self.output.pending.files = Some((facts, now));
+        }
+    }
+
+    /// What was rendered. A job of which something cannot be says so with its next status, and gets no more pods.
+    fn made<T>(&mut self, rendered: Result<T, InvalidField>) -> Option<T> {
+        match rendered {
+            Ok(object) => Some(object),
+            Err(error) => {
+                if self.memory.unrendered.is_none() {
+                    self.again(self.turn.scene.now + 1);
+                }
+                self.output.unrendered = Some(error.to_string());
+                None
+            }
         }
     }
 
     fn again(&mut self, at: i64) {
-        self.again_at = Some(self.again_at.map_or(at, |before| before.min(at)));
+        self.output.again_at = Some(self.output.again_at.map_or(at, |before| before.min(at)));
     }
 
     fn make(&mut self, kind: Kind, name: Option<String>, object: &impl serde::Serialize) {
@@ -305,7 +327,7 @@ impl Found<'_> {
             Action::Create { pod, node } => Some((*pod, node.clone())),
             _ => None,
         });
-        let Some(first) = creates.next() else { return };
+        let Some(first) = creates.next().filter(|_| self.output.unrendered.is_none()) else { return };
         let facts = self.facts();
         let renderer = Renderer::new(rendered, &facts);
         let mut bytes = 0;
@@ -315,7 +337,8 @@ impl Found<'_> {
             let group = of_attempt(rendered.name, id.attempt, self.state(), terms, groups);
             let group = group.filter(|_| self.turn.planner == Planner::Native);
             let place = Place { node, group, ..place.clone() };
-            if let Ok(pod) = renderer.pod(&role.name, id.index, id.attempt, &place) {
+            let pod = renderer.pod(&role.name, id.index, id.attempt, &place);
+            if let Some(pod) = self.made(pod) {
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 let value = serde_json::to_value(&pod).unwrap_or_default();
                 bytes += value.to_string().len();

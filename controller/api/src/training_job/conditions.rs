@@ -33,7 +33,8 @@ reasons! {
         TypeMissing of Valid,
         /// The JobType is not valid itself.
         TypeInvalid of Valid,
-        /// The roles are not those of the JobType: one is unknown, missing, too large or not elastic.
+        /// The roles are not those of the JobType: one is unknown, missing, too large or not elastic, or all have more pods than
+        /// files and variables can name.
         RolesUnfit of Valid,
         /// A Dataset does not exist, or is not granted to the namespace.
         DatasetNotGranted of Valid,

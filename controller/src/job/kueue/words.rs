@@ -33,7 +33,7 @@ pub fn no_nodes(shortage: &Shortage) -> String {
 
 /// Has had room, and its pods were not bound.
 pub fn held_back(until: i64) -> String {
-    format!("has Kueue's quota; its pods had nodes and were not bound; it is tried again at {}", hour(until))
+    format!("has Kueue's quota; it is tried again at {}", hour(until))
 }
 
 /// Has no quota.

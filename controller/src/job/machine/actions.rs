@@ -4,7 +4,7 @@ use larder_controller_api::Phase;
 use larder_controller_api::training_job::KeepPods;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::events::{RETRY_SECONDS, ROOM_SECONDS};
+use super::events::{ROOM_SECONDS, bound_until};
 use super::loss::{cause, changes_at, is_live};
 use super::observed::Observed;
 use super::pod::{Pod, PodId, PodStage};
@@ -98,13 +98,11 @@ fn times(state: &State, observed: &Observed) -> impl Iterator<Item = i64> {
     let terms = &observed.terms;
     let is_over = state.phase.is_terminal();
     let ends = state.ends(terms).filter(|_| state.phase.has_pods());
-    let timeout = if state.planned_again { Some(RETRY_SECONDS) } else { terms.gang_timeout };
-    let binding = state.binding_since.zip(timeout.filter(|_| terms.gang_timeout.is_some()));
     let data = observed.data.iter().filter(|_| state.phase == Phase::DataWarming);
     let data = data.filter(|data| data.percent < data.enough).map(|data| state.since.saturating_add(data.timeout));
     let pods = observed.pods.iter().filter(move |_| !is_over).flat_map(changes_at);
     ends.into_iter()
-        .chain(binding.map(|(since, timeout)| since.saturating_add(timeout)))
+        .chain(bound_until(state, terms))
         .chain(state.room_since.map(|since| since + ROOM_SECONDS))
         .chain(state.not_before)
         .chain(data)

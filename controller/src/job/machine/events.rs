@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::apply::Event;
 use super::loss::{Cause, cause, is_live};
-use super::observed::{Decides, Observed};
+use super::observed::{Decides, Observed, Terms};
 use super::pod::{Pod, PodId, PodStage};
 use super::state::{Stage, State};
 use crate::job::planned::Plan;
@@ -15,7 +15,14 @@ use crate::job::queue::{Running, Verdict};
 pub(super) const ROOM_SECONDS: i64 = 60;
 
 /// Pods that were planned again must be bound in so short a time: others of their gang hold nodes and wait.
-pub(super) const RETRY_SECONDS: i64 = 3;
+const RETRY_SECONDS: i64 = 3;
+
+/// Until when pods must be bound; `None`: there are none, or they may wait for ever.
+pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<i64> {
+    let timeout = terms.gang_timeout?;
+    let is_second = state.planned_again && !terms.by_scheduler;
+    Some(state.binding_since?.saturating_add(if is_second { RETRY_SECONDS } else { timeout }))
+}
 
 /// What is observed, less what was told once and is used up.
 pub(super) struct News<'a> {
@@ -208,23 +215,24 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Pods that are not bound in time: planned again once, and then done without, by the job or with it.
+    /// Pods that are not bound in time: planned again once, unless the scheduler has chosen, and then done without, by the job or
+    /// with it.
     fn unbound(&self, state: &State) -> Option<Event> {
-        let (timeout, since) = (self.observed.terms.gang_timeout?, state.binding_since?);
-        let timeout = if state.planned_again { RETRY_SECONDS } else { timeout };
-        if !state.phase.is_making() || self.now < since.saturating_add(timeout) {
+        let terms = &self.observed.terms;
+        if !state.phase.is_making() || self.now < bound_until(state, terms)? {
             return None;
         }
         let is_late = |stage: Stage| matches!(stage, Stage::Placed | Stage::Seen);
         let late = state.slots().filter(|(pod, slot)| is_late(slot.stage) && !self.is_bound(*pod));
         let pods: Vec<PodId> = late.map(|(pod, _)| pod).collect();
-        match (pods.len(), state.planned_again) {
-            (0, _) => None,
-            (_, false) => Some(Event::Unbound { pods }),
-            (late, true) => {
+        match pods.len() {
+            0 => None,
+            _ if !state.planned_again && !terms.by_scheduler => Some(Event::Unbound { pods }),
+            late => {
                 let s = if late == 1 { " was" } else { "s were" };
-                let why = format!("{late} pod{s} planned twice and not bound in time");
-                Some(self.without(state, pods, &why))
+                let planned = if terms.by_scheduler { "" } else { " planned twice and" };
+                let said = self.observed.said.as_ref().map(|said| format!(": {said}")).unwrap_or_default();
+                Some(self.without(state, pods, &format!("{late} pod{s}{planned} not bound in time{said}")))
             }
         }
     }

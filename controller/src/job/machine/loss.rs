@@ -78,7 +78,7 @@ pub fn is_on_lost_node(pod: &Pod, now: i64) -> bool {
 
 /// True if a node is lost.
 pub fn is_lost(node: NodeHealth, now: i64) -> bool {
-    !node.is_there || node.is_out_of_service || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
+    node.is_out_of_service || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
 }
 
 /// True if the pod may run. One that is stuck or on a lost node blocks nothing.

@@ -16,6 +16,8 @@ pub struct Observed {
     pub verdict: Option<Verdict>,
     /// The answer to [`super::unplaced`], in the first step after it was found and in no other.
     pub plan: Option<Plan>,
+    /// What the scheduler says of pods that have no node.
+    pub said: Option<String>,
     /// The data that it waits for.
     pub data: Vec<Data>,
     /// All of its pods that there are, of earlier attempts too.
@@ -31,8 +33,10 @@ pub struct Terms {
     pub scope: Scope,
     /// With one crash more it fails.
     pub max_crashes: u32,
-    /// How long pods may take to be bound; `None` if the scheduler binds all or none.
+    /// How long pods may take to be bound; `None`: for ever.
     pub gang_timeout: Option<i64>,
+    /// The scheduler chooses their nodes, so those that are not bound in time are not planned again.
+    pub by_scheduler: bool,
     /// How long it may run.
     pub active_deadline: Option<i64>,
     /// How long it is kept after its end; `None`: for ever.

@@ -58,9 +58,7 @@ impl PodStage {
 /// The node of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// There is such a node.
-    pub is_there: bool,
-    /// Since when it is not ready.
+    /// Since when it is not ready; a node that is not there has not been ready since the pod was bound.
     pub unready_since: Option<i64>,
     /// It has the taint `node.kubernetes.io/out-of-service`.
     pub is_out_of_service: bool,
@@ -71,6 +69,6 @@ pub struct NodeHealth {
 impl Default for NodeHealth {
     /// A node that is well.
     fn default() -> Self {
-        Self { is_there: true, unready_since: None, is_out_of_service: false, has_device_fault: false }
+        Self { unready_since: None, is_out_of_service: false, has_device_fault: false }
     }
 }

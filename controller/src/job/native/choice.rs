@@ -7,6 +7,10 @@ use larder_controller_api::training_job::checked::CheckedJob;
 /// The version of the API that has PodGroups.
 const GROUP_VERSION: &str = "scheduling.k8s.io/v1beta1";
 
+/// The least time that pods may take to be bound where the scheduler chooses their nodes: it looks again at those that it found
+/// no node for after five minutes, whatever has happened.
+pub const BOUND_SECONDS: i64 = 300;
+
 /// The planner of a job's nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planner {

@@ -68,7 +68,7 @@ pub(super) fn stopped(queue: &str) -> String {
 
 /// Has had room, and its pods were not bound.
 pub(super) fn held_back(until: i64) -> String {
-    format!("its pods had nodes and were not bound; it is tried again at {}", hour(until))
+    format!("it is tried again at {}", hour(until))
 }
 
 /// Needs more than its queue can ever have.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, PodSpec, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, PodSpec, ResourceRequirements, Volume, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use larder_controller_api::job_type::checked::{CheckedPerformance, SharedMemory};
 use larder_controller_api::quantity::{amount, milli};
@@ -18,8 +18,9 @@ type Amounts = BTreeMap<String, Quantity>;
 
 /// Applies what neither the type nor the template turns off.
 pub(super) fn apply(performance: &CheckedPerformance, defaults: Defaults, spec: &mut PodSpec) {
+    let of_pod = spec.resources.clone().unwrap_or_default();
     if let Some(main) = spec.containers.first_mut() {
-        fill(performance, main);
+        fill(performance, &of_pod, main);
     }
     let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
     if performance.guaranteed && defaults.guaranteed {
@@ -36,8 +37,8 @@ pub(super) fn apply(performance: &CheckedPerformance, defaults: Defaults, spec: 
     }
 }
 
-/// Gives the first container what it does not ask for at all.
-fn fill(performance: &CheckedPerformance, main: &mut Container) {
+/// Gives the first container what neither it nor the pod as a whole asks for at all.
+fn fill(performance: &CheckedPerformance, of_pod: &ResourceRequirements, main: &mut Container) {
     let given = [
         ("cpu", performance.cpus.map(|cpus| cpus.to_string())),
         ("memory", performance.memory_bytes.map(|bytes| bytes.to_string())),
@@ -45,7 +46,8 @@ fn fill(performance: &CheckedPerformance, main: &mut Container) {
     for (name, value) in given {
         let Some(value) = value else { continue };
         let resources = main.resources.get_or_insert_default();
-        let asks = [&resources.limits, &resources.requests].into_iter().flatten().any(|list| list.contains_key(name));
+        let lists = [&resources.limits, &resources.requests, &of_pod.limits, &of_pod.requests];
+        let asks = lists.into_iter().flatten().any(|list| list.contains_key(name));
         if !asks {
             resources.limits.get_or_insert_default().insert(name.to_owned(), Quantity(value.clone()));
             resources.requests.get_or_insert_default().insert(name.to_owned(), Quantity(value));

@@ -1,27 +1,63 @@
-//! The language of templates: minijinja, in which a name that does not exist is an error, and no template runs for ever.
+//! Templates: minijinja, in which a name that does not exist is an error, and no template runs for ever or makes more than so much.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use larder_controller_api::InvalidField;
-use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Context};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value as Context, filters, functions, tests};
 use serde_json::Value;
+
+use super::language;
 
 /// Steps of one template. A hostfile takes about ten for each pod.
 const STEPS: u64 = 1_000_000;
 
+/// The bytes of all texts that one template makes, those of its filters too.
+const TEXT_BYTES: usize = 4 << 20;
+
 /// Renders templates.
 pub(super) struct Templates {
     environment: Environment<'static>,
+    left: Left,
 }
 
 impl Templates {
     pub(super) fn new() -> Self {
-        let mut environment = Environment::new();
+        let left = Left::default();
+        let mut environment = Environment::empty();
         // `{% if roles.chief %}` is how a template asks whether there is one.
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
         environment.set_fuel(Some(STEPS));
         environment.set_keep_trailing_newline(true);
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        Self { environment }
+        environment.add_function("range", functions::range);
+        environment.add_filter("default", filters::default);
+        environment.add_filter("first", filters::first);
+        environment.add_filter("int", filters::int);
+        environment.add_filter("last", filters::last);
+        environment.add_filter("length", filters::length);
+        let of = left.clone();
+        environment.add_filter("join", move |items: Context, between: Option<String>| {
+            join(&of, &items, between.as_deref().unwrap_or_default())
+        });
+        let of = left.clone();
+        environment.add_filter("tojson", move |value: Context| {
+            let mut text = Text::new(&of);
+            serde_json::to_writer(&mut text, &value).map_err(|error| invalid("tojson", error))?;
+            Ok::<_, Error>(text.into_string())
+        });
+        environment.add_test("defined", tests::is_defined);
+        environment.add_test("divisibleby", tests::is_divisibleby);
+        environment.add_test("endingwith", tests::is_endingwith);
+        environment.add_test("even", tests::is_even);
+        environment.add_test("none", tests::is_none);
+        environment.add_test("odd", tests::is_odd);
+        environment.add_test("startingwith", tests::is_startingwith);
+        environment.add_test("undefined", tests::is_undefined);
+        Self { environment, left }
     }
 
     /// A text; `field` is for the error.
@@ -30,13 +66,20 @@ impl Templates {
         if !source.contains('{') {
             return Ok(source.to_owned());
         }
-        self.environment.render_str(source, context).map_err(|error| refused(field, &error))
+        language::check(source).map_err(|what| InvalidField::new(field.to_owned(), what))?;
+        self.left.begin();
+        let mut text = Text::new(&self.left);
+        let template = self.environment.template_from_str(source).map_err(|error| self.refused(field, &error))?;
+        template.render_captured_to(context, &mut text).map_err(|error| self.refused(field, &error))?;
+        Ok(text.into_string())
     }
 
     /// Whether an expression is true.
     pub(super) fn holds(&self, field: &str, source: &str, context: &Context) -> Result<bool, InvalidField> {
-        let expression = self.environment.compile_expression(source).map_err(|error| refused(field, &error))?;
-        expression.eval(context).map(|value| value.is_true()).map_err(|error| refused(field, &error))
+        language::check_expression(source).map_err(|what| InvalidField::new(field.to_owned(), what))?;
+        self.left.begin();
+        let expression = self.environment.compile_expression(source).map_err(|error| self.refused(field, &error))?;
+        expression.eval(context).map(|value| value.is_true()).map_err(|error| self.refused(field, &error))
     }
 
     /// Every text of a value, in place.
@@ -57,12 +100,82 @@ impl Templates {
         }
         Ok(())
     }
+
+    fn refused(&self, field: &str, error: &Error) -> InvalidField {
+        let what = match error.kind() {
+            ErrorKind::OutOfFuel => format!("takes more than {STEPS} steps"),
+            _ if self.left.is_used_up() => format!("makes texts of more than {TEXT_BYTES} bytes"),
+            _ => format!("cannot be rendered: {error}"),
+        };
+        InvalidField::new(field.to_owned(), what)
+    }
 }
 
-fn refused(field: &str, error: &minijinja::Error) -> InvalidField {
-    let what = match error.kind() {
-        ErrorKind::OutOfFuel => format!("takes more than {STEPS} steps"),
-        _ => format!("cannot be rendered: {error}"),
-    };
-    InvalidField::new(field.to_owned(), what)
+fn join(left: &Left, items: &Context, between: &str) -> Result<String, Error> {
+    let mut text = Text::new(left);
+    let mut write = |item: &Context, between: &str| fmt::write(&mut text, format_args!("{between}{item}"));
+    for (at, item) in items.try_iter()?.enumerate() {
+        write(&item, if at == 0 { "" } else { between }).map_err(|error| invalid("join", error))?;
+    }
+    Ok(text.into_string())
+}
+
+fn invalid(filter: &str, error: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("{filter}: {error}"))
+}
+
+/// The bytes that a template may still make; one that has tried to make more may make none.
+#[derive(Clone, Default)]
+struct Left(Arc<AtomicUsize>);
+
+impl Left {
+    fn begin(&self) {
+        self.0.store(TEXT_BYTES, Ordering::Relaxed);
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), fmt::Error> {
+        let left = self.0.load(Ordering::Relaxed);
+        self.0.store(left.saturating_sub(bytes), Ordering::Relaxed);
+        if bytes < left { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+/// A text that is counted.
+struct Text<'a> {
+    text: Vec<u8>,
+    left: &'a Left,
+}
+
+impl<'a> Text<'a> {
+    fn new(left: &'a Left) -> Self {
+        Self { text: Vec::new(), left }
+    }
+
+    fn into_string(self) -> String {
+        String::from_utf8(self.text).expect("texts only")
+    }
+}
+
+impl fmt::Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.left.take(text.len())?;
+        self.text.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl io::Write for Text<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.left.take(bytes.len()).map_err(io::Error::other)?;
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -13,11 +13,8 @@ use serde_json::json;
 use super::context::{Facts, Rendered};
 use super::place::Place;
 use super::pod::Renderer;
+use super::size;
 
-/// The longest variable that a process can be started with.
-const VARIABLE_BYTES: usize = 128 << 10;
-/// The largest ConfigMap.
-const FILES_BYTES: usize = 1 << 20;
 /// Pods of each role of the larger samples.
 const REPLICAS: u32 = 3;
 
@@ -75,13 +72,9 @@ fn try_job(rendered: &Rendered<'_>, facts: &Facts) -> Result<(), InvalidField> {
             check_pod(&renderer.pod(&role.name, index, 0, &Place::default())?)?;
         }
     }
-    let files = renderer.config_map()?.and_then(|files| files.data).unwrap_or_default();
-    if files.values().map(String::len).sum::<usize>() > FILES_BYTES {
-        return Err(InvalidField::new(
-            "spec.files",
-            format!("have more than {FILES_BYTES} bytes in a job of a few pods"),
-        ));
-    }
+    let Some(map) = renderer.config_map()? else { return Ok(()) };
+    size::files(&map)?;
+    let files = map.data.unwrap_or_default();
     if let Some((key, _)) = files.iter().find(|(_, text)| text.contains('\0')) {
         return Err(InvalidField::new("spec.files", format!("contain a byte of 0 in {key}")));
     }
@@ -90,6 +83,7 @@ fn try_job(rendered: &Rendered<'_>, facts: &Facts) -> Result<(), InvalidField> {
 
 /// Refuses a container that could not start.
 fn check_pod(pod: &Pod) -> Result<(), InvalidField> {
+    size::pod(pod)?;
     for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
         let mut names = BTreeSet::new();
         for one in container.env.iter().flatten() {
@@ -101,9 +95,6 @@ fn check_pod(pod: &Pod) -> Result<(), InvalidField> {
             }
             if value.contains('\0') {
                 return refuse("contains a byte of 0");
-            }
-            if value.len() > VARIABLE_BYTES {
-                return refuse("is longer than a process can be given");
             }
             // What looks like JSON is read as such.
             if value.starts_with('{') {

@@ -115,3 +115,50 @@ async fn a_record_that_somebody_has_changed_stops_no_other_job() {
     world.until("the other is done", |api| phase(api, "other") == "Succeeded").await;
     world.until("its pods are made anew", |api| phase(api, "early") == "Succeeded").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_a_queue_cannot_count_or_an_api_server_cannot_store_is_refused() {
+    let mut world = World::with_jobs(2);
+    world.start();
+    world.api.put("queues", json!({"metadata": {"name": "gpus"}, "spec": {"namespaces": ["*"]}}));
+    let mut claiming = job("claiming", "single", &[("worker", 1)]);
+    claiming["spec"]["roles"][0]["template"]["spec"]["resourceClaims"] =
+        json!([{"name": "gpu", "resourceClaimTemplateName": "gpu"}]);
+    let mut free = claiming.clone();
+    free["metadata"]["name"] = "free".into();
+    claiming["spec"]["queue"] = "gpus".into();
+    for job in [claiming, free, job("large", "mpi", &[("launcher", 1), ("worker", 9_000)])] {
+        world.api.put("trainingjobs", job);
+    }
+    world.until("one is done", |api| phase(api, "free") == "Succeeded").await;
+    world.rest().await;
+    let said = "pods of role worker have spec.resourceClaims, which the queue gpus cannot count";
+    assert_eq!(condition(&world.api, "claiming", "Valid"), ("False".into(), "InvalidSpec".into()));
+    assert!(waiting_for(&world.api, "claiming").starts_with(said), "{}", waiting_for(&world.api, "claiming"));
+    assert_eq!(condition(&world.api, "large", "Valid"), ("False".into(), "RolesUnfit".into()));
+    let said = "a job of 9001 pods does not fit the JobType mpi: spec.files would have ";
+    assert!(waiting_for(&world.api, "large").starts_with(said), "{}", waiting_for(&world.api, "large"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_cannot_be_rendered_after_all_are_told_and_no_pods_wait_for_them() {
+    let mut world = World::with_jobs(2);
+    let mut odd: Value = serde_yaml_ng::from_str(super::TYPES[2]).unwrap();
+    odd["metadata"]["name"] = "odd".into();
+    // Neither a sample nor the largest job is of two pods.
+    let content = "{{ nothing if roles.worker.replicas == 2 }}";
+    odd["spec"]["files"] = json!([{"path": "/etc/odd/file", "content": content}]);
+    world.api.put("jobtypes", odd.clone());
+    world.start();
+    let mut train = job("train", "odd", &[("worker", 2)]);
+    (train["spec"]["roles"][0]["min"], train["spec"]["roles"][0]["max"]) = (2.into(), 3.into());
+    world.api.put("trainingjobs", train);
+    world.until("it says so", |api| condition(api, "train", "Valid") == ("False".into(), "TypeInvalid".into())).await;
+    let said = "the JobType odd: spec.files[/etc/odd/file].content cannot be rendered";
+    assert!(waiting_for(&world.api, "train").starts_with(said), "{}", waiting_for(&world.api, "train"));
+    world.until("it gives its room back", |api| phase(api, "train") == "Queued").await;
+    assert_eq!(super::pods(&world.api), [""; 0]);
+    odd["spec"]["files"][0]["content"] = "mended".into();
+    world.api.put("jobtypes", odd);
+    world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::World;
+use super::super::cluster::node;
 use super::super::kubelet::set_fates;
 use super::{condition, job, nodes_of, phase, pods};
 
@@ -33,6 +34,33 @@ async fn the_pod_of_a_lost_node_is_replaced_elsewhere_while_it_is_still_there() 
     assert!(old["metadata"]["labels"]["larder.dev/job-serving"].is_null(), "no name leads to a dead node");
     let status = world.api.get("trainingjobs", "team-a", "train").unwrap()["status"].clone();
     assert_eq!((&status["restarts"]["nodeLost"], &status["restarts"]["crashed"]), (&2.into(), &0.into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_heard_of_after_its_pod_is_not_lost() {
+    let mut world = World::with_jobs(1);
+    set_fates(&world.api, &[("train", "pending")]);
+    world.start();
+    let mut train = job("train", "single", &[("worker", 1)]);
+    train["spec"]["gang"] = json!({"timeout": "10m"});
+    world.api.put("trainingjobs", train);
+    world.until("its pod is made", |api| pods(api).len() == 1).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let now = world.api.now();
+    world.api.change("pods", "team-a", "train-worker-0-1", |pod| {
+        pod["spec"]["nodeName"] = "n9".into();
+        let bound = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": now});
+        pod["status"] = json!({"phase": "Running", "conditions": [bound, {"type": "Ready", "status": "True"}]});
+    });
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    world.api.put("nodes", node("n9"));
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!((phase(&world.api, "train"), pods(&world.api)), ("Running".into(), vec!["train-worker-0-1".into()]));
+    world.api.delete("nodes", "", "n9");
+    let lost =
+        |api: &super::Api| api.get("trainingjobs", "team-a", "train").unwrap()["status"]["restarts"]["nodeLost"] == 1;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(lost(&world.api), "a node that is gone is lost at once");
 }
 
 #[tokio::test(start_paused = true)]

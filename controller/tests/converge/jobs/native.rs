@@ -1,5 +1,7 @@
 //! Gangs of the scheduler.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::super::World;
@@ -132,4 +134,36 @@ async fn a_pod_of_somebody_else_says_nothing_about_groups() {
     world.until("its other pod is made", is_made).await;
     world.api.put("trainingjobs", other);
     world.until("the scheduler takes another gang", |api| phase(api, "other") == "Succeeded").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_is_never_bound_gives_its_room_back_and_is_tried_again_after_a_pause_that_doubles() {
+    let mut world = World::with_gangs();
+    set_fates(&world.api, &[("train", "pending")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "pytorch", &[("worker", 2)]));
+    world.until("its pods are made", |api| pods(api).len() == 2).await;
+    for name in ["train-worker-0-1", "train-worker-1-1"] {
+        world.api.change("pods", "team-a", name, |pod| {
+            pod["status"] = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+                "reason": "Unschedulable", "message": "claim \"scratch\" not found"}]});
+        });
+    }
+    tokio::time::sleep(Duration::from_secs(290)).await;
+    assert_eq!(pods(&world.api).len(), 2, "it may take some minutes");
+    world.until("it gives up for now", |api| phase(api, "train") == "Queued" && pods(api).is_empty()).await;
+    let why = "2 pods were not bound in time: claim \"scratch\" not found; it is tried again at ";
+    world.until("it says why", |api| waiting_for(api, "train").starts_with(why)).await;
+    assert_eq!(condition(&world.api, "train", "Placed"), ("False".into(), "NotBoundInTime".into()));
+    let record = || {
+        let job = world.api.get("trainingjobs", "team-a", "train").unwrap();
+        serde_json::from_str::<Value>(job["status"]["record"].as_str().unwrap()).unwrap()
+    };
+    let pause = || record()["notBefore"].as_i64().unwrap() - record()["since"].as_i64().unwrap();
+    assert_eq!(pause(), 30);
+    world.until("it is tried again", |api| pods(api) == ["train-worker-0-2", "train-worker-1-2"]).await;
+    world.until("it gives up again", |api| phase(api, "train") == "Queued" && pods(api).is_empty()).await;
+    assert_eq!(pause(), 60);
+    set_fates(&world.api, &[]);
+    world.until("it is done", |api| phase(api, "train") == "Succeeded" && groups(api).is_empty()).await;
 }

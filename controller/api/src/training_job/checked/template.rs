@@ -1,6 +1,6 @@
 //! Rules for the template of a role.
 
-use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{PodTemplateSpec, ResourceRequirements};
 
 use crate::checked::InvalidField;
 use crate::names::{DEFAULTS_OFF_ANNOTATION, PROCESSES_ANNOTATION};
@@ -82,14 +82,14 @@ pub(super) fn check(field: &str, template: &PodTemplateSpec) -> Result<(), Inval
         [("containers", &spec.containers), ("initContainers", spec.init_containers.as_ref().unwrap_or(&Vec::new()))]
     {
         for container in containers {
-            check_container(&format!("{field}.spec.{list}[{}]", container.name), container)?;
+            check_amounts(&format!("{field}.spec.{list}[{}]", container.name), container.resources.as_ref())?;
         }
     }
-    Ok(())
+    check_amounts(&format!("{field}.spec"), spec.resources.as_ref())
 }
 
-fn check_container(field: &str, container: &Container) -> Result<(), InvalidField> {
-    let Some(resources) = &container.resources else { return Ok(()) };
+fn check_amounts(field: &str, resources: Option<&ResourceRequirements>) -> Result<(), InvalidField> {
+    let Some(resources) = resources else { return Ok(()) };
     for (list, amounts) in [("limits", &resources.limits), ("requests", &resources.requests)] {
         for (resource, quantity) in amounts.iter().flatten() {
             let refuse =

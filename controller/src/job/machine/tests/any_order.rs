@@ -55,7 +55,7 @@ fn any_terms() -> impl Strategy<Value = Terms> {
             scope: if whole { Scope::Job } else { Scope::Worker },
             max_crashes,
             keep_pods: [KeepPods::None, KeepPods::Ended, KeepPods::All][keep_pods],
-            gang_timeout: (!native).then_some(30),
+            by_scheduler: native,
             ..elastic(2)
         },
     )
@@ -158,7 +158,7 @@ impl World {
             Cause::Crashed => pod.stage = PodStage::Failed,
             Cause::Preempted => pod.disruption = "PreemptionByScheduler".into(),
             Cause::Evicted => pod.leaving = Some(pod.leaving.unwrap_or(now + 30)),
-            Cause::NodeLost => pod.node = Some(NodeHealth { is_there: false, ..NodeHealth::default() }),
+            Cause::NodeLost => pod.node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() }),
             Cause::DeviceFault => pod.device_is_unhealthy = true,
         }
         counts.then_some(cause)

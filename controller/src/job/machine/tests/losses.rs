@@ -15,11 +15,7 @@ fn each_loss_has_its_cause() {
     let well = NodeHealth::default();
     assert_eq!(on_node(well), None);
     assert_eq!(on_node(NodeHealth { unready_since: Some(NOW - 59), ..well }), None);
-    for lost in [
-        NodeHealth { unready_since: Some(NOW - 60), ..well },
-        NodeHealth { is_there: false, ..well },
-        NodeHealth { is_out_of_service: true, ..well },
-    ] {
+    for lost in [NodeHealth { unready_since: Some(NOW - 60), ..well }, NodeHealth { is_out_of_service: true, ..well }] {
         assert_eq!(on_node(lost), Some(Cause::NodeLost), "{lost:?}");
     }
     assert_eq!(on_node(NodeHealth { has_device_fault: true, ..well }), Some(Cause::DeviceFault));
@@ -83,7 +79,7 @@ fn a_pod_that_is_stuck_or_on_a_lost_node_is_not_live() {
     assert!(live(&|pod| pod.leaving = Some(NOW - 59)));
     assert!(!live(&|pod| pod.leaving = Some(NOW - 60)));
     assert!(!live(&|pod| pod.stage = PodStage::Failed));
-    assert!(!live(&|pod| pod.node = Some(NodeHealth { is_there: false, ..NodeHealth::default() })));
+    assert!(!live(&|pod| pod.node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() })));
 }
 
 #[test]
@@ -126,7 +122,7 @@ fn a_pod_that_fails_soon_after_the_start_is_replaced_after_a_pause_that_doubles(
 fn pods_that_are_lost_with_their_nodes_are_replaced_at_once() {
     let (mut state, mut observed) = running(elastic(3));
     (state.phase, state.since) = (Phase::Starting, NOW - 5);
-    observed.pods[2].node = Some(NodeHealth { is_there: false, ..NodeHealth::default() });
+    observed.pods[2].node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() });
     let (state, _) = step(state, &observed, NOW);
     assert_eq!(unplaced(&state, &observed, NOW), [vec![2]]);
 }

@@ -239,7 +239,7 @@ fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_
     let server = Pod { id: PodId { role: 1, index: 0, attempt: 1 }, ..pod(0, 1, PodStage::Ready) };
     observed.pods.push(server);
     let lose = |observed: &mut Observed, at: usize| {
-        observed.pods[at].node = Some(NodeHealth { is_there: false, ..NodeHealth::default() });
+        observed.pods[at].node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() });
     };
     let mut with_worker = observed.clone();
     lose(&mut with_worker, 2);
@@ -249,4 +249,38 @@ fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_
     lose(&mut observed, 3);
     let (after, _) = step(state, &observed, NOW);
     assert_eq!(attempts(&after), 4);
+}
+
+#[test]
+fn a_gang_that_the_scheduler_never_binds_gives_its_room_back_and_says_why() {
+    let by_scheduler = Terms { by_scheduler: true, gang_timeout: Some(300), ..elastic(3) };
+    let roles = vec![vec![Slot { attempt: 1, node: None, stage: Stage::Placed }; 3]];
+    let state = State {
+        phase: Phase::Starting,
+        roles,
+        attempts: 1,
+        started: Some(NOW),
+        binding_since: Some(NOW),
+        ..State::default()
+    };
+    let pods = (0..3).map(|index| pod(index, 1, PodStage::Pending)).collect();
+    let said = Some("3 pods start together or not at all: no claim".to_owned());
+    let observed = Observed { terms: by_scheduler, pods, said, ..Observed::default() };
+    let (state, actions) = step(state, &observed, NOW + 299);
+    assert_eq!((state.phase, again(&actions)), (Phase::Starting, Some(NOW + 300)));
+    let (state, actions) = step(state, &observed, NOW + 300);
+    assert_eq!((state.phase, state.attempts, state.not_before), (Phase::Queued, 1, Some(NOW + 330)));
+    assert_eq!(changes(&actions), (vec![], vec![(0, 1), (1, 1), (2, 1)]));
+    let why = "3 pods were not bound in time: 3 pods start together or not at all: no claim";
+    assert_eq!(waits_for(&state, &observed, NOW + 300).as_deref(), Some(why));
+}
+
+#[test]
+fn a_job_that_runs_goes_on_without_pods_that_the_scheduler_never_binds() {
+    let (mut state, mut observed) = running(Terms { by_scheduler: true, gang_timeout: Some(300), ..elastic(2) });
+    (state.phase, state.binding_since) = (Phase::Growing, Some(NOW - 300));
+    observed.pods[2] = pod(2, 1, PodStage::Pending);
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.roles[0].len()), (Phase::Growing, 2));
+    assert_eq!(changes(&actions).1, [(2, 1)]);
 }

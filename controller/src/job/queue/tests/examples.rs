@@ -198,7 +198,7 @@ fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
     world.submit(job("good", "vision", 0, (4, 4, 4)));
     world.step();
     assert!(matches!(world.verdict("good"), Verdict::Start { .. }));
-    assert_eq!(world.waiting("bad").why, "its pods had nodes and were not bound; it is tried again at 13:47 UTC");
+    assert_eq!(world.waiting("bad").why, "it is tried again at 13:47 UTC");
     world.now += 60;
     world.step();
     assert!(!world.waiting("bad").claims, "others would end for nothing again");

@@ -84,6 +84,14 @@ fn a_default_job_is_guaranteed_and_has_whole_cpus() {
 }
 
 #[test]
+fn a_pod_that_asks_as_a_whole_gets_no_other_amounts() {
+    let mut whole = template(json!({}));
+    whole["spec"]["resources"] = json!({"requests": {"cpu": "64", "memory": "8Gi"}, "limits": {"cpu": "64"}});
+    let pod = single(whole);
+    assert_eq!(amounts(&pod), json!({"limits": null, "requests": null}));
+}
+
+#[test]
 fn each_default_can_be_turned_off() {
     let off = |names: &str, container: Value| {
         let annotated = json!({"metadata": {"annotations": {"larder.dev/defaults-off": names}}});

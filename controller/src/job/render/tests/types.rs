@@ -98,3 +98,48 @@ fn what_only_some_jobs_lack_can_be_asked_for() {
     }));
     validate(&spec).expect("valid");
 }
+
+#[test]
+fn no_template_takes_more_memory_than_is_counted() {
+    let again = |set: &str| format!("{{% set a = 'a' %}}{}{{{{ a }}}}", set.repeat(60));
+    for (what, text) in [
+        ("no `~`", again("{% set a = a ~ a %}")),
+        ("`+` is for numbers", again("{% set a = a + a %}")),
+        ("`*` is for numbers", "{{ 'a' * 99999999 }}".into()),
+        ("`*` is for numbers", "{{ hosts[0] * size }}".into()),
+        ("of constants", again("{% set a = [a, a] | join %}")),
+        ("of constants", again("{% set a = {1: a, 2: a} | tojson %}")),
+        ("no `set` without", again("{% set a %}{{ a }}{{ a }}{% endset %}")),
+        ("no `filter` block", "{% filter join(hosts[0]) %}{{ hosts }}{% endfilter %}".into()),
+        ("no `recursive`", "{% for a in hosts recursive %}{{ loop(hosts) }}{% endfor %}".into()),
+        ("no slices", "{{ hosts[1:] }}".into()),
+        ("no function but", "{% set all = namespace(a='a') %}".into()),
+        ("cannot be rendered", "{{ hosts[0] | replace('a', hosts[0]) }}".into()),
+        ("texts of more than", format!("{{{{ range(100000) | join('{}') }}}}", "a".repeat(100))),
+        ("texts of more than", format!("{{% for a in range(100000) %}}{}{{% endfor %}}", "a".repeat(100))),
+        ("texts of more than", format!("{{% set a = range(90000) | tojson %}}{}", "{{ a | tojson }}".repeat(20))),
+    ] {
+        let error = validate(&variable(&text)).expect_err(what);
+        assert!(error.field == "spec.environment[A].value" && error.what.contains(what), "{what}: {error}");
+    }
+    let when = |when: &str| with(json!({"environment": [{"name": "A", "value": "", "when": when}]}));
+    assert!(validate(&when("'a' * 99999999")).is_err() && validate(&when("size * 2 - 1 in [1, 3]")).is_err());
+    validate(&when("(size | int) * 2 - 1 in [1, 3]")).expect("valid");
+    validate(&variable("{{ index + 1 }} {{ 1 + size - 2 ** 2 }} {{ 2 * (size + 1) }} {{ hosts | length - 1 }}"))
+        .expect("valid");
+}
+
+#[test]
+fn a_job_of_more_pods_than_its_type_can_serve_is_too_large() {
+    let fits = |kind: &str, counts: &[(&str, u32, u32, u32)]| fits(&Sample::of(kind, roles(counts)).rendered());
+    fits("tensorflow", &[("worker", 1_000, 1_000, 1_000)]).expect("not too large");
+    fits("tensorflow", &[("worker", 9_000, 8_000, 9_000)]).expect("elastic workers know one pod only");
+    let error = fits("tensorflow", &[("worker", 9_000, 9_000, 9_000)]).expect_err("too large");
+    assert!(error.field == "the variable TF_CONFIG" && error.what.contains("131072 bytes"), "{error}");
+    fits("mpi", &[("launcher", 1, 1, 1), ("worker", 2_000, 2_000, 2_000)]).expect("not too large");
+    let error = fits("mpi", &[("launcher", 1, 1, 1), ("worker", 9_000, 9_000, 9_000)]).expect_err("too large");
+    assert!(error.field == "spec.files" && error.what.contains("an API server takes 1048576"), "{error}");
+    let large = json!({"args": ["a".repeat(1 << 20)]});
+    let job = Sample::of("single", json!({"roles": [{"name": "worker", "template": template(large)}]}));
+    assert_eq!(super::fits(&job.rendered()).expect_err("too large").field, "a pod");
+}
