@@ -84,6 +84,9 @@ impl Control {
         let refused = refused.map(|((kind, key), said)| format!("{} {key}: {said}", kind.name()));
         if let Some(memory) = self.state.jobs.memories.get_mut(key) {
             memory.end(written.succeeded, written.wrote_status, refused, now);
+            if written.wrote_status {
+                self.counters.count_steps(&std::mem::take(&mut memory.tally));
+            }
         }
         if written.drops_groups && !self.state.jobs.drops_groups {
             warn!(

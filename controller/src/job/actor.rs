@@ -21,6 +21,7 @@ use crate::job::profile::{Profile, Rules, terms};
 use crate::job::queue::{self, HeldPod, Job, Verdict};
 use crate::job::render::{Place, Rendered};
 use crate::job::scene::{Scene, Seen, dataset_key};
+use crate::job::tally::{Before, takes_room};
 use crate::job::trial::{Trial, Trials};
 use crate::job::valid::{self, Refusal};
 use crate::job::writes::{self, Turn};
@@ -152,7 +153,9 @@ impl<'a> Actor<'a> {
             self.observed.data = data::on_nodes(scene, job, &nodes);
         }
         let state = std::mem::take(&mut self.memory.record.state);
+        let before = Before::of(&state);
         let (state, actions) = step(state, &self.observed, scene.now);
+        self.memory.tally.step(before, &state, scene.now);
         self.memory.record.state = state;
         self.actions = actions;
         (self.observed.verdict, self.observed.plan) = (None, None);
@@ -301,8 +304,14 @@ impl<'a> Actor<'a> {
                     running.may_grow_to.clone_from(&running.granted);
                 }
             }
+            let roles = self.memory.profile.as_ref().map_or(&[][..], |profile| &profile.roles);
+            let takes_room = takes_room(&verdict, &self.memory.record.state, roles);
             self.observed.verdict = Some(verdict.clone());
             self.step(scene);
+            // It may have ended meanwhile.
+            let state = &self.memory.record.state;
+            let goes_on = state.phase == Phase::Queued || state.holds_room();
+            self.memory.tally.preemptions += u64::from(takes_room && goes_on);
             self.verdict = Some(verdict);
         }
     }

@@ -27,6 +27,17 @@ impl Cause {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Crashed, Self::Preempted, Self::Evicted, Self::NodeLost, Self::DeviceFault];
 
+    /// Its name in the job's status, and in metrics.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Crashed => "crashed",
+            Self::Preempted => "preempted",
+            Self::Evicted => "evicted",
+            Self::NodeLost => "nodeLost",
+            Self::DeviceFault => "deviceFault",
+        }
+    }
+
     /// Its name in events.
     pub const fn name(self) -> &'static str {
         match self {

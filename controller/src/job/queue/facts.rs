@@ -99,6 +99,13 @@ pub struct Role {
     pub is_fixed: bool,
 }
 
+impl Role {
+    /// Of so many pods that it has, those that its spec asks for by now.
+    pub fn asks_for(&self, granted: u32) -> u32 {
+        if self.is_fixed { granted } else { self.max.max(1).min(granted) }
+    }
+}
+
 /// A pod that holds room, or will.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldPod {

@@ -146,9 +146,8 @@ impl<'a> Pass<'a> {
         let jobs = self.jobs;
         for at in self.running().collect::<Vec<_>>() {
             let granted = self.granted(at);
-            let most =
-                |(role, granted): (&Role, &u32)| if role.is_fixed { *granted } else { role.max.max(1).min(*granted) };
-            let kept: Vec<u32> = jobs[at].roles.iter().zip(&granted).map(most).collect();
+            let kept = |(role, granted): (&Role, &u32)| role.asks_for(*granted);
+            let kept: Vec<u32> = jobs[at].roles.iter().zip(&granted).map(kept).collect();
             if kept != granted {
                 self.cut(Kept::from([(at, kept)]), words::asks_for_fewer);
             }

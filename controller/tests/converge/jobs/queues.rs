@@ -9,7 +9,7 @@ use super::super::api::Api;
 use super::super::kubelet::set_fates;
 use super::{condition, job, phase, pods, waiting_for};
 
-fn queue(name: &str, gpus: u32) -> Value {
+pub(super) fn queue(name: &str, gpus: u32) -> Value {
     json!({
         "apiVersion": "larder.dev/v1alpha1",
         "kind": "Queue",
@@ -18,18 +18,18 @@ fn queue(name: &str, gpus: u32) -> Value {
     })
 }
 
-fn queued(name: &str, queue: &str, workers: u32) -> Value {
+pub(super) fn queued(name: &str, queue: &str, workers: u32) -> Value {
     let mut job = job(name, "pytorch-elastic", &[("worker", workers)]);
     job["spec"]["queue"] = queue.into();
     job
 }
 
-fn priority(mut job: Value, class: &str) -> Value {
+pub(super) fn priority(mut job: Value, class: &str) -> Value {
     job["spec"]["roles"][0]["template"]["spec"]["priorityClassName"] = class.into();
     job
 }
 
-fn classes(api: &Api) {
+pub(super) fn classes(api: &Api) {
     let class = |name: &str, value: u32| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value});
     api.put("priorityclasses", class("production", 1000));
     api.put("priorityclasses", class("experiment", 10));
