@@ -19,7 +19,7 @@ use crate::job::planned::{Plan, PlannedPod};
 use crate::job::queue::{self, Job, LeftPod, Queue};
 use crate::job::queues;
 use crate::job::scene::Scene;
-use crate::job::trial::Trials;
+use crate::job::trial::{self, Trials};
 use crate::key::Key;
 use crate::kueue::wish::Wish;
 use crate::write::Write;
@@ -48,7 +48,7 @@ pub fn round(
 ) -> Round {
     let mut round = Round::default();
     remember(scene, memories);
-    trials.retain(|_, trial| trial.asker().is_none_or(|job| memories.contains_key(job)));
+    trial::forget(trials, memories);
     let unmade = left::unmade(scene, memories);
     let mut actors: Vec<Actor<'_>> =
         memories.iter_mut().filter_map(|(key, memory)| enter(scene, key, memory, trials, &mut round)).collect();

@@ -1,10 +1,11 @@
 //! Whether the API server would admit the pods of a job: it is asked for one of each role, and makes none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::training_job::checked::CheckedRole;
 
+use crate::job::memory::Memory;
 use crate::job::objects::JobObject;
 use crate::job::render::{Facts, Place, Rendered, Renderer};
 use crate::key::Key;
@@ -40,6 +41,17 @@ impl Trial {
             Self::Refused(_, why) => Some(why),
             Self::Asked(_) | Self::Accepted => None,
         }
+    }
+}
+
+/// Forgets what was asked for jobs that are gone. As long as there are no more answers than jobs, those about pods of no job are
+/// kept: another one like it may come.
+pub fn forget(trials: &mut Trials, memories: &BTreeMap<Key, Memory>) {
+    trials.retain(|_, trial| trial.asker().is_none_or(|job| memories.contains_key(job)));
+    if trials.len() > memories.len() {
+        let profiles = memories.values().filter_map(|memory| memory.profile.as_ref());
+        let needed: BTreeSet<&str> = profiles.map(|profile| profile.likeness.as_str()).collect();
+        trials.retain(|likeness, _| needed.contains(likeness.as_str()));
     }
 }
 
