@@ -118,9 +118,7 @@ fn remember(scene: &Scene<'_>, memories: &mut BTreeMap<Key, Memory>) {
     for object in scene.jobs.jobs.iter().filter(|object| object.is_ours()) {
         let key = &object.meta.key;
         if !memories.contains_key(key) {
-            let pods = object.job.as_ref().map(|job| scene.pods_of(object, job)).unwrap_or_default();
-            let attempts = pods.iter().map(|seen| seen.pod.id.attempt).max().unwrap_or(0);
-            memories.insert(key.clone(), Memory::new(object, attempts));
+            memories.insert(key.clone(), Memory::new(object, scene.last_attempt(object)));
         }
     }
 }
