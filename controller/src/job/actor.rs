@@ -59,6 +59,16 @@ impl<'a> Actor<'a> {
         self.memory.record.state.phase
     }
 
+    /// True if it has not started, or is to start again: what speaks against that counts.
+    fn is_to_start(&self) -> bool {
+        matches!(self.phase(), Phase::Queued | Phase::Suspended)
+    }
+
+    /// True if it waits, and it is not known yet whether it may.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.phase() == Phase::Queued && !self.is_tried
+    }
+
     pub(super) fn check(
         &mut self,
         scene: &Scene<'a>,
@@ -95,7 +105,7 @@ impl<'a> Actor<'a> {
         }
         self.look_at_kueue(scene);
         self.choose_planner(scene)?;
-        if self.phase() != Phase::Queued {
+        if !self.is_to_start() {
             return Ok(());
         }
         valid::grants(scene, &self.key.namespace, job)?;
@@ -118,7 +128,7 @@ impl<'a> Actor<'a> {
             // Where Kueue chooses nodes, pods have no group.
             Ok(planner) if !self.has_gates() => self.planner = planner,
             Ok(_) => {}
-            Err(why) if self.phase() == Phase::Queued => return Err(Refusal::new(JobReason::GangRefused, why)),
+            Err(why) if self.is_to_start() => return Err(Refusal::new(JobReason::GangRefused, why)),
             Err(_) => {}
         }
         if !self.is_planned() {
@@ -369,8 +379,7 @@ impl<'a> Actor<'a> {
         if let Some(at) = next {
             again(again_at, at);
         }
-        let is_undecided = self.phase() == Phase::Queued && !self.is_tried && self.refusal.is_none();
-        if is_undecided {
+        if self.is_undecided() {
             return Vec::new();
         }
         let turn = Turn {
@@ -378,6 +387,7 @@ impl<'a> Actor<'a> {
             object: self.object,
             rendered: self.job.zip(self.kind).map(|(job, kind)| rendered(self.object, job, kind)),
             refusal: self.refusal.as_ref(),
+            is_tried: self.is_tried,
             pods: &self.pods,
             observed: &self.observed,
             actions: &self.actions,

@@ -56,6 +56,8 @@ pub struct Turn<'a> {
     pub rendered: Option<Rendered<'a>>,
     /// What speaks against it.
     pub refusal: Option<&'a Refusal>,
+    /// The API server was asked about its pods, or need not be.
+    pub is_tried: bool,
     /// Its pods.
     pub pods: &'a [Seen<'a>],
     /// What was observed of it.
@@ -128,6 +130,7 @@ impl Found<'_> {
             memory,
             observed: turn.observed,
             refusal: turn.refusal,
+            is_tried: turn.is_tried,
             verdict: turn.verdict,
             said: waits_for(&turn.object.meta.key.name, &unbound, groups),
         };

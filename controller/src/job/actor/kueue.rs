@@ -48,7 +48,7 @@ impl<'a> Actor<'a> {
     /// Takes what Kueue has decided. `free` is the room that is left for it.
     pub(in crate::job) fn hear_kueue(&mut self, scene: &Scene<'_>, free: &mut Cluster<'_>) {
         let (Some(queue), Some(job)) = (self.kueue_queue(), self.job) else { return };
-        if !self.can_step() || !self.is_tried {
+        if !self.can_step() || self.is_undecided() {
             return;
         }
         let version = scene.kueue.version;

@@ -260,7 +260,7 @@ fn a_running_job_says_what_is_worse_than_asked_for() {
     let revoked = condition(Valid, false, "DatasetNotGranted", "team-b/coco is not granted");
     let said = sentence(&job("resnet", "Running", &[revoked]));
     assert!(
-        said.starts_with("team-a/resnet runs: 3 of 4 pods are ready; it could not start again now: team-b/coco"),
+        said.starts_with("team-a/resnet runs: 3 of 4 pods are ready; it could not start now: team-b/coco"),
         "{said}"
     );
 }
