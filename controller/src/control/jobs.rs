@@ -9,6 +9,7 @@ use tracing::warn;
 
 use super::Control;
 use crate::execute::Written;
+use crate::job::trial::shortage;
 use crate::job::{queues, types};
 use crate::key::Key;
 use crate::kinds::Kind;
@@ -99,7 +100,8 @@ impl Control {
 
     /// The API server was asked about the pods of a job. If it did not answer, it is asked again.
     pub(super) fn tried(&mut self, key: &Key, written: &Written) {
-        let refusal = written.refused.values().next().cloned();
+        // One role may be refused for good, and another one for now.
+        let refusal = written.refused.values().min_by_key(|why| shortage(why).is_some()).cloned();
         if written.succeeded || refusal.is_some() {
             self.state.tried(key, refusal);
             self.add(Work::Jobs, self.millis());

@@ -39,8 +39,10 @@ pub(super) struct Actor<'a> {
     pub(super) kind: Option<&'a CheckedType>,
     /// What speaks against it.
     pub(super) refusal: Option<Refusal>,
-    /// The API server was not asked yet.
+    /// The API server was asked about its pods, or need not be.
     pub(super) is_tried: bool,
+    /// The API server would not make them now, but may later: why.
+    pub(super) shortage: Option<String>,
     pub(super) pods: Vec<Seen<'a>>,
     pub(super) observed: Observed,
     pub(super) actions: Vec<Action>,
@@ -118,6 +120,7 @@ impl<'a> Actor<'a> {
             Trial::Asked(self.key.clone())
         });
         self.is_tried = !matches!(trial, Trial::Asked(_));
+        self.shortage = trial.shortage();
         trial.refusal().map_or(Ok(()), |why| Err(Refusal::new(JobReason::PodRefused, why)))
     }
 
@@ -256,6 +259,7 @@ impl<'a> Actor<'a> {
             head_since: self.memory.record.head_since,
             claims: self.memory.record.claims,
             not_before: state.not_before,
+            shortage: self.shortage.clone(),
             ends: state.ends(&self.observed.terms),
         })
     }

@@ -177,6 +177,7 @@ fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {
         _ if facts.refusal.is_some() => Reason::Waiting,
         None | Some(Lack::Nodes | Lack::Cluster | Lack::Pause) => Reason::Waiting,
+        Some(Lack::Namespace) => Reason::ResourceQuotaUsed,
         Some(_) if is_in_kueue(facts.object) => Reason::KueueDecides,
         Some(Lack::Turn) => Reason::NotItsTurn,
         Some(Lack::Queue) => Reason::QueueStopped,

@@ -148,6 +148,7 @@ fn enter<'a>(
         kind: None,
         refusal: None,
         is_tried: true,
+        shortage: None,
         pods: Vec::new(),
         observed: Observed::default(),
         actions: Vec::new(),

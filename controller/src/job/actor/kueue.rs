@@ -108,6 +108,9 @@ impl<'a> Actor<'a> {
             Verdict::Start { granted, .. } => {
                 let waits =
                     |lacks: Lack, why: String| Verdict::Wait(Waiting { lacks, why, warm: true, ..Waiting::default() });
+                if let Some(why) = &self.shortage {
+                    return waits(Lack::Namespace, why.clone());
+                }
                 if let Some(until) = state.not_before.filter(|until| *until > scene.now) {
                     return waits(Lack::Pause, words::held_back(until));
                 }

@@ -76,6 +76,8 @@ pub struct Job {
     pub claims: bool,
     /// It is not started before.
     pub not_before: Option<i64>,
+    /// Its pods could not be made now, whatever room there is: why.
+    pub shortage: Option<String>,
     /// When it ends at the latest.
     pub ends: Option<i64>,
 }

@@ -128,6 +128,9 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::NoQueue => ("in no queue", ""),
             JobReason::Reserved => ("has the quota", ""),
             JobReason::QuotaUsed => ("queue vision uses what it may", ""),
+            JobReason::ResourceQuotaUsed => {
+                ("ResourceQuota of its namespace", "kubectl describe resourcequota -n team-a")
+            }
             JobReason::NotItsTurn => ("before it in the queue", ""),
             JobReason::QueueStopped => ("queue vision is stopped", "kubectl get tq vision"),
             JobReason::KueueDecides => {
