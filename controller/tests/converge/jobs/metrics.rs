@@ -1,5 +1,6 @@
 //! What operators count of training jobs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use larder_controller::admin::Status;
@@ -13,7 +14,7 @@ use super::{job, phase, pods};
 impl World {
     /// A metric as it is served, without the prefix and with its labels.
     fn metric(&self, name: &str) -> u64 {
-        let status = Status(self.counters.clone());
+        let status = Status(Arc::clone(&self.counters));
         let plain = status.samples().into_iter().map(|sample| (sample.name.to_owned(), sample.value));
         let labelled = status.labelled().into_iter();
         let labelled = labelled.map(|sample| (format!("{}{{{}}}", sample.name, sample.labels), sample.value));
