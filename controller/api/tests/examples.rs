@@ -52,7 +52,8 @@ fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> T {
 /// The paths of all fields. Amounts may be written as numbers or as texts.
 fn fields(value: &Value) -> BTreeSet<String> {
     let below = |(at, value): (String, &Value)| -> BTreeSet<String> {
-        fields(value).into_iter().map(|field| format!("{at}.{field}")).chain([at]).collect()
+        let below = fields(value).into_iter().map(|field| format!("{at}.{field}"));
+        below.chain([at.clone()]).collect()
     };
     match value {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), value)).flat_map(below).collect(),
