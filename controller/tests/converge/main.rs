@@ -262,8 +262,10 @@ async fn volumes_name_their_dataset_as_owner_unless_it_is_the_administrators() {
 #[tokio::test(start_paused = true)]
 async fn at_rest_nothing_is_written_and_writes_are_few() {
     let mut world = World::new(3);
-    world.api.put("datasets", dataset("team-a", "pets", 2));
     world.start();
+    // Before the nodes report their caches, there is no room, and an event says so.
+    world.rest().await;
+    world.api.put("datasets", dataset("team-a", "pets", 2));
     world.until("it is ready", |api| is_ready(api, "pets")).await;
     world.rest().await;
     let writes = world.api.writes();
