@@ -261,6 +261,9 @@ fn a_running_job_says_what_is_worse_than_asked_for() {
     let said = sentence(&own);
     assert!(said.contains("2 of 4 worker") && said.contains("started before its data was cached"), "{said}");
     let revoked = condition(Valid, false, "DatasetNotGranted", "team-b/coco is not granted");
+    let suspended = set(job("resnet", "Suspended", std::slice::from_ref(&revoked)), "/spec/suspend", true.into());
+    let said = sentence(&suspended);
+    assert!(said.contains("; it could not start now: team-b/coco") && said.contains("larder job resume"), "{said}");
     let said = sentence(&job("resnet", "Running", &[revoked]));
     assert!(
         said.starts_with("team-a/resnet runs: 3 of 4 pods are ready; it could not start now: team-b/coco"),
