@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use larder_controller_api::Phase;
 use larder_telemetry::admin::{Admin, Labelled, Sample};
 
 use crate::job::known::Jobs;
+use crate::job::machine::Cause;
+use crate::job::tally::Tally;
 use crate::write::Write;
 
 /// The counters of a controller.
@@ -31,6 +34,10 @@ pub struct Counters {
     pub jobs_waiting: AtomicU64,
     /// Training jobs that have room.
     pub jobs_running: AtomicU64,
+    /// Since when that one of them waits that waits longest, in seconds since 1970; 0 if none does.
+    pub oldest_waiting: AtomicU64,
+    /// What the steps of training jobs have counted.
+    pub steps: Mutex<Tally>,
     /// Datasets that there are.
     pub datasets: AtomicU64,
     /// Those of them that are ready.
@@ -40,14 +47,25 @@ pub struct Counters {
 impl Counters {
     /// Counts the training jobs.
     pub fn count_jobs(&self, jobs: &Jobs) {
-        let (mut waiting, mut running) = (0, 0);
+        let (mut waiting, mut running, mut oldest) = (0, 0, None::<u64>);
         for memory in jobs.memories.values() {
             let state = &memory.record.state;
             waiting += u64::from(state.phase == Phase::Queued);
             running += u64::from(state.holds_room());
+            // What is not valid waits for its user.
+            if state.phase == Phase::Queued && memory.waiting.is_some() {
+                let since = u64::try_from(state.since).unwrap_or(0);
+                oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
+            }
         }
+        self.oldest_waiting.store(oldest.unwrap_or(0), Ordering::Relaxed);
         self.jobs_waiting.store(waiting, Ordering::Relaxed);
         self.jobs_running.store(running, Ordering::Relaxed);
+    }
+
+    /// Adds what the steps of a training job have counted.
+    pub fn count_steps(&self, tally: &Tally) {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).add(tally);
     }
 
     /// Counts a write.
@@ -74,11 +92,17 @@ impl Admin for Status {
     fn samples(&self) -> Vec<Sample> {
         let c = &self.0;
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let steps = c.steps.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         [
             ("controller_datasets", number(&c.datasets)),
             ("controller_datasets_ready", number(&c.datasets_ready)),
             ("controller_decisions_total", number(&c.decisions)),
+            ("controller_job_oldest_wait_seconds", age(number(&c.oldest_waiting), now)),
+            ("controller_job_preemptions_total", steps.preemptions),
             ("controller_job_rounds_total", number(&c.rounds)),
+            ("controller_job_starts_total", steps.starts),
+            ("controller_job_wait_seconds_total", steps.waited_seconds),
             ("controller_jobs_running", number(&c.jobs_running)),
             ("controller_jobs_waiting", number(&c.jobs_waiting)),
             ("controller_leading", u64::from(c.leading.load(Ordering::Relaxed))),
@@ -90,12 +114,54 @@ impl Admin for Status {
     }
 
     fn labelled(&self) -> Vec<Labelled> {
+        let steps = self.0.steps.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lost = Cause::ALL.into_iter().zip(steps.lost).map(|(cause, value)| Labelled {
+            name: "controller_job_restarts_total",
+            labels: format!("cause=\"{}\"", cause.field()),
+            value,
+        });
         let writes = self.0.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = writes.iter().map(|((resource, verb), value)| Labelled {
+        let writes = writes.iter().map(|((resource, verb), value)| Labelled {
             name: "controller_writes_total",
             labels: format!("verb=\"{verb}\",resource=\"{resource}\""),
             value: *value,
         });
-        all.collect()
+        lost.chain(writes).collect()
+    }
+}
+
+/// How long it is since `since`, if that is not 0.
+fn age(since: u64, now: u64) -> u64 {
+    if since == 0 { 0 } else { now.saturating_sub(since) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use larder_telemetry::METRICS;
+
+    use super::*;
+    use crate::kinds::Kind;
+    use crate::write::Change;
+
+    #[test]
+    fn what_is_served_is_in_the_table_and_the_other_way_round() {
+        let status = Status(Arc::new(Counters::default()));
+        status.0.count(&Write::new(Kind::Pod, "team-a", "train", Change::Delete(String::new())));
+        let labelled = status.labelled();
+        let served: BTreeSet<&str> = status
+            .samples()
+            .iter()
+            .map(|sample| sample.name)
+            .chain(labelled.iter().map(|sample| sample.name))
+            .collect();
+        let names = METRICS.iter().map(|metric| metric.name).filter(|name| name.starts_with("controller_"));
+        assert_eq!(served, names.collect());
+    }
+
+    #[test]
+    fn the_longest_wait_has_no_age_if_nothing_waits() {
+        assert_eq!([age(0, 100), age(40, 100), age(101, 100)], [0, 60, 0]);
     }
 }

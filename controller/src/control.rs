@@ -201,6 +201,7 @@ impl Control {
                 self.warming_begun += warming(&writes);
                 return Some((work, writes));
             }
+            self.queue.rest(&work);
         }
     }
 
@@ -279,7 +280,11 @@ impl Control {
         let slots = self.config.max_warming.saturating_sub(taken);
         let world = self.state.world(key, time, slots);
         let uid = world.dataset.map(|dataset| dataset.meta.uid.clone());
+        let is_nothing = world.dataset.is_none() && world.claims.is_empty();
         let decision = decide(&world);
+        if is_nothing {
+            self.state.forget_told(key);
+        }
         let mark = |set: &mut std::collections::BTreeSet<Key>, on: bool| {
             if on {
                 set.insert(key.clone())
@@ -321,7 +326,7 @@ impl Control {
     fn written(&mut self, written: Written) {
         let now = self.millis();
         self.warming_begun -= written.warming.min(self.warming_begun);
-        self.state.told.extend(written.told.iter().cloned());
+        self.state.remember_told(&written.work, &written.told);
         if let Work::Dataset(key) = &written.work {
             if written.wrote_status {
                 let now = self.seconds();

@@ -4,7 +4,7 @@
 //! finds a node for every pod of a job, or for none; [`machine`] takes one job from its first wait to its end. [`amounts`] are
 //! what they count, [`requests`] what a pod asks for. [`valid`] says why a job cannot run, [`render`] makes a job's pods as its
 //! JobType describes them, [`report`] its status, and [`writes`] all that is written for it. [`left`] are pods that jobs
-//! leave behind. [`known`] is what is remembered, [`objects`] and [`mod@read`] what is read; [`discovery`] finds out whether there
+//! leave behind. [`tally`] counts for operators. [`known`] is what is remembered, [`objects`] and [`mod@read`] what is read; [`discovery`] finds out whether there
 //! are training jobs at all.
 //! [`kueue`] is in the place of [`queue`] for jobs in Kueue's queues, and [`native`] in that of [`plan`] where the scheduler has
 //! gangs of its own.
@@ -38,6 +38,7 @@ pub mod round;
 #[cfg(test)]
 mod sample;
 pub mod scene;
+pub mod tally;
 pub mod trial;
 pub mod types;
 pub mod usage;

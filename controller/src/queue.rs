@@ -105,6 +105,11 @@ impl Queue {
         self.due.iter().find(|(_, work)| !self.busy.contains(work)).map(|(at, _)| *at)
     }
 
+    /// There is nothing to be written for it: what failed before is over.
+    pub fn rest(&mut self, work: &Work) {
+        self.failures.remove(work);
+    }
+
     /// Its writes are under way.
     pub fn begin(&mut self, work: &Work) {
         self.busy.insert(work.clone());
@@ -185,5 +190,8 @@ mod tests {
             queue.take(u64::MAX);
         }
         assert_eq!(pauses, [1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000, 60000]);
+        // What has vanished makes no writes, and is not remembered.
+        queue.rest(&node());
+        assert!(queue.failures.is_empty());
     }
 }

@@ -27,6 +27,7 @@ mod deletions;
 mod job_pods;
 mod jobs;
 mod sums;
+mod told;
 mod touched;
 mod view;
 mod warming;
@@ -75,8 +76,9 @@ pub struct State {
     pub cleaning: BTreeSet<Key>,
     /// The datasets for which the ConfigMap of inline volumes has no room.
     pub left_out: BTreeSet<Key>,
-    /// The names of the events that were written.
-    pub told: BTreeSet<String>,
+    /// The names of the events that were written about a dataset.
+    told: BTreeMap<Key, BTreeSet<String>>,
+    nothing_told: BTreeSet<String>,
     /// What the API refused of the last writes about a dataset.
     pub refused: BTreeMap<Key, Refusals>,
     nothing_refused: Refusals,

@@ -50,6 +50,12 @@ impl<T: Stored> Store<T> {
         self.objects.values()
     }
 
+    /// The objects in the namespace of `from` whose names begin with its name.
+    pub fn named<'a>(&'a self, from: &'a Key) -> impl Iterator<Item = &'a T> {
+        let begins = |key: &Key| key.namespace == from.namespace && key.name.starts_with(&from.name);
+        self.objects.range(from..).take_while(move |(key, _)| begins(key)).map(|(_, object)| object)
+    }
+
     /// The objects that belong to `owner`.
     pub fn of<'a>(&'a self, owner: &Key) -> impl Iterator<Item = &'a T> {
         self.index.get(owner).into_iter().flatten().filter_map(|key| self.objects.get(key))

@@ -35,8 +35,35 @@ pub const METRICS: &[Metric] = &[
     gauge("controller_datasets", "datasets", "Datasets in the cluster"),
     gauge("controller_datasets_ready", "datasets", "Datasets that are Ready"),
     counter("controller_decisions_total", "decisions", "decisions about a Dataset, most of which change nothing"),
+    gauge(
+        "controller_job_oldest_wait_seconds",
+        "seconds",
+        "how long the valid TrainingJob has waited that waits longest; 0 if none waits",
+    ),
+    counter(
+        "controller_job_preemptions_total",
+        "times",
+        "times that a TrainingJob gave back room that it still asks for, all of it or the surplus of an elastic one: for \
+         another job, a lower quota, a drained Queue, or Kueue",
+    ),
+    counter(
+        "controller_job_restarts_total",
+        "losses",
+        "losses of pods by `cause` (`crashed`, `preempted`, `evicted`, `nodeLost`, `deviceFault`), as `status.restarts` \
+         of TrainingJobs counts them",
+    ),
     counter("controller_job_rounds_total", "rounds", "looks at all TrainingJobs; each decides about all Queues"),
-    gauge("controller_jobs_running", "jobs", "TrainingJobs that have room"),
+    counter("controller_job_starts_total", "starts", "times that a TrainingJob that waited was given quota and nodes"),
+    counter(
+        "controller_job_wait_seconds_total",
+        "seconds",
+        "how long these had waited together: divided by `controller_job_starts_total`, the mean",
+    ),
+    gauge(
+        "controller_jobs_running",
+        "jobs",
+        "TrainingJobs that hold quota and nodes, whether or not their pods are ready yet",
+    ),
     gauge("controller_jobs_waiting", "jobs", "TrainingJobs that wait in a Queue, or for room"),
     gauge("controller_leading", "processes", "1 in the replica that holds the Lease and acts, else 0"),
     counter(

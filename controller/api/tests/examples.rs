@@ -1,15 +1,22 @@
 //! Larder accepts the examples of `deploy/example`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::apps::v1::Deployment;
 use larder_controller_api::names::{DATASETS_ANNOTATION, DatasetKey, FOLLOW_ANNOTATION};
 use larder_controller_api::rights::{self, Endpoints};
-use larder_controller_api::{Dataset, checked};
-use serde::Deserialize;
+use larder_controller_api::{Dataset, JobType, Queue, TrainingJob, checked};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// A folder of the repository.
+fn folder(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path)
+}
+
+/// The objects of an example.
 fn objects(folder: &Path) -> Vec<Value> {
     let kustomization: Value = read(&folder.join("kustomization.yaml")).remove(0);
     let named = kustomization["resources"].as_array().expect("resources").clone();
@@ -23,31 +30,62 @@ fn read(file: &Path) -> Vec<Value> {
         .collect()
 }
 
-#[test]
-fn the_examples_of_datasets_are_accepted_and_fit_together() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/example/dataset");
-    let objects = objects(&folder);
-    let of = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).cloned().collect::<Vec<_>>();
-    let place = |object: &Value| {
-        let text =
-            |key: &str| object["metadata"][key].as_str().unwrap_or_else(|| panic!("no {key}: {object}")).to_owned();
-        (text("namespace"), text("name"))
+fn of(objects: &[Value], kind: &str) -> Vec<Value> {
+    objects.iter().filter(|object| object["kind"] == kind).cloned().collect()
+}
+
+/// Namespace and name; the namespace of a cluster-wide object is empty.
+fn place(object: &Value) -> (String, String) {
+    let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+    (text("namespace"), text("name"))
+}
+
+/// The object as its type, which knows every field of its spec.
+fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> T {
+    let name = place(object).1;
+    let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let known = serde_json::to_value(&typed).expect("JSON");
+    assert_eq!(fields(&known["spec"]), fields(&object["spec"]), "a field of {name} is unknown");
+    typed
+}
+
+/// The paths of all fields. Amounts may be written as numbers or as texts.
+fn fields(value: &Value) -> BTreeSet<String> {
+    let below = |(at, value): (String, &Value)| -> BTreeSet<String> {
+        let below = fields(value).into_iter().map(|field| format!("{at}.{field}"));
+        below.chain([at.clone()]).collect()
     };
-    let secrets: BTreeSet<_> = of("Secret").iter().map(place).collect();
-    let mut datasets = BTreeSet::new();
-    for object in of("Dataset") {
-        let (namespace, name) = place(&object);
-        let dataset = serde_json::from_value::<Dataset>(object.clone()).expect("a Dataset");
-        assert_eq!(serde_json::to_value(&dataset.spec).expect("JSON"), object["spec"], "a field of {name} is unknown");
+    match value {
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), value)).flat_map(below).collect(),
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(at, value)| (at.to_string(), value)).flat_map(below).collect()
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+/// The Datasets of an example, which are accepted and have their Secrets.
+fn datasets(objects: &[Value]) -> BTreeSet<(String, String)> {
+    let secrets: BTreeSet<_> = of(objects, "Secret").iter().map(place).collect();
+    let check = |object: &Value| {
+        let (namespace, name) = place(object);
+        let dataset: Dataset = typed(object);
         let checked: checked::CheckedSpec = dataset.spec.check().unwrap_or_else(|error| panic!("{name}: {error}"));
         let key = DatasetKey::new(&namespace, &name);
         rights::check(&key, &dataset.spec, &Endpoints::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
         let secret = (namespace.clone(), checked.secret.expect("a Secret"));
         assert!(secrets.contains(&secret), "{name} names {secret:?}");
-        datasets.insert((namespace, name));
-    }
+        (namespace, name)
+    };
+    of(objects, "Dataset").iter().map(check).collect()
+}
+
+#[test]
+fn the_examples_of_datasets_are_accepted_and_fit_together() {
+    let objects = objects(&folder("example/dataset"));
+    let datasets = datasets(&objects);
     let (mut mounted, mut followed) = (BTreeSet::new(), BTreeSet::new());
-    for object in of("Deployment") {
+    for object in of(&objects, "Deployment") {
         let (namespace, name) = place(&object);
         let deployment: Deployment = serde_json::from_value(object).expect("a Deployment");
         let follows = deployment.metadata.annotations.unwrap_or_default().get(FOLLOW_ANNOTATION).cloned();
@@ -62,4 +100,27 @@ fn the_examples_of_datasets_are_accepted_and_fit_together() {
     }
     assert_eq!(mounted, datasets, "each Dataset has a pod, and each pod its Dataset");
     assert!(!followed.is_empty() && followed.is_subset(&datasets), "{followed:?}");
+}
+
+#[test]
+fn the_example_of_a_job_is_accepted_and_fits_together() {
+    let objects = objects(&folder("example/job"));
+    let datasets = datasets(&objects);
+    let queues: Vec<Queue> = of(&objects, "Queue").iter().map(typed).collect();
+    let jobs = of(&objects, "TrainingJob");
+    let mut read = BTreeSet::new();
+    for object in &jobs {
+        let (namespace, name) = place(object);
+        let job = typed::<TrainingJob>(object).check().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let of_type: JobType =
+            serde_json::from_value(self::read(&folder(&format!("components/jobs/types/{}.yaml", job.kind))).remove(0))
+                .expect("a JobType");
+        let kind = of_type.spec.check().expect("a type that is valid");
+        job.fit(&kind).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let queue = queues.iter().find(|queue| queue.metadata.name.as_deref() == job.queue()).expect("a queue of ours");
+        assert!(queue.spec.check().expect("a queue that is valid").is_granted(&namespace), "{name} may use its queue");
+        read.extend(job.datasets.iter().map(|mount| (mount.dataset.namespace.clone(), mount.dataset.name.clone())));
+    }
+    assert_eq!(read, datasets, "each Dataset is read, and each that is read is there");
+    assert!(!jobs.is_empty());
 }

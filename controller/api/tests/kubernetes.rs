@@ -48,6 +48,8 @@ impl Server {
             "--for=condition=Established",
             "crd/datasets.larder.dev",
             "crd/nodecaches.larder.dev",
+            "crd/queues.larder.dev",
+            "crd/trainingjobs.larder.dev",
         ]);
         for name in ["policies.yaml", "affinity.yaml"] {
             server.cluster.kubectl_ok(&["apply", "-f", &file(&format!("components/datasets/{name}"))]);

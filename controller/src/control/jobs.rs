@@ -10,6 +10,7 @@ use tracing::warn;
 use super::Control;
 use crate::execute::Written;
 use crate::job::memory::Memory;
+use crate::job::trial::shortage;
 use crate::job::{queues, types};
 use crate::key::Key;
 use crate::kinds::Kind;
@@ -85,6 +86,9 @@ impl Control {
         let refused = refused.map(|((kind, key), said)| format!("{} {key}: {said}", kind.name()));
         if let Some(memory) = self.state.jobs.memories.get_mut(key) {
             memory.end(written.succeeded, written.wrote_status, refused, now);
+            if written.wrote_status {
+                self.counters.count_steps(&std::mem::take(&mut memory.tally));
+            }
         }
         if written.drops_groups && !self.state.jobs.drops_groups {
             warn!(
@@ -97,7 +101,8 @@ impl Control {
 
     /// The API server was asked about the pods of a job. If it did not answer, it is asked again.
     pub(super) fn tried(&mut self, key: &Key, written: &Written) {
-        let refusal = written.refused.values().next().cloned();
+        // One role may be refused for good, and another one for now.
+        let refusal = written.refused.values().min_by_key(|why| shortage(why).is_some()).cloned();
         if written.succeeded || refusal.is_some() {
             self.state.tried(key, refusal);
             self.add(Work::Jobs, self.millis());

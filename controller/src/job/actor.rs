@@ -24,6 +24,7 @@ use crate::job::queue::{self, HeldPod, Job, Lack, Verdict};
 use crate::job::refusal::Refusal;
 use crate::job::render::{Place, Rendered};
 use crate::job::scene::{Scene, Seen, dataset_key};
+use crate::job::tally::{Before, takes_room};
 use crate::job::trial::{Trial, Trials};
 use crate::job::valid;
 use crate::job::writes::{self, Output, Turn};
@@ -44,8 +45,10 @@ pub(super) struct Actor<'a> {
     pub(super) kind: Option<&'a CheckedType>,
     /// What speaks against it.
     pub(super) refusal: Option<Refusal>,
-    /// The API server was not asked yet.
+    /// The API server was asked about its pods, or need not be.
     pub(super) is_tried: bool,
+    /// The API server would not make them now, but may later: why.
+    pub(super) shortage: Option<String>,
     pub(super) pods: Vec<Seen<'a>>,
     pub(super) observed: Observed,
     pub(super) actions: Vec<Action>,
@@ -62,6 +65,16 @@ pub(super) struct Actor<'a> {
 impl<'a> Actor<'a> {
     pub(super) fn phase(&self) -> Phase {
         self.memory.record.state.phase
+    }
+
+    /// True if it has not started, or is to start again: what speaks against that counts.
+    fn is_to_start(&self) -> bool {
+        matches!(self.phase(), Phase::Queued | Phase::Suspended)
+    }
+
+    /// True if it waits, and it is not known yet whether it may.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.phase() == Phase::Queued && !self.is_tried
     }
 
     pub(super) fn check(
@@ -99,7 +112,7 @@ impl<'a> Actor<'a> {
             let why = format!("the JobType {}: {why}", job.kind);
             return Err(Refusal::new(JobReason::TypeInvalid, why));
         }
-        if self.phase() != Phase::Queued {
+        if !self.is_to_start() {
             return Ok(());
         }
         valid::grants(scene, &self.key.namespace, job)?;
@@ -112,6 +125,7 @@ impl<'a> Actor<'a> {
             Trial::Asked(self.key.clone())
         });
         self.is_tried = !matches!(trial, Trial::Asked(_));
+        self.shortage = trial.shortage();
         trial.refusal().map_or(Ok(()), |why| Err(Refusal::new(JobReason::PodRefused, why)))
     }
 
@@ -143,7 +157,7 @@ impl<'a> Actor<'a> {
             // Where Kueue chooses nodes, pods have no group.
             Ok(planner) if !has_gates => self.planner = planner,
             Ok(_) => {}
-            Err(why) if self.phase() == Phase::Queued => return Err(Refusal::new(JobReason::GangRefused, why)),
+            Err(why) if self.is_to_start() => return Err(Refusal::new(JobReason::GangRefused, why)),
             Err(_) => {}
         }
         let terms = &mut self.observed.terms;
@@ -180,7 +194,9 @@ impl<'a> Actor<'a> {
             self.observed.data = data::on_nodes(scene, job, &nodes);
         }
         let state = std::mem::take(&mut self.memory.record.state);
+        let before = Before::of(&state);
         let (state, actions) = step(state, &self.observed, scene.now);
+        self.memory.tally.step(before, &state, scene.now);
         self.memory.record.state = state;
         self.actions = actions;
         (self.observed.verdict, self.observed.plan) = (None, None);
@@ -271,6 +287,7 @@ impl<'a> Actor<'a> {
             head_since: self.memory.record.head_since,
             claims: self.memory.record.claims,
             not_before: state.not_before,
+            shortage: self.shortage.clone(),
             ends: state.ends(&self.observed.terms),
         })
     }
@@ -333,8 +350,14 @@ impl<'a> Actor<'a> {
                     running.may_grow_to.clone_from(&running.granted);
                 }
             }
+            let roles = self.memory.profile.as_ref().map_or(&[][..], |profile| &profile.roles);
+            let takes_room = takes_room(&verdict, &self.memory.record.state, roles);
             self.observed.verdict = Some(verdict.clone());
             self.step(scene);
+            // It may have ended meanwhile.
+            let state = &self.memory.record.state;
+            let goes_on = state.phase == Phase::Queued || state.holds_room();
+            self.memory.tally.preemptions += u64::from(takes_room && goes_on);
             self.verdict = Some(verdict);
         }
     }
@@ -392,8 +415,7 @@ impl<'a> Actor<'a> {
         if let Some(at) = next {
             again(again_at, at);
         }
-        let is_undecided = self.phase() == Phase::Queued && !self.is_tried && self.refusal.is_none();
-        if is_undecided {
+        if self.is_undecided() {
             return Vec::new();
         }
         if self.memory.holds_back(scene.now) {
@@ -405,6 +427,7 @@ impl<'a> Actor<'a> {
             object: self.object,
             rendered: self.job.zip(self.kind).map(|(job, kind)| rendered(self.object, job, kind)),
             refusal: self.refusal.as_ref(),
+            is_tried: self.is_tried,
             pods: &self.pods,
             observed: &self.observed,
             actions: &self.actions,

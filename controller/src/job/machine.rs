@@ -9,7 +9,8 @@
 //!
 //! Invariants: an ended job stays as it is. Each loss is counted once: the slot of a lost pod gets another attempt, and pods of
 //! other attempts are nobody's. Counters never fall. Of each index there is one live pod, unless the type allows two. A pod on a
-//! lost node, or one that should have ended a minute ago, is not live: it blocks nothing, and its name is never used again.
+//! lost node, or one that should have ended a minute ago, is not live: no other pod waits for it, and its name is never used
+//! again. On a node that is well it uses room and quota until it is gone.
 
 mod actions;
 mod apply;

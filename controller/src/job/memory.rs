@@ -11,6 +11,7 @@ use crate::job::objects::JobObject;
 use crate::job::profile::{Profile, Rules};
 use crate::job::queue::Waiting;
 use crate::job::render::Facts;
+use crate::job::tally::Tally;
 
 /// The part of it that outlives the controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -113,6 +114,8 @@ pub struct Memory {
     pub equipped: Option<u32>,
     /// The facts that its files were written with, and when.
     pub files: Option<(Facts, i64)>,
+    /// What its steps have counted since its status was written.
+    pub tally: Tally,
 }
 
 /// What is remembered once its writes have succeeded.
@@ -140,7 +143,9 @@ const RETRY_MAX_SECONDS: i64 = 60;
 impl Memory {
     /// What is known of a job that this process has not seen before.
     pub fn new(object: &JobObject, attempts: u32) -> Self {
-        let record = Record::of(&object.status, attempts);
+        let mut record = Record::of(&object.status, attempts);
+        // A new one waits since it was made.
+        record.state.since = record.state.since.max(object.meta.created);
         let written = object.status.record.is_some().then(|| record.gist());
         Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
     }

@@ -27,6 +27,8 @@ pub struct Facts<'a> {
     pub observed: &'a Observed,
     /// What speaks against it.
     pub refusal: Option<&'a Refusal>,
+    /// The API server was asked about its pods, or need not be.
+    pub is_tried: bool,
     /// What the queues have decided just now.
     pub verdict: Option<&'a Verdict>,
 }
@@ -148,11 +150,12 @@ fn conditions(facts: &Facts<'_>, waits: &str) -> Vec<Condition> {
     all.into_iter().filter_map(condition).collect()
 }
 
+/// `None`: as it was.
 fn valid(facts: &Facts<'_>) -> Option<Finding> {
-    Some(match facts.refusal {
-        Some(refusal) => (false, refusal.reason, refusal.why.clone()),
-        None => (true, Reason::Accepted, String::new()),
-    })
+    match facts.refusal {
+        Some(refusal) => Some((false, refusal.reason, refusal.why.clone())),
+        None => facts.is_tried.then(|| (true, Reason::Accepted, String::new())),
+    }
 }
 
 /// `None`: as it was. What has ended keeps what it had.
@@ -175,6 +178,7 @@ fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
     let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {
         _ if facts.refusal.is_some() => Reason::Waiting,
         None | Some(Lack::Nodes | Lack::Cluster | Lack::Pause) => Reason::Waiting,
+        Some(Lack::Namespace) => Reason::ResourceQuotaUsed,
         Some(_) if is_in_kueue(facts.object) => Reason::KueueDecides,
         Some(Lack::Turn) => Reason::NotItsTurn,
         Some(Lack::Queue) => Reason::QueueStopped,

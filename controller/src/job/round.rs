@@ -19,7 +19,7 @@ use crate::job::planned::{Plan, PlannedPod};
 use crate::job::queue::{self, Job, LeftPod, Queue};
 use crate::job::queues;
 use crate::job::scene::Scene;
-use crate::job::trial::Trials;
+use crate::job::trial::{self, Trials};
 use crate::key::Key;
 use crate::kueue::wish::Wish;
 use crate::write::Write;
@@ -48,7 +48,7 @@ pub fn round(
 ) -> Round {
     let mut round = Round::default();
     remember(scene, memories);
-    trials.retain(|_, trial| trial.asker().is_none_or(|job| memories.contains_key(job)));
+    trial::forget(trials, memories);
     let unmade = left::unmade(scene, memories);
     let mut actors: Vec<Actor<'_>> =
         memories.iter_mut().filter_map(|(key, memory)| enter(scene, key, memory, trials, &mut round)).collect();
@@ -118,9 +118,7 @@ fn remember(scene: &Scene<'_>, memories: &mut BTreeMap<Key, Memory>) {
     for object in scene.jobs.jobs.iter().filter(|object| object.is_ours()) {
         let key = &object.meta.key;
         if !memories.contains_key(key) {
-            let pods = object.job.as_ref().map(|job| scene.pods_of(object, job)).unwrap_or_default();
-            let attempts = pods.iter().map(|seen| seen.pod.id.attempt).max().unwrap_or(0);
-            memories.insert(key.clone(), Memory::new(object, attempts));
+            memories.insert(key.clone(), Memory::new(object, scene.last_attempt(object)));
         }
     }
 }
@@ -147,6 +145,7 @@ fn enter<'a>(
         kind: None,
         refusal: None,
         is_tried: true,
+        shortage: None,
         pods: Vec::new(),
         observed: Observed::default(),
         actions: Vec::new(),

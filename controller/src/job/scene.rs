@@ -67,6 +67,15 @@ impl<'a> Scene<'a> {
         pods.collect()
     }
 
+    /// The last attempt of which there is a pod, whosever it is: an earlier job of the same name may have left some behind.
+    pub fn last_attempt(&self, object: &JobObject) -> u32 {
+        let Ok(job) = &object.job else { return 0 };
+        let Key { namespace, name } = &object.meta.key;
+        let begin = Key::new(namespace, &format!("{name}-"));
+        let ids = self.pods.named(&begin).filter_map(|pod| pod_id(name, job, &pod.meta.key.name));
+        ids.map(|id| id.attempt).max().unwrap_or(0)
+    }
+
     /// True if the scheduler has gangs.
     pub fn has_gangs(&self) -> bool {
         self.jobs.gangs.is_there() && !self.jobs.drops_groups

@@ -1,10 +1,11 @@
 //! Whether the API server would admit the pods of a job: it is asked for one of each role, and makes none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::training_job::checked::CheckedRole;
 
+use crate::job::memory::Memory;
 use crate::job::objects::JobObject;
 use crate::job::render::{Facts, Place, Rendered, Renderer};
 use crate::key::Key;
@@ -23,14 +24,34 @@ pub enum Trial {
     Accepted,
     /// It does not. It is asked again for this job.
     Refused(Key, String),
+    /// It would, if a ResourceQuota of their namespace were not used up: this one, with what is used of it. It is asked again for
+    /// this job.
+    Short(Key, String),
 }
 
 impl Trial {
     /// The job that has it asked.
     pub fn asker(&self) -> Option<&Key> {
         match self {
-            Self::Asked(job) | Self::Refused(job, _) => Some(job),
+            Self::Asked(job) | Self::Refused(job, _) | Self::Short(job, _) => Some(job),
             Self::Accepted => None,
+        }
+    }
+
+    /// The answer for a job: the API server's words against its pods, or none.
+    pub fn answered(job: &Key, refusal: Option<&str>) -> Self {
+        match refusal.map(|why| (why, shortage(why))) {
+            None => Self::Accepted,
+            Some((_, Some(quota))) => Self::Short(job.clone(), quota.to_owned()),
+            Some((why, None)) => Self::Refused(job.clone(), why.to_owned()),
+        }
+    }
+
+    /// What is missing for the pods, in a sentence.
+    pub fn shortage(&self) -> Option<String> {
+        match self {
+            Self::Short(_, quota) => Some(format!("a ResourceQuota of its namespace is used up: {quota}")),
+            Self::Asked(_) | Self::Accepted | Self::Refused(..) => None,
         }
     }
 
@@ -38,8 +59,25 @@ impl Trial {
     pub fn refusal(&self) -> Option<&str> {
         match self {
             Self::Refused(_, why) => Some(why),
-            Self::Asked(_) | Self::Accepted => None,
+            Self::Asked(_) | Self::Accepted | Self::Short(..) => None,
         }
+    }
+}
+
+/// The ResourceQuota that is used up, by the API server's words about a pod, which it says after all others: that alone is in the
+/// way.
+pub fn shortage(why: &str) -> Option<&str> {
+    why.split_once("exceeded quota: ").map(|(_, quota)| quota)
+}
+
+/// Forgets what was asked for jobs that are gone. As long as there are no more answers than jobs, those about pods of no job are
+/// kept: another one like it may come.
+pub fn forget(trials: &mut Trials, memories: &BTreeMap<Key, Memory>) {
+    trials.retain(|_, trial| trial.asker().is_none_or(|job| memories.contains_key(job)));
+    if trials.len() > memories.len() {
+        let profiles = memories.values().filter_map(|memory| memory.profile.as_ref());
+        let needed: BTreeSet<&str> = profiles.map(|profile| profile.likeness.as_str()).collect();
+        trials.retain(|likeness, _| needed.contains(likeness.as_str()));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Whether a job can run: the reasons of its condition `Valid`.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
 use larder_controller_api::training_job::conditions::{JobConditionKind, JobReason};
@@ -12,7 +13,10 @@ use crate::key::Key;
 /// True if nothing spoke against the job as it is now, as its status says: the API server need not be asked again.
 pub fn was_accepted(object: &JobObject) -> bool {
     let valid = JobConditionKind::Valid.find(&object.status.conditions);
-    valid.is_some_and(|valid| valid.status == "True" && valid.observed_generation == Some(object.generation))
+    let quota = JobConditionKind::QuotaReserved.find(&object.status.conditions);
+    let is_short = quota.is_some_and(|quota| quota.reason == JobReason::ResourceQuotaUsed.as_str());
+    let is_valid = |valid: &Condition| valid.status == "True" && valid.observed_generation == Some(object.generation);
+    !is_short && valid.is_some_and(is_valid)
 }
 
 /// The values of a job's spec.

@@ -55,6 +55,8 @@ pub struct Turn<'a> {
     pub rendered: Option<Rendered<'a>>,
     /// What speaks against it.
     pub refusal: Option<&'a Refusal>,
+    /// The API server was asked about its pods, or need not be.
+    pub is_tried: bool,
     /// Its pods.
     pub pods: &'a [Seen<'a>],
     /// What was observed of it.
@@ -136,6 +138,7 @@ impl Found<'_> {
             memory,
             observed: turn.observed,
             refusal: turn.refusal,
+            is_tried: turn.is_tried,
             verdict: turn.verdict,
         };
         let mut status = report::status(&facts);

@@ -183,10 +183,7 @@ impl State {
     /// The API server's answer: nothing speaks against the pods, or these words.
     pub fn tried(&mut self, key: &Key, refusal: Option<String>) {
         for trial in self.jobs.trials.values_mut().filter(|trial| trial.asker() == Some(key)) {
-            *trial = match &refusal {
-                None => Trial::Accepted,
-                Some(why) => Trial::Refused(key.clone(), why.clone()),
-            };
+            *trial = Trial::answered(key, refusal.as_deref());
         }
     }
 }

@@ -78,7 +78,7 @@ impl State {
             wishes_unknown: self.kueue.presence.is_unknown() || self.jobs.presence.is_unknown(),
             warming_slots,
             status_age: self.status_written.get(key).map_or(i64::MAX, |written| now - written),
-            told: &self.told,
+            told: self.told.get(key).unwrap_or(&self.nothing_told),
             refused: self.refused.get(key).unwrap_or(&self.nothing_refused),
         }
     }

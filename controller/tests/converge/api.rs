@@ -52,7 +52,7 @@ struct Inner {
     /// Writes count at once and are answered after this time.
     slow: std::time::Duration,
     /// Refuses writes that begin so, as "VERB NAMESPACE/PLURAL/NAME", with this code.
-    denied: Vec<(String, u16)>,
+    denied: Vec<(String, u16, String)>,
     /// Kinds that can be neither listed nor watched.
     broken: Vec<String>,
     /// No lease can be read or written.
@@ -122,7 +122,12 @@ impl Api {
 
     /// Refuses writes that begin with `what`, written "VERB NAMESPACE/PLURAL/NAME", until [`Self::allow`].
     pub(crate) fn deny(&self, what: &str, code: u16) {
-        self.lock().denied.push((what.to_owned(), code));
+        self.deny_saying(what, code, "Denied");
+    }
+
+    /// The same with these words.
+    pub(crate) fn deny_saying(&self, what: &str, code: u16, message: &str) {
+        self.lock().denied.push((what.to_owned(), code, message.to_owned()));
     }
 
     pub(crate) fn allow(&self) {
@@ -296,9 +301,9 @@ impl Api {
         let named = if name.is_empty() { name_of(&body).1 } else { name.to_owned() };
         let what = format!("{} {namespace}/{plural}/{named}", parts.method);
         let what = if is_trial { format!("TRY {namespace}/{plural}/{named}") } else { what };
-        let denied = self.lock().denied.iter().find(|(begins, _)| what.starts_with(begins)).map(|(_, code)| *code);
-        if let Some(code) = denied {
-            return status(code, "Denied");
+        let denied = self.lock().denied.iter().find(|(begins, ..)| what.starts_with(begins)).cloned();
+        if let Some((_, code, message)) = denied {
+            return status(code, &message);
         }
         if is_trial {
             return ok(&body);

@@ -7,6 +7,7 @@ mod killed;
 mod kueue;
 mod life;
 mod losses;
+mod metrics;
 mod native;
 mod queues;
 

@@ -41,6 +41,8 @@ struct World {
     api: Api,
     rest: JoinHandle<()>,
     controller: Option<JoinHandle<anyhow::Result<()>>>,
+    /// Those of the last controller.
+    counters: Arc<Counters>,
 }
 
 impl Drop for World {
@@ -57,7 +59,7 @@ impl World {
             api.put("nodes", node(&format!("n{index}")));
         }
         let rest = tokio::spawn(cluster::play(api.clone()));
-        Self { api, rest, controller: None }
+        Self { api, rest, controller: None, counters: Arc::default() }
     }
 
     fn start(&mut self) {
@@ -68,7 +70,8 @@ impl World {
             max_warming: 8,
             admin_address: None,
         };
-        let (client, counters) = (self.api.client(), Arc::new(Counters::default()));
+        self.counters = Arc::default();
+        let (client, counters) = (self.api.client(), Arc::clone(&self.counters));
         self.controller = Some(tokio::spawn(act(client, config, counters, CancellationToken::new())));
     }
 
@@ -259,8 +262,10 @@ async fn volumes_name_their_dataset_as_owner_unless_it_is_the_administrators() {
 #[tokio::test(start_paused = true)]
 async fn at_rest_nothing_is_written_and_writes_are_few() {
     let mut world = World::new(3);
-    world.api.put("datasets", dataset("team-a", "pets", 2));
     world.start();
+    // Before the nodes report their caches, there is no room, and an event says so.
+    world.rest().await;
+    world.api.put("datasets", dataset("team-a", "pets", 2));
     world.until("it is ready", |api| is_ready(api, "pets")).await;
     world.rest().await;
     let writes = world.api.writes();

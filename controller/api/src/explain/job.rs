@@ -166,7 +166,19 @@ fn suspended(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
     append(&mut why, &facts::replaced(status));
     let reason = Some(JobReason::Suspended.to_string());
     let todo = format!("to go on: {}", words::resume(job));
-    JobExplanation { reason, todo, ..of(Standing::Suspended, why) }
+    let mut explanation = JobExplanation { reason, todo, ..of(Standing::Suspended, why) };
+    say_if_invalid(&mut explanation, job, status);
+    explanation
+}
+
+/// What keeps a job that does not wait from starting again.
+fn say_if_invalid(explanation: &mut JobExplanation, job: &TrainingJob, status: &TrainingJobStatus) {
+    let invalid = JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False");
+    if let Some(invalid) = invalid {
+        let now = by_reason(job, explanation.standing, invalid, part(&invalid.message));
+        append(&mut explanation.next, &format!("it could not start now: {}", now.why));
+        append(&mut explanation.todo, &now.todo);
+    }
 }
 
 /// The condition that a job without pods waits for: the first that is not true for a reason of its own.
@@ -243,12 +255,7 @@ fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: Standing) -> J
     if cold.is_some_and(|warm| warm.reason == JobReason::WarmTimeout.as_str()) {
         append(&mut explanation.next, "it started before its data was cached, and reads the rest from the origin");
     }
-    let invalid = JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False");
-    if let Some(invalid) = invalid {
-        let now = by_reason(job, standing, invalid, part(&invalid.message));
-        append(&mut explanation.next, &format!("it could not start again now: {}", now.why));
-        append(&mut explanation.todo, &now.todo);
-    }
+    say_if_invalid(&mut explanation, job, status);
     explanation
 }
 

@@ -52,6 +52,8 @@ reasons! {
         Reserved of QuotaReserved,
         /// Its queue uses what it has. The message has the arithmetic.
         QuotaUsed of QuotaReserved,
+        /// A ResourceQuota of its namespace is used up. The message has the API server's arithmetic.
+        ResourceQuotaUsed of QuotaReserved,
         /// Jobs before it in the queue are waited for.
         NotItsTurn of QuotaReserved,
         /// Its queue is stopped.

@@ -48,7 +48,7 @@ impl<'a> Actor<'a> {
     /// Takes what Kueue has decided. `free` is the room that is left for it.
     pub(in crate::job) fn hear_kueue(&mut self, scene: &Scene<'_>, free: &mut Cluster<'_>) {
         let (Some(queue), Some(job)) = (self.kueue_queue(), self.job) else { return };
-        if !self.can_step() || !self.is_tried {
+        if !self.can_step() || self.is_undecided() {
             return;
         }
         let version = scene.kueue.version;
@@ -108,6 +108,9 @@ impl<'a> Actor<'a> {
             Verdict::Start { granted, .. } => {
                 let waits =
                     |lacks: Lack, why: String| Verdict::Wait(Waiting { lacks, why, warm: true, ..Waiting::default() });
+                if let Some(why) = &self.shortage {
+                    return waits(Lack::Namespace, why.clone());
+                }
                 if let Some(until) = state.not_before.filter(|until| *until > scene.now) {
                     return waits(Lack::Pause, words::held_back(until));
                 }

@@ -27,6 +27,17 @@ impl Cause {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Crashed, Self::Preempted, Self::Evicted, Self::NodeLost, Self::DeviceFault];
 
+    /// Its name in the job's status, and in metrics.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Crashed => "crashed",
+            Self::Preempted => "preempted",
+            Self::Evicted => "evicted",
+            Self::NodeLost => "nodeLost",
+            Self::DeviceFault => "deviceFault",
+        }
+    }
+
     /// Its name in events.
     pub const fn name(self) -> &'static str {
         match self {
@@ -81,7 +92,7 @@ pub fn is_lost(node: NodeHealth, now: i64) -> bool {
     node.is_out_of_service || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
 }
 
-/// True if the pod may run. One that is stuck or on a lost node blocks nothing.
+/// True if others are to wait for the end of the pod, since it may run: not for one that is stuck or on a lost node.
 pub fn is_live(pod: &Pod, now: i64) -> bool {
     let is_stuck = pod.leaving.is_some_and(|until| now - until >= STUCK_SECONDS);
     !pod.stage.has_ended() && !is_stuck && !is_on_lost_node(pod, now)

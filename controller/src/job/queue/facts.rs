@@ -76,6 +76,8 @@ pub struct Job {
     pub claims: bool,
     /// It is not started before.
     pub not_before: Option<i64>,
+    /// Its pods could not be made now, whatever room there is: why.
+    pub shortage: Option<String>,
     /// When it ends at the latest.
     pub ends: Option<i64>,
 }
@@ -97,6 +99,13 @@ pub struct Role {
     pub max: u32,
     /// Pods cannot come and go while the job runs, whatever its spec asks for since.
     pub is_fixed: bool,
+}
+
+impl Role {
+    /// Of so many pods that it has, those that its spec asks for by now.
+    pub fn asks_for(&self, granted: u32) -> u32 {
+        if self.is_fixed { granted } else { self.max.max(1).min(granted) }
+    }
 }
 
 /// A pod that holds room, or will.

@@ -146,9 +146,8 @@ impl<'a> Pass<'a> {
         let jobs = self.jobs;
         for at in self.running().collect::<Vec<_>>() {
             let granted = self.granted(at);
-            let most =
-                |(role, granted): (&Role, &u32)| if role.is_fixed { *granted } else { role.max.max(1).min(*granted) };
-            let kept: Vec<u32> = jobs[at].roles.iter().zip(&granted).map(most).collect();
+            let kept = |(role, granted): (&Role, &u32)| role.asks_for(*granted);
+            let kept: Vec<u32> = jobs[at].roles.iter().zip(&granted).map(kept).collect();
             if kept != granted {
                 self.cut(Kept::from([(at, kept)]), words::asks_for_fewer);
             }
@@ -217,7 +216,10 @@ impl<'a> Pass<'a> {
     /// Jobs for which others end.
     pub(super) fn claims(&mut self) {
         let jobs = self.jobs;
-        let may = |job: &usize| self.verdicts[*job].is_none() && jobs[*job].claims && self.is_open(*job);
+        let may = |job: &usize| {
+            let asks = jobs[*job].claims && jobs[*job].shortage.is_none();
+            self.verdicts[*job].is_none() && asks && self.is_open(*job)
+        };
         let mut claiming: Vec<usize> = (0..jobs.len()).filter(may).collect();
         claiming.sort_by_key(|job| order(&jobs[*job]));
         for job in claiming {
@@ -293,6 +295,10 @@ impl<'a> Pass<'a> {
         }
         if let Some(until) = job.not_before.filter(|until| *until > self.time) {
             return self.wait(at, Waiting { warm: true, ..waits(Lack::Pause, words::held_back(until)) });
+        }
+        // Others pass it meanwhile, and it keeps its place in the line.
+        if let Some(why) = &job.shortage {
+            return self.wait(at, Waiting { warm: true, ..waits(Lack::Namespace, why.clone()) });
         }
         if let Some((resource, most)) = self.now.books.beyond(&job.queue, &job.floor()) {
             return self.wait(at, waits(Lack::Quota, words::beyond(job, &resource, most)));

@@ -46,6 +46,8 @@ pub enum Lack {
     Queue,
     /// Quota.
     Quota,
+    /// Quota of its namespace.
+    Namespace,
     /// Room on nodes.
     Nodes,
     /// A larger cluster.

@@ -131,6 +131,25 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
     assert_eq!((is_in(&state, "first"), is_in(&state, "second")), (None, Some(Phase::Starting)));
 }
 
+#[test]
+fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
+    let mut state = state(2, 0);
+    for at in 0..20 {
+        let mut job = job("train");
+        job["metadata"]["uid"] = format!("uid-{at}").into();
+        job["spec"]["roles"][0]["replicas"] = (at + 1).into();
+        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        look(&mut state, NOW);
+        accept(&mut state);
+        look(&mut state, NOW);
+        assert!(state.jobs.trials.len() <= 2, "{:?}", state.jobs.trials);
+        state.jobs.memories.values_mut().for_each(|memory| memory.end(true, true, None, NOW));
+        state.apply(News::Gone(Kind::TrainingJob, Key::new("team-a", "train"), 1));
+    }
+    look(&mut state, NOW);
+    assert!(state.jobs.trials.is_empty());
+}
+
 /// 1,000 jobs of one pod on 1,000 nodes.
 #[test]
 #[ignore = "measures; run with --release --ignored --nocapture"]

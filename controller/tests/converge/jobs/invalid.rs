@@ -86,6 +86,46 @@ async fn a_job_starts_once_what_was_wrong_is_mended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_is_suspended_from_the_start_is_checked_like_any_other() {
+    let mut world = World::with_jobs(2);
+    let mut nonsense: Value = serde_yaml_ng::from_str(super::TYPES[0]).unwrap();
+    nonsense["metadata"]["name"] = "nonsense".into();
+    nonsense["spec"]["environment"][0]["value"] = "{{ nothing.at.all }}".into();
+    world.api.put("jobtypes", nonsense);
+    world.api.deny("TRY team-a/pods/no-pod", 403);
+    world.api.deny("TRY team-a/pods/slow", 500);
+    world.start();
+    world.rest().await;
+    let suspended = |mut job: Value| {
+        job["spec"]["suspend"] = true.into();
+        job
+    };
+    let api = &world.api.clone();
+    for (_, _, job) in refusals() {
+        api.put("trainingjobs", suspended(job));
+    }
+    for (name, workers) in [("good", 1), ("slow", 3)] {
+        api.put("trainingjobs", suspended(job(name, "single", &[("worker", workers)])));
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for controller in 1..3 {
+        // What cannot be read is not known to be suspended.
+        for (name, reason, _) in refusals().into_iter().filter(|(name, ..)| *name != "bad-spec") {
+            assert_eq!(condition(api, name, "Valid"), ("False".into(), reason.into()), "{name}, {controller}");
+            assert_eq!(phase(api, name), "Suspended", "{name}");
+        }
+        assert_eq!(condition(api, "good", "Valid"), ("True".into(), "Accepted".into()));
+        assert_eq!((phase(api, "slow"), condition(api, "slow", "Valid").0), ("Suspended".into(), String::new()));
+        world.kill();
+        world.start();
+        tokio::time::sleep(Duration::from_secs(100)).await;
+    }
+    world.api.allow();
+    world.until("nothing speaks against it", |api| condition(api, "slow", "Valid").0 == "True").await;
+    world.until("nor against its pods", |api| condition(api, "no-pod", "Valid").0 == "True").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_refused_after_all_is_named_and_made_once_it_is_admitted() {
     let mut world = World::with_jobs(2);
     world.api.deny("POST team-a/pods/train", 403);

@@ -9,7 +9,7 @@ use super::super::api::Api;
 use super::super::kubelet::set_fates;
 use super::{condition, job, phase, pods, waiting_for};
 
-fn queue(name: &str, gpus: u32) -> Value {
+pub(super) fn queue(name: &str, gpus: u32) -> Value {
     json!({
         "apiVersion": "larder.dev/v1alpha1",
         "kind": "Queue",
@@ -18,18 +18,18 @@ fn queue(name: &str, gpus: u32) -> Value {
     })
 }
 
-fn queued(name: &str, queue: &str, workers: u32) -> Value {
+pub(super) fn queued(name: &str, queue: &str, workers: u32) -> Value {
     let mut job = job(name, "pytorch-elastic", &[("worker", workers)]);
     job["spec"]["queue"] = queue.into();
     job
 }
 
-fn priority(mut job: Value, class: &str) -> Value {
+pub(super) fn priority(mut job: Value, class: &str) -> Value {
     job["spec"]["roles"][0]["template"]["spec"]["priorityClassName"] = class.into();
     job
 }
 
-fn classes(api: &Api) {
+pub(super) fn classes(api: &Api) {
     let class = |name: &str, value: u32| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value});
     api.put("priorityclasses", class("production", 1000));
     api.put("priorityclasses", class("experiment", 10));
@@ -180,4 +180,48 @@ async fn the_number_of_pods_changes_while_they_run_only_where_pods_may_come_and_
     ask("elastic", 3);
     world.until("one is larger", |api| workers(api, "elastic") == 3 && phase(api, "elastic") == "Running").await;
     assert_eq!(workers(&world.api, "fixed"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_namespace_has_used_up_its_quota_keeps_its_place_and_holds_nobody_up() {
+    let mut world = World::with_jobs(2);
+    world.api.put("queues", queue("red", 8));
+    set_fates(&world.api, &[("", "running")]);
+    let said = "pods \"first-worker-0-0\" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, \
+                used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4";
+    world.api.deny_saying("TRY team-a/pods/first", 403, said);
+    world.start();
+    world.api.put("trainingjobs", queued("first", "red", 6));
+    world.until("it says so", |api| condition(api, "first", "QuotaReserved").1 == "ResourceQuotaUsed").await;
+    assert_eq!(condition(&world.api, "first", "Valid"), ("True".into(), "Accepted".into()));
+    let why = "a ResourceQuota of its namespace is used up: gpus, requested: requests.nvidia.com/gpu=1, used";
+    assert!(waiting_for(&world.api, "first").starts_with(why), "{}", waiting_for(&world.api, "first"));
+    world.api.put("trainingjobs", queued("second", "red", 7));
+    world.until("another one passes it", |api| phase(api, "second") == "Running").await;
+    for controller in 1..3 {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(phase(&world.api, "first"), "Queued", "controller {controller}");
+        assert_eq!(world.api.get("queues", "", "red").unwrap()["status"]["waiting"], 1);
+        assert_eq!(condition(&world.api, "first", "QuotaReserved").1, "ResourceQuotaUsed");
+        world.kill();
+        world.start();
+    }
+    world.api.allow();
+    world.until("it waits for the queue", |api| condition(api, "first", "QuotaReserved").1 == "QuotaUsed").await;
+    world.api.put("trainingjobs", queued("third", "red", 6));
+    set_fates(&world.api, &[("second", "succeeded"), ("", "running")]);
+    world.until("it is its turn", |api| phase(api, "first") == "Running").await;
+    world.rest().await;
+    assert!(!pods(&world.api).iter().any(|pod| pod.starts_with("third")), "it came later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_refused_for_good_is_no_shortage_whatever_another_role_lacks() {
+    let mut world = World::with_jobs(2);
+    world.api.deny_saying("TRY team-a/pods/both-master", 403, "pods \"both\" is forbidden: exceeded quota: gpus");
+    world.api.deny_saying("TRY team-a/pods/both-worker", 403, "violates PodSecurity");
+    world.start();
+    world.api.put("trainingjobs", job("both", "pytorch", &[("master", 1), ("worker", 1)]));
+    world.until("it says so", |api| condition(api, "both", "Valid").1 == "PodRefused").await;
+    assert_eq!(waiting_for(&world.api, "both"), "violates PodSecurity");
 }

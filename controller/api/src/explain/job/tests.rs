@@ -128,6 +128,9 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
             JobReason::NoQueue => ("in no queue", ""),
             JobReason::Reserved => ("has the quota", ""),
             JobReason::QuotaUsed => ("queue vision uses what it may", ""),
+            JobReason::ResourceQuotaUsed => {
+                ("ResourceQuota of its namespace", "kubectl describe resourcequota -n team-a")
+            }
             JobReason::NotItsTurn => ("before it in the queue", ""),
             JobReason::QueueStopped => ("queue vision is stopped", "kubectl get tq vision"),
             JobReason::KueueDecides => {
@@ -258,9 +261,12 @@ fn a_running_job_says_what_is_worse_than_asked_for() {
     let said = sentence(&own);
     assert!(said.contains("2 of 4 worker") && said.contains("started before its data was cached"), "{said}");
     let revoked = condition(Valid, false, "DatasetNotGranted", "team-b/coco is not granted");
+    let suspended = set(job("resnet", "Suspended", std::slice::from_ref(&revoked)), "/spec/suspend", true.into());
+    let said = sentence(&suspended);
+    assert!(said.contains("; it could not start now: team-b/coco") && said.contains("larder job resume"), "{said}");
     let said = sentence(&job("resnet", "Running", &[revoked]));
     assert!(
-        said.starts_with("team-a/resnet runs: 3 of 4 pods are ready; it could not start again now: team-b/coco"),
+        said.starts_with("team-a/resnet runs: 3 of 4 pods are ready; it could not start now: team-b/coco"),
         "{said}"
     );
 }

@@ -92,6 +92,11 @@ pub(super) fn words(job: &TrainingJob, reason: JobReason, said: &str) -> Words {
         JobReason::NoQueue => (or("it is in no queue, and starts when it fits"), "", String::new()),
         JobReason::Reserved => (or("its queue has the quota for it"), "", String::new()),
         JobReason::QuotaUsed => (or(&format!("queue {queue} uses what it may")), "", String::new()),
+        JobReason::ResourceQuotaUsed => (
+            or("a ResourceQuota of its namespace is used up"),
+            "it starts once there is room in that",
+            format!("see what uses it: kubectl describe resourcequota -n {namespace}"),
+        ),
         JobReason::NotItsTurn => (or("jobs before it in the queue are waited for"), "", String::new()),
         JobReason::QueueStopped => (
             or(&format!("queue {queue} is stopped (spec.stop)")),

@@ -1,0 +1,100 @@
+//! What operators count of training jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_controller::admin::Status;
+use larder_telemetry::admin::Admin;
+
+use super::super::World;
+use super::super::kubelet::{failed, set_fates};
+use super::queues::{classes, priority, queue, queued};
+use super::{job, phase, pods};
+
+impl World {
+    /// A metric as it is served, without the prefix and with its labels.
+    fn metric(&self, name: &str) -> u64 {
+        let status = Status(Arc::clone(&self.counters));
+        let plain = status.samples().into_iter().map(|sample| (sample.name.to_owned(), sample.value));
+        let labelled = status.labelled().into_iter();
+        let labelled = labelled.map(|sample| (format!("{}{{{}}}", sample.name, sample.labels), sample.value));
+        let mut all = plain.chain(labelled);
+        all.find(|(there, _)| there == name).unwrap_or_else(|| panic!("no metric {name}")).1
+    }
+
+    fn lost(&self, cause: &str) -> u64 {
+        self.metric(&format!("controller_job_restarts_total{{cause=\"{cause}\"}}"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_counted_once_however_often_its_status_is_refused() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 2)]));
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    world.rest().await;
+    for (code, crashes) in [(500, 1), (403, 2)] {
+        world.api.deny("PATCH team-a/trainingjobs/train", code);
+        let name = pods(&world.api).into_iter().rfind(|pod| pod.starts_with("train-worker-1")).unwrap();
+        world.api.change("pods", "team-a", &name, |pod| pod["status"] = failed());
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        assert_eq!(world.lost("crashed"), crashes - 1, "it is not written");
+        world.api.allow();
+        world
+            .until("it is written", |api| {
+                let job = api.get("trainingjobs", "team-a", "train").unwrap();
+                job["status"]["restarts"]["crashed"] == crashes && phase(api, "train") == "Running"
+            })
+            .await;
+        world.rest().await;
+        assert_eq!(world.lost("crashed"), crashes);
+    }
+    assert_eq!((world.lost("nodeLost"), world.lost("evicted"), world.lost("preempted")), (0, 0, 0));
+    assert_eq!(world.metric("controller_job_preemptions_total"), 0);
+    // The next controller counts what happens while it runs.
+    world.kill();
+    world.start();
+    world.rest().await;
+    assert_eq!((world.lost("crashed"), world.metric("controller_job_starts_total")), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_and_preemptions_are_counted_and_what_a_spec_gives_up_is_not() {
+    let mut world = World::with_jobs(2);
+    classes(&world.api);
+    world.api.put("queues", queue("all", 8));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    let mut elastic = priority(queued("elastic", "all", 6), "experiment");
+    elastic["spec"]["roles"][0]["min"] = 2.into();
+    world.api.put("trainingjobs", elastic);
+    world.until("it runs", |api| phase(api, "elastic") == "Running").await;
+    world.api.change("trainingjobs", "team-a", "elastic", |job| job["spec"]["roles"][0]["replicas"] = 4.into());
+    world.until("it is smaller", |api| pods(api).len() == 4 && phase(api, "elastic") == "Running").await;
+    assert_eq!(world.metric("controller_job_preemptions_total"), 0, "it asks for fewer");
+    world.api.put("trainingjobs", priority(queued("waits", "all", 8), "experiment"));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!((phase(&world.api, "waits"), world.metric("controller_jobs_waiting")), ("Queued".into(), 1));
+    assert!(world.counters.oldest_waiting.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    world.api.put("trainingjobs", priority(queued("production", "all", 6), "production"));
+    world.until("its surplus goes", |api| phase(api, "production") == "Running").await;
+    world.rest().await;
+    assert_eq!((world.metric("controller_job_preemptions_total"), world.lost("preempted")), (1, 0));
+    assert_eq!(world.metric("controller_job_starts_total"), 2);
+    assert!(world.metric("controller_job_wait_seconds_total") < 60, "both had room at once");
+    world.api.put("trainingjobs", priority(queued("next", "all", 2), "production"));
+    world.until("all of it goes", |api| phase(api, "next") == "Running").await;
+    world.rest().await;
+    assert_eq!((world.metric("controller_job_preemptions_total"), world.lost("preempted")), (2, 1));
+    for name in ["production", "next", "elastic"] {
+        world.api.delete("trainingjobs", "team-a", name);
+    }
+    world.until("it starts", |api| phase(api, "waits") == "Running").await;
+    world.rest().await;
+    assert_eq!((world.metric("controller_job_starts_total"), world.metric("controller_jobs_waiting")), (4, 0));
+    let waited = world.metric("controller_job_wait_seconds_total");
+    assert!((600..20_000).contains(&waited), "{waited}");
+    assert_eq!(world.metric("controller_job_oldest_wait_seconds"), 0);
+}
