@@ -143,7 +143,10 @@ fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
         accept(&mut state);
         look(&mut state, NOW);
         assert!(state.jobs.trials.len() <= 2, "{:?}", state.jobs.trials);
-        state.jobs.memories.values_mut().for_each(|memory| memory.end(true, true, None, NOW));
+        for memory in state.jobs.memories.values_mut() {
+            memory.begin();
+            memory.end(true, true, None, NOW);
+        }
         state.apply(News::Gone(Kind::TrainingJob, Key::new("team-a", "train"), 1));
     }
     look(&mut state, NOW);
