@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, ServiceAccount};
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::GroupVersion;
 use kube::{Client, Error};
 use larder_controller::kinds::Kind;
 use larder_controller_api::names::SYSTEM_NAMESPACE;
@@ -47,6 +48,13 @@ pub(crate) fn in_cluster(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync)
 /// The same in a cluster whose scheduler places gangs.
 pub(crate) fn in_cluster_with_gangs(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
     run(&Cluster::of_fake_nodes_with_gangs(), gpus_of_nodes, test);
+}
+
+/// The same in a cluster with Kueue.
+pub(crate) fn in_cluster_with_kueue(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
+    let cluster = Cluster::of_fake_nodes();
+    cluster.start_kueue();
+    run(&cluster, gpus_of_nodes, test);
 }
 
 fn run(cluster: &Cluster, gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
@@ -128,6 +136,20 @@ impl Bed {
         (object["apiVersion"], object["kind"]) = (kind.api_version().into(), kind.name().into());
         let object: DynamicObject = serde_json::from_value(object).expect("an object");
         self.api(kind, namespace).create(&PostParams::default(), &object).await.map(drop)
+    }
+
+    /// Makes an object of any kind, or changes it.
+    pub(crate) async fn apply(&self, object: Value) {
+        let text = |field: &str| object[field].as_str().expect("a text").to_owned();
+        let version: GroupVersion = text("apiVersion").parse().expect("a group and a version");
+        let resource = ApiResource::from_gvk(&version.with_kind(&text("kind")));
+        let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        };
+        let name = object["metadata"]["name"].as_str().expect("a name");
+        let applied = api.patch(name, &PatchParams::apply("test"), &Patch::Apply(&object)).await;
+        applied.unwrap_or_else(|error| panic!("{object:#}: {error}"));
     }
 
     /// Makes a namespace with labels, and waits for its ServiceAccount.

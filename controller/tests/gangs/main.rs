@@ -6,6 +6,7 @@ mod bed;
 mod failures;
 mod gangs;
 mod killed;
+mod kueue;
 mod pods;
 mod preempt;
 #[path = "../killed/process.rs"]

@@ -72,6 +72,16 @@ impl Cluster {
         Self::of_fake_nodes_and(&[("LARDER_TEST_KUBERNETES", "v1.37.0")])
     }
 
+    /// Starts Kueue beside it, which `tests/cluster/kueue.sh install` builds. It ends with the cluster.
+    ///
+    /// # Panics
+    /// When it is not installed, or does not come up.
+    pub fn start_kueue(&self) {
+        let mut command = Command::new(repository().join("tests/cluster/kueue.sh"));
+        let started = command.arg("start").arg(&self.folder).output().expect("Kueue's script runs");
+        succeeded("kueue.sh start", &started);
+    }
+
     fn of_fake_nodes_and(environment: &[(&str, &str)]) -> Self {
         let folder = temporary();
         let owner = std::process::id().to_string();

@@ -38,9 +38,7 @@ impl Drop for Queue {
 impl Queue {
     fn start(datasets: &[&str]) -> Self {
         let cluster = Cluster::start(2);
-        let script = repository().join("tests/cluster/kueue.sh");
-        let started = Command::new(script).arg("start").arg(cluster.folder()).output().unwrap();
-        assert!(started.status.success(), "no Kueue: {}", String::from_utf8_lossy(&started.stderr));
+        cluster.start_kueue();
         let deploy = repository().join("deploy");
         let file = |name: &str| deploy.join(name).display().to_string();
         for args in [
