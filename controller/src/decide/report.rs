@@ -17,7 +17,7 @@ use crate::world::{Decision, World};
 use crate::write::{Change, Write};
 
 /// How long small news wait.
-const SMALL_NEWS_SECONDS: i64 = 20;
+const SMALL_NEWS_SECONDS: i64 = 30;
 
 pub(super) fn step(draft: &mut Draft<'_>) {
     if let Some(message) = refusal(draft.world, &draft.decision) {
