@@ -212,7 +212,7 @@ impl Control {
                 Vec::new()
             }
             Work::Job(key) => self.plan_job(key),
-            Work::Trial(key) => self.state.trial(key),
+            Work::Trial(likeness) => self.plan_trial(likeness, now),
             Work::JobType(name) => self.plan_type(name),
             Work::JobTypes => self.plan_types(),
             Work::JobQueue(name) => self.plan_queue(name),
@@ -348,7 +348,7 @@ impl Control {
         }
         match &written.work {
             Work::Job(key) => self.job_written(&key.clone(), &written),
-            Work::Trial(key) => self.tried(&key.clone(), &written),
+            Work::Trial(likeness) => self.tried(likeness, &written),
             _ => {}
         }
         for (kind, object, is_new) in written.objects {

@@ -27,8 +27,8 @@ pub enum Work {
     AdmissionCheck(String),
     /// The writes of a training job.
     Job(Key),
-    /// The API server's opinion of a training job's pods.
-    Trial(Key),
+    /// The API server's opinion of pods of this likeness.
+    Trial(String),
     /// The status of a JobType.
     JobType(String),
     /// The ConfigMap with the names of JobTypes.

@@ -23,6 +23,9 @@ const ROUND_MILLIS: u64 = 50;
 /// A round is followed by so many times of its own duration without one.
 const REST: u64 = 4;
 
+/// After so long the API server is asked again about pods that it did not make for want of quota.
+const SHORT_MILLIS: u64 = 60_000;
+
 impl Control {
     /// Looks at all jobs. News that arrive before the next round are looked at together.
     pub(super) fn round(&mut self, now: u64) {
@@ -44,6 +47,14 @@ impl Control {
         let writes = self.state.jobs.ready.remove(key).unwrap_or_default();
         let begun = !writes.is_empty() && self.state.jobs.memories.get_mut(key).is_some_and(Memory::begin);
         if begun { writes } else { Vec::new() }
+    }
+
+    /// The pods that the API server is asked about.
+    pub(super) fn plan_trial(&mut self, likeness: &str, now: u64) -> Vec<Write> {
+        self.state.trial(likeness).unwrap_or_else(|| {
+            self.add(Work::Jobs, now);
+            Vec::new()
+        })
     }
 
     /// The condition of a JobType, if that is news.
@@ -84,6 +95,10 @@ impl Control {
         let now = self.seconds();
         let refused = written.refused.iter().find(|((kind, _), _)| *kind != Kind::Event);
         let refused = refused.map(|((kind, key), said)| format!("{} {key}: {said}", kind.name()));
+        let short = refused.as_deref().and_then(shortage).and_then(|quota| self.state.not_made(key, quota));
+        if let Some(likeness) = short {
+            self.add(Work::Trial(likeness), self.millis() + SHORT_MILLIS);
+        }
         if let Some(memory) = self.state.jobs.memories.get_mut(key) {
             memory.end(written.succeeded, written.wrote_status, refused, now);
             if written.wrote_status {
@@ -99,12 +114,12 @@ impl Control {
         self.add(Work::Jobs, self.millis());
     }
 
-    /// The API server was asked about the pods of a job. If it did not answer, it is asked again.
-    pub(super) fn tried(&mut self, key: &Key, written: &Written) {
+    /// The API server was asked about pods of a likeness. If it did not answer, it is asked again.
+    pub(super) fn tried(&mut self, likeness: &str, written: &Written) {
         // One role may be refused for good, and another one for now.
-        let refusal = written.refused.values().min_by_key(|why| shortage(why).is_some()).cloned();
+        let refusal = written.refused.values().min_by_key(|why| shortage(why).is_some());
         if written.succeeded || refusal.is_some() {
-            self.state.tried(key, refusal);
+            self.state.tried(likeness, refusal.map(String::as_str));
             self.add(Work::Jobs, self.millis());
         }
     }

@@ -19,7 +19,7 @@ use crate::job::native::known::KnownGroup;
 use crate::job::native::words::waits_for;
 use crate::job::objects::JobObject;
 use crate::job::plan::{Cluster, Gang, Want};
-use crate::job::profile::{Profile, Rules, terms};
+use crate::job::profile::{Rules, terms};
 use crate::job::queue::{self, HeldPod, Job, Lack, Verdict};
 use crate::job::refusal::Refusal;
 use crate::job::render::{Place, Rendered};
@@ -81,12 +81,15 @@ impl<'a> Actor<'a> {
         &mut self,
         scene: &Scene<'a>,
         trials: &mut Trials,
-        asked: &mut Vec<Key>,
+        asked: &mut Vec<String>,
     ) -> Result<(), Refusal> {
         let job = valid::spec(self.object)?;
         self.job = Some(job);
         // Others may write a status, too.
         self.memory.record.state.roles.truncate(job.roles.len());
+        if self.memory.record.state.attempts == 0 {
+            self.memory.count_from(scene.last_attempt(self.object, job));
+        }
         self.memory.queue = job.queue().unwrap_or_default().to_owned();
         self.pods = scene.pods_of(self.object, job);
         self.observed.terms = terms(job, self.memory.record.rules.as_ref());
@@ -94,6 +97,7 @@ impl<'a> Actor<'a> {
         self.observed.terms.gang_timeout = None;
         self.observed.pods = self.pods.iter().map(|seen| seen.pod.clone()).collect();
         self.observed.said = self.said(scene);
+        self.observed.shortage = self.memory.shortage();
         // What has ended needs no type any more.
         if self.phase().is_terminal() {
             return Ok(());
@@ -108,7 +112,7 @@ impl<'a> Actor<'a> {
         self.look_at_kueue(scene);
         self.choose_planner(scene)?;
         profiled?;
-        if let Some(why) = self.memory.unrendered.as_ref().filter(|_| self.phase().has_pods()) {
+        if let Some(why) = &self.memory.unrendered {
             let why = format!("the JobType {}: {why}", job.kind);
             return Err(Refusal::new(JobReason::TypeInvalid, why));
         }
@@ -116,12 +120,13 @@ impl<'a> Actor<'a> {
             return Ok(());
         }
         valid::grants(scene, &self.key.namespace, job)?;
-        if valid::was_accepted(self.object) {
+        let likeness = self.memory.profile.as_ref().map(|profile| profile.likeness.clone()).unwrap_or_default();
+        let is_short = trials.get(&likeness).is_some_and(|trial| trial.shortage().is_some());
+        if !is_short && valid::was_accepted(self.object) {
             return Ok(());
         }
-        let likeness = self.memory.profile.as_ref().map(|profile| profile.likeness.clone()).unwrap_or_default();
-        let trial = trials.entry(likeness).or_insert_with(|| {
-            asked.push(self.key.clone());
+        let trial = trials.entry(likeness.clone()).or_insert_with(|| {
+            asked.push(likeness);
             Trial::Asked(self.key.clone())
         });
         self.is_tried = !matches!(trial, Trial::Asked(_));
@@ -129,12 +134,10 @@ impl<'a> Actor<'a> {
         trial.refusal().map_or(Ok(()), |why| Err(Refusal::new(JobReason::PodRefused, why)))
     }
 
-    /// Finds out what its pods need, if that is not known, and what speaks against them.
+    /// Finds out what its pods need, and what speaks against them.
     fn profile(&mut self, scene: &Scene<'_>, job: &CheckedJob, kind: &CheckedType) -> Result<(), Refusal> {
-        if let Some(of_type) = scene.jobs.types.get(&Key::cluster(&job.kind))
-            && !self.memory.profile.as_ref().is_some_and(|profile| profile.is_of(self.object, of_type))
-        {
-            self.memory.profile = Some(Profile::new(self.object, of_type, &rendered(self.object, job, kind))?);
+        if let Some(of_type) = scene.jobs.types.get(&Key::cluster(&job.kind)) {
+            self.memory.find_profile(self.object, of_type, &rendered(self.object, job, kind))?;
         }
         self.memory.profile.as_ref().and_then(|profile| profile.refusal.clone()).map_or(Ok(()), Err)
     }
@@ -286,7 +289,8 @@ impl<'a> Actor<'a> {
             replaces_live: self.observed.pods.iter().any(is_stray),
             head_since: self.memory.record.head_since,
             claims: self.memory.record.claims,
-            not_before: state.not_before,
+            // It is the quota that it waits for.
+            not_before: state.not_before.filter(|_| self.shortage.is_none()),
             shortage: self.shortage.clone(),
             ends: state.ends(&self.observed.terms),
         })

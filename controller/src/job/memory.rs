@@ -7,11 +7,13 @@ use larder_controller_api::TrainingJobStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::job::machine::{Stage, State};
-use crate::job::objects::JobObject;
-use crate::job::profile::{Profile, Rules};
+use crate::job::objects::{JobObject, TypeObject};
+use crate::job::profile::{Generations, Profile, Rules, generations};
 use crate::job::queue::Waiting;
-use crate::job::render::Facts;
+use crate::job::refusal::Refusal;
+use crate::job::render::{Facts, Rendered};
 use crate::job::tally::Tally;
+use crate::job::trial;
 
 /// The part of it that outlives the controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,14 +34,13 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record that a status has. Of a job without one that can be read, what its pods did is not known: it begins anew, and
-    /// no attempt of `attempts` is made again.
-    fn of(status: &TrainingJobStatus, attempts: u32) -> Self {
+    /// The record that a status has. Of a job without one that can be read, what its pods did is not known: it begins anew.
+    fn of(status: &TrainingJobStatus) -> Self {
         if let Some(record) = status.record.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
             return Self::bounded(record);
         }
         let phase = status.phase.filter(|phase| phase.is_terminal()).unwrap_or_default();
-        Self::bounded(Self { state: State { phase, attempts, ..State::default() }, ..Self::default() })
+        Self::bounded(Self { state: State { phase, ..State::default() }, ..Self::default() })
     }
 
     /// The same with numbers that can be counted with: others may write a status, too.
@@ -102,10 +103,12 @@ pub struct Memory {
     pub failures: u32,
     /// The API's words about a write that it refused.
     pub refused: Option<String>,
-    /// Why an object of it could not be rendered.
+    /// Why an object of it could not be rendered, as it is and its type is.
     pub unrendered: Option<String>,
     /// What its pods need, once that is known.
     pub profile: Option<Profile>,
+    /// Why that cannot be found out, and of what: a pod cannot be rendered.
+    pub unprofiled: Option<(Generations, Refusal)>,
     /// Its queue; empty for none.
     pub queue: String,
     /// What it waits for.
@@ -142,12 +145,44 @@ const RETRY_MAX_SECONDS: i64 = 60;
 
 impl Memory {
     /// What is known of a job that this process has not seen before.
-    pub fn new(object: &JobObject, attempts: u32) -> Self {
-        let mut record = Record::of(&object.status, attempts);
+    pub fn new(object: &JobObject) -> Self {
+        let mut record = Record::of(&object.status);
         // A new one waits since it was made.
         record.state.since = record.state.since.max(object.meta.created);
         let written = object.status.record.is_some().then(|| record.gist());
         Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
+    }
+
+    /// Finds out what its pods need, if that is not known. What could not be rendered still cannot, and is not tried in every round.
+    pub fn find_profile(
+        &mut self,
+        object: &JobObject,
+        of_type: &TypeObject,
+        rendered: &Rendered<'_>,
+    ) -> Result<(), Refusal> {
+        if self.profile.as_ref().is_some_and(|profile| profile.is_of(object, of_type)) {
+            return Ok(());
+        }
+        let of = generations(object, of_type);
+        if let Some((_, refusal)) = self.unprofiled.as_ref().filter(|(before, _)| *before == of) {
+            return Err(refusal.clone());
+        }
+        let profile = Profile::new(object, of_type, rendered);
+        self.unprofiled = profile.as_ref().err().map(|refusal| (of, refusal.clone()));
+        self.profile = Some(profile?);
+        self.unrendered = None;
+        Ok(())
+    }
+
+    /// Why its pods are not made, if that is for want of quota.
+    pub fn shortage(&self) -> Option<String> {
+        let refused = self.refused.as_deref().filter(|_| self.record.state.phase.is_making());
+        refused.and_then(trial::shortage).map(trial::used_up)
+    }
+
+    /// No attempt is made again up to this one.
+    pub fn count_from(&mut self, attempt: u32) {
+        self.record.state.attempts = attempt.min(ATTEMPTS_MAX);
     }
 
     /// Its writes are under way from now on. False if there are none.

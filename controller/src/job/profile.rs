@@ -19,11 +19,19 @@ use crate::job::render::{Facts, Place, Rendered, Renderer, fits};
 use crate::job::requests::PodResources;
 use crate::kueue::places::{Places, Term};
 
+/// The generations of a job and of its type, with the uid of the type.
+pub type Generations = (i64, String, i64);
+
+/// Those of a job and a type as they are now.
+pub fn generations(job: &JobObject, of_type: &TypeObject) -> Generations {
+    (job.generation, of_type.meta.uid.clone(), of_type.generation)
+}
+
 /// What the pods of a job need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// The generations of the job and of its type that it is of.
-    pub of: (i64, String, i64),
+    /// What it is of.
+    pub of: Generations,
     /// Its roles.
     pub roles: Vec<Role>,
     /// A pod of each role, for no place: kept of jobs in Kueue's queues, which asks for them.
@@ -41,10 +49,8 @@ pub struct Profile {
 impl Profile {
     /// True if it is that of a job and a type as they are now.
     pub fn is_of(&self, job: &JobObject, kind: &TypeObject) -> bool {
-        let is_same =
-            (self.of.0, self.of.1.as_str(), self.of.2) == (job.generation, kind.meta.uid.as_str(), kind.generation);
         // A label is of no generation.
-        is_same && job.job.as_ref().is_ok_and(|job| keeps_pods(job) != self.pods.is_empty())
+        self.of == generations(job, kind) && job.job.as_ref().is_ok_and(|job| keeps_pods(job) != self.pods.is_empty())
     }
 
     /// What the pods of a job of this type need. Errors: a pod cannot be rendered.
@@ -86,7 +92,7 @@ impl Profile {
         let of_type_now = [of_type.meta.uid.clone(), of_type.generation.to_string(), rendered.namespace.to_owned()];
         let parts: Vec<String> = of_type_now.into_iter().chain(templates).chain(datasets).collect();
         let likeness = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
-        let of = (object.generation, of_type.meta.uid.clone(), of_type.generation);
+        let of = generations(object, of_type);
         let obstacle = obstacle(rendered.job, &pods);
         let priority_class = pods.first().and_then(|pod| pod.spec.as_ref()?.priority_class_name.clone());
         if !keeps_pods(rendered.job) {

@@ -29,8 +29,8 @@ use crate::write::Write;
 pub struct Round {
     /// Writes by job.
     pub writes: Vec<(Key, Vec<Write>)>,
-    /// Jobs of whose pods the API server is to be asked.
-    pub tries: Vec<Key>,
+    /// The likenesses of the pods that the API server is to be asked about.
+    pub tries: Vec<String>,
     /// What jobs wish, by dataset.
     pub wishes: BTreeMap<Key, Vec<Wish>>,
     /// The status of each queue.
@@ -118,7 +118,7 @@ fn remember(scene: &Scene<'_>, memories: &mut BTreeMap<Key, Memory>) {
     for object in scene.jobs.jobs.iter().filter(|object| object.is_ours()) {
         let key = &object.meta.key;
         if !memories.contains_key(key) {
-            memories.insert(key.clone(), Memory::new(object, scene.last_attempt(object)));
+            memories.insert(key.clone(), Memory::new(object));
         }
     }
 }

@@ -68,8 +68,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The last attempt of which there is a pod, whosever it is: an earlier job of the same name may have left some behind.
-    pub fn last_attempt(&self, object: &JobObject) -> u32 {
-        let Ok(job) = &object.job else { return 0 };
+    pub fn last_attempt(&self, object: &JobObject, job: &CheckedJob) -> u32 {
         let Key { namespace, name } = &object.meta.key;
         let begin = Key::new(namespace, &format!("{name}-"));
         let ids = self.pods.named(&begin).filter_map(|pod| pod_id(name, job, &pod.meta.key.name));

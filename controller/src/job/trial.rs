@@ -24,8 +24,8 @@ pub enum Trial {
     Accepted,
     /// It does not. It is asked again for this job.
     Refused(Key, String),
-    /// It would, if a ResourceQuota of their namespace were not used up: this one, with what is used of it. It is asked again for
-    /// this job.
+    /// It would, if a ResourceQuota of their namespace were not used up: this one, with what is used of it. It has said so when it
+    /// was asked, or when a pod of this job was to be made, and is asked again for this job.
     Short(Key, String),
 }
 
@@ -50,7 +50,7 @@ impl Trial {
     /// What is missing for the pods, in a sentence.
     pub fn shortage(&self) -> Option<String> {
         match self {
-            Self::Short(_, quota) => Some(format!("a ResourceQuota of its namespace is used up: {quota}")),
+            Self::Short(_, quota) => Some(used_up(quota)),
             Self::Asked(_) | Self::Accepted | Self::Refused(..) => None,
         }
     }
@@ -68,6 +68,11 @@ impl Trial {
 /// way.
 pub fn shortage(why: &str) -> Option<&str> {
     why.split_once("exceeded quota: ").map(|(_, quota)| quota)
+}
+
+/// That in a sentence.
+pub fn used_up(quota: &str) -> String {
+    format!("a ResourceQuota of its namespace is used up: {quota}")
 }
 
 /// Forgets what was asked for jobs that are gone. As long as there are no more answers than jobs, those about pods of no job are

@@ -102,6 +102,10 @@ pub fn of(turn: &Turn<'_>, memory: &Memory) -> Output {
     // Nothing of the job waits for Kueue.
     found.output.writes.extend(turn.for_kueue.iter().cloned());
     found.remove();
+    // As long as nothing is rendered of it, what could not be still cannot.
+    if !memory.record.state.phase.has_pods() {
+        found.output.unrendered.clone_from(&memory.unrendered);
+    }
     found.output
 }
 
@@ -317,12 +321,21 @@ impl Found<'_> {
     fn pods(&mut self, groups: &[&KnownGroup]) {
         let seen: BTreeMap<PodId, &Seen<'_>> = self.turn.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
         self.stop_serving();
+        // The status may be refused for good. A job that has given its pods up, as its spec or the queues say, keeps none for that.
+        let has_none = matches!(self.state().phase, Phase::Queued | Phase::Suspended);
+        let is_told = has_none || self.memory.written.as_ref() == Some(&self.memory.record.gist());
         for action in self.turn.actions {
             if let Action::Delete(id) = action
                 && let Some(seen) = seen.get(id)
             {
                 let meta = &seen.object.meta;
-                self.add(Kind::Pod, &meta.key.name, Change::Delete(meta.uid.clone()));
+                let delete = Change::Delete(meta.uid.clone());
+                if is_told {
+                    let namespace = &self.turn.object.meta.key.namespace;
+                    self.output.writes.push(Write::new(Kind::Pod, namespace, &meta.key.name, delete));
+                } else {
+                    self.add(Kind::Pod, &meta.key.name, delete);
+                }
             }
         }
         let (Some(rendered), Some(places)) = (self.turn.rendered, self.turn.places) else { return };
@@ -333,23 +346,25 @@ impl Found<'_> {
         let Some(first) = creates.next().filter(|_| self.output.unrendered.is_none()) else { return };
         let facts = self.facts();
         let renderer = Renderer::new(rendered, &facts);
-        let mut bytes = 0;
+        let (mut pods, mut bytes) = (Vec::new(), 0);
         for (id, node) in std::iter::once(first).chain(creates).take(PODS_AT_ONCE) {
             let (Some(role), Some(place)) = (rendered.job.roles.get(id.role), places.get(id.role)) else { continue };
             let terms = &self.turn.observed.terms;
             let group = of_attempt(rendered.name, id.attempt, self.state(), terms, groups);
             let group = group.filter(|_| self.turn.planner == Planner::Native);
             let place = Place { node, group, ..place.clone() };
-            let pod = renderer.pod(&role.name, id.index, id.attempt, &place);
-            if let Some(pod) = self.made(pod) {
-                let name = pod.metadata.name.clone().unwrap_or_default();
-                let value = serde_json::to_value(&pod).unwrap_or_default();
-                bytes += value.to_string().len();
-                self.add(Kind::Pod, &name, Change::Make(value));
-            }
+            // Without one of them the others would wait for it in vain.
+            let Some(pod) = self.made(renderer.pod(&role.name, id.index, id.attempt, &place)) else { return };
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            let value = serde_json::to_value(&pod).unwrap_or_default();
+            bytes += value.to_string().len();
+            pods.push((name, value));
             if bytes > BYTES_AT_ONCE {
                 break;
             }
+        }
+        for (name, pod) in pods {
+            self.add(Kind::Pod, &name, Change::Make(pod));
         }
     }
 

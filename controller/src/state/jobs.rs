@@ -168,23 +168,40 @@ impl State {
         );
     }
 
-    /// The pods that the API server is to be asked about for a job.
-    pub fn trial(&self, key: &Key) -> Vec<Write> {
-        let is_asked = |trial: &Trial| trial.asker() == Some(key);
-        if !self.jobs.trials.values().any(is_asked) {
-            return Vec::new();
+    /// The pods that the API server is to be asked about. `None`: the job for which it is asked has others by now, so that another
+    /// one that has such pods is to ask.
+    pub fn trial(&mut self, likeness: &str) -> Option<Vec<Write>> {
+        let Some(asker) = self.jobs.trials.get(likeness).and_then(Trial::asker) else { return Some(Vec::new()) };
+        let tries = self.tries(asker, likeness);
+        if tries.is_none() {
+            self.jobs.trials.remove(likeness);
         }
-        let Some(object) = self.jobs.jobs.get(key) else { return Vec::new() };
-        let of_type = object.job.as_ref().ok().and_then(|job| self.jobs.types.get(&Key::cluster(&job.kind)));
-        let kind = of_type.and_then(|of_type| of_type.kind.as_ref().ok());
-        kind.map(|kind| tries(object, kind, &self.settings.image)).unwrap_or_default()
+        tries
+    }
+
+    /// The pods of a job, if they are of this likeness.
+    fn tries(&self, key: &Key, likeness: &str) -> Option<Vec<Write>> {
+        let object = self.jobs.jobs.get(key)?;
+        let of_type = self.jobs.types.get(&Key::cluster(&object.job.as_ref().ok()?.kind))?;
+        let memory = self.jobs.memories.get(key).filter(|memory| memory.uid == object.meta.uid)?;
+        let profile = memory.profile.as_ref().filter(|profile| profile.is_of(object, of_type))?;
+        let kind = of_type.kind.as_ref().ok().filter(|_| profile.likeness == likeness)?;
+        Some(tries(object, kind, &self.settings.image))
     }
 
     /// The API server's answer: nothing speaks against the pods, or these words.
-    pub fn tried(&mut self, key: &Key, refusal: Option<String>) {
-        for trial in self.jobs.trials.values_mut().filter(|trial| trial.asker() == Some(key)) {
-            *trial = Trial::answered(key, refusal.as_deref());
+    pub fn tried(&mut self, likeness: &str, refusal: Option<&str>) {
+        let Some(trial) = self.jobs.trials.get_mut(likeness) else { return };
+        if let Some(asker) = trial.asker() {
+            *trial = Trial::answered(&asker.clone(), refusal);
         }
+    }
+
+    /// The API server did not make a pod of a job, for want of quota. Returns the likeness of its pods.
+    pub fn not_made(&mut self, key: &Key, quota: &str) -> Option<String> {
+        let likeness = self.jobs.memories.get(key)?.profile.as_ref()?.likeness.clone();
+        self.jobs.trials.insert(likeness.clone(), Trial::Short(key.clone(), quota.to_owned()));
+        Some(likeness)
     }
 }
 

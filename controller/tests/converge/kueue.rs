@@ -209,13 +209,14 @@ async fn a_controller_killed_at_any_write_for_a_job_ends_in_the_same_state() {
     let (expected, writes) = (end_state(&world.api), world.api.writes().len());
     assert!(is_data_ready(&world.api, "train"), "{:#?}", world.api.list("workloads"));
     drop(world);
+    let mut kills = 0;
     for write in 0..writes {
         for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
             let mut world = World::with_kueue();
             begin(&mut world);
             world.api.die_at(write, dies);
             world.start();
-            world.until_killed().await;
+            kills += usize::from(world.until_killed().await);
             world.kill();
             world.api.revive();
             world.start();
@@ -223,6 +224,7 @@ async fn a_controller_killed_at_any_write_for_a_job_ends_in_the_same_state() {
             assert_same(&end_state(&world.api), &expected, &format!("killed at {write}, {dies:?}"));
         }
     }
+    assert!(kills > writes, "{kills} of {}", 2 * writes);
 }
 
 #[tokio::test(start_paused = true)]

@@ -95,15 +95,16 @@ impl World {
     }
 
     /// Waits until the controller is killed at a write, or has nothing more to write: news that arrive together are written
-    /// together, so one run may make fewer writes than another.
-    async fn until_killed(&self) {
+    /// together, so one run may make fewer writes than another. True if it was killed.
+    async fn until_killed(&self) -> bool {
         let mut changes = self.api.changes();
         while !self.api.is_dead() {
             changes.borrow_and_update();
             if tokio::time::timeout(QUIET, changes.changed()).await.is_err() {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Lets everything come to rest: what is refused is tried again after a minute at most, and may be refused twice.
@@ -290,13 +291,14 @@ async fn a_controller_killed_at_any_write_ends_in_the_same_state() {
     let (expected, writes) = (end_state(&world.api), world.api.writes().len());
     assert!(is_ready(&world.api, "pets") && writes > 10);
     drop(world);
+    let mut kills = 0;
     for write in 0..writes {
         for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
             let mut world = World::new(3);
             scenario(&world.api);
             world.api.die_at(write, dies);
             world.start();
-            world.until_killed().await;
+            kills += usize::from(world.until_killed().await);
             world.kill();
             world.api.revive();
             world.start();
@@ -304,6 +306,7 @@ async fn a_controller_killed_at_any_write_ends_in_the_same_state() {
             assert_same(&end_state(&world.api), &expected, &format!("killed at {write}, {dies:?}"));
         }
     }
+    assert!(kills > writes, "{kills} of {}", 2 * writes);
 }
 
 fn assert_same(found: &BTreeMap<Id, Value>, expected: &BTreeMap<Id, Value>, when: &str) {

@@ -102,6 +102,7 @@ impl<'a> News<'a> {
         one(told
             .or_else(|| self.warm(state))
             .or_else(|| self.planned(state))
+            .or_else(|| self.unmade(state))
             .or_else(|| self.unbound(state))
             .or_else(|| self.up(state)))
     }
@@ -207,12 +208,28 @@ impl<'a> News<'a> {
         if unplaced(state, self.observed, self.now).iter().all(Vec::is_empty) {
             return None;
         }
-        let is_stray = |pod: &&Pod| state.slot(pod.id).is_none() && is_live(pod, self.now);
         match plan {
             Plan::Nodes(pods) => Some(Event::Planned(pods.clone())),
-            Plan::None(_) if self.observed.pods.iter().any(|pod| is_stray(&pod)) => None,
+            Plan::None(_) if self.has_strays(state) => None,
             Plan::None(why) => Some(self.without(state, Vec::new(), why)),
         }
+    }
+
+    /// Pods that the API server does not make: a job that cannot go on without them is not waited for. Pods of the job itself that
+    /// have still to end may have the quota.
+    fn unmade(&self, state: &State) -> Option<Event> {
+        let why = self.observed.shortage.as_ref().filter(|_| state.phase.is_making())?;
+        let unmade = state.slots().filter(|(pod, slot)| slot.stage == Stage::Placed && !self.pods.contains_key(pod));
+        let pods: Vec<PodId> = unmade.map(|(pod, _)| pod).collect();
+        if pods.is_empty() || self.has_strays(state) {
+            return None;
+        }
+        Some(self.without(state, pods, why)).filter(|event| matches!(event, Event::Released { .. }))
+    }
+
+    /// True if pods of the job have still to end.
+    fn has_strays(&self, state: &State) -> bool {
+        self.observed.pods.iter().any(|pod| state.slot(pod.id).is_none() && is_live(pod, self.now))
     }
 
     /// Pods that are not bound in time: planned again once, unless the scheduler has chosen, and then done without, by the job or

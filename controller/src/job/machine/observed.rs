@@ -18,6 +18,8 @@ pub struct Observed {
     pub plan: Option<Plan>,
     /// What the scheduler says of pods that have no node.
     pub said: Option<String>,
+    /// The API server makes no more of its pods, for want of quota: why.
+    pub shortage: Option<String>,
     /// The data that it waits for.
     pub data: Vec<Data>,
     /// All of its pods that there are, of earlier attempts too.

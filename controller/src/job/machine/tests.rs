@@ -7,6 +7,7 @@ mod any_order;
 mod losses;
 mod rows;
 mod stories;
+mod unmade;
 
 pub(super) const NOW: i64 = 1_000_000;
 

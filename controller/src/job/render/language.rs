@@ -5,18 +5,46 @@
 //! both of which are counted. What is not known here is refused.
 
 use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, Expr, Filter, Stmt};
-use minijinja::machinery::{parse, parse_expr};
+use minijinja::machinery::{Token, parse, parse_expr, tokenize};
 use minijinja::value::ValueKind;
+
+/// The most words of one expression or tag. What is read of them is a tree that is walked by calls, and no call may find its thread's
+/// stack used up.
+const WORDS: usize = 256;
+
+/// The most times that a template may say `elif`: each is below the one before it.
+const ELIFS: usize = 100;
 
 /// Refuses a template that says more than templates may; the words follow the name of its field.
 pub(super) fn check(source: &str) -> Result<(), String> {
+    bounded(source, false)?;
     let template = parse(source, "template", Default::default(), Default::default()).map_err(unread)?;
     statement(&template)
 }
 
 /// The same for an expression.
 pub(super) fn check_expression(source: &str) -> Result<(), String> {
+    bounded(source, true)?;
     expression(&parse_expr(source).map_err(unread)?)
+}
+
+/// Refuses what would be too deep a tree.
+fn bounded(source: &str, is_expression: bool) -> Result<(), String> {
+    let (mut words, mut elifs) = (0, 0);
+    for token in tokenize(source, is_expression, Default::default(), Default::default()) {
+        match token.map_err(unread)?.0 {
+            Token::VariableStart | Token::BlockStart => words = 0,
+            Token::Ident("elif") => elifs += 1,
+            _ => words += 1,
+        }
+        if words > WORDS {
+            return Err(format!("has an expression of more than {WORDS} words"));
+        }
+        if elifs > ELIFS {
+            return Err(format!("has more than {ELIFS} `elif`"));
+        }
+    }
+    Ok(())
 }
 
 fn unread(error: minijinja::Error) -> String {

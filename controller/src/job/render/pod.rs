@@ -33,7 +33,12 @@ pub struct Renderer<'a> {
 impl<'a> Renderer<'a> {
     /// Puts together once the view that all its pods share.
     pub fn new(rendered: Rendered<'a>, facts: &'a Facts) -> Self {
-        Self { rendered, facts, templates: Templates::new(), contexts: Contexts::of(&rendered, facts) }
+        Self::with(Templates::new(), rendered, facts)
+    }
+
+    /// The same with these templates, which count what they take.
+    pub(super) fn with(templates: Templates, rendered: Rendered<'a>, facts: &'a Facts) -> Self {
+        Self { rendered, facts, templates, contexts: Contexts::of(&rendered, facts) }
     }
 
     /// The pod of an index of a role. Errors: the job has no such role, or a template of the type does not render.

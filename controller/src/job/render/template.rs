@@ -3,21 +3,26 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use larder_controller_api::InvalidField;
+use minijinja::value::ValueIter;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value as Context, filters, functions, tests};
 use serde_json::Value;
 
 use super::language;
 
-/// Steps of one template. A hostfile takes about ten for each pod.
+/// Steps of one template, among which each item of a range counts that is looked at. A hostfile takes about ten for each pod.
 const STEPS: u64 = 1_000_000;
+
+/// Steps of all templates that are tried before a JobType is taken as valid.
+const ALL_STEPS: u64 = 20_000_000;
 
 /// The bytes of all texts that one template makes, those of its filters too.
 const TEXT_BYTES: usize = 4 << 20;
 
 /// Renders templates.
+#[derive(Clone)]
 pub(super) struct Templates {
     environment: Environment<'static>,
     left: Left,
@@ -25,7 +30,17 @@ pub(super) struct Templates {
 
 impl Templates {
     pub(super) fn new() -> Self {
+        Self::within(u64::MAX)
+    }
+
+    /// Of a JobType that is tried.
+    pub(super) fn on_trial() -> Self {
+        Self::within(ALL_STEPS)
+    }
+
+    fn within(steps: u64) -> Self {
         let left = Left::default();
+        left.0.all_steps.store(steps, Ordering::Relaxed);
         let mut environment = Environment::empty();
         // `{% if roles.chief %}` is how a template asks whether there is one.
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
@@ -33,7 +48,10 @@ impl Templates {
         environment.set_keep_trailing_newline(true);
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        environment.add_function("range", functions::range);
+        let of = left.clone();
+        environment.add_function("range", move |from: isize, to: Option<isize>, step: Option<isize>| {
+            functions::range(from, to, step).map(|items| counted(&of, items))
+        });
         environment.add_filter("default", filters::default);
         environment.add_filter("first", filters::first);
         environment.add_filter("int", filters::int);
@@ -70,7 +88,8 @@ impl Templates {
         self.left.begin();
         let mut text = Text::new(&self.left);
         let template = self.environment.template_from_str(source).map_err(|error| self.refused(field, &error))?;
-        template.render_captured_to(context, &mut text).map_err(|error| self.refused(field, &error))?;
+        let rendered = template.render_captured_to(context, &mut text).map_err(|error| self.refused(field, &error))?;
+        self.count(field, rendered.state().fuel_levels().map_or(0, |(steps, _)| steps))?;
         Ok(text.into_string())
     }
 
@@ -79,7 +98,23 @@ impl Templates {
         language::check_expression(source).map_err(|what| InvalidField::new(field.to_owned(), what))?;
         self.left.begin();
         let expression = self.environment.compile_expression(source).map_err(|error| self.refused(field, &error))?;
-        expression.eval(context).map(|value| value.is_true()).map_err(|error| self.refused(field, &error))
+        let value = expression.eval(context).map_err(|error| self.refused(field, &error))?;
+        // It has no loops.
+        self.count(field, 0)?;
+        Ok(value.is_true())
+    }
+
+    /// Counts what a template has taken.
+    fn count(&self, field: &str, steps: u64) -> Result<(), InvalidField> {
+        let refuse = |most: u64, what: &str| {
+            Err(InvalidField::new(field.to_owned(), format!("takes more than {most} steps{what}")))
+        };
+        let Some(items) = self.left.items() else { return refuse(STEPS, "") };
+        if self.left.take_steps(steps.saturating_add(items)) {
+            Ok(())
+        } else {
+            refuse(ALL_STEPS, " with all that is tried before it")
+        }
     }
 
     /// Every text of a value, in place.
@@ -103,6 +138,7 @@ impl Templates {
 
     fn refused(&self, field: &str, error: &Error) -> InvalidField {
         let what = match error.kind() {
+            _ if self.left.items().is_none() => format!("takes more than {STEPS} steps"),
             ErrorKind::OutOfFuel => format!("takes more than {STEPS} steps"),
             _ if self.left.is_used_up() => format!("makes texts of more than {TEXT_BYTES} bytes"),
             _ => format!("cannot be rendered: {error}"),
@@ -124,23 +160,80 @@ fn invalid(filter: &str, error: impl fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("{filter}: {error}"))
 }
 
-/// The bytes that a template may still make; one that has tried to make more may make none.
+/// The same items, each of which is counted when it is looked at.
+fn counted(left: &Left, items: Context) -> Context {
+    let left = left.clone();
+    Context::make_object_iterable(items, move |items| {
+        Box::new(Items { items: items.try_iter().expect("a range"), left: left.clone() })
+    })
+}
+
+/// Items of a range; there are none any more once too many were looked at.
+struct Items {
+    items: ValueIter,
+    left: Left,
+}
+
+impl Iterator for Items {
+    type Item = Context;
+
+    fn next(&mut self) -> Option<Context> {
+        if self.left.take_item() { self.items.next() } else { None }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.items.size_hint()
+    }
+}
+
+/// What a template may still take.
 #[derive(Clone, Default)]
-struct Left(Arc<AtomicUsize>);
+struct Left(Arc<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    /// Bytes; a template that has tried to make more may make none.
+    bytes: AtomicUsize,
+    /// Items of ranges.
+    items: AtomicU64,
+    /// Steps of this and all templates after it.
+    all_steps: AtomicU64,
+}
 
 impl Left {
     fn begin(&self) {
-        self.0.store(TEXT_BYTES, Ordering::Relaxed);
+        self.0.bytes.store(TEXT_BYTES, Ordering::Relaxed);
+        self.0.items.store(STEPS, Ordering::Relaxed);
     }
 
     fn is_used_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.0.bytes.load(Ordering::Relaxed) == 0
     }
 
     fn take(&self, bytes: usize) -> Result<(), fmt::Error> {
-        let left = self.0.load(Ordering::Relaxed);
-        self.0.store(left.saturating_sub(bytes), Ordering::Relaxed);
+        let left = self.0.bytes.load(Ordering::Relaxed);
+        self.0.bytes.store(left.saturating_sub(bytes), Ordering::Relaxed);
         if bytes < left { Ok(()) } else { Err(fmt::Error) }
+    }
+
+    /// False if there are none left.
+    fn take_item(&self) -> bool {
+        let left = self.0.items.load(Ordering::Relaxed);
+        self.0.items.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
+    }
+
+    /// The items that were looked at; `None` if that were too many.
+    fn items(&self) -> Option<u64> {
+        let left = self.0.items.load(Ordering::Relaxed);
+        (left > 0).then_some(STEPS - left)
+    }
+
+    /// False if there are fewer left.
+    fn take_steps(&self, steps: u64) -> bool {
+        let left = self.0.all_steps.load(Ordering::Relaxed);
+        self.0.all_steps.store(left.saturating_sub(steps), Ordering::Relaxed);
+        left > steps
     }
 }
 

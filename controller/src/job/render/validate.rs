@@ -14,6 +14,7 @@ use super::context::{Facts, Rendered};
 use super::place::Place;
 use super::pod::Renderer;
 use super::size;
+use super::template::Templates;
 
 /// Pods of each role of the larger samples.
 const REPLICAS: u32 = 3;
@@ -26,15 +27,16 @@ pub fn validate(spec: &JobTypeSpec) -> Result<CheckedType, InvalidField> {
 /// The same, with samples of a type of this name in messages.
 pub fn validate_as(name: &str, spec: &JobTypeSpec) -> Result<CheckedType, InvalidField> {
     let kind = spec.check()?;
+    let templates = Templates::on_trial();
     for job in samples(name, &kind) {
         let checked = job.check()?;
         checked.fit(&kind)?;
         let rendered = Rendered { namespace: "team-a", name: "sample", uid: "uid", job: &checked, kind: &kind };
         let mut facts = Facts { agent_image: "larder.dev/larder".to_owned(), ..Facts::default() };
-        try_job(&rendered, &facts)?;
+        try_job(&templates, &rendered, &facts)?;
         facts.ready = checked.roles.iter().map(|role| (role.name.clone(), (0..role.replicas).collect())).collect();
         facts.desired = checked.roles.iter().map(|role| (role.name.clone(), role.min)).collect();
-        try_job(&rendered, &facts)?;
+        try_job(&templates, &rendered, &facts)?;
     }
     Ok(kind)
 }
@@ -64,8 +66,8 @@ fn sample(name: &str, kind: &CheckedType, shape: &BTreeSet<&str>, replicas: u32)
     TrainingJob::new("sample", spec)
 }
 
-fn try_job(rendered: &Rendered<'_>, facts: &Facts) -> Result<(), InvalidField> {
-    let renderer = Renderer::new(*rendered, facts);
+fn try_job(templates: &Templates, rendered: &Rendered<'_>, facts: &Facts) -> Result<(), InvalidField> {
+    let renderer = Renderer::with(templates.clone(), *rendered, facts);
     for role in &rendered.job.roles {
         let pods = rendered.desired(role, facts);
         for index in BTreeSet::from([0, pods - 1]) {

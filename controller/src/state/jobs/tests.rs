@@ -72,8 +72,8 @@ fn look(state: &mut State, now: i64) -> (Vec<Write>, Duration) {
 }
 
 fn accept(state: &mut State) {
-    for key in state.jobs.memories.keys().cloned().collect::<Vec<_>>() {
-        state.tried(&key, None);
+    for likeness in state.jobs.trials.keys().cloned().collect::<Vec<_>>() {
+        state.tried(&likeness, None);
     }
 }
 
@@ -151,6 +151,87 @@ fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
     }
     look(&mut state, NOW);
     assert!(state.jobs.trials.is_empty());
+}
+
+#[test]
+fn a_job_that_cannot_be_rendered_is_rendered_once_for_each_change() {
+    let mut state = state(2, 0);
+    let mut odd: Value = serde_yaml_ng::from_str(SINGLE).expect("a type");
+    (odd["metadata"]["name"], odd["metadata"]["uid"]) = ("odd".into(), "uid-odd".into());
+    odd["spec"]["environment"][0]["value"] = "{{ nothing if size == 5 }}".into();
+    state.apply(News::Changed(Kind::JobType, Box::new(read(Kind::JobType, odd))));
+    let mut train = job("train");
+    train["spec"]["type"] = "odd".into();
+    let mut submit = |state: &mut State, generation: u32, replicas: u32| {
+        train["metadata"]["generation"] = generation.into();
+        train["spec"]["roles"][0]["replicas"] = replicas.into();
+        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, train.clone()))));
+        look(state, NOW).0
+    };
+    let is_said = |writes: &[Write], why: &str| format!("{writes:?}").contains(why);
+    assert!(is_said(&submit(&mut state, 1, 5), "does not fit the JobType odd"));
+    let memory = state.jobs.memories.values_mut().next().expect("a job");
+    memory.pending = None;
+    memory.unprofiled.as_mut().expect("remembered").1.why = "as was found before".to_owned();
+    assert!(is_said(&look(&mut state, NOW + 100).0, "as was found before"));
+    let memory = state.jobs.memories.values_mut().next().expect("a job");
+    memory.pending = None;
+    submit(&mut state, 2, 4);
+    let memory = state.jobs.memories.values_mut().next().expect("a job");
+    assert!(memory.profile.is_some() && memory.unprofiled.is_none());
+}
+
+#[test]
+fn an_answer_is_about_the_pods_that_were_asked_about() {
+    let mut state = state(2, 0);
+    let submit = |state: &mut State, name: &str, generation: u32, image: &str| {
+        let mut job = job(name);
+        job["metadata"]["generation"] = generation.into();
+        job["spec"]["roles"][0]["template"]["spec"]["containers"][0]["image"] = image.into();
+        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        let mut work = Vec::new();
+        state.round(NOW, &String::new, &mut work);
+        work.into_iter().find_map(|work| if let Work::Trial(likeness) = work { Some(likeness) } else { None })
+    };
+    let old = submit(&mut state, "first", 1, "old").expect("it is asked about");
+    assert_eq!(submit(&mut state, "second", 1, "old"), None, "it is alike");
+    assert_eq!(state.trial(&old).expect("of these pods").len(), 1);
+    let new = submit(&mut state, "first", 2, "new").expect("it is asked about");
+    state.tried(&old, Some("violates PodSecurity"));
+    assert!(matches!(&state.jobs.trials[&old], Trial::Refused(..)));
+    assert!(matches!(&state.jobs.trials[&new], Trial::Asked(_)), "nobody has answered yet");
+    // Of the old pods another job is to ask.
+    assert!(state.trial(&old).is_none() && !state.jobs.trials.contains_key(&old));
+    let mut work = Vec::new();
+    state.round(NOW + 1, &String::new, &mut work);
+    assert!(work.contains(&Work::Trial(old.clone())), "{work:?}");
+    assert_eq!(state.jobs.trials[&old].asker(), Some(&Key::new("team-a", "second")));
+}
+
+#[test]
+fn pods_of_an_earlier_job_have_names_that_a_job_which_was_invalid_at_first_does_not_use() {
+    let mut state = state(2, 0);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+        "namespace": "team-a", "name": "train-worker-0-6", "uid": "uid-pod", "labels": {"larder.dev/job": "train"},
+        "ownerReferences": [{"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "uid-earlier",
+            "controller": true}]},
+        "spec": {"containers": []}, "status": {"phase": "Running"}});
+    state.apply(News::Changed(Kind::Pod, Box::new(read(Kind::Pod, pod))));
+    let mut train = job("train");
+    let roles = std::mem::replace(&mut train["spec"]["roles"], json!([]));
+    let mut submit = |state: &mut State, generation: u32, roles: Value| {
+        (train["metadata"]["generation"], train["spec"]["roles"]) = (generation.into(), roles);
+        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, train.clone()))));
+        look(state, NOW);
+        state.jobs.memories.values_mut().for_each(|memory| memory.pending = None);
+        accept(state);
+        look(state, NOW).0
+    };
+    submit(&mut state, 1, json!([]));
+    let writes = submit(&mut state, 2, roles);
+    let pods: Vec<&str> =
+        writes.iter().filter(|write| write.kind == Kind::Pod).map(|write| write.name.as_str()).collect();
+    assert_eq!(pods, ["train-worker-0-7"], "{writes:#?}");
 }
 
 /// 1,000 jobs of one pod on 1,000 nodes.

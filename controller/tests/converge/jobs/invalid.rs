@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::super::World;
 use super::super::cluster::dataset;
-use super::{condition, job, phase, waiting_for};
+use super::super::kubelet::set_fates;
+use super::queues::{classes, priority, queue, queued};
+use super::{condition, job, phase, pods, waiting_for};
 
 fn refusals() -> Vec<(&'static str, &'static str, Value)> {
     let single = |name: &str| job(name, "single", &[("worker", 1)]);
@@ -197,8 +199,54 @@ async fn files_that_cannot_be_rendered_after_all_are_told_and_no_pods_wait_for_t
     let said = "the JobType odd: spec.files[/etc/odd/file].content cannot be rendered";
     assert!(waiting_for(&world.api, "train").starts_with(said), "{}", waiting_for(&world.api, "train"));
     world.until("it gives its room back", |api| phase(api, "train") == "Queued").await;
-    assert_eq!(super::pods(&world.api), [""; 0]);
+    assert_eq!(pods(&world.api), [""; 0]);
     odd["spec"]["files"][0]["content"] = "mended".into();
     world.api.put("jobtypes", odd);
     world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_which_one_pod_cannot_be_rendered_gets_none_and_is_not_tried_again_as_it_is() {
+    let mut world = World::with_jobs(2);
+    let mut odd: Value = serde_yaml_ng::from_str(super::TYPES[2]).unwrap();
+    odd["metadata"]["name"] = "odd".into();
+    // Neither the first nor the last.
+    odd["spec"]["environment"] = json!([{"name": "ODD", "value": "{{ nothing if index == 1 }}"}]);
+    world.api.put("jobtypes", odd.clone());
+    world.start();
+    world.api.put("trainingjobs", job("train", "odd", &[("worker", 3)]));
+    world.until("it says so", |api| condition(api, "train", "Valid") == ("False".into(), "TypeInvalid".into())).await;
+    world.until("it gives its room back", |api| phase(api, "train") == "Queued").await;
+    world.rest().await;
+    let before = world.api.writes();
+    assert!(!before.iter().any(|write| write.starts_with("POST pods")), "{before:#?}");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(world.api.writes(), before);
+    assert_eq!(condition(&world.api, "train", "Valid"), ("False".into(), "TypeInvalid".into()));
+    odd["spec"]["environment"][0]["value"] = "mended".into();
+    world.api.put("jobtypes", odd);
+    world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_status_is_refused_keeps_no_pods_that_it_is_to_give_up() {
+    let mut world = World::with_jobs(1);
+    classes(&world.api);
+    world.api.put("queues", queue("red", 4));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.api.put("trainingjobs", priority(queued("low", "red", 3), "experiment"));
+    world.until("they run", |api| ["train", "low"].iter().all(|name| phase(api, name) == "Running")).await;
+    world.rest().await;
+    for name in ["train", "low"] {
+        world.api.deny(&format!("PATCH team-a/trainingjobs/{name}"), 403);
+    }
+    world.api.change("trainingjobs", "team-a", "train", |job| job["spec"]["suspend"] = true.into());
+    world.until("it has no pods", |api| !pods(api).iter().any(|pod| pod.starts_with("train"))).await;
+    world.api.put("trainingjobs", priority(queued("high", "red", 4), "production"));
+    world.until("the other one has its room", |api| phase(api, "high") == "Running").await;
+    assert_eq!((phase(&world.api, "train"), phase(&world.api, "low")), ("Running".into(), "Running".into()));
+    world.api.allow();
+    world.until("it is told", |api| phase(api, "train") == "Suspended" && phase(api, "low") == "Queued").await;
 }

@@ -35,13 +35,14 @@ async fn a_controller_killed_at_any_write_for_jobs_ends_in_the_same_state_and_ru
     let (expected, writes, names) = (state(&world.api), world.api.writes().len(), pods(&world.api));
     assert!(writes > 15 && names.len() > 3, "{writes}: {names:?}");
     drop(world);
+    let mut kills = 0;
     for write in 0..writes {
         for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
             let mut world = World::with_jobs(1);
             begin(&world.api);
             world.api.die_at(write, dies);
             world.start();
-            world.until_killed().await;
+            kills += usize::from(world.until_killed().await);
             world.kill();
             world.api.revive();
             world.start();
@@ -52,6 +53,7 @@ async fn a_controller_killed_at_any_write_for_jobs_ends_in_the_same_state_and_ru
             assert_eq!(world.api.list("secrets").len(), 1, "{when}");
         }
     }
+    assert!(kills > writes, "{kills} of {}", 2 * writes);
 }
 
 #[tokio::test(start_paused = true)]

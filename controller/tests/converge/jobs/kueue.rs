@@ -330,6 +330,7 @@ async fn a_controller_killed_at_any_write_for_kueue_ends_in_the_same_state() {
     let (expected, writes, names) = (state(&world.api), world.api.writes().len(), pods(&world.api));
     assert!(writes > 20 && names.iter().all(|name| name.ends_with("-2")), "{writes}: {names:?}");
     drop(world);
+    let mut kills = 0;
     for write in 0..writes {
         for dies in [Dies::BeforeTheWrite, Dies::AfterTheWrite] {
             let mut world = World::with_kueue_and_jobs();
@@ -337,7 +338,7 @@ async fn a_controller_killed_at_any_write_for_kueue_ends_in_the_same_state() {
             let kueue = play(&world.api);
             world.api.die_at(write, dies);
             world.start();
-            world.until_killed().await;
+            kills += usize::from(world.until_killed().await);
             world.kill();
             world.api.revive();
             world.start();
@@ -348,4 +349,5 @@ async fn a_controller_killed_at_any_write_for_kueue_ends_in_the_same_state() {
             assert_same(&state(&world.api), &expected, &when);
         }
     }
+    assert!(kills > writes, "{kills} of {}", 2 * writes);
 }

@@ -130,6 +130,70 @@ fn no_template_takes_more_memory_than_is_counted() {
 }
 
 #[test]
+fn no_template_is_deeper_than_a_stack() {
+    let of = |count: usize| {
+        [
+            format!("{{{{ 1{} }}}}", "-1".repeat(count)),
+            format!("{{{{ 1{} }}}}", " and 1".repeat(count)),
+            format!("{{{{ 1{} }}}}", " == 1".repeat(count)),
+            format!("{{{{ {}1 }}}}", "not ".repeat(count)),
+            format!("{{{{ {}1 }}}}", "-".repeat(count)),
+            format!("{{{{ job{} }}}}", ".name".repeat(count)),
+            format!("{{{{ job{} }}}}", "[0]".repeat(count)),
+            format!("{{{{ job{} }}}}", "|length".repeat(count)),
+            format!("{{{{ 1{} }}}}", " is defined".repeat(count)),
+            format!("{{{{ {}1{} }}}}", "(".repeat(count), ")".repeat(count)),
+            format!("{{{{ {}1{} }}}}", "[".repeat(count), "]".repeat(count)),
+            format!("{{{{ {}1{} }}}}", "{1:".repeat(count), "}".repeat(count)),
+            format!("{{{{ {}1 }}}}", "1 if 1 else ".repeat(count)),
+            format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(count)),
+            format!("{}{}", "{% if 1 %}".repeat(count), "{% endif %}".repeat(count)),
+            format!("{}{}", "{% for a in hosts %}".repeat(count), "{% endfor %}".repeat(count)),
+            format!("{}{}", "{% with a = 1 %}".repeat(count), "{% endwith %}".repeat(count)),
+        ]
+    };
+    let validate = |text: String| {
+        // As large as that of the threads which read JobTypes.
+        let thread = std::thread::Builder::new().stack_size(2 << 20);
+        let begun = thread.spawn(move || validate(&variable(&text)).map(|_| ()).map_err(|error| error.what));
+        begun.expect("a thread").join().expect("no panic")
+    };
+    for text in [80, 98, 120, 250].into_iter().flat_map(of) {
+        // Whatever is said of it, something is.
+        let _ = validate(text);
+    }
+    for text in of(32_000).into_iter().chain(["{% elif 1 %}".repeat(32_000)]) {
+        if text.len() > 32_000 {
+            let what = validate(text).expect_err("too deep");
+            let whys = ["an expression of more than 256 words", "100 `elif`", "recursion"];
+            assert!(whys.iter().any(|why| what.contains(why)), "{what}");
+        }
+    }
+    let when = |when: &str| with(json!({"environment": [{"name": "A", "value": "", "when": when}]}));
+    let error = super::validate(&when(&"not ".repeat(32_000))).expect_err("too deep");
+    assert!(error.what.contains("256 words"), "{error}");
+    validate(format!(
+        "{{% if 1 == 2 %}}{}{{% endif %}}{{{{ 1{} }}}}",
+        "{% elif 1 == 1 %}".repeat(100),
+        " + 1".repeat(120)
+    ))
+    .expect("not too deep");
+}
+
+#[test]
+fn no_type_takes_more_steps_than_are_counted() {
+    let all = "{% for a in range(1000) %}{{ -1 in range(100000) }}{% endfor %}";
+    let error = validate(&variable(all)).expect_err("too many");
+    assert!(error.what.contains("more than 1000000 steps"), "{error}");
+    let one = |at: usize| json!({"name": format!("A{at}"), "value": "{% for a in range(100000) %}{% endfor %}"});
+    let variables: Vec<Value> = (0..64).map(one).collect();
+    let error = validate(&with(json!({"environment": variables}))).expect_err("too many");
+    assert!(error.what.contains("more than 20000000 steps"), "{error}");
+    validate(&variable("{% for a in range(1000) %}{{ loop.length }}{{ a in range(9, 0, -1) }}{% endfor %}"))
+        .expect("not too many");
+}
+
+#[test]
 fn a_job_of_more_pods_than_its_type_can_serve_is_too_large() {
     let fits = |kind: &str, counts: &[(&str, u32, u32, u32)]| fits(&Sample::of(kind, roles(counts)).rendered());
     fits("tensorflow", &[("worker", 1_000, 1_000, 1_000)]).expect("not too large");
