@@ -348,7 +348,12 @@ impl Control {
         }
         match &written.work {
             Work::Job(key) => self.job_written(&key.clone(), &written),
-            Work::Trial(key) => self.tried(&key.clone(), &written),
+            Work::Trial(key) => {
+                if self.state.unanswered(key, written.failed.as_deref()) {
+                    self.add(Work::Jobs, now);
+                }
+                self.tried(&key.clone(), &written);
+            }
             _ => {}
         }
         for (kind, object, is_new) in written.objects {

@@ -180,6 +180,21 @@ impl State {
         kind.map(|kind| tries(object, kind, &self.settings.image)).unwrap_or_default()
     }
 
+    /// The API server has been asked about the pods of a job, and this has kept it from an answer, if anything has. True if
+    /// that is news.
+    pub fn unanswered(&mut self, key: &Key, why: Option<&str>) -> bool {
+        let memory = self.jobs.memories.get(key);
+        let Some(profile) = memory.and_then(|memory| memory.profile.as_ref()) else { return false };
+        let trials = &self.jobs.trials;
+        let unanswered = &mut self.jobs.unanswered;
+        unanswered.retain(|likeness, _| trials.contains_key(likeness));
+        let before = match why {
+            Some(why) => unanswered.insert(profile.likeness.clone(), why.to_owned()),
+            None => unanswered.remove(&profile.likeness),
+        };
+        before.as_deref() != why
+    }
+
     /// The API server's answer: nothing speaks against the pods, or these words.
     pub fn tried(&mut self, key: &Key, refusal: Option<String>) {
         for trial in self.jobs.trials.values_mut().filter(|trial| trial.asker() == Some(key)) {

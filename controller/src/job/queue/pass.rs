@@ -23,12 +23,16 @@ use crate::key::Key;
 /// The data of so many jobs of each queue is warmed before they start.
 const WARMED_AHEAD: usize = 2;
 
+/// For a job that is not started for longer than this, no data is warmed.
+const SHORT_PAUSE_SECONDS: i64 = 60;
+
 /// So many gangs without a place are remembered.
 const REMEMBERED: usize = 64;
 
 pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
     jobs: &'a [Job],
+    left: &'a [LeftPod],
     time: i64,
     now: Room<'a>,
     soon: Room<'a>,
@@ -48,7 +52,7 @@ impl<'a> Pass<'a> {
     pub(super) fn new(
         queues: &'a [Queue],
         jobs: &'a [Job],
-        left: &[LeftPod],
+        left: &'a [LeftPod],
         cluster: &Cluster<'a>,
         time: i64,
     ) -> Self {
@@ -91,6 +95,7 @@ impl<'a> Pass<'a> {
         Self {
             queues: queues.iter().map(|queue| (queue.name.as_str(), queue)).collect(),
             jobs,
+            left,
             time,
             now,
             soon,
@@ -159,7 +164,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Jobs of queues that use more than they may, since quotas were lowered, give it back. Of several in a cohort, the one
-    /// with the largest share comes first.
+    /// with the largest share comes first. Where pods that are no job's any more use so much that all jobs together could not
+    /// make up for it, the jobs give back what is too much without those.
     pub(super) fn give_back(&mut self) {
         let mut names: Vec<&'a str> = self.queues.keys().copied().collect();
         names.sort_by_key(|name| Reverse(self.soon.books.share(name)));
@@ -173,11 +179,26 @@ impl<'a> Pass<'a> {
             let whole = losers.iter().map(|job| Cut { job: *job, role: None, most: 1 });
             let cuts: Vec<Cut> = surpluses.chain(whole).collect();
             let is_enough = |pass: &mut Self, kept: &Kept| pass.without(kept, |room| !room.books.is_over(queue));
-            // If all of them are too little, others in the cohort are over, too, and come next.
-            let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
-            let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
+            let kept = match self.fewest(&cuts, is_enough) {
+                Some(kept) => kept,
+                None => self.without_left(|pass| {
+                    // If all of them are too little, others in the cohort are over, too, and come next.
+                    let all = |jobs: &[Job]| losers.iter().map(|job| (*job, vec![0; jobs[*job].roles.len()])).collect();
+                    pass.fewest(&cuts, is_enough).unwrap_or_else(|| all(pass.jobs))
+                }),
+            };
             self.cut(kept, |pods| words::over(queue, pods));
         }
+    }
+
+    /// Looks at what is used soon without the pods that are no job's any more.
+    fn without_left<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
+        let left = self.left;
+        let stay = || left.iter().filter(|pod| pod.stays);
+        stay().for_each(|pod| self.soon.books.remove(&pod.queue, &pod.requests));
+        let answer = look(self);
+        stay().for_each(|pod| self.soon.books.add(&pod.queue, &pod.requests));
+        answer
     }
 
     fn surpluses(&self, job: usize) -> Vec<Cut> {
@@ -294,11 +315,12 @@ impl<'a> Pass<'a> {
             return self.wait(at, waits(Lack::Queue, words::stopped(&job.queue)));
         }
         if let Some(until) = job.not_before.filter(|until| *until > self.time) {
-            return self.wait(at, Waiting { warm: true, ..waits(Lack::Pause, words::held_back(until)) });
+            let warm = until - self.time <= SHORT_PAUSE_SECONDS;
+            return self.wait(at, Waiting { warm, ..waits(Lack::Pause, words::held_back(until)) });
         }
-        // Others pass it meanwhile, and it keeps its place in the line.
+        // Others pass it meanwhile, and it keeps its place in the line. Nobody knows until when, so its data can wait, too.
         if let Some(why) = &job.shortage {
-            return self.wait(at, Waiting { warm: true, ..waits(Lack::Namespace, why.clone()) });
+            return self.wait(at, waits(Lack::Namespace, why.clone()));
         }
         if let Some((resource, most)) = self.now.books.beyond(&job.queue, &job.floor()) {
             return self.wait(at, waits(Lack::Quota, words::beyond(job, &resource, most)));
