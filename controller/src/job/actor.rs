@@ -151,7 +151,8 @@ impl<'a> Actor<'a> {
             return;
         }
         for (at, (slots, role)) in roles.iter_mut().zip(&job.roles).enumerate() {
-            let there = self.pods.iter().filter(|seen| seen.pod.id.role == at).map(|seen| seen.pod.id.index + 1);
+            let there =
+                self.pods.iter().filter(|seen| seen.pod.id.role == at).map(|seen| seen.pod.id.index.saturating_add(1));
             slots.truncate(there.chain([role.max]).max().unwrap_or(0) as usize);
         }
     }
