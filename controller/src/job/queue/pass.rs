@@ -65,12 +65,11 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        for pod in left.iter().filter(|pod| pod.stays) {
+        let mut soon = now.clone();
+        for pod in left {
             now.books.add(&pod.queue, &pod.requests);
         }
-        let mut soon = now.clone();
         for pod in left.iter().filter(|pod| !pod.stays) {
-            now.books.add(&pod.queue, &pod.requests);
             if let Some(node) = soon.cluster.find(&pod.node) {
                 soon.cluster.give(node, &pod.requests, 1);
             }
@@ -164,8 +163,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Jobs of queues that use more than they may, since quotas were lowered, give it back. Of several in a cohort, the one
-    /// with the largest share comes first. Where pods that are no job's any more use so much that all jobs together could not
-    /// make up for it, the jobs give back what is too much without those.
+    /// with the largest share comes first. Nobody can take anything back of pods that are no job's any more, so what those use
+    /// counts only from here on: nothing starts in its place, and no job ends for it.
     pub(super) fn give_back(&mut self) {
         let mut names: Vec<&'a str> = self.queues.keys().copied().collect();
         names.sort_by_key(|name| Reverse(self.soon.books.share(name)));
@@ -179,26 +178,14 @@ impl<'a> Pass<'a> {
             let whole = losers.iter().map(|job| Cut { job: *job, role: None, most: 1 });
             let cuts: Vec<Cut> = surpluses.chain(whole).collect();
             let is_enough = |pass: &mut Self, kept: &Kept| pass.without(kept, |room| !room.books.is_over(queue));
-            let kept = match self.fewest(&cuts, is_enough) {
-                Some(kept) => kept,
-                None => self.without_left(|pass| {
-                    // If all of them are too little, others in the cohort are over, too, and come next.
-                    let all = |jobs: &[Job]| losers.iter().map(|job| (*job, vec![0; jobs[*job].roles.len()])).collect();
-                    pass.fewest(&cuts, is_enough).unwrap_or_else(|| all(pass.jobs))
-                }),
-            };
+            // If all of them are too little, others in the cohort are over, too, and come next.
+            let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
+            let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
             self.cut(kept, |pods| words::over(queue, pods));
         }
-    }
-
-    /// Looks at what is used soon without the pods that are no job's any more.
-    fn without_left<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
-        let left = self.left;
-        let stay = || left.iter().filter(|pod| pod.stays);
-        stay().for_each(|pod| self.soon.books.remove(&pod.queue, &pod.requests));
-        let answer = look(self);
-        stay().for_each(|pod| self.soon.books.add(&pod.queue, &pod.requests));
-        answer
+        for pod in self.left.iter().filter(|pod| pod.stays) {
+            self.soon.books.add(&pod.queue, &pod.requests);
+        }
     }
 
     fn surpluses(&self, job: usize) -> Vec<Cut> {

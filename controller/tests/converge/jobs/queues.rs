@@ -160,7 +160,7 @@ async fn pods_that_somebody_makes_in_the_name_of_an_ended_job_stop_no_other() {
         world.start();
     }
     let status = world.api.get("trainingjobs", "team-a", "second").unwrap()["status"].clone();
-    assert_eq!(status["restarts"]["preempted"], 0);
+    assert!(status["restarts"].is_null(), "{status:#}");
 }
 
 /// The job `first` ends while three of its pods cannot; another one needs the whole queue.
