@@ -53,7 +53,8 @@ impl Counters {
             waiting += u64::from(state.phase == Phase::Queued);
             running += u64::from(state.holds_room());
             // What is not valid waits for its user.
-            if state.phase == Phase::Queued && memory.waiting.is_some() {
+            let is_valid = memory.waiting.is_some() && memory.undecided_since.is_none();
+            if state.phase == Phase::Queued && is_valid {
                 let since = u64::try_from(state.since).unwrap_or(0);
                 oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
             }

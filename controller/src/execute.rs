@@ -39,6 +39,8 @@ pub(crate) struct Written {
     pub(crate) refused: Refusals,
     pub(crate) wrote_status: bool,
     pub(crate) succeeded: bool,
+    /// What became of a write that may succeed later.
+    pub(crate) failed: Option<String>,
     pub(crate) warming: u32,
     /// A pod was made without the PodGroup that it asks for.
     pub(crate) drops_groups: bool,
@@ -67,6 +69,7 @@ pub(crate) async fn execute_all(client: Client, counters: Arc<Counters>, work: W
         refused: BTreeMap::new(),
         wrote_status: false,
         succeeded: true,
+        failed: None,
         warming: warming(&writes),
         drops_groups: false,
         missing: BTreeSet::new(),
@@ -121,6 +124,7 @@ impl Written {
             Err(_) => {
                 warn!(kind, name, "the API server did not answer in time");
                 self.succeeded = false;
+                self.failed = Some(format!("no answer within {} s", WRITE.as_secs()));
                 return false;
             }
         };
@@ -152,6 +156,10 @@ impl Written {
             error => {
                 warn!(kind, namespace, name, %error, "a write failed; it is tried again");
                 self.succeeded = false;
+                self.failed = Some(match error {
+                    Error::Api(status) => status.message,
+                    error => error.to_string(),
+                });
                 false
             }
         }

@@ -1,6 +1,7 @@
 //! One job in a round: what is found out about it, and what it takes of the decisions.
 
 mod kueue;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +12,8 @@ use larder_controller_api::training_job::conditions::JobReason;
 
 use crate::job::data;
 use crate::job::kueue::places::confine;
-use crate::job::machine::loss::{is_live, is_on_lost_node};
-use crate::job::machine::{Action, Observed, Pod, PodStage, Stage, step, unplaced};
+use crate::job::machine::loss::uses_quota;
+use crate::job::machine::{Action, Observed, PodStage, step, unplaced};
 use crate::job::memory::Memory;
 use crate::job::native::choice::{BOUND_SECONDS, Planner, choose};
 use crate::job::native::known::KnownGroup;
@@ -20,7 +21,7 @@ use crate::job::native::words::waits_for;
 use crate::job::objects::JobObject;
 use crate::job::plan::{Cluster, Gang, Want};
 use crate::job::profile::{Rules, terms};
-use crate::job::queue::{self, HeldPod, Job, Lack, Verdict};
+use crate::job::queue::{self, Lack, Verdict, Waiting};
 use crate::job::refusal::Refusal;
 use crate::job::render::{Place, Rendered};
 use crate::job::scene::{Scene, Seen, dataset_key};
@@ -32,6 +33,9 @@ use crate::key::Key;
 use crate::kueue::places::{Expression, Places, Term, Toleration};
 use crate::kueue::wish::{Wish, Wisher};
 use crate::write::Write;
+
+/// A job says what it waits for if the API server has not answered for so long.
+const ANSWER_SECONDS: i64 = 2;
 
 /// So many letters of the scheduler's words are kept.
 const SAID_MAX: usize = 400;
@@ -67,6 +71,11 @@ impl<'a> Actor<'a> {
         self.memory.record.state.phase
     }
 
+    /// True if a pod of it may still run.
+    fn runs(&self, scene: &Scene<'_>) -> bool {
+        self.observed.pods.iter().any(|pod| uses_quota(pod, scene.now))
+    }
+
     /// True if it has not started, or is to start again: what speaks against that counts.
     fn is_to_start(&self) -> bool {
         matches!(self.phase(), Phase::Queued | Phase::Suspended)
@@ -85,21 +94,25 @@ impl<'a> Actor<'a> {
     ) -> Result<(), Refusal> {
         let job = valid::spec(self.object)?;
         self.job = Some(job);
-        // Others may write a status, too.
-        self.memory.record.state.roles.truncate(job.roles.len());
         if self.memory.record.state.attempts == 0 {
             self.memory.count_from(scene.last_attempt(self.object, job));
         }
         self.memory.queue = job.queue().unwrap_or_default().to_owned();
         self.pods = scene.pods_of(self.object, job);
+        self.doubt(job);
         self.observed.terms = terms(job, self.memory.record.rules.as_ref());
         // Without its type no pods are made, so none are late.
         self.observed.terms.gang_timeout = None;
         self.observed.pods = self.pods.iter().map(|seen| seen.pod.clone()).collect();
         self.observed.said = self.said(scene);
         self.observed.shortage = self.memory.shortage();
-        // What has ended needs no type any more.
+        // What has ended needs no type any more, but to know what its pods may use.
         if self.phase().is_terminal() {
+            if self.runs(scene)
+                && let Ok(kind) = valid::kind(scene, job)
+            {
+                let _ = self.profile(scene, job, kind);
+            }
             return Ok(());
         }
         let kind = valid::kind(scene, job)?;
@@ -132,6 +145,21 @@ impl<'a> Actor<'a> {
         self.is_tried = !matches!(trial, Trial::Asked(_));
         self.shortage = trial.shortage();
         trial.refusal().map_or(Ok(()), |why| Err(Refusal::new(JobReason::PodRefused, why)))
+    }
+
+    /// Others may write a status, too: of pods that the spec does not ask for, a record that was read is believed only those that
+    /// there are. A job whose pods count each other keeps them when fewer are asked for.
+    fn doubt(&mut self, job: &CheckedJob) {
+        let roles = &mut self.memory.record.state.roles;
+        roles.truncate(job.roles.len());
+        if std::mem::replace(&mut self.memory.is_read, true) {
+            return;
+        }
+        for (at, (slots, role)) in roles.iter_mut().zip(&job.roles).enumerate() {
+            let there =
+                self.pods.iter().filter(|seen| seen.pod.id.role == at).map(|seen| seen.pod.id.index.saturating_add(1));
+            slots.truncate(there.chain([role.max]).max().unwrap_or(0) as usize);
+        }
     }
 
     /// Finds out what its pods need, and what speaks against them.
@@ -216,84 +244,6 @@ impl<'a> Actor<'a> {
     pub(super) fn datasets(&self) -> Vec<Key> {
         let mounts = self.job.filter(|_| !self.phase().is_terminal()).map_or(&[][..], |job| &job.datasets[..]);
         mounts.iter().map(|mount| dataset_key(&mount.dataset)).collect()
-    }
-
-    /// The pods that hold room, or will.
-    pub(super) fn held(&self, scene: &Scene<'_>) -> Vec<HeldPod> {
-        let state = &self.memory.record.state;
-        let there: BTreeMap<_, _> = self.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
-        let mut held = Vec::new();
-        for (id, slot) in state.slots().filter(|(_, slot)| slot.stage == Stage::Placed || slot.stage == Stage::Seen) {
-            let planned = slot.node.clone().unwrap_or_default();
-            let pod = match there.get(&id) {
-                Some(seen) if seen.pod.stage.has_ended() || is_on_lost_node(&seen.pod, scene.now) => continue,
-                Some(seen) => {
-                    let bound = seen.pod.stage != PodStage::Pending;
-                    let node = if bound { seen.object.node.clone() } else { planned };
-                    let leaving = seen.pod.leaving.is_some();
-                    HeldPod { role: id.role, index: id.index, node, bound, leaving }
-                }
-                None => HeldPod { role: id.role, index: id.index, node: planned, bound: false, leaving: false },
-            };
-            held.push(pod);
-        }
-        let strays = self.pods.iter().filter(|seen| state.slot(seen.pod.id).is_none());
-        let strays = strays.filter(|seen| {
-            // One that has no node may still be given one.
-            !seen.pod.stage.has_ended() && !is_on_lost_node(&seen.pod, scene.now)
-        });
-        held.extend(strays.map(|seen| HeldPod {
-            role: seen.pod.id.role,
-            index: seen.pod.id.index,
-            node: seen.object.node.clone(),
-            bound: seen.pod.stage != PodStage::Pending,
-            leaving: true,
-        }));
-        held
-    }
-
-    /// Takes the room of pods that have a node and are not bound yet.
-    pub(super) fn take_room(&self, scene: &Scene<'_>, free: &mut Cluster<'_>) {
-        let Some(profile) = &self.memory.profile else { return };
-        for held in self.held(scene).into_iter().filter(|held| !held.bound) {
-            if let Some(node) = free.find(&held.node) {
-                free.take(node, &profile.roles[held.role].requests, 1);
-            }
-        }
-    }
-
-    /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
-    pub(super) fn facts(&self, scene: &Scene<'_>) -> Option<Job> {
-        let state = &self.memory.record.state;
-        if self.kueue_queue().is_some() {
-            return None;
-        }
-        let waits =
-            state.phase == Phase::Queued && self.refusal.is_none() && self.is_tried && !self.observed.terms.suspend;
-        if !waits && !state.holds_room() {
-            return None;
-        }
-        let (job, profile) = (self.job?, self.memory.profile.as_ref()?);
-        let is_stray = |pod: &Pod| state.slot(pod.id).is_none() && is_live(pod, scene.now);
-        Some(Job {
-            key: self.key.clone(),
-            queue: self.memory.queue.clone(),
-            priority: scene.priority(job),
-            created: self.object.meta.created,
-            roles: profile.roles.clone(),
-            datasets: self.datasets().into_iter().map(|key| (key.clone(), scene.bytes(&key))).collect(),
-            topology_key: job.topology_key.clone().unwrap_or_default(),
-            granted: state.granted(),
-            pods: self.held(scene),
-            unplaced: if self.is_planned() { self.unplaced(scene) } else { Vec::new() },
-            replaces_live: self.observed.pods.iter().any(is_stray),
-            head_since: self.memory.record.head_since,
-            claims: self.memory.record.claims,
-            // It is the quota that it waits for.
-            not_before: state.not_before.filter(|_| self.shortage.is_none()),
-            shortage: self.shortage.clone(),
-            ends: state.ends(&self.observed.terms),
-        })
     }
 
     /// Its pods, by role and index, that are to be given nodes.
@@ -420,7 +370,16 @@ impl<'a> Actor<'a> {
             again(again_at, at);
         }
         if self.is_undecided() {
-            return Vec::new();
+            let since = *self.memory.undecided_since.get_or_insert(scene.now);
+            if scene.now < since + ANSWER_SECONDS {
+                again(again_at, since + ANSWER_SECONDS);
+                return Vec::new();
+            }
+            let likeness = self.memory.profile.as_ref().map(|profile| &profile.likeness);
+            let unanswered = likeness.and_then(|likeness| scene.jobs.unanswered.get(likeness));
+            self.memory.waiting = Some(Waiting { why: undecided(unanswered), ..Waiting::default() });
+        } else {
+            self.memory.undecided_since = None;
         }
         if self.memory.holds_back(scene.now) {
             again(again_at, self.memory.retry_at);
@@ -447,7 +406,9 @@ impl<'a> Actor<'a> {
         if let Some(at) = at {
             again(again_at, at);
         }
-        if writes.is_empty() && at.is_none() && self.phase().is_terminal() {
+        // Pods that it has left use quota until they have ended, or their node is lost.
+        let is_over = self.phase().is_terminal() && !self.runs(scene);
+        if writes.is_empty() && at.is_none() && is_over {
             self.memory.sleeps_until = next.unwrap_or(i64::MAX);
         }
         if !writes.is_empty() {
@@ -455,6 +416,12 @@ impl<'a> Actor<'a> {
         }
         writes
     }
+}
+
+/// Why it is not known yet whether a job may wait for its turn.
+fn undecided(unanswered: Option<&String>) -> String {
+    let words = unanswered.map(|words| format!(": {words}")).unwrap_or_default();
+    format!("the API server has not said yet whether it takes its pods{words}")
 }
 
 /// What renders the objects of a job.

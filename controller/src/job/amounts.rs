@@ -34,6 +34,11 @@ impl Amounts {
         }
     }
 
+    /// The same, and no more of anything than `most` has.
+    pub fn at_most(&self, most: &Self) -> Self {
+        self.iter().map(|(resource, amount)| (resource, amount.min(most.get(resource)))).collect()
+    }
+
     /// What `times` of this are.
     pub fn times(&self, times: u64) -> Self {
         let mut product = Self::default();
@@ -65,6 +70,7 @@ mod tests {
         sum.add(&[("gpu", 4)].into_iter().collect(), 2);
         sum.add(&[("rdma", 4)].into_iter().collect(), 0);
         assert_eq!((sum.get("cpu"), sum.get("gpu"), sum.iter().count()), (3, 8, 2));
+        assert_eq!(sum.at_most(&[("gpu", 5)].into_iter().collect()), [("gpu", 5)].into_iter().collect());
         assert_eq!(sum.times(2), [("cpu", 6), ("gpu", 16)].into_iter().collect());
     }
 }

@@ -40,6 +40,8 @@ pub struct Jobs {
     pub memories: BTreeMap<Key, Memory>,
     /// What the API server says of pods that it was asked about.
     pub trials: Trials,
+    /// What keeps it from an answer, by the likeness of pods.
+    pub unanswered: BTreeMap<String, String>,
     /// What jobs wish, by dataset.
     pub wishes: BTreeMap<Key, Vec<Wish>>,
     /// Their writes that wait to be executed.

@@ -15,7 +15,7 @@
 //!   False, `Requeued` True after a preemption): Kueue counts them until then, and queues the job again after.
 //! - `PodsReady` starts and ends Kueue's timeouts, if it has any. `reclaimablePods` only grow while there is quota, so a pod is among
 //!   them only if it is never made again: it was given up for good, or it has ended in a job that replaces single pods.
-//! - An ended job's Workload is `Finished`; that frees its quota. Whoever makes a Workload takes the finalizer off: when it is
+//! - An ended job's Workload is `Finished` once nothing runs; that frees its quota. Whoever makes a Workload takes the finalizer off: when it is
 //!   finished, when it is deleted and nothing runs, and when its job is gone.
 //!
 //! A Workload that no longer fits is deleted and made again once nothing runs: a role was admitted with fewer pods than `min` is now.

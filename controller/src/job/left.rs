@@ -9,32 +9,41 @@ use crate::job::amounts::Amounts;
 use crate::job::machine::loss::{NODE_LOST_SECONDS, is_lost};
 use crate::job::memory::Memory;
 use crate::job::objects::{JobObject, JobPod};
-use crate::job::queue::LeftPod;
-use crate::job::scene::Scene;
+use crate::job::queue::{LeftPod, Role};
+use crate::job::scene::{Scene, pod_id};
 use crate::key::Key;
 
 /// What is to be known of the jobs that a round looks at, by uid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Standing<'a> {
     /// It is counted with its pods.
     Counted,
-    /// It is not, and is in this phase.
-    In(Phase),
+    /// It is not, is in this phase, and has these roles, if they are known.
+    In(Phase, &'a [Role]),
 }
 
-/// The pods of jobs that are not counted. A pod on a lost node uses nothing. `again` is called with times at which that changes.
-pub fn pods(scene: &Scene<'_>, jobs: &BTreeMap<&str, Standing>, mut again: impl FnMut(i64)) -> Vec<LeftPod> {
+/// The pods of jobs that are not counted. A pod on a lost node uses nothing. Others may make pods that look like those of a job:
+/// such a pod uses nothing if it has no name of the job's, and no more than the job's own would. `again` is called with times at
+/// which that changes.
+pub fn pods(scene: &Scene<'_>, jobs: &BTreeMap<&str, Standing<'_>>, mut again: impl FnMut(i64)) -> Vec<LeftPod> {
     let mut left = Vec::new();
     for pod in scene.jobs.live.iter().filter_map(|key| scene.pods.get(key)) {
         let Some(of_job) = &pod.of_job else { continue };
-        let phase = match jobs.get(of_job.uid.as_str()) {
+        let (phase, roles) = match jobs.get(of_job.uid.as_str()) {
             Some(Standing::Counted) => continue,
-            Some(Standing::In(phase)) => Some(*phase),
-            None => None,
+            Some(Standing::In(phase, roles)) => (Some(*phase), *roles),
+            None => (None, &[][..]),
         };
         let object = scene.jobs.jobs.get(&of_job.job).filter(|object| object.meta.uid == of_job.uid);
         if object.is_some_and(|object| object.is_of_others) {
             continue;
+        }
+        let mut requests = pod.requests.clone();
+        if let Some(job) = object.and_then(|object| object.job.as_ref().ok()) {
+            let Some(id) = pod_id(&of_job.job.name, job, &pod.meta.key.name) else { continue };
+            if let Some(role) = roles.get(id.role) {
+                requests = requests.at_most(&role.requests);
+            }
         }
         if !pod.node.is_empty() {
             let node = scene.health(&pod.node, of_job.bound_at);
@@ -45,7 +54,7 @@ pub fn pods(scene: &Scene<'_>, jobs: &BTreeMap<&str, Standing>, mut again: impl 
         }
         left.push(LeftPod {
             queue: queue(scene, object, &pod.meta.key, of_job),
-            requests: pod.requests.clone(),
+            requests,
             node: pod.node.clone(),
             stays: of_job.leaving.is_none() && !pod.meta.deleting && object.is_some_and(|object| stays(object, phase)),
         });

@@ -85,6 +85,8 @@ pub struct Memory {
     pub uid: String,
     /// Where it is.
     pub record: Record,
+    /// The record was compared with the spec.
+    pub is_read: bool,
     /// What of that is written; `None` if nothing is.
     pub written: Option<Record>,
     /// The status that is written.
@@ -113,6 +115,8 @@ pub struct Memory {
     pub queue: String,
     /// What it waits for.
     pub waiting: Option<Waiting>,
+    /// Since when it is not known whether it may wait for its turn, as the API server has not said whether it takes its pods.
+    pub undecided_since: Option<i64>,
     /// The attempt for which this process has made the objects that its pods share.
     pub equipped: Option<u32>,
     /// The facts that its files were written with, and when.

@@ -176,7 +176,7 @@ fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
         return Some((false, Reason::Preempted, why.clone()));
     }
     let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {
-        _ if facts.refusal.is_some() => Reason::Waiting,
+        _ if facts.refusal.is_some() || !facts.is_tried => Reason::Waiting,
         None | Some(Lack::Nodes | Lack::Cluster | Lack::Pause) => Reason::Waiting,
         Some(Lack::Namespace) => Reason::ResourceQuotaUsed,
         Some(_) if is_in_kueue(facts.object) => Reason::KueueDecides,

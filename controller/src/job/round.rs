@@ -99,10 +99,12 @@ fn counted(
     round: &mut Round,
 ) -> (Vec<Job>, Vec<LeftPod>) {
     let mut jobs = Vec::new();
-    let mut standings: BTreeMap<&str, Standing> = unmade.keys().map(|uid| (uid.as_str(), Standing::Counted)).collect();
+    let mut standings: BTreeMap<&str, Standing<'_>> =
+        unmade.keys().map(|uid| (uid.as_str(), Standing::Counted)).collect();
     for actor in actors {
         let facts = actor.facts(scene);
-        let standing = if facts.is_some() { Standing::Counted } else { Standing::In(actor.phase()) };
+        let roles = actor.memory.profile.as_ref().map_or(&[][..], |profile| &profile.roles);
+        let standing = if facts.is_some() { Standing::Counted } else { Standing::In(actor.phase(), roles) };
         standings.insert(&actor.memory.uid, standing);
         jobs.extend(facts);
     }
@@ -156,6 +158,8 @@ fn enter<'a>(
         for_kueue: Vec::new(),
     };
     if let Err(refusal) = actor.check(scene, trials, &mut round.tries) {
+        // It waits for nothing but that.
+        actor.memory.waiting = None;
         actor.refusal = Some(refusal);
     }
     Some(actor)

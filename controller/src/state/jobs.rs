@@ -189,6 +189,19 @@ impl State {
         Some(tries(object, kind, &self.settings.image))
     }
 
+    /// The API server has been asked about pods of this likeness, and this has kept it from an answer, if anything has. True if that
+    /// is news.
+    pub fn unanswered(&mut self, likeness: &str, why: Option<&str>) -> bool {
+        let trials = &self.jobs.trials;
+        let unanswered = &mut self.jobs.unanswered;
+        unanswered.retain(|likeness, _| trials.contains_key(likeness));
+        let before = match why {
+            Some(why) => unanswered.insert(likeness.to_owned(), why.to_owned()),
+            None => unanswered.remove(likeness),
+        };
+        before.as_deref() != why
+    }
+
     /// The API server's answer: nothing speaks against the pods, or these words.
     pub fn tried(&mut self, likeness: &str, refusal: Option<&str>) {
         let Some(trial) = self.jobs.trials.get_mut(likeness) else { return };

@@ -27,6 +27,12 @@ fn template(container: Value) -> Value {
     json!({"spec": {"containers": [object(json!({"name": "main", "image": "image"}), container)]}})
 }
 
+/// A pod with these labels.
+pub(super) fn pod(namespace: &str, labels: Value) -> Value {
+    let metadata = json!({"namespace": namespace, "name": "p", "labels": labels});
+    object(template(json!({})), json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata}))
+}
+
 fn limits(limits: Value) -> Value {
     json!({"roles": [role(json!({"template": template(json!({"resources": {"limits": limits}}))}))]})
 }
@@ -41,7 +47,7 @@ fn job_type(fields: Value) -> Value {
 }
 
 /// A server that knows the types that Larder brings, and the policies about jobs.
-fn start(namespace: &str) -> Server {
+pub(super) fn start(namespace: &str) -> Server {
     let server = Server::start(namespace);
     let folder = repository().join("deploy/components/jobs");
     let kinds = ["jobtypes", "queues", "trainingjobs"].map(|kind| format!("crd/{kind}.larder.dev"));
@@ -61,6 +67,7 @@ fn start(namespace: &str) -> Server {
             && refused(json!({"roles": [role(json!({"name": "chief"}))]}))
             && refused(limits(json!({"a.b/c": "500m"})))
             && !refused(json!({}))
+            && !server.try_apply(&pod(namespace, json!({"larder.dev/job": "j"}))).status.success()
     });
     server
 }

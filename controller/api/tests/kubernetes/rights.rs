@@ -4,7 +4,7 @@ use larder_controller_api::names::{CONTROLLER_ACCOUNT, LARDERD_ACCOUNT, SYSTEM_N
 use larder_testkit::Cluster;
 use serde_json::{Value, json};
 
-use crate::{Server, said};
+use crate::{Server, bad_jobs, said};
 
 impl Server {
     /// Grants an account every verb on a resource, for this test. The policies are what must refuse.
@@ -142,4 +142,33 @@ fn the_controller_changes_labels_of_datasets_and_nothing_else_of_a_node() {
     // Others do as before.
     server.cluster.kubectl_ok(&["label", "node", "n1", "gpu=a100"]);
     server.cluster.kubectl_ok(&["label", "node", "n1", "gpu-"]);
+}
+
+#[test]
+fn pods_of_jobs_are_made_by_the_controller_alone() {
+    const NAMESPACE: &str = "job-pods";
+    let server = bad_jobs::start(NAMESPACE);
+    let _granted = server.grant(CONTROLLER_ACCOUNT, "", "pods");
+    let token = server.token(CONTROLLER_ACCOUNT, None);
+    let refused = "larder.dev/job is set by larder-controller alone";
+    let of_job = bad_jobs::pod(NAMESPACE, json!({"larder.dev/job": "j"}));
+    let output = server.try_apply(&of_job);
+    assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
+    server.with_file(&of_job, |file| server.expect(&token, &["create", "-f", file], None));
+    // An administrator can do less here than the controller, and all else as before.
+    let admin = |args: &[&str]| server.cluster.kubectl(&[&["-n", NAMESPACE], args].concat());
+    for args in
+        [&["label", "pod", "p", "larder.dev/job-"][..], &["label", "pod", "p", "larder.dev/job=k", "--overwrite"]]
+    {
+        let output = admin(args);
+        assert!(!output.status.success() && said(&output).contains(refused), "{args:?}: {}", said(&output));
+    }
+    for args in [&["label", "pod", "p", "mine=1"][..], &["delete", "pod", "p", "--force", "--grace-period=0"]] {
+        let output = admin(args);
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+    }
+    server.apply(&bad_jobs::pod(NAMESPACE, json!({})));
+    let output = admin(&["label", "pod", "p", "larder.dev/job=j"]);
+    assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
+    server.cluster.kubectl_ok(&["delete", "pod", "p", "-n", NAMESPACE, "--force", "--grace-period=0"]);
 }

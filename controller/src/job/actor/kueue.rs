@@ -109,7 +109,8 @@ impl<'a> Actor<'a> {
                 let waits =
                     |lacks: Lack, why: String| Verdict::Wait(Waiting { lacks, why, warm: true, ..Waiting::default() });
                 if let Some(why) = &self.shortage {
-                    return waits(Lack::Namespace, why.clone());
+                    let lacks = Lack::Namespace;
+                    return Verdict::Wait(Waiting { lacks, why: why.clone(), ..Waiting::default() });
                 }
                 if let Some(until) = state.not_before.filter(|until| *until > scene.now) {
                     return waits(Lack::Pause, words::held_back(until));

@@ -105,7 +105,8 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
     let Situation { state, observed, version, .. } = situation;
     let is_idle = !state.holds_room() && !runs(observed, situation.now);
     if state.phase.is_terminal() {
-        return situation.wait(String::new()).writing(end(situation, workload));
+        let may_end = is_idle || workload.holding("Finished").is_some();
+        return situation.wait(String::new()).writing(end(situation, workload).filter(|_| may_end));
     }
     if observed.terms.suspend {
         // A later start is another admission.

@@ -1,14 +1,14 @@
 //! How many pods of a job use quota, and how many may.
 
 use super::workload::JobWorkload;
-use crate::job::machine::loss::is_live;
+use crate::job::machine::loss::uses_quota;
 use crate::job::machine::{Observed, Pod, PodStage, Scope, Stage, State, Terms};
 
 /// The pods of a role that use quota or will: those that it is to have, and others that still run. One that has ended well uses none,
 /// if nothing can have it made again.
 pub(super) fn used(state: &State, observed: &Observed, role: usize, now: i64) -> u32 {
     let slots = state.roles.get(role).map_or(0, |slots| slots.len() as u32);
-    let is_other = |pod: &&Pod| pod.id.role == role && state.slot(pod.id).is_none() && is_live(pod, now);
+    let is_other = |pod: &&Pod| pod.id.role == role && state.slot(pod.id).is_none() && uses_quota(pod, now);
     slots - over(state, &observed.terms, role) + observed.pods.iter().filter(is_other).count() as u32
 }
 
@@ -33,7 +33,7 @@ pub(super) fn may_have(workload: &JobWorkload, state: &State, terms: &Terms, rol
 
 /// True if something of the job may still run.
 pub(super) fn runs(observed: &Observed, now: i64) -> bool {
-    observed.pods.iter().any(|pod| is_live(pod, now))
+    observed.pods.iter().any(|pod| uses_quota(pod, now))
 }
 
 /// True if as many pods of each role as it needs are ready, or done.

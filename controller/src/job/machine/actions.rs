@@ -100,7 +100,7 @@ fn times(state: &State, observed: &Observed) -> impl Iterator<Item = i64> {
     let ends = state.ends(terms).filter(|_| state.phase.has_pods());
     let data = observed.data.iter().filter(|_| state.phase == Phase::DataWarming);
     let data = data.filter(|data| data.percent < data.enough).map(|data| state.since.saturating_add(data.timeout));
-    let pods = observed.pods.iter().filter(move |_| !is_over).flat_map(changes_at);
+    let pods = observed.pods.iter().filter(move |pod| !(is_over && pod.stage.has_ended())).flat_map(changes_at);
     ends.into_iter()
         .chain(bound_until(state, terms))
         .chain(state.room_since.map(|since| since + ROOM_SECONDS))

@@ -17,6 +17,9 @@ pub(super) const ROOM_SECONDS: i64 = 60;
 /// Pods that were planned again must be bound in so short a time: others of their gang hold nodes and wait.
 const RETRY_SECONDS: i64 = 3;
 
+/// Of so many pods that a kubelet has not taken, one soon after the other, the last one is one too many for a gang.
+const REJECTIONS: u32 = 4;
+
 /// Until when pods must be bound; `None`: there are none, or they may wait for ever.
 pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<i64> {
     let timeout = terms.gang_timeout?;
@@ -94,8 +97,9 @@ impl<'a> News<'a> {
                 return seen;
             }
             let ended = self.finished(state).or_else(|| self.deadline(state)).or_else(|| self.lost(state));
-            if ended.is_some() {
-                return one(ended);
+            if let Some(ended) = ended {
+                let released = self.rejected(state, &ended);
+                return [Some(ended), released].into_iter().flatten().collect();
             }
         }
         let told = self.verdict.take().and_then(|verdict| self.told(state, verdict));
@@ -160,6 +164,24 @@ impl<'a> News<'a> {
             let is_spent = cause == Cause::Crashed && state.restarts.crashed >= self.observed.terms.max_crashes;
             Some(if is_spent { Event::Spent { pod: id } } else { Event::Lost { pod: id, cause, has_ended } })
         })
+    }
+
+    /// A kubelet has not taken a pod, again: the others of its gang do not wait for ever.
+    fn rejected(&self, state: &State, lost: &Event) -> Option<Event> {
+        let Event::Lost { pod: id, cause: Cause::Evicted, .. } = lost else { return None };
+        let pod = self.pods.get(id).filter(|pod| pod.stage == PodStage::Failed && pod.never_ran)?;
+        if !state.phase.is_making() || state.failed_soon + 1 < REJECTIONS {
+            return None;
+        }
+        let role = self.observed.terms.roles.get(id.role).map_or("", |role| &role.name);
+        let reason = if pod.reason.is_empty() { "no reason" } else { &pod.reason };
+        let why = format!(
+            "the kubelets of its nodes reject its pods again and again, at last {role} {} ({reason})",
+            id.index
+        );
+        // Where the job can do without the pod, others run on, and another one is made after a pause.
+        let released = self.without(state, vec![*id], &why);
+        matches!(released, Event::Released { .. }).then_some(released)
     }
 
     /// What the queue has decided.

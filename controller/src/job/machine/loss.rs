@@ -92,10 +92,15 @@ pub fn is_lost(node: NodeHealth, now: i64) -> bool {
     node.is_out_of_service || node.unready_since.is_some_and(|since| now - since >= NODE_LOST_SECONDS)
 }
 
+/// True if the pod uses room and quota, or will: until it has ended, or its node is lost.
+pub fn uses_quota(pod: &Pod, now: i64) -> bool {
+    !pod.stage.has_ended() && !is_on_lost_node(pod, now)
+}
+
 /// True if others are to wait for the end of the pod, since it may run: not for one that is stuck or on a lost node.
 pub fn is_live(pod: &Pod, now: i64) -> bool {
     let is_stuck = pod.leaving.is_some_and(|until| now - until >= STUCK_SECONDS);
-    !pod.stage.has_ended() && !is_stuck && !is_on_lost_node(pod, now)
+    uses_quota(pod, now) && !is_stuck
 }
 
 /// When [`cause`] or [`is_live`] may change by time alone.

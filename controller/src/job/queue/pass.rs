@@ -23,12 +23,16 @@ use crate::key::Key;
 /// The data of so many jobs of each queue is warmed before they start.
 const WARMED_AHEAD: usize = 2;
 
+/// For a job that is not started for longer than this, no data is warmed.
+const SHORT_PAUSE_SECONDS: i64 = 60;
+
 /// So many gangs without a place are remembered.
 const REMEMBERED: usize = 64;
 
 pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
     jobs: &'a [Job],
+    left: &'a [LeftPod],
     time: i64,
     now: Room<'a>,
     soon: Room<'a>,
@@ -48,7 +52,7 @@ impl<'a> Pass<'a> {
     pub(super) fn new(
         queues: &'a [Queue],
         jobs: &'a [Job],
-        left: &[LeftPod],
+        left: &'a [LeftPod],
         cluster: &Cluster<'a>,
         time: i64,
     ) -> Self {
@@ -61,12 +65,11 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        for pod in left.iter().filter(|pod| pod.stays) {
+        let mut soon = now.clone();
+        for pod in left {
             now.books.add(&pod.queue, &pod.requests);
         }
-        let mut soon = now.clone();
         for pod in left.iter().filter(|pod| !pod.stays) {
-            now.books.add(&pod.queue, &pod.requests);
             if let Some(node) = soon.cluster.find(&pod.node) {
                 soon.cluster.give(node, &pod.requests, 1);
             }
@@ -91,6 +94,7 @@ impl<'a> Pass<'a> {
         Self {
             queues: queues.iter().map(|queue| (queue.name.as_str(), queue)).collect(),
             jobs,
+            left,
             time,
             now,
             soon,
@@ -159,7 +163,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Jobs of queues that use more than they may, since quotas were lowered, give it back. Of several in a cohort, the one
-    /// with the largest share comes first.
+    /// with the largest share comes first. Nobody can take anything back of pods that are no job's any more, so what those use
+    /// counts only from here on: nothing starts in its place, and no job ends for it.
     pub(super) fn give_back(&mut self) {
         let mut names: Vec<&'a str> = self.queues.keys().copied().collect();
         names.sort_by_key(|name| Reverse(self.soon.books.share(name)));
@@ -177,6 +182,9 @@ impl<'a> Pass<'a> {
             let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
             let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
             self.cut(kept, |pods| words::over(queue, pods));
+        }
+        for pod in self.left.iter().filter(|pod| pod.stays) {
+            self.soon.books.add(&pod.queue, &pod.requests);
         }
     }
 
@@ -294,11 +302,12 @@ impl<'a> Pass<'a> {
             return self.wait(at, waits(Lack::Queue, words::stopped(&job.queue)));
         }
         if let Some(until) = job.not_before.filter(|until| *until > self.time) {
-            return self.wait(at, Waiting { warm: true, ..waits(Lack::Pause, words::held_back(until)) });
+            let warm = until - self.time <= SHORT_PAUSE_SECONDS;
+            return self.wait(at, Waiting { warm, ..waits(Lack::Pause, words::held_back(until)) });
         }
-        // Others pass it meanwhile, and it keeps its place in the line.
+        // Others pass it meanwhile, and it keeps its place in the line. Nobody knows until when, so its data can wait, too.
         if let Some(why) = &job.shortage {
-            return self.wait(at, Waiting { warm: true, ..waits(Lack::Namespace, why.clone()) });
+            return self.wait(at, waits(Lack::Namespace, why.clone()));
         }
         if let Some((resource, most)) = self.now.books.beyond(&job.queue, &job.floor()) {
             return self.wait(at, waits(Lack::Quota, words::beyond(job, &resource, most)));

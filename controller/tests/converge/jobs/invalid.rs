@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::World;
+use super::super::api::Api;
 use super::super::cluster::dataset;
 use super::super::kubelet::set_fates;
 use super::queues::{classes, priority, queue, queued};
@@ -128,6 +129,31 @@ async fn a_job_that_is_suspended_from_the_start_is_checked_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_about_whose_pods_the_api_server_says_nothing_says_that() {
+    let mut world = World::with_jobs(2);
+    let said = "failed calling webhook \"pods.example.org\": no endpoints available";
+    world.api.deny_saying("TRY team-a/pods/train", 500, said);
+    world.start();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.api.put("trainingjobs", job("train-too", "single", &[("worker", 1)]));
+    world.api.put("trainingjobs", job("other", "single", &[("worker", 2)]));
+    let why = format!("the API server has not said yet whether it takes its pods: {said}");
+    for controller in 1..3 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        for name in ["train", "train-too"] {
+            assert_eq!((phase(&world.api, name), waiting_for(&world.api, name)), ("Queued".into(), why.clone()));
+            assert_eq!(condition(&world.api, name, "Valid"), (String::new(), String::new()), "{name}, {controller}");
+            assert_eq!(condition(&world.api, name, "QuotaReserved"), ("False".into(), "Waiting".into()), "{name}");
+        }
+        assert_eq!(phase(&world.api, "other"), "Succeeded");
+        world.kill();
+        world.start();
+    }
+    world.api.allow();
+    world.until("they are done", |api| ["train", "train-too"].iter().all(|name| phase(api, name) == "Succeeded")).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_refused_after_all_is_named_and_made_once_it_is_admitted() {
     let mut world = World::with_jobs(2);
     world.api.deny("POST team-a/pods/train", 403);
@@ -156,6 +182,30 @@ async fn a_record_that_somebody_has_changed_stops_no_other_job() {
     world.api.put("trainingjobs", job("other", "single", &[("worker", 1)]));
     world.until("the other is done", |api| phase(api, "other") == "Succeeded").await;
     world.until("its pods are made anew", |api| phase(api, "early") == "Succeeded").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_makes_no_pods_that_nobody_has_asked_for_and_keeps_those_that_run() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("", "running")]);
+    let record =
+        |node: &str| json!({"phase": "Starting", "attempts": 1, "roles": [[[9, 1, "Placed", node]]]}).to_string();
+    for (name, node) in [("more", "n1".to_owned()), ("long", "n".repeat(254))] {
+        let mut job = job(name, "pytorch", &[("worker", 2)]);
+        job["status"] = json!({"phase": "Starting", "record": record(&node)});
+        world.api.put("trainingjobs", job);
+    }
+    world.api.put("trainingjobs", job("fewer", "pytorch", &[("worker", 3)]));
+    world.start();
+    world.until("all run", |api| ["more", "long", "fewer"].iter().all(|name| phase(api, name) == "Running")).await;
+    let of = |api: &Api, name: &str| pods(api).iter().filter(|pod| pod.starts_with(name)).count();
+    assert_eq!((of(&world.api, "more"), of(&world.api, "long")), (2, 2));
+    // The pods of a gang count each other, so they stay.
+    world.api.change("trainingjobs", "team-a", "fewer", |job| job["spec"]["roles"][0]["replicas"] = 1.into());
+    world.kill();
+    world.start();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!((phase(&world.api, "fewer"), of(&world.api, "fewer")), ("Running".into(), 3));
 }
 
 #[tokio::test(start_paused = true)]

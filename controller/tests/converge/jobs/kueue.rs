@@ -183,6 +183,43 @@ async fn an_evicted_job_ends_its_pods_gives_its_quota_back_and_comes_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_an_ended_job_keeps_have_its_quota_until_the_last_of_them_has_ended() {
+    for how in ["ended", "deleted", "lost"] {
+        let mut world = World::with_kueue_and_jobs();
+        set_fates(&world.api, &[("train", "running")]);
+        world.start();
+        let mut train = queued("train", "pytorch", &[("worker", 2)]);
+        (train["spec"]["keepPods"], train["spec"]["activeDeadline"]) = ("all".into(), "1m".into());
+        world.api.put("trainingjobs", train);
+        world.until("it asks", |api| !api.list("workloads").is_empty()).await;
+        admit(&world.api, &name_of(&workload(&world.api)), 2);
+        world.until("it is late", |api| phase(api, "train") == "Failed").await;
+        world.rest().await;
+        world.kill();
+        world.start();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(!is(&workload(&world.api), "Finished") && pods(&world.api).len() == 2, "{how}: they run");
+        world.api.delete("pods", "team-a", "train-worker-0-1");
+        world.rest().await;
+        assert!(!is(&workload(&world.api), "Finished"), "{how}: the other one runs");
+        match how {
+            "ended" => set_fates(&world.api, &[]),
+            "deleted" => world.api.delete("pods", "team-a", "train-worker-1-1"),
+            _ => {
+                let now = world.api.now();
+                world.api.change("nodes", "", "n2", |node| {
+                    let lost = json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": now});
+                    node["status"]["conditions"][0] = lost;
+                });
+            }
+        }
+        world.until("its quota is free", |api| is(&workload(api), "Finished")).await;
+        world.rest().await;
+        assert!(!workload(&world.api).to_string().contains(FINALIZER), "{how}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_elastic_job_runs_with_the_pods_that_kueue_has_admitted() {
     let mut world = World::with_kueue_and_jobs();
     set_fates(&world.api, &[("train", "running")]);

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use larder_controller::admin::Status;
 use larder_telemetry::admin::Admin;
+use serde_json::json;
 
 use super::super::World;
 use super::super::kubelet::{failed, set_fates};
 use super::queues::{classes, priority, queue, queued};
-use super::{job, phase, pods};
+use super::{condition, job, phase, pods};
 
 impl World {
     /// A metric as it is served, without the prefix and with its labels.
@@ -58,6 +59,23 @@ async fn a_loss_is_counted_once_however_often_its_status_is_refused() {
     world.start();
     world.rest().await;
     assert_eq!((world.lost("crashed"), world.metric("controller_job_starts_total")), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_not_valid_any_more_is_not_counted_as_waiting_longest() {
+    let mut world = World::with_jobs(2);
+    world.api.put("queues", queue("red", 4));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("trainingjobs", queued("runs", "red", 4));
+    world.until("it runs", |api| phase(api, "runs") == "Running").await;
+    world.api.put("trainingjobs", queued("waits", "red", 4));
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let oldest = |world: &World| world.counters.oldest_waiting.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(oldest(&world) > 0);
+    world.api.change("queues", "", "red", |queue| queue["spec"]["namespaces"] = json!(["team-b"]));
+    world.until("it says so", |api| condition(api, "waits", "Valid").1 == "QueueNotGranted").await;
+    assert_eq!((oldest(&world), world.metric("controller_jobs_waiting")), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]

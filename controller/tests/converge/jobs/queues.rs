@@ -127,6 +127,42 @@ async fn what_a_job_that_is_done_leaves_behind_uses_quota_until_it_is_gone() {
     leaves_pods_behind(|api| set_fates(api, &[("first-master", "succeeded"), ("", "running")])).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn pods_that_somebody_makes_in_the_name_of_an_ended_job_stop_no_other() {
+    let mut world = World::with_jobs(2);
+    world.api.put("queues", queue("red", 4));
+    set_fates(&world.api, &[("first-worker-0", "succeeded"), ("", "running")]);
+    world.start();
+    let mut first = job("first", "single", &[("worker", 1)]);
+    (first["spec"]["queue"], first["spec"]["keepPods"]) = ("red".into(), "all".into());
+    world.api.put("trainingjobs", first);
+    world.until("it is done", |api| phase(api, "first") == "Succeeded").await;
+    world.api.put("trainingjobs", queued("second", "red", 2));
+    world.until("another one runs", |api| phase(api, "second") == "Running").await;
+    let uid = world.api.get("trainingjobs", "team-a", "first").unwrap()["metadata"]["uid"].clone();
+    for name in ["junk", "first-worker-7-1"] {
+        let owner = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "first", "uid": uid});
+        let container = json!({"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1000000"}}});
+        world.api.put(
+            "pods",
+            json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n1", "containers": [container]},
+                "metadata": {"namespace": "team-a", "name": name, "labels": {"larder.dev/job": "first"},
+                    "ownerReferences": [owner]}}),
+        );
+    }
+    for controller in 1..3 {
+        world.rest().await;
+        assert_eq!(phase(&world.api, "second"), "Running", "controller {controller}");
+        let status = world.api.get("queues", "", "red").unwrap()["status"].clone();
+        // One of them could be the job's, and counts as much as one of those.
+        assert_eq!(status["usage"]["nvidia.com/gpu"]["used"], "3", "controller {controller}");
+        world.kill();
+        world.start();
+    }
+    let status = world.api.get("trainingjobs", "team-a", "second").unwrap()["status"].clone();
+    assert!(status["restarts"].is_null(), "{status:#}");
+}
+
 /// The job `first` ends while three of its pods cannot; another one needs the whole queue.
 async fn leaves_pods_behind(end: impl FnOnce(&Api)) {
     let mut world = World::with_jobs(4);

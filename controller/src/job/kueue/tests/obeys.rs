@@ -160,6 +160,7 @@ fn an_ended_job_finishes_its_workload_and_lets_it_go() {
     for (phase, why, reason) in [(Phase::Succeeded, "", "Succeeded"), (Phase::Failed, "it crashed", "Failed")] {
         let mut case = runs(ready());
         (case.state.phase, case.state.why) = (phase, why.to_owned());
+        case.observed.pods.iter_mut().for_each(|pod| pod.stage = PodStage::Failed);
         let (conditions, _) = status_of(&case.held_up().2);
         assert_eq!(conditions["Finished"], pair("True", reason));
         let mut finished = ready();
@@ -172,6 +173,41 @@ fn an_ended_job_finishes_its_workload_and_lets_it_go() {
         case.workloads.clear();
         assert_eq!(case.held_up().2, [], "there is no other one");
     }
+}
+
+#[test]
+fn the_pods_that_an_ended_job_leaves_keep_their_quota_until_they_have_ended() {
+    let mut case = runs(ready());
+    case.state.phase = Phase::Failed;
+    assert_eq!(case.held_up().2, [], "they run on");
+    case.observed.pods.truncate(1);
+    // One that hangs in its end still runs, however long.
+    case.observed.pods[0].leaving = Some(NOW - 3_600);
+    assert_eq!(case.held_up().2, []);
+    let mut deleted = case.workloads[0].clone();
+    deleted.meta.deleting = true;
+    let there = std::mem::replace(&mut case.workloads[0], deleted);
+    assert_eq!(case.held_up().2, [], "its Workload stays, too, if somebody deletes it");
+    case.workloads[0] = there;
+    for gone in [
+        Pod { stage: PodStage::Failed, ..case.observed.pods[0].clone() },
+        Pod {
+            node: Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() }),
+            ..case.observed.pods[0].clone()
+        },
+    ] {
+        case.observed.pods = vec![gone];
+        assert_eq!(status_of(&case.held_up().2).0["Finished"], pair("True", "Failed"));
+    }
+}
+
+#[test]
+fn a_pod_that_hangs_in_its_end_keeps_the_quota_of_an_evicted_job() {
+    let mut case = Case::running(Some(there(&sample(), eviction("Preempted", "why"))), 8);
+    case.state = State::default();
+    case.observed.pods.truncate(1);
+    case.observed.pods[0].leaving = Some(NOW - 3_600);
+    assert_eq!(case.held_up().2, []);
 }
 
 #[test]

@@ -119,6 +119,36 @@ fn a_pod_that_fails_soon_after_the_start_is_replaced_after_a_pause_that_doubles(
 }
 
 #[test]
+fn a_gang_of_which_a_pod_is_rejected_again_and_again_gives_its_room_back() {
+    let lose = |min: u32, times: u32| {
+        let (mut state, mut observed) = running(Terms { active_deadline: None, ..elastic(min) });
+        (state.phase, state.since) = (Phase::Starting, NOW - 1);
+        let mut now = NOW;
+        for _ in 0..times {
+            let attempt = state.roles[0][2].attempt;
+            observed.pods[2] =
+                Pod { never_ran: true, reason: "UnexpectedAdmissionError".into(), ..pod(2, attempt, PodStage::Failed) };
+            observed.plan = None;
+            state = step(state, &observed, now).0;
+            if state.phase == Phase::Queued {
+                break;
+            }
+            now = state.not_before.expect("a pause");
+            observed.plan = planned(&[2]);
+            state = step(state, &observed, now).0;
+        }
+        (state, now)
+    };
+    assert_eq!(lose(3, 3).0.phase, Phase::Starting);
+    let (state, now) = lose(3, 4);
+    assert_eq!((state.phase, state.granted().len(), state.restarts.evicted), (Phase::Queued, 0, 4));
+    // Meanwhile others may have the room.
+    assert_eq!((state.unbound, state.not_before, now - NOW), (1, Some(now + 30), 2 + 4 + 8));
+    let said = "the kubelets of its nodes reject its pods again and again, at last worker 2 (UnexpectedAdmissionError)";
+    assert_eq!(state.why, said);
+}
+
+#[test]
 fn pods_that_are_lost_with_their_nodes_are_replaced_at_once() {
     let (mut state, mut observed) = running(elastic(3));
     (state.phase, state.since) = (Phase::Starting, NOW - 5);

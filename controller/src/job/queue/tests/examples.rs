@@ -221,6 +221,21 @@ fn the_next_two_of_each_queue_are_warmed_ahead() {
 }
 
 #[test]
+fn jobs_that_cannot_start_soon_take_no_turn_of_those_that_are_warmed_ahead() {
+    let mut world = alone(4);
+    world.submit(job("runs", "vision", 0, (4, 4, 4)));
+    world.step();
+    let shortage = Some("a ResourceQuota of its namespace is used up".to_owned());
+    world.submit(Job { shortage, ..job("short", "vision", 9, (4, 4, 4)) });
+    world.submit(Job { not_before: Some(world.now + 61), ..job("late", "vision", 9, (4, 4, 4)) });
+    world.submit(Job { not_before: Some(world.now + 30), ..job("soon", "vision", 9, (4, 4, 4)) });
+    world.submit(job("next", "vision", 0, (4, 4, 4)));
+    world.step();
+    let warm = ["short", "late", "soon", "next"].map(|name| world.waiting(name).warm);
+    assert_eq!(warm, [false, false, true, true]);
+}
+
+#[test]
 fn an_elastic_job_does_not_grow_past_a_job_that_waits() {
     let mut world = alone(16);
     world.submit(job("elastic", "vision", 0, (2, 8, 16)));
@@ -264,6 +279,36 @@ fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_ro
     world.submit(job("next", "vision", 0, (4, 4, 4)));
     world.step();
     assert_eq!(world.waiting("next").why, "queue vision uses 8 of 8 GPUs, needs 4");
+}
+
+#[test]
+fn pods_that_ended_jobs_keep_stop_no_other_job() {
+    let all = |nominal: u64| {
+        vec![queue("vision", "all", quota(nominal, None, None)), queue("speech", "all", quota(8, None, None))]
+    };
+    let mut world = World::new(all(8), 4, 4);
+    world.submit(job("own", "vision", 0, (1, 4, 4)));
+    world.submit(job("borrows", "speech", 0, (10, 10, 10)));
+    world.step();
+    let left = |gpus: u64| {
+        let requests = [(GPU, gpus)].into_iter().collect();
+        vec![LeftPod { queue: "vision".into(), requests, stays: true, ..LeftPod::default() }]
+    };
+    world.left = left(1_000_000);
+    world.step();
+    assert_eq!((world.workers("own").len(), world.workers("borrows").len()), (4, 10));
+    world.submit(job("next", "vision", 0, (1, 1, 1)));
+    world.step();
+    assert!(!world.waiting("next").why.is_empty(), "nothing starts meanwhile");
+    world.end("next");
+    // What the jobs themselves have too much they give back.
+    world.end("borrows");
+    world.queues = vec![queue("vision", "", quota(3, None, None))];
+    world.step();
+    assert_eq!(world.workers("own").len(), 3);
+    world.left = left(1);
+    world.step();
+    assert_eq!(world.workers("own").len(), 3);
 }
 
 #[test]
