@@ -19,7 +19,7 @@ use crate::job::planned::{Plan, PlannedPod};
 use crate::job::queue::{self, Job, LeftPod, Queue};
 use crate::job::queues;
 use crate::job::scene::Scene;
-use crate::job::trial::{self, Trials};
+use crate::job::trial::Trials;
 use crate::key::Key;
 use crate::kueue::wish::Wish;
 use crate::write::Write;
@@ -48,7 +48,7 @@ pub fn round(
 ) -> Round {
     let mut round = Round::default();
     remember(scene, memories);
-    trial::forget(trials, memories);
+    forget(trials, memories);
     let unmade = left::unmade(scene, memories);
     let mut actors: Vec<Actor<'_>> =
         memories.iter_mut().filter_map(|(key, memory)| enter(scene, key, memory, trials, &mut round)).collect();
@@ -195,5 +195,16 @@ fn replan(scene: &Scene<'_>, actors: &mut [Actor<'_>], free: &mut Cluster<'_>) {
             Err(shortage) => Plan::None(shortage.to_string()),
         });
         actor.step(scene);
+    }
+}
+
+/// Forgets what was asked for jobs that are gone. As long as there are no more answers than jobs, those about pods of no job are
+/// kept: another one like it may come.
+fn forget(trials: &mut Trials, memories: &BTreeMap<Key, Memory>) {
+    trials.retain(|_, trial| trial.asker().is_none_or(|job| memories.contains_key(job)));
+    if trials.len() > memories.len() {
+        let profiles = memories.values().filter_map(|memory| memory.profile.as_ref());
+        let needed: BTreeSet<&str> = profiles.map(|profile| profile.likeness.as_str()).collect();
+        trials.retain(|likeness, _| needed.contains(likeness.as_str()));
     }
 }

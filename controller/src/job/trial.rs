@@ -1,11 +1,10 @@
 //! Whether the API server would admit the pods of a job: it is asked for one of each role, and makes none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use larder_controller_api::job_type::checked::CheckedType;
 use larder_controller_api::training_job::checked::CheckedRole;
 
-use crate::job::memory::Memory;
 use crate::job::objects::JobObject;
 use crate::job::render::{Facts, Place, Rendered, Renderer};
 use crate::key::Key;
@@ -73,17 +72,6 @@ pub fn shortage(why: &str) -> Option<&str> {
 /// That in a sentence.
 pub fn used_up(quota: &str) -> String {
     format!("a ResourceQuota of its namespace is used up: {quota}")
-}
-
-/// Forgets what was asked for jobs that are gone. As long as there are no more answers than jobs, those about pods of no job are
-/// kept: another one like it may come.
-pub fn forget(trials: &mut Trials, memories: &BTreeMap<Key, Memory>) {
-    trials.retain(|_, trial| trial.asker().is_none_or(|job| memories.contains_key(job)));
-    if trials.len() > memories.len() {
-        let profiles = memories.values().filter_map(|memory| memory.profile.as_ref());
-        let needed: BTreeSet<&str> = profiles.map(|profile| profile.likeness.as_str()).collect();
-        trials.retain(|likeness, _| needed.contains(likeness.as_str()));
-    }
 }
 
 /// The trials of a job: a pod of each of its roles.
