@@ -348,12 +348,7 @@ impl Control {
         }
         match &written.work {
             Work::Job(key) => self.job_written(&key.clone(), &written),
-            Work::Trial(likeness) => {
-                if self.state.unanswered(likeness, written.failed.as_deref()) {
-                    self.add(Work::Jobs, now);
-                }
-                self.tried(likeness, &written);
-            }
+            Work::Trial(likeness) => self.tried(likeness, &written),
             _ => {}
         }
         for (kind, object, is_new) in written.objects {

@@ -39,7 +39,7 @@ pub(crate) struct Written {
     pub(crate) refused: Refusals,
     pub(crate) wrote_status: bool,
     pub(crate) succeeded: bool,
-    /// What became of a write that may succeed later.
+    /// Why a write failed that may succeed later.
     pub(crate) failed: Option<String>,
     pub(crate) warming: u32,
     /// A pod was made without the PodGroup that it asks for.

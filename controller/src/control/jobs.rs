@@ -118,8 +118,11 @@ impl Control {
     pub(super) fn tried(&mut self, likeness: &str, written: &Written) {
         // One role may be refused for good, and another one for now.
         let refusal = written.refused.values().min_by_key(|why| shortage(why).is_some());
-        if written.succeeded || refusal.is_some() {
+        let is_answered = written.succeeded || refusal.is_some();
+        if is_answered {
             self.state.tried(likeness, refusal.map(String::as_str));
+        }
+        if self.state.unanswered(likeness, written.failed.as_deref()) || is_answered {
             self.add(Work::Jobs, self.millis());
         }
     }

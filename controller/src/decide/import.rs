@@ -47,8 +47,8 @@ enum Progress {
     Ended(Outcome, i64),
     Fails(Reason, String),
     Runs(String),
-    /// It has ended, and is to be looked at again by then.
-    EndsBy(i64, String),
+    /// It has ended, and its report is awaited until then.
+    Reports(i64),
 }
 
 pub(super) fn step(draft: &mut Draft<'_>) {
@@ -75,9 +75,9 @@ pub(super) fn step(draft: &mut Draft<'_>) {
                 tell_of_running(draft, &task, message);
                 return;
             }
-            Some(Progress::EndsBy(at, message)) => {
-                draft.decision.again(at);
-                tell_of_running(draft, &task, message);
+            Some(Progress::Reports(until)) => {
+                draft.decision.again(until);
+                tell_of_running(draft, &task, "the import has ended; its report is awaited".to_owned());
                 return;
             }
         }
@@ -158,7 +158,7 @@ fn progress(now: i64, job: &Job, pod: Option<&Pod>) -> Progress {
             }
             // Jobs and pods are watched apart, and the report is its pod's.
             None if !end.failed && now < end.at.saturating_add(REPORT_SECONDS) => {
-                Progress::EndsBy(end.at + REPORT_SECONDS, "the import has ended; its report is awaited".to_owned())
+                Progress::Reports(end.at + REPORT_SECONDS)
             }
             _ => Progress::Fails(Reason::ImportFailed, format!("the job ended without a result: {}; {log}", end.why)),
         };

@@ -30,7 +30,7 @@ pub fn generations(job: &JobObject, of_type: &TypeObject) -> Generations {
 /// What the pods of a job need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// What it is of.
+    /// The generations that it is of.
     pub of: Generations,
     /// Its roles.
     pub roles: Vec<Role>,

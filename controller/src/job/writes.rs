@@ -77,7 +77,7 @@ pub struct Turn<'a> {
     pub draw: &'a dyn Fn() -> String,
 }
 
-/// What is to be written.
+/// The writes for a job, and all that goes with them.
 #[derive(Default)]
 pub struct Output {
     /// The writes.

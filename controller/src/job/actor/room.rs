@@ -1,4 +1,4 @@
-//! What a job holds of queues and nodes.
+//! The room that a job holds in queues and on nodes.
 
 use std::collections::BTreeMap;
 

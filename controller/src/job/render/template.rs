@@ -186,7 +186,7 @@ impl Iterator for Items {
     }
 }
 
-/// What a template may still take.
+/// The bytes, items and steps that templates may still take.
 #[derive(Clone, Default)]
 struct Left(Arc<Counts>);
 
