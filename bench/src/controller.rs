@@ -94,7 +94,7 @@ impl Bench<'_> {
         self.progress.doing("making the nodes");
         objects::make_namespace(self.client).await?;
         let observer = Observer::start(self.client);
-        objects::make_nodes(self.client, self.config.nodes).await?;
+        objects::make_nodes(self.client, 0..self.config.nodes).await?;
         let nodes = u64::from(self.config.nodes);
         let all_ready = || observer.times().ready_nodes.len() as u64 == nodes;
         self.wait("the nodes are ready: does kwok run (tests/cluster/kwok.sh)", NODES, None, all_ready).await?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The median of some values, with the least and the greatest.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +37,7 @@ pub(crate) fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
 }
 
 /// Times of many events.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Latencies {
     /// How many.
     pub count: usize,

@@ -9,28 +9,23 @@
 //! after an error and after Ctrl-C too; the next run first removes those that a killed one left.
 
 mod api_writes;
-mod cluster;
+pub(crate) mod cluster;
 mod cohorts;
 mod gangs;
 mod outcome;
 mod plan;
-mod pods;
+pub(crate) mod pods;
 mod preempt;
 mod throughput;
-mod turn;
-mod work;
+pub(crate) mod turn;
+pub(crate) mod work;
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, bail};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::ListParams;
+use anyhow::Context;
 
 use crate::figures::machine_load;
 pub use crate::kubernetes::Places;
 use crate::kubernetes::connect;
-use crate::kubernetes::objects::{self, BENCH_LABEL};
+use crate::kubernetes::{objects, wait};
 use crate::side_by_side::{LeftOut, Progress};
 use crate::systems::Stop;
 pub use cohorts::{ClassWait, CohortsRow};
@@ -41,10 +36,6 @@ pub use preempt::PreemptRow;
 pub use throughput::{Sizes, ThroughputRow};
 use turn::Ground;
 pub use turn::System;
-
-/// The longest that the nodes may take to be ready, and how often they are looked at.
-const NODES: Duration = Duration::from_secs(300);
-const LOOK: Duration = Duration::from_millis(500);
 
 /// Measures everything. Must be called on the main thread. Errors stop the run.
 pub fn run(config: &JobsConfig, places: &Places, progress: &dyn Progress) -> anyhow::Result<JobsOutcome> {
@@ -104,8 +95,8 @@ async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut Jobs
     progress.doing("making the nodes");
     objects::make_namespace(ground.client).await?;
     cluster::make_classes(ground.client).await?;
-    objects::make_nodes(ground.client, config.nodes).await?;
-    await_nodes(ground, config.nodes).await?;
+    objects::make_nodes(ground.client, 0..config.nodes).await?;
+    wait::for_nodes(ground.client, ground.stop, config.nodes).await?;
     let mut systems = vec![System::Direct, System::Larder];
     for (system, kind, how) in [
         (System::Kueue, cluster::kueue("ClusterQueue", "clusterqueues"), "tests/cluster/kueue.sh start DIR jobs"),
@@ -154,26 +145,4 @@ async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut Jobs
         }
     }
     Ok(())
-}
-
-async fn await_nodes(ground: Ground<'_>, count: u32) -> anyhow::Result<()> {
-    let nodes: Api<Node> = Api::all(ground.client.clone());
-    let started = Instant::now();
-    while ready(&nodes).await? < count as usize {
-        ground.stop.check()?;
-        if started.elapsed() > NODES {
-            bail!("the nodes are not ready after {} s: does kwok run (tests/cluster/kwok.sh)", NODES.as_secs());
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    Ok(())
-}
-
-async fn ready(nodes: &Api<Node>) -> anyhow::Result<usize> {
-    let nodes = nodes.list(&ListParams::default().labels(BENCH_LABEL)).await.context("list the nodes")?;
-    let is_ready = |node: &&Node| {
-        let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
-    Ok(nodes.items.iter().filter(is_ready).count())
 }

@@ -1,11 +1,13 @@
 //! Shared by the benchmarks in a Kubernetes cluster of fake nodes.
 //!
-//! The cast: `objects` makes and removes the namespace and the nodes; `running` is the controller's process; `wait` waits
+//! The cast: `objects` makes and removes the namespace and the nodes; `datasets` removes Datasets with what is made for
+//! them; `running` is the controller's process; `wait` waits
 //! for what is to happen in the cluster.
 //!
 //! Invariant: everything that a benchmark makes is in the namespace [`NAMESPACE`](objects::NAMESPACE), or its name begins
 //! with that, so that the next run can remove what a killed one left.
 
+pub(crate) mod datasets;
 pub(crate) mod objects;
 pub(crate) mod running;
 pub(crate) mod wait;

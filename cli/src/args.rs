@@ -13,7 +13,7 @@ mod quickstart;
 
 use clap::{Parser, Subcommand};
 
-pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, Explained};
+pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
 pub(crate) use inspect::{DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
 pub(crate) use mount::{MountArgs, UmountArgs, WarmArgs};
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Job(JobArgs),
     /// Show the queues of a Kubernetes cluster: quota, use, and the jobs that wait.
     Queue(QueueArgs),
-    /// Say why an object of a Kubernetes cluster is not ready.
+    /// Say why an object of a Kubernetes cluster is not ready, or is where it is.
     Explain(ExplainArgs),
     /// Run benchmarks.
     Bench(bench::BenchArgs),

@@ -12,14 +12,14 @@ use kube::{Api, Client, Config, Error};
 use serde::de::DeserializeOwned;
 
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
-pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PRIORITY_CLASS, QUEUE};
+pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE};
 
 /// The name under which fields are set.
 pub(crate) const MANAGER: &str = "larder";
 
 /// A person waits.
-const CONNECT: Duration = Duration::from_secs(5);
-const ANSWER: Duration = Duration::from_secs(20);
+pub(crate) const CONNECT: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER: Duration = Duration::from_secs(20);
 /// A stream that says nothing for so long is opened again.
 const SILENCE: Duration = Duration::from_secs(300);
 /// Objects of one answer.
@@ -29,7 +29,7 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
-    /// For watches and logs.
+    /// For watches, logs and ports.
     streams: Client,
     server: String,
     /// The namespace of names without one.
@@ -81,8 +81,8 @@ impl Cluster {
         }
     }
 
-    /// The logs of the pods of a namespace.
-    pub(crate) fn logs(&self, namespace: &str) -> Api<Pod> {
+    /// The pods of a namespace, for their logs and ports.
+    pub(crate) fn pods(&self, namespace: &str) -> Api<Pod> {
         Api::namespaced(self.streams.clone(), namespace)
     }
 

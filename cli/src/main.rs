@@ -8,6 +8,7 @@ mod args;
 mod cluster;
 mod commands;
 mod daemon;
+mod extender;
 mod help_page;
 mod ioctl;
 mod mount_stats;

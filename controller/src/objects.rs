@@ -90,6 +90,8 @@ pub struct Pod {
     pub job: String,
     /// Its node, once it has one.
     pub node: String,
+    /// Until then, the node on which the scheduler makes room for it; empty if on none.
+    pub nominated: String,
     /// It runs no more.
     pub ended: bool,
     /// The claims that it mounts.
@@ -102,7 +104,7 @@ pub struct Pod {
     pub runs: bool,
     /// How its container ended; only for the controller's.
     pub terminated: Option<Terminated>,
-    /// What it requests, while it has a node.
+    /// What it requests, while it has a node or is to have one.
     pub requests: Amounts,
     /// Set if it is of a TrainingJob.
     pub of_job: Option<JobPod>,

@@ -192,6 +192,7 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         phase: String,
         conditions: Vec<ConditionFields>,
         container_statuses: Vec<ContainerFields>,
+        nominated_node_name: String,
     }
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -232,7 +233,9 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         inline.extend(csi.and_then(|mut csi| csi.volume_attributes.remove("dataset")));
     }
     let ended = ["Succeeded", "Failed"].contains(&status.phase.as_str());
-    let has_room = !spec.node_name.is_empty() && !ended;
+    let nominated = if spec.node_name.is_empty() { status.nominated_node_name } else { String::new() };
+    let has_node = !spec.node_name.is_empty() || !nominated.is_empty();
+    let has_room = has_node && !ended;
     if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && !has_room {
         return Ok(None);
     }
@@ -256,6 +259,7 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
         role,
         job,
         node: spec.node_name,
+        nominated,
         ended,
         claims,
         inline,

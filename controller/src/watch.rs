@@ -1,4 +1,5 @@
-//! Follows the objects of one kind, each cut to the fields that the controller needs before it is kept.
+//! Follows the objects of one kind, each cut to the fields that are needed before it is kept: [`listen`] for any kind and reader,
+//! [`follow`] for the controller's.
 
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use crate::read::{Object, Unreadable};
 
 /// Objects of a page of a list. Pages are parsed whole.
 const PAGE: u32 = 100;
+/// The pause before objects are listed again because a watch cannot begin from where it was.
+const RELIST: Duration = Duration::from_secs(1);
 
 /// News of one kind.
 #[derive(Debug)]
@@ -65,61 +68,103 @@ fn end(kind: Kind, error: &watcher::Error) -> Option<End> {
     }
 }
 
-/// Sends what happens to the objects of `kind` until the receiver is gone, or the kind's part is. A watch that breaks is begun again,
-/// with pauses that grow.
-pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::Sender<News>) -> End {
-    let api: Api<DynamicObject> = match kind {
-        // The controller may read no other ConfigMaps than those of Larder's namespace.
-        Kind::ConfigMap => Api::namespaced_with(client, &namespace, &kind.resource()),
-        _ => Api::all_with(client, &kind.resource()),
-    };
-    let config = watcher::Config::default().page_size(PAGE);
-    let mut events = watch(api, config).default_backoff().boxed();
-    let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
+/// What happened to the objects of one kind.
+#[derive(Debug)]
+pub enum Told<T> {
+    /// These are all that there are.
+    All(Vec<T>),
+    /// One was made or changed.
+    Changed(T),
+    /// One is gone, or is not of interest any more; with its version.
+    Gone(Key, u64),
+}
+
+/// True if the API does not know any more what a watch was told last, and says so before it begins: the watcher would ask for the
+/// same again, for ever.
+fn is_gone(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(Error::Api(status)) if status.code == 410)
+}
+
+/// Sends what happens to the objects of one kind, named `kind` in logs, until the receiver is gone or `ends` says that it is of no
+/// use. `read` cuts an object to what is kept of it, if it is of interest. A watch that breaks is begun again, with pauses that
+/// grow.
+pub async fn listen<T, N>(
+    api: Api<DynamicObject>,
+    kind: &str,
+    read: impl Fn(DynamicObject) -> Option<T>,
+    ends: impl Fn(&watcher::Error) -> Option<End>,
+    told: impl Fn(Told<T>) -> N,
+    news: mpsc::Sender<N>,
+) -> End {
+    let begin = || watch(api.clone(), watcher::Config::default().page_size(PAGE)).default_backoff().boxed();
+    let mut events = begin();
+    let mut listed = Vec::new();
     loop {
         let event = match events.try_next().await {
             Ok(Some(event)) => event,
             Ok(None) => return End::Closed,
             Err(error) => {
-                if let Some(end) = end(kind, &error) {
+                if let Some(end) = ends(&error) {
                     return end;
                 }
-                warn!(kind = kind.name(), error = %error, "a watch broke; it is begun again");
+                warn!(kind, error = %error, "a watch broke; it is begun again");
+                if is_gone(&error) {
+                    tokio::time::sleep(RELIST).await;
+                    events = begin();
+                }
                 continue;
             }
         };
         let next = match event {
             Event::Init => {
                 listed.clear();
-                unreadable.clear();
                 continue;
             }
             Event::InitApply(object) => {
-                match Object::read(kind, object) {
-                    Ok(object) => listed.extend(object),
-                    Err(why) => unreadable.push(why),
-                }
+                listed.extend(read(object));
                 continue;
             }
-            Event::InitDone => News::All(kind, std::mem::take(&mut listed), std::mem::take(&mut unreadable)),
+            Event::InitDone => Told::All(std::mem::take(&mut listed)),
             Event::Apply(object) => {
                 let Meta { key, version, .. } = meta(&object);
-                match Object::read(kind, object) {
-                    Ok(Some(object)) => News::Changed(kind, Box::new(object)),
-                    Ok(None) => News::Gone(kind, key, version),
-                    Err(unreadable) => News::Unreadable(unreadable),
-                }
+                read(object).map_or_else(|| Told::Gone(key, version), Told::Changed)
             }
             Event::Delete(object) => {
                 let Meta { key, version, .. } = meta(&object);
-                News::Gone(kind, key, version)
+                Told::Gone(key, version)
             }
         };
         // A full channel makes the watch wait; the API server then keeps its events.
-        if news.send(next).await.is_err() {
+        if news.send(told(next)).await.is_err() {
             return End::Closed;
         }
     }
+}
+
+/// Sends what happens to the objects of `kind` until the receiver is gone, or the kind's part is.
+pub async fn follow(client: Client, kind: Kind, namespace: String, news: mpsc::Sender<News>) -> End {
+    let api: Api<DynamicObject> = match kind {
+        // The controller may read no other ConfigMaps than those of Larder's namespace.
+        Kind::ConfigMap => Api::namespaced_with(client, &namespace, &kind.resource()),
+        _ => Api::all_with(client, &kind.resource()),
+    };
+    let read = |object| Object::read(kind, object).transpose();
+    let told = |told| match told {
+        Told::All(all) => {
+            let (mut objects, mut unreadable) = (Vec::new(), Vec::new());
+            for one in all {
+                match one {
+                    Ok(object) => objects.push(object),
+                    Err(why) => unreadable.push(why),
+                }
+            }
+            News::All(kind, objects, unreadable)
+        }
+        Told::Changed(Ok(object)) => News::Changed(kind, Box::new(object)),
+        Told::Changed(Err(why)) => News::Unreadable(why),
+        Told::Gone(key, version) => News::Gone(kind, key, version),
+    };
+    listen(api, kind.name(), read, |error| end(kind, error), told, news).await
 }
 
 /// How long it may take until all objects of a part are known.

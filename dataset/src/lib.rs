@@ -7,7 +7,7 @@
 //! - [`selection`] finds the files that the lines of a list name.
 //! - [`spec`] is a dataset as users describe it; [`size`], [`policy`] and [`refresh`] are parts of
 //!   it. [`written`] checks the texts that they wrote.
-//! - [`nodes`] chooses the nodes that hold a dataset.
+//! - [`nodes`] chooses the nodes that hold a dataset, and [`score`] tells nodes apart for a pod.
 //!
 //! Invariant: everything here is pure. No I/O, no clock, no logging, no async: the same input gives the same answer on
 //! every node, so readers, schedulers and controllers cannot disagree.
@@ -22,6 +22,7 @@ pub mod nodes;
 pub mod placement;
 pub mod policy;
 pub mod refresh;
+pub mod score;
 pub mod selection;
 pub mod size;
 pub mod snapshot;

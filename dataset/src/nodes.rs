@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::BLOCK_BYTES;
+use crate::score::tenths;
 
 /// How many nodes and how many promises a message lists.
 const LISTED: usize = 5;
@@ -60,18 +61,13 @@ impl Candidate {
     }
 
     /// The candidate's rank, without regard to its zone.
-    fn rank(&self) -> Reverse<(bool, u128, u128)> {
+    fn rank(&self) -> Reverse<(bool, u8, u8)> {
         Reverse((
             self.is_chosen,
             tenths(self.cached_bytes, self.wanted_bytes),
             tenths(self.free_bytes(), self.capacity_bytes),
         ))
     }
-}
-
-/// The tenths of `whole` that `part` is, at most ten.
-fn tenths(part: u64, whole: u64) -> u128 {
-    (u128::from(part) * 10).checked_div(u128::from(whole)).unwrap_or(0).min(10)
 }
 
 /// The share of `total` bytes that a node with `weight` of `weights` is to have, if each block has `copies` owners.

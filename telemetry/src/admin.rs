@@ -34,6 +34,19 @@ pub struct Labelled {
     pub value: u64,
 }
 
+/// One of the values of a metric in [`METRICS`] that is a histogram.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// The metric's name.
+    pub name: &'static str,
+    /// Its labels, as those of [`Labelled`].
+    pub labels: String,
+    /// The upper end of each range, and how many values were not more than that; the last one is all of them.
+    pub buckets: Vec<(f64, u64)>,
+    /// All values together.
+    pub sum: f64,
+}
+
 /// The state that a daemon reports.
 pub trait Admin: Send + Sync + 'static {
     /// Whether the daemon can do its job; if not, why.
@@ -44,6 +57,11 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Those with labels, the values of a metric behind each other.
     fn labelled(&self) -> Vec<Labelled> {
+        Vec::new()
+    }
+
+    /// Its histograms, those of a metric behind each other.
+    fn histograms(&self) -> Vec<Histogram> {
         Vec::new()
     }
 }
@@ -60,7 +78,12 @@ pub async fn serve(
 
 fn router<A: Admin>(admin: Arc<A>) -> Router {
     Router::new()
-        .route("/metrics", get(|State(admin): State<Arc<A>>| async move { text(&admin.samples(), &admin.labelled()) }))
+        .route(
+            "/metrics",
+            get(|State(admin): State<Arc<A>>| async move {
+                text(&admin.samples(), &admin.labelled()) + &histograms(&admin.histograms())
+            }),
+        )
         .route("/healthz", get(|| async { "ok\n" }))
         .route(
             "/readyz",
@@ -93,12 +116,33 @@ fn text(samples: &[Sample], labelled: &[Labelled]) -> String {
     text
 }
 
+/// The same of histograms.
+fn histograms(histograms: &[Histogram]) -> String {
+    let mut text = String::new();
+    let mut before = "";
+    for Histogram { name, labels, buckets, sum } in histograms {
+        if before != *name && !put_head(&mut text, name) {
+            continue;
+        }
+        before = name;
+        // The last range has no end.
+        let (count, ends) = buckets.split_last().map_or((0, &[][..]), |(last, ends)| (last.1, ends));
+        for (end, values) in ends {
+            let _ = writeln!(text, "larder_{name}_bucket{{{labels},le=\"{end}\"}} {values}");
+        }
+        let _ = writeln!(text, "larder_{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(text, "larder_{name}_sum{{{labels}}} {sum}\nlarder_{name}_count{{{labels}}} {count}");
+    }
+    text
+}
+
 /// Says what a metric is. False if it is not in the table.
 fn put_head(text: &mut String, name: &str) -> bool {
     let Some(metric) = METRICS.iter().find(|metric| metric.name == name) else { return false };
     let kind = match metric.kind {
         Kind::Counter => "counter",
         Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
     };
     let _ = writeln!(text, "# HELP larder_{name} {} ({})\n# TYPE larder_{name} {kind}", metric.meaning, metric.unit);
     true
@@ -125,6 +169,32 @@ mod tests {
             text(&[], &[of("source=\"a\"", 1), of("source=\"b\"", 2)]),
             "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\n\
              larder_fs_reads_total{source=\"a\"} 1\nlarder_fs_reads_total{source=\"b\"} 2\n"
+        );
+    }
+
+    #[test]
+    fn a_histogram_counts_values_up_to_the_end_of_each_range() {
+        let of = |verb: &str, value| Histogram {
+            name: "scheduler_request_seconds",
+            labels: format!("verb=\"{verb}\""),
+            buckets: vec![(0.001, value), (f64::INFINITY, value + 1)],
+            sum: 0.25,
+        };
+        let text = histograms(&[of("filter", 3), of("preempt", 0)]);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                "# TYPE larder_scheduler_request_seconds histogram",
+                "larder_scheduler_request_seconds_bucket{verb=\"filter\",le=\"0.001\"} 3",
+                "larder_scheduler_request_seconds_bucket{verb=\"filter\",le=\"+Inf\"} 4",
+                "larder_scheduler_request_seconds_sum{verb=\"filter\"} 0.25",
+                "larder_scheduler_request_seconds_count{verb=\"filter\"} 4",
+                "larder_scheduler_request_seconds_bucket{verb=\"preempt\",le=\"0.001\"} 0",
+                "larder_scheduler_request_seconds_bucket{verb=\"preempt\",le=\"+Inf\"} 1",
+                "larder_scheduler_request_seconds_sum{verb=\"preempt\"} 0.25",
+                "larder_scheduler_request_seconds_count{verb=\"preempt\"} 1",
+            ]
         );
     }
 }

@@ -7,6 +7,8 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// Counts how often a value was in a range.
+    Histogram,
 }
 
 /// One metric.
@@ -28,6 +30,10 @@ const fn counter(name: &'static str, unit: &'static str, meaning: &'static str) 
 
 const fn gauge(name: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
     Metric { name, kind: Kind::Gauge, unit, meaning }
+}
+
+const fn histogram(name: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram, unit, meaning }
 }
 
 /// Every metric of every component, by name.
@@ -160,6 +166,43 @@ pub const METRICS: &[Metric] = &[
         "fetches in flight, including blocks that are still being written to the store",
     ),
     gauge("fs_window_bytes", "bytes", "bytes of blocks in memory that the store did not keep"),
+    counter(
+        "scheduler_connections_refused_total",
+        "connections",
+        "connections that were closed at once because there were as many as `--max-connections`",
+    ),
+    counter(
+        "scheduler_decisions_dropped_total",
+        "decisions",
+        "decisions that `/decisions` does not have because the requests came too fast; their answers were sent",
+    ),
+    counter(
+        "scheduler_watch_events_total",
+        "events",
+        "changes of nodes, pods, volumes, NodeCaches, Datasets and TrainingJobs that the API server told",
+    ),
+    gauge(
+        "scheduler_watch_age_seconds",
+        "seconds",
+        "time since the API server last sent anything, for the kind of objects about which it has been silent for longest; up to a minute is usual",
+    ),
+    gauge("scheduler_nodes", "nodes", "nodes that are known"),
+    gauge("scheduler_pods", "pods", "pods that are known: those that have a node and have not ended"),
+    counter(
+        "scheduler_requests_refused_total",
+        "requests",
+        "requests that were refused: malformed, too large, or not received in time",
+    ),
+    histogram(
+        "scheduler_request_seconds",
+        "seconds",
+        "how long requests took by `verb` (`filter`, `prioritize`, `preempt`), from their last byte to the answer",
+    ),
+    counter(
+        "scheduler_unknown_dataset_requests_total",
+        "requests",
+        "requests about pods that name a dataset which does not exist or which they may not read",
+    ),
     counter("store_admitted_bytes_total", "bytes", "bytes of blocks written to the store"),
     counter("store_admitted_total", "blocks", "blocks written to the store"),
     counter("store_adopted_bytes_total", "bytes", "bytes of blocks taken over from another snapshot of their origin"),
@@ -218,7 +261,8 @@ pub fn metrics_page() -> String {
          `--admin-address` of `larderd` and `cachenode` serves\n\
          it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, \
          those that begin with `csi_` only at `/metrics` of\n\
-         `larder-csi`, and those that begin with `controller_` only at that of `larder-controller`. Counters of \
+         `larder-csi`, those that begin with `controller_` only at that of `larder-controller`, and those that begin with \
+         `scheduler_` only at that of `larder-scheduler-ext`. Counters of \
          `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening, \
          except those of `store_`, which count the whole cache since the process started. This page is generated from \
          the table in `telemetry/src/metrics.rs`.\n\n\
@@ -228,6 +272,7 @@ pub fn metrics_page() -> String {
         let kind = match metric.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(page, "| `{}` | {kind} | {} | {} |", metric.name, metric.unit, metric.meaning);

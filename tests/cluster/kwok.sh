@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# A cluster of fake nodes: the control plane of cluster.sh without a kubelet, and kwok, which makes every Node with the
-# annotation kwok.x-k8s.io/node=fake ready and keeps it so.
+# A cluster of fake nodes: the control plane of cluster.sh, and kwok, which makes every Node with the annotation
+# kwok.x-k8s.io/node=fake ready and keeps it so.
 #
-#   kwok.sh install                    builds kwok, unless it is there
-#   kwok.sh start DIR [OWNER [pods]]   starts such a cluster, as `cluster.sh start` does. With `pods` kwok runs the pods of its
-#                                      nodes, too, as kwok-pods.yaml says; without, nobody does (`larder bench controller`)
+#   kwok.sh install                            builds kwok, unless it is there
+#   kwok.sh start DIR [OWNER [pods [NODES]]]   starts such a cluster, as `cluster.sh start` does. With `pods` kwok runs the pods
+#                                              of its nodes, too, as kwok-pods.yaml says; without, nobody does
+#                                              (`larder bench controller`). NODES real ones are beside them, by default none
 #
 # cluster.sh stops it, and runs commands in it.
 set -euo pipefail
@@ -32,14 +33,14 @@ install() {
 }
 
 start() {
-    local dir=$1 owner=$2 stages=("--config=$BIN/kwok-$KWOK.yaml")
+    local dir=$1 owner=$2 nodes=${4-0} stages=("--config=$BIN/kwok-$KWOK.yaml")
     [[ ${3-} != pods ]] || stages+=("--config=$here/kwok-pods.yaml")
     [[ -x $BIN/kwok-$KWOK ]] || die "kwok is not installed: run $0 install"
     # Stock, Kubernetes' own controllers write 20 objects a second, the scheduler 50, and a node is taken for dead after 50 s:
     # here nothing but the API server limits them. kwok's nodes are seen rarely: the leases of a thousand would keep it busy.
     local rates="--kube-api-qps=5000 --kube-api-burst=10000"
     CONTROLLER_MANAGER_FLAGS="$rates --node-monitor-grace-period=20m" SCHEDULER_FLAGS=$rates \
-        "$here/cluster.sh" start "$dir" 0 "$owner"
+        "$here/cluster.sh" start "$dir" "$nodes" "$owner"
     dir=$(realpath "$dir")
     # Its home must be writable.
     HOME=$dir setsid "$here/cluster.sh" exec "$dir" "$BIN/kwok-$KWOK" --kubeconfig="$dir/kubeconfig" \
@@ -52,5 +53,6 @@ case "${1-}:$#" in
     start:2) start "$2" "$PPID" ;;
     start:3) start "$2" "$3" ;;
     start:4) start "$2" "$3" "$4" ;;
+    start:5) start "$2" "$3" "$4" "$5" ;;
     *) sed -n '/^#  /s/^# *//p' "$0" >&2; exit 2 ;;
 esac

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use futures::stream::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
-use larder_controller_api::names::UID_LABEL;
-use larder_controller_api::{Dataset, NodeCache};
+use larder_controller_api::Dataset;
 use larder_stand_in::handover;
 use serde_json::json;
 
 use super::outcome::ControllerConfig;
-use crate::kubernetes::objects::{self, AT_ONCE, NAMESPACE, each, gone, names};
+use crate::kubernetes::datasets;
+use crate::kubernetes::objects::{self, AT_ONCE, NAMESPACE};
 
 pub(super) struct Objects {
     client: Client,
@@ -29,23 +28,8 @@ impl Objects {
 
     /// Fails if a controller or datasets that are not the bench's are in the cluster.
     pub(super) async fn refuse_a_cluster_in_use(&self) -> anyhow::Result<()> {
-        let all = ListParams::default();
-        let datasets = Api::<Dataset>::all(self.client.clone()).list(&all).await.context(
-            "list Datasets: if the cluster does not know them, `kubectl apply -k deploy/crds` and repeat this",
-        )?;
-        let other = |namespace: &Option<String>| namespace.as_deref() != Some(NAMESPACE);
-        if let Some(dataset) = datasets.iter().find(|dataset| other(&dataset.metadata.namespace)) {
-            let (namespace, name) = (dataset.metadata.namespace.as_deref(), dataset.metadata.name.as_deref());
-            let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
-            bail!("the cluster has the Dataset {namespace}/{name}: use a cluster of the benchmark's own");
-        }
-        objects::refuse_another_controller(&self.client).await?;
-        let caches = Api::<NodeCache>::all(self.client.clone()).list(&all).await.context("list NodeCaches")?;
-        if let Some(cache) = caches.iter().find(|cache| cache.status.is_some() && !is_ours(&cache.metadata.name)) {
-            let name = cache.metadata.name.as_deref().unwrap_or_default();
-            bail!("a larderd reports the cache of the node {name}: use a cluster of the benchmark's own");
-        }
-        Ok(())
+        datasets::refuse_others(&self.client).await?;
+        objects::refuse_another_controller(&self.client).await
     }
 
     /// Makes the Datasets. Returns when each was sent.
@@ -90,32 +74,11 @@ impl Objects {
 
     /// Removes everything that a bench makes, and what a controller makes for it. The controller must have ended.
     pub(super) async fn remove(&self) -> anyhow::Result<()> {
-        let (delete, all) = (DeleteParams::default(), ListParams::default());
-        let datasets: Api<Dataset> = Api::namespaced(self.client.clone(), NAMESPACE);
-        datasets.delete_collection(&delete, &all).await.context("delete the Datasets")?;
-        // No controller does it any more.
-        let left =
-            names(datasets.list(&all).await.context("list the Datasets")?.items, |dataset| dataset.metadata.name);
-        let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        each(left, async |name| gone(datasets.patch(&name, &PatchParams::default(), &free).await.map(drop))).await?;
-
+        datasets::delete(&self.client).await?;
         objects::delete_namespace(&self.client).await?;
-        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
-        let made = volumes.list(&ListParams::default().labels(UID_LABEL)).await.context("list the volumes")?;
-        let ours = |volume: &PersistentVolume| {
-            let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-            claim.is_some_and(|claim| claim.namespace.as_deref() == Some(NAMESPACE))
-        };
-        let made = names(made.items.into_iter().filter(ours).collect(), |volume| volume.metadata.name);
-        each(made, async |name| gone(volumes.delete(&name, &delete).await.map(drop))).await?;
-
+        datasets::delete_volumes(&self.client).await?;
         objects::delete_nodes(&self.client).await?;
-        let caches: Api<NodeCache> = Api::all(self.client.clone());
-        let made = caches.list(&all).await.context("list the NodeCaches")?.items;
-        // Of other nodes only the controller of the bench has made any.
-        let made = made.into_iter().filter(|cache| cache.status.is_none() || is_ours(&cache.metadata.name)).collect();
-        let made = names(made, |cache| cache.metadata.name);
-        each(made, async |name| gone(caches.delete(&name, &delete).await.map(drop))).await?;
+        datasets::delete_caches(&self.client).await?;
         // Last: the jobs of a namespace that goes must not come to life.
         objects::await_namespace_gone(&self.client).await?;
         handover::give_back(&self.client, NAMESPACE).await
@@ -124,10 +87,6 @@ impl Objects {
 
 fn dataset(nth: u32) -> String {
     format!("dataset-{nth:05}")
-}
-
-fn is_ours(name: &Option<String>) -> bool {
-    name.as_deref().is_some_and(|name| name.starts_with(&format!("{NAMESPACE}-")))
 }
 
 fn note(sent: &Mutex<BTreeMap<String, Instant>>, name: &str) {

@@ -26,20 +26,20 @@ const GOING: Duration = Duration::from_secs(900);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Kueue's and coscheduling's kinds, of which nothing but the name is known here.
-pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+pub(crate) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-pub(super) fn kueue(name: &str, plural: &str) -> ApiResource {
+pub(crate) fn kueue(name: &str, plural: &str) -> ApiResource {
     kind("kueue.x-k8s.io", "v1beta1", name, plural)
 }
 
-pub(super) fn pod_groups() -> ApiResource {
+pub(crate) fn pod_groups() -> ApiResource {
     kind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
 }
 
 /// Whether the API server knows this kind.
-pub(super) async fn serves(client: &Client, resource: &ApiResource) -> anyhow::Result<bool> {
+pub(crate) async fn serves(client: &Client, resource: &ApiResource) -> anyhow::Result<bool> {
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), resource);
     match objects.list(&ListParams::default().limit(1)).await {
         Ok(_) => Ok(true),
@@ -49,7 +49,7 @@ pub(super) async fn serves(client: &Client, resource: &ApiResource) -> anyhow::R
 }
 
 /// Fails if somebody else uses the cluster for jobs.
-pub(super) async fn refuse_a_cluster_in_use(client: &Client) -> anyhow::Result<()> {
+pub(crate) async fn refuse_a_cluster_in_use(client: &Client) -> anyhow::Result<()> {
     let known = "if the cluster does not know them, `kubectl apply -k deploy/crds` and repeat this";
     let all = ListParams::default();
     let jobs = Api::<TrainingJob>::all(client.clone()).list(&all).await;
@@ -85,7 +85,7 @@ fn refuse(kind: &str, name: &Option<String>) -> anyhow::Result<()> {
 }
 
 /// Creates objects at their times, some at once. Returns when each was sent.
-pub(super) async fn create<K>(api: &Api<K>, objects: Vec<(Duration, Value)>) -> anyhow::Result<Vec<(String, Instant)>>
+pub(crate) async fn create<K>(api: &Api<K>, objects: Vec<(Duration, Value)>) -> anyhow::Result<Vec<(String, Instant)>>
 where
     K: Resource + Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
 {
@@ -97,7 +97,7 @@ where
     futures::stream::iter(objects).map(create).buffered(AT_ONCE).try_collect().await
 }
 
-pub(super) async fn create_one<K>(api: &Api<K>, object: Value) -> anyhow::Result<(String, Instant)>
+pub(crate) async fn create_one<K>(api: &Api<K>, object: Value) -> anyhow::Result<(String, Instant)>
 where
     K: Resource + Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
 {
@@ -109,14 +109,14 @@ where
 }
 
 /// Applies an object of whatever kind, in the namespace if it is in one.
-pub(super) async fn apply(api: Api<DynamicObject>, object: &Value) -> anyhow::Result<()> {
+pub(crate) async fn apply(api: Api<DynamicObject>, object: &Value) -> anyhow::Result<()> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let applied = api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await;
     applied.map(drop).with_context(|| format!("apply {name}"))
 }
 
 /// The priorities and the types of jobs.
-pub(super) async fn make_classes(client: &Client) -> anyhow::Result<()> {
+pub(crate) async fn make_classes(client: &Client) -> anyhow::Result<()> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     for priority in Priority::ALL {
         create_one(&classes, json!({"metadata": {"name": priority.name()}, "value": priority.value()})).await?;
@@ -131,7 +131,7 @@ pub(super) async fn make_classes(client: &Client) -> anyhow::Result<()> {
 }
 
 /// Whether the controller has found all types to be valid.
-pub(super) async fn types_are_valid(client: &Client) -> anyhow::Result<bool> {
+pub(crate) async fn types_are_valid(client: &Client) -> anyhow::Result<bool> {
     let types = Api::<JobType>::all(client.clone()).list(&ListParams::default()).await.context("list JobTypes")?;
     let valid = |type_: &JobType| {
         let conditions = type_.status.iter().flat_map(|status| &status.conditions);
@@ -146,7 +146,7 @@ fn named(type_: &JobType, name: &str) -> bool {
 
 /// Removes the jobs of a turn and their pods, and waits until they are gone. Kubernetes' controllers and Kueue, which have
 /// finalizers on them, must run.
-pub(super) async fn clear(client: &Client) -> anyhow::Result<()> {
+pub(crate) async fn clear(client: &Client) -> anyhow::Result<()> {
     let background = DeleteParams::background();
     delete_all(&Api::<TrainingJob>::namespaced(client.clone(), NAMESPACE), &background).await?;
     delete_all(&Api::<Job>::namespaced(client.clone(), NAMESPACE), &background).await?;
@@ -181,7 +181,7 @@ pub(super) async fn clear(client: &Client) -> anyhow::Result<()> {
 }
 
 /// Removes everything that the benchmark makes. Its controller must have ended.
-pub(super) async fn remove(client: &Client) -> anyhow::Result<()> {
+pub(crate) async fn remove(client: &Client) -> anyhow::Result<()> {
     clear(client).await?;
     objects::delete_namespace(client).await?;
     for type_ in Type::ALL {

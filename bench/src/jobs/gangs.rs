@@ -168,7 +168,8 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| Some(start + Duration::from_secs(seconds));
         let pod = |work: &str, bound, ended| {
-            let times = PodTimes { work: work.to_owned(), index: None, bound, running: None, ended, gone: None };
+            let times =
+                PodTimes { work: work.to_owned(), index: None, node: None, bound, running: None, ended, gone: None };
             (format!("{work}{bound:?}"), times)
         };
         let pods = Pods::from_iter([

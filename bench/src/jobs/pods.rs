@@ -17,19 +17,20 @@ use crate::kubernetes::objects::NAMESPACE;
 
 /// When what was first seen of a pod.
 #[derive(Clone, Debug)]
-pub(super) struct PodTimes {
-    pub(super) work: String,
+pub(crate) struct PodTimes {
+    pub(crate) work: String,
     /// Larder's number of it, if it has one.
-    pub(super) index: Option<u32>,
-    pub(super) bound: Option<Instant>,
-    pub(super) running: Option<Instant>,
-    pub(super) ended: Option<Instant>,
-    pub(super) gone: Option<Instant>,
+    pub(crate) index: Option<u32>,
+    pub(crate) node: Option<String>,
+    pub(crate) bound: Option<Instant>,
+    pub(crate) running: Option<Instant>,
+    pub(crate) ended: Option<Instant>,
+    pub(crate) gone: Option<Instant>,
 }
 
 /// All pods, by uid.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pods(HashMap<String, PodTimes>);
+pub(crate) struct Pods(HashMap<String, PodTimes>);
 
 #[cfg(test)]
 impl FromIterator<(String, PodTimes)> for Pods {
@@ -39,27 +40,27 @@ impl FromIterator<(String, PodTimes)> for Pods {
 }
 
 impl Pods {
-    pub(super) fn all(&self) -> impl Iterator<Item = &PodTimes> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &PodTimes> {
         self.0.values()
     }
 
     /// Those of a job.
-    pub(super) fn of<'a>(&'a self, work: &'a str) -> impl Iterator<Item = &'a PodTimes> {
+    pub(crate) fn of<'a>(&'a self, work: &'a str) -> impl Iterator<Item = &'a PodTimes> {
         self.all().filter(move |pod| pod.work == work)
     }
 
     /// How many were ever bound.
-    pub(super) fn bound(&self) -> usize {
+    pub(crate) fn bound(&self) -> usize {
         self.all().filter(|pod| pod.bound.is_some()).count()
     }
 
     /// How many have ended by themselves.
-    pub(super) fn ended(&self) -> usize {
+    pub(crate) fn ended(&self) -> usize {
         self.all().filter(|pod| pod.ended.is_some()).count()
     }
 
     /// When the last pod of each job was bound, of the jobs that had `pods(job)` bound.
-    pub(super) fn placed(&self, pods: impl Fn(&str) -> Option<u32>) -> BTreeMap<String, Instant> {
+    pub(crate) fn placed(&self, pods: impl Fn(&str) -> Option<u32>) -> BTreeMap<String, Instant> {
         let mut times: BTreeMap<&str, Vec<Instant>> = BTreeMap::new();
         for pod in self.all() {
             if let Some(bound) = pod.bound {
@@ -78,15 +79,19 @@ impl Pods {
         let Some(work) = pod.labels().get(WORK_LABEL).or_else(|| pod.labels().get(JOB_LABEL)) else { return };
         let index = pod.labels().get(JOB_INDEX_LABEL).and_then(|index| index.parse().ok());
         let work = work.clone();
-        let new = PodTimes { work, index, bound: None, running: None, ended: None, gone: None };
+        let new = PodTimes { work, index, node: None, bound: None, running: None, ended: None, gone: None };
         let times = self.0.entry(pod.metadata.uid.clone().unwrap_or_default()).or_insert(new);
         let first = |time: &mut Option<Instant>, is: bool| {
             if is {
                 time.get_or_insert(now);
             }
         };
+        if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) {
+            times.node.get_or_insert_with(|| node.clone());
+        }
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        first(&mut times.bound, pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()));
+        let is_bound = times.node.is_some();
+        first(&mut times.bound, is_bound);
         first(&mut times.running, phase == Some("Running"));
         first(&mut times.ended, matches!(phase, Some("Succeeded" | "Failed")));
         first(&mut times.gone, is_gone);
@@ -94,14 +99,14 @@ impl Pods {
 }
 
 /// Watches the pods of the benchmark, from its start until it is dropped.
-pub(super) struct Observer {
+pub(crate) struct Observer {
     pods: Arc<Mutex<Pods>>,
     /// The watch ends with it.
     _tasks: JoinSet<()>,
 }
 
 impl Observer {
-    pub(super) fn start(client: &Client) -> Self {
+    pub(crate) fn start(client: &Client) -> Self {
         let pods = Arc::new(Mutex::new(Pods::default()));
         let mut tasks = JoinSet::new();
         tasks.spawn(watch(Api::namespaced(client.clone(), NAMESPACE), Arc::clone(&pods)));
@@ -109,7 +114,7 @@ impl Observer {
     }
 
     /// What was seen so far. Held briefly: the watch waits.
-    pub(super) fn pods(&self) -> MutexGuard<'_, Pods> {
+    pub(crate) fn pods(&self) -> MutexGuard<'_, Pods> {
         lock(&self.pods)
     }
 }

@@ -65,41 +65,41 @@ impl System {
 
 /// A queue, and the quota of its jobs.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) name: String,
-    pub(super) cohort: Option<String>,
+pub(crate) struct Wish {
+    pub(crate) name: String,
+    pub(crate) cohort: Option<String>,
     /// By resource: its own, and the most that it borrows.
-    pub(super) quota: BTreeMap<&'static str, (u32, u32)>,
+    pub(crate) quota: BTreeMap<&'static str, (u32, u32)>,
 }
 
 impl Wish {
     /// A queue of its own with more quota than its jobs need.
-    pub(super) fn ample(quota: BTreeMap<&'static str, (u32, u32)>) -> Self {
+    pub(crate) fn ample(quota: BTreeMap<&'static str, (u32, u32)>) -> Self {
         Self { name: NAMESPACE.to_owned(), cohort: None, quota }
     }
 }
 
 /// Where the benchmark works.
 #[derive(Clone, Copy)]
-pub(super) struct Ground<'a> {
-    pub(super) client: &'a Client,
-    pub(super) places: &'a Places,
-    pub(super) stop: &'a Stop,
+pub(crate) struct Ground<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) places: &'a Places,
+    pub(crate) stop: &'a Stop,
 }
 
 /// A system with its queues, ready for jobs.
-pub(super) struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     ground: Ground<'a>,
     system: System,
-    pub(super) observer: Observer,
+    pub(crate) observer: Observer,
     /// Larder's, if it is its turn.
-    pub(super) controller: Option<Running>,
+    pub(crate) controller: Option<Running>,
     _logs: TempDir,
 }
 
 impl<'a> Turn<'a> {
     /// Must be called on the main thread.
-    pub(super) async fn begin(ground: Ground<'a>, system: System, queues: &[Wish]) -> anyhow::Result<Self> {
+    pub(crate) async fn begin(ground: Ground<'a>, system: System, queues: &[Wish]) -> anyhow::Result<Self> {
         let logs = tempfile::tempdir().context("make a folder for logs")?;
         let observer = Observer::start(ground.client);
         let controller = match system {
@@ -122,7 +122,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Waits until Larder's controller rests, if it is its turn, and returns its figures.
-    pub(super) async fn rest(&mut self) -> anyhow::Result<Option<Figures>> {
+    pub(crate) async fn rest(&mut self) -> anyhow::Result<Option<Figures>> {
         let Some(controller) = &mut self.controller else { return Ok(None) };
         let started = Instant::now();
         let (mut figures, mut since) = (controller.figures().await?, Instant::now());
@@ -138,7 +138,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Removes its jobs, queues and pods. Larder's controller has no part in that.
-    pub(super) async fn end(self) -> anyhow::Result<()> {
+    pub(crate) async fn end(self) -> anyhow::Result<()> {
         if let Some(controller) = self.controller {
             controller.stop();
         }
@@ -201,7 +201,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Creates the jobs at their times, some at once. Returns when each was sent.
-    pub(super) async fn submit(&self, works: &[Work]) -> anyhow::Result<BTreeMap<String, Instant>> {
+    pub(crate) async fn submit(&self, works: &[Work]) -> anyhow::Result<BTreeMap<String, Instant>> {
         let client = self.ground.client.clone();
         let all = |manifest: fn(&Work) -> serde_json::Value| {
             works.iter().map(|work| (work.due, manifest(work))).collect::<Vec<_>>()
@@ -239,7 +239,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Waits until `done` about what was seen of the pods.
-    pub(super) async fn until(
+    pub(crate) async fn until(
         &mut self,
         what: &str,
         limit: Duration,

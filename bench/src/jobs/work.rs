@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::kubernetes::objects::{NAMESPACE, PART_LABEL};
 
 /// On each pod: the job that it is of. Larder's pods have a label of its own, so that jobs alike are alike to it.
-pub(super) const WORK_LABEL: &str = "larder.dev/bench-job";
+pub(crate) const WORK_LABEL: &str = "larder.dev/bench-job";
 
 /// On a pod: its PodGroup, for coscheduling.
 const GROUP_LABEL: &str = "scheduling.x-k8s.io/pod-group";
@@ -19,17 +19,17 @@ const LEAVES_AFTER: &str = "test.larder.dev/leaves-after";
 
 /// Where a job stands in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Priority {
+pub(crate) enum Priority {
     Low,
     Middle,
     High,
 }
 
 impl Priority {
-    pub(super) const ALL: [Self; 3] = [Self::Low, Self::Middle, Self::High];
+    pub(crate) const ALL: [Self; 3] = [Self::Low, Self::Middle, Self::High];
 
     /// The PriorityClass.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         let name = match self {
             Self::Low => "low",
             Self::Middle => "middle",
@@ -39,7 +39,7 @@ impl Priority {
     }
 
     /// As in Kueue's own scenario.
-    pub(super) fn value(self) -> i32 {
+    pub(crate) fn value(self) -> i32 {
         match self {
             Self::Low => 50,
             Self::Middle => 100,
@@ -50,17 +50,17 @@ impl Priority {
 
 /// The JobType of a job, of those that Larder brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
+pub(crate) enum Type {
     Single,
     Pytorch,
     PytorchElastic,
 }
 
 impl Type {
-    pub(super) const ALL: [Self; 3] = [Self::Single, Self::Pytorch, Self::PytorchElastic];
+    pub(crate) const ALL: [Self; 3] = [Self::Single, Self::Pytorch, Self::PytorchElastic];
 
     /// The benchmark's copy of the type: a cluster's own is left alone.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         let name = match self {
             Self::Single => "single",
             Self::Pytorch => "pytorch",
@@ -70,7 +70,7 @@ impl Type {
     }
 
     /// The type as Larder brings it.
-    pub(super) fn manifest(self) -> &'static str {
+    pub(crate) fn manifest(self) -> &'static str {
         match self {
             Self::Single => include_str!("../../../deploy/components/jobs/types/single.yaml"),
             Self::Pytorch => include_str!("../../../deploy/components/jobs/types/pytorch.yaml"),
@@ -81,30 +81,30 @@ impl Type {
 
 /// A job of equal pods.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Work {
-    pub(super) name: String,
-    pub(super) type_: Type,
-    pub(super) pods: u32,
+pub(crate) struct Work {
+    pub(crate) name: String,
+    pub(crate) type_: Type,
+    pub(crate) pods: u32,
     /// The fewest that it can run with.
-    pub(super) min: u32,
-    pub(super) queue: String,
+    pub(crate) min: u32,
+    pub(crate) queue: String,
     /// Requests of each pod.
-    pub(super) cpus: u32,
-    pub(super) gpus: u32,
-    pub(super) priority: Option<Priority>,
+    pub(crate) cpus: u32,
+    pub(crate) gpus: u32,
+    pub(crate) priority: Option<Priority>,
     /// When it is created, after the first one.
-    pub(super) due: Duration,
+    pub(crate) due: Duration,
     /// How long each pod runs; without it, until it is deleted.
-    pub(super) runs_for: Option<Duration>,
+    pub(crate) runs_for: Option<Duration>,
     /// How long a deleted pod takes to leave; at once without it.
-    pub(super) grace: Option<Duration>,
+    pub(crate) grace: Option<Duration>,
     /// The nodes it may run on; all without it.
-    pub(super) part: Option<u32>,
+    pub(crate) part: Option<u32>,
 }
 
 impl Work {
     /// A job of so many pods, of one CPU each.
-    pub(super) fn new(name: String, pods: u32, queue: &str) -> Self {
+    pub(crate) fn new(name: String, pods: u32, queue: &str) -> Self {
         let type_ = if pods == 1 { Type::Single } else { Type::Pytorch };
         let (queue, priority, runs_for, grace, part) = (queue.to_owned(), None, None, None, None);
         let due = Duration::ZERO;
@@ -112,7 +112,7 @@ impl Work {
     }
 
     /// For Larder.
-    pub(super) fn training_job(&self) -> Value {
+    pub(crate) fn training_job(&self) -> Value {
         let mut template = self.template();
         template["metadata"]["labels"] = json!({});
         json!({
@@ -127,7 +127,7 @@ impl Work {
     }
 
     /// For Kubernetes' own controller, queued by Kueue.
-    pub(super) fn batch_job(&self) -> Value {
+    pub(crate) fn batch_job(&self) -> Value {
         let mut template = self.template();
         template["spec"]["restartPolicy"] = "Never".into();
         json!({
@@ -145,7 +145,7 @@ impl Work {
     }
 
     /// Its pods alone, for kube-scheduler or the one named so.
-    pub(super) fn bare_pods(&self, scheduler: Option<&str>) -> Vec<Value> {
+    pub(crate) fn bare_pods(&self, scheduler: Option<&str>) -> Vec<Value> {
         let mut pod = self.template();
         if let Some(scheduler) = scheduler {
             pod["spec"]["schedulerName"] = scheduler.into();
@@ -161,7 +161,7 @@ impl Work {
     }
 
     /// Of its pods, for coscheduling.
-    pub(super) fn pod_group(&self) -> Value {
+    pub(crate) fn pod_group(&self) -> Value {
         json!({
             "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
             "metadata": {"name": self.name},

@@ -1,5 +1,6 @@
 //! The namespace and the nodes of a benchmark.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -62,9 +63,10 @@ pub(crate) fn node(nth: u32) -> String {
     format!("{NAMESPACE}-{nth:05}")
 }
 
-pub(crate) async fn make_nodes(client: &Client, count: u32) -> anyhow::Result<()> {
+/// Makes the nodes of these numbers.
+pub(crate) async fn make_nodes(client: &Client, numbers: Range<u32>) -> anyhow::Result<()> {
     let api: &Api<Node> = &Api::all(client.clone());
-    let made = futures::stream::iter(0..count).map(anyhow::Ok);
+    let made = futures::stream::iter(numbers).map(anyhow::Ok);
     let made = made.try_for_each_concurrent(AT_ONCE, |nth| async move {
         let resources = json!({"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": GPUS.to_string()});
         let object = json!({

@@ -2,13 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::{Api, Client};
 
+use super::objects::BENCH_LABEL;
 use super::running::Running;
 use crate::systems::Stop;
 
 /// How often what is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// The longest that the nodes may take to be ready, and how often they are looked at.
+const NODES: Duration = Duration::from_secs(600);
+const LOOK_AT_NODES: Duration = Duration::from_millis(500);
 
 /// Waits until `done`. Fails after `limit`, on Ctrl-C, and if the controller ends.
 pub(crate) async fn until(
@@ -30,4 +37,27 @@ pub(crate) async fn until(
         tokio::time::sleep(LOOK).await;
     }
     Ok(())
+}
+
+/// Waits until so many of the benchmark's nodes are ready.
+pub(crate) async fn for_nodes(client: &Client, stop: &Stop, count: u32) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let started = Instant::now();
+    while ready(&nodes).await? < count as usize {
+        stop.check()?;
+        if started.elapsed() > NODES {
+            bail!("the nodes are not ready after {} s: does kwok run (tests/cluster/kwok.sh)", NODES.as_secs());
+        }
+        tokio::time::sleep(LOOK_AT_NODES).await;
+    }
+    Ok(())
+}
+
+async fn ready(nodes: &Api<Node>) -> anyhow::Result<usize> {
+    let nodes = nodes.list(&ListParams::default().labels(BENCH_LABEL)).await.context("list the nodes")?;
+    let is_ready = |node: &&Node| {
+        let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    Ok(nodes.items.iter().filter(is_ready).count())
 }

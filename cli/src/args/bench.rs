@@ -2,6 +2,7 @@
 
 mod controller;
 mod epochs;
+mod extender;
 mod fio;
 mod import;
 mod jobs;
@@ -14,6 +15,7 @@ use clap::{Args, Subcommand};
 
 pub(crate) use controller::ControllerArgs;
 pub(crate) use epochs::{Drop, EpochsArgs};
+pub(crate) use extender::{ExtenderArgs, ExtenderScenario};
 pub(crate) use fio::FioArgs;
 pub(crate) use import::ImportsArgs;
 pub(crate) use jobs::{JobsArgs, ScenarioFlag};
@@ -48,6 +50,8 @@ pub(crate) enum BenchCommand {
     Controller(ControllerArgs),
     /// Measure training jobs in a cluster of fake nodes, beside Kueue: jobs a minute, API writes, preemption, plans.
     Jobs(JobsArgs),
+    /// Measure the scheduler's extender: time of answers, pods a second beside none, where pods land, how soon they wake.
+    Extender(ExtenderArgs),
 }
 
 #[cfg(test)]

@@ -23,42 +23,42 @@ pub(crate) struct NamespaceArgs {
     pub(crate) namespace: Option<String>,
 }
 
-/// A TrainingJob as users name it.
+/// An object as users name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct JobName {
+pub(crate) struct ObjectName {
     /// Its namespace, if it is said.
     pub(crate) namespace: Option<String>,
     /// Its name.
     pub(crate) name: String,
 }
 
-impl JobName {
-    /// The job, in `namespace` if it names none.
-    pub(crate) fn within(&self, namespace: &str) -> JobKey {
-        JobKey { namespace: self.namespace.clone().unwrap_or_else(|| namespace.to_owned()), name: self.name.clone() }
+impl ObjectName {
+    /// The object, in `namespace` if it names none.
+    pub(crate) fn within(&self, namespace: &str) -> ObjectKey {
+        ObjectKey { namespace: self.namespace.clone().unwrap_or_else(|| namespace.to_owned()), name: self.name.clone() }
     }
 }
 
-impl FromStr for JobName {
+impl FromStr for ObjectName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (of, name) = text.split_once('/').map_or((None, text), |(of, name)| (Some(of), name));
         if !of.is_none_or(is_name) || !is_name(name) {
-            return Err("is not the name of a TrainingJob: write NAME or NAMESPACE/NAME".to_owned());
+            return Err("is not a name: write NAME or NAMESPACE/NAME".to_owned());
         }
         Ok(Self { namespace: of.map(str::to_owned), name: name.to_owned() })
     }
 }
 
-/// A TrainingJob and its namespace.
+/// An object and its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct JobKey {
+pub(crate) struct ObjectKey {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
-impl fmt::Display for JobKey {
+impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
@@ -83,8 +83,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_named_with_or_without_its_namespace() {
-        let key = |text: &str| text.parse::<JobName>().map(|name| name.within("here").to_string());
+    fn an_object_is_named_with_or_without_its_namespace() {
+        let key = |text: &str| text.parse::<ObjectName>().map(|name| name.within("here").to_string());
         assert_eq!(key("resnet").as_deref(), Ok("here/resnet"));
         assert_eq!(key("team-a/resnet").as_deref(), Ok("team-a/resnet"));
         for bad in ["", "/", "a/", "/a", "a/b/c", "../a", "A", "a?b", "-n=\u{1b}"] {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::cluster::{ClusterArgs, JobName, NamespaceArgs, plain_name};
+use super::cluster::{ClusterArgs, NamespaceArgs, ObjectName, plain_name};
 pub(crate) use quick::{Mounted, QuickArgs};
 
 #[derive(Debug, Args)]
@@ -113,7 +113,7 @@ rights to `get` trainingjobs.larder.dev, to `list` pods and to `get` pods/log.")
 pub(crate) struct LogsArgs {
     /// The TrainingJob, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB")]
-    pub(crate) job: JobName,
+    pub(crate) job: ObjectName,
     /// The role of the pod. Default: launcher, or else the first role of the job.
     #[arg(long, value_name = "ROLE", conflicts_with = "all", value_parser = plain_name)]
     pub(crate) role: Option<String>,
@@ -171,7 +171,7 @@ rights to `get` and `delete` trainingjobs.larder.dev, or to `patch` them with --
 pub(crate) struct CancelArgs {
     /// TrainingJobs, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB", required = true)]
-    pub(crate) jobs: Vec<JobName>,
+    pub(crate) jobs: Vec<ObjectName>,
     /// Set spec.suspend: end the pods, and keep the job.
     #[arg(long)]
     pub(crate) suspend: bool,
@@ -197,7 +197,7 @@ the right to `patch` trainingjobs.larder.dev.")]
 pub(crate) struct ResumeArgs {
     /// TrainingJobs, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB", required = true)]
-    pub(crate) jobs: Vec<JobName>,
+    pub(crate) jobs: Vec<ObjectName>,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     #[command(flatten)]

@@ -59,6 +59,9 @@ pub(crate) const POD: Kind = Kind {
 /// The output of a pod.
 pub(crate) const LOG: Kind = Kind { rights: "pods/log", ..POD };
 
+/// A port of a pod.
+pub(crate) const PORT: Kind = Kind { rights: "pods/portforward", ..POD };
+
 pub(crate) const PRIORITY_CLASS: Kind = Kind {
     resource: || ApiResource::erase::<PriorityClass>(&()),
     one: "PriorityClass",

@@ -2,6 +2,7 @@
 
 mod controller;
 mod epochs;
+mod extender;
 mod files;
 mod fio;
 mod import;
@@ -28,5 +29,6 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::PeersNet(args) => peers_net::run(args),
         BenchCommand::Controller(args) => controller::run(args),
         BenchCommand::Jobs(args) => jobs::run(args),
+        BenchCommand::Extender(args) => extender::run(args),
     }
 }

@@ -2,21 +2,28 @@
 
 mod around;
 mod job_view;
+mod pod;
 mod view;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
+use k8s_openapi::api::core::v1::Pod;
 use larder_controller_api::{Dataset, TrainingJob, explain, explain_job};
 
-use crate::args::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, Explained};
-use crate::cluster::{Asked, Cluster, DATASET, JOB};
-use crate::{output, source};
+use crate::args::cluster::ObjectKey;
+use crate::args::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained};
+use crate::cluster::{Asked, Cluster, DATASET, JOB, POD, typed};
+use crate::extender::decision::Decision;
+use crate::{extender, output, source};
+use pod::{Placed, Story};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let runtime = source::runtime()?;
     match &args.what {
         Explained::Dataset(args) => runtime.block_on(dataset(args)),
         Explained::Job(args) => runtime.block_on(job(args)),
+        Explained::Pod(args) => runtime.block_on(pod(args)),
     }
 }
 
@@ -56,4 +63,48 @@ async fn job(args: &ExplainJobArgs) -> anyhow::Result<ExitCode> {
         output::text(&job_view::view(&sentence, &found))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
+    let key = args.pod.within(&cluster.namespace);
+    let found = placed(&cluster, &key).await?;
+    let told = match &args.extender {
+        Some(url) => extender::at(url, &key).await?,
+        None => extender::of(&cluster, &key).await?,
+    };
+    for note in &told.notes {
+        output::note(format_args!("{note}: what it knows is missing here"));
+    }
+    let decisions: Vec<Decision> = told.decisions.iter().map(Decision::read).collect::<Result<_, _>>()?;
+    let key = key.to_string();
+    if found.is_none() && decisions.is_empty() {
+        let namespace = key.split('/').next().unwrap_or_default();
+        anyhow::bail!(
+            "there is no Pod {key}, and no decision about it: `kubectl get pods -n {namespace}` lists those of its namespace"
+        );
+    }
+    let story = Story::new(&key, found.as_ref(), &decisions);
+    let asked_at = args.extender.as_ref().map(ToString::to_string);
+    let sentence = pod::sentence::sentence(&story, asked_at.as_deref());
+    if args.json {
+        output::json(&serde_json::json!({
+            "pod": key,
+            "sentence": sentence,
+            "node": story.chosen(),
+            "decisions": told.decisions,
+        }))?;
+    } else {
+        output::text(&pod::view::view(&sentence, &story, args.all))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A pod; `None` if it is not there. Errors: it may not be read, or the cluster cannot be reached.
+async fn placed(cluster: &Cluster, key: &ObjectKey) -> anyhow::Result<Option<Placed>> {
+    let asked = Asked::one("get", POD, &key.namespace, &key.name);
+    let got = cluster.api(POD, Some(&key.namespace)).get_opt(&key.name).await;
+    let Some(object) = got.map_err(|error| cluster.in_words(error, &asked))? else { return Ok(None) };
+    let pod: Pod = typed(object).with_context(|| format!("{key} cannot be read"))?;
+    Ok(Some(pod.into()))
 }

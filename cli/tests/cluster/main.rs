@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod datasets;
+mod forward;
 mod jobs;
 mod logs;
+mod pods;
 mod queues;
 mod server;

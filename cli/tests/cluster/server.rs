@@ -5,6 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
+use crate::forward::{self, Port};
+
 /// Where no server is.
 pub(crate) const NOBODY: &str = "http://127.0.0.1:1";
 
@@ -15,6 +17,8 @@ struct Line {
     body: String,
     /// It answers one request, and not each that comes.
     is_once: bool,
+    /// Instead of an answer, what is said at the port of a pod.
+    port: Option<Port>,
 }
 
 /// A request that came.
@@ -57,8 +61,16 @@ impl Server {
         self.with(request, code, body, true)
     }
 
+    /// Forwards a port of a pod, each time it is asked to.
+    pub(crate) fn forwards(self, request: &str, port: Port) -> Self {
+        let line =
+            Line { request: request.to_owned(), code: 101, body: String::new(), is_once: false, port: Some(port) };
+        self.script.lock().unwrap().push(line);
+        self
+    }
+
     fn with(self, request: &str, code: u16, body: &str, is_once: bool) -> Self {
-        let line = Line { request: request.to_owned(), code, body: body.to_owned(), is_once };
+        let line = Line { request: request.to_owned(), code, body: body.to_owned(), is_once, port: None };
         self.script.lock().unwrap().push(line);
         self
     }
@@ -108,6 +120,11 @@ fn answer(mut stream: TcpStream, script: &Mutex<Vec<Line>>, asked: &Mutex<Vec<As
     asked.lock().unwrap().push(Asked { line: line.to_owned(), body: String::from_utf8(body).unwrap() });
     let (code, body) = {
         let mut script = script.lock().unwrap();
+        let is_port = |scripted: &&Line| line.split('?').next() == Some(&scripted.request) && scripted.port.is_some();
+        if let Some(port) = script.iter().find(is_port).and_then(|line| line.port.clone()) {
+            drop(script);
+            return forward::serve(stream, &head, &port);
+        }
         let is_it = |scripted: &Line| line == scripted.request || line.split('?').next() == Some(&scripted.request);
         match script.iter().position(is_it) {
             Some(at) if script[at].is_once => {

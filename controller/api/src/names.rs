@@ -39,6 +39,12 @@ pub const LABEL_MAX: usize = 63;
 pub const DATASET_ANNOTATION: &str = "larder.dev/dataset";
 /// On a pod: the datasets that it reads, separated by commas. Each is `NAMESPACE/NAME`, or `NAME` of its own namespace.
 pub const DATASETS_ANNOTATION: &str = "larder.dev/datasets";
+/// On a pod: `required` if it runs only where its datasets are cached, as far as [`MIN_WARM_ANNOTATION`] says or 90 %.
+pub const DATA_ANNOTATION: &str = "larder.dev/data";
+/// On a pod: `true` if no other pod may take its place.
+pub const PINNED_ANNOTATION: &str = "larder.dev/pinned";
+/// On a NodeCache: why no new pods are to read there.
+pub const CORDON_ANNOTATION: &str = "larder.dev/cordon";
 /// The controllerName of Kueue's AdmissionChecks that wait for data.
 pub const ADMISSION_CONTROLLER: &str = "larder.dev/data";
 /// On the pod template of a job, or on an AdmissionCheck for the jobs whose templates do not have it: the percentage of

@@ -5,8 +5,9 @@
 //!
 //! Of all nodes that a pod may run on, those come first that hold more of the job's datasets, in tenths: a few bytes must not
 //! outweigh anything else. Of plans that are equally good there, one within a single topology domain wins; where none exists, the
-//! domains with most room come first. Of what is still equal, the fullest node comes first, which is the one with room for the
-//! fewest more such pods, so that empty nodes stay whole.
+//! domains with most of the job's pods and then those with most room come first. Of what is still equal, nodes come first whose
+//! devices stay together, and then the fullest, which is the one with room for the fewest more such pods. The reasons are those of
+//! [`larder_dataset::score`], which the scheduler extender weighs for pods of no job.
 //!
 //! Invariants: a plan uses no more than what is free, it has all required pods, and it follows from the values alone, in whatever
 //! order the nodes come. For equal pods a plan is found if there is one. For roles that differ, larger pods are placed first,
@@ -26,6 +27,7 @@ use std::rc::Rc;
 
 pub use cluster::{Cluster, Mark, NodeIndex, NodeRoom};
 pub use gang::{Gang, Placement, Want};
+use larder_dataset::score::{self, Standing};
 pub use shortage::Shortage;
 
 use cluster::Domains;
@@ -39,7 +41,7 @@ pub fn place(cluster: &mut Cluster<'_>, gang: &Gang) -> Result<Placement, Shorta
         gain: cluster.tenths_held(&gang.datasets),
         near: near(&domains, &gang.near),
         required: gang.roles.iter().map(|want| want.required).collect(),
-        packer: Packer::new(cluster.free(), cluster.columns(), shapes, Rc::clone(&domains)),
+        packer: Packer::new(cluster, shapes, Rc::clone(&domains)),
         domains,
     };
     let optional: Vec<u32> = gang.roles.iter().map(|want| want.optional).collect();
@@ -54,17 +56,17 @@ fn shape(cluster: &mut Cluster<'_>, want: &Want) -> Shape {
     match cluster.row(&want.requests) {
         Some(requests) => {
             let size = cluster.share(&requests);
-            Shape { requests, size, allowed: cluster.allowed(&want.places) }
+            Shape { device: cluster.device(&requests), requests, size, allowed: cluster.allowed(&want.places) }
         }
-        None => Shape { requests: cluster.nothing(), size: u128::MAX, allowed: cluster.none_allowed() },
+        None => Shape { requests: cluster.nothing(), size: u128::MAX, device: None, allowed: cluster.none_allowed() },
     }
 }
 
-/// The domains in which the job has pods already.
-fn near(domains: &Domains, nodes: &[NodeIndex]) -> Vec<bool> {
-    let mut near = vec![false; domains.count()];
+/// How many pods the job has in each domain already.
+fn near(domains: &Domains, nodes: &[NodeIndex]) -> Vec<u32> {
+    let mut near = vec![0; domains.count()];
     for node in nodes {
-        near[domains.of(node.row())] = true;
+        near[domains.of(node.row())] += 1;
     }
     near
 }
@@ -90,8 +92,8 @@ struct Planner {
     domains: Rc<Domains>,
     /// How much of the datasets each node holds, in tenths.
     gain: Vec<u8>,
-    /// By domain.
-    near: Vec<bool>,
+    /// By domain, the pods that the job has there.
+    near: Vec<u32>,
     required: Vec<u32>,
 }
 
@@ -105,7 +107,7 @@ impl Planner {
         let room = self.packer.room_by_domain(leading);
         self.rank_domains(&room);
         if self.packer.pack(&everywhere, &self.required, &by_size).is_ok() {
-            if self.domains.count() > 1 && !self.near.contains(&true) {
+            if self.domains.count() > 1 && self.near.iter().all(|pods| *pods == 0) {
                 self.gather(&by_size, &room);
             }
             return Ok(());
@@ -147,7 +149,14 @@ impl Planner {
     /// Near ones first, then those with most room.
     fn rank_domains(&mut self, room: &[u64]) {
         let mut domains: Vec<usize> = (0..self.domains.count()).collect();
-        domains.sort_by_key(|domain| (!self.near[*domain], Reverse(room[*domain]), *domain));
+        let group = self.near.iter().sum();
+        let tenths = |group_in_zone: u32| {
+            score::terms(&Standing { group, group_in_zone, ..Standing::default() }).zone.unwrap_or(0)
+        };
+        domains.sort_by_key(|domain| {
+            let near = self.near[*domain];
+            (Reverse(tenths(near)), near == 0, Reverse(room[*domain]), *domain)
+        });
         self.packer.rank_domains(&domains);
     }
 
@@ -161,7 +170,7 @@ impl Planner {
         let everywhere: Vec<u32> = (0..self.gain.len() as u32).collect();
         if optional.iter().any(|pods| *pods > 0) {
             for run in self.packer.runs() {
-                self.near[self.domains.of(run.row())] = true;
+                self.near[self.domains.of(run.row())] += run.pods;
             }
             let by_size = self.packer.roles_by(|shape| Reverse(shape.size));
             let room = self.packer.room_by_domain(by_size.first().copied().unwrap_or(0));

@@ -15,15 +15,10 @@ pub struct Usage {
     stale: BTreeSet<String>,
 }
 
-/// True if a pod takes room of its node.
-fn takes_room(pod: &Pod) -> bool {
-    !pod.node.is_empty() && !pod.ended
-}
-
 impl Usage {
     /// A pod has changed from this to that.
     pub fn changed(&mut self, key: &Key, before: Option<&str>, now: Option<&Pod>) {
-        let now = now.filter(|pod| takes_room(pod)).map(|pod| pod.node.as_str());
+        let now = now.and_then(Self::node_of);
         self.stale.extend(before.into_iter().chain(now).map(str::to_owned));
         if let Some(pods) = before.and_then(|node| self.pods.get_mut(node)) {
             pods.remove(key);
@@ -33,9 +28,12 @@ impl Usage {
         }
     }
 
-    /// The node of which a pod takes room.
+    /// The node of which a pod takes room: its own, or the one on which the scheduler makes room for it. A pod of a training job
+    /// has only its own: what is planned for it is counted with its job.
     pub fn node_of(pod: &Pod) -> Option<&str> {
-        takes_room(pod).then_some(pod.node.as_str())
+        let soon = Some(pod.nominated.as_str()).filter(|_| pod.of_job.is_none());
+        let node = if pod.node.is_empty() { soon } else { Some(pod.node.as_str()) };
+        node.filter(|node| !node.is_empty() && !pod.ended)
     }
 
     /// What the pods of each node request together, `pods` included.

@@ -1,6 +1,6 @@
 //! A real API server with Kubernetes' own controllers and scheduler, on fake nodes, and the controllers as processes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -109,6 +109,15 @@ impl Bed {
         })
         .await;
         bed
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The administrator's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
     }
 
     pub(crate) fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {

@@ -1,8 +1,9 @@
-//! Training jobs on a real API server, with Kubernetes' own controllers and scheduler: gangs, queues, preemption, losses, and a
-//! controller that is killed. Nodes and their pods are fake (kwok), so that a hundred GPUs cost nothing. Each test has a cluster
+//! Training jobs on a real API server, with Kubernetes' own controllers and scheduler: gangs, queues, preemption, losses, a
+//! controller that is killed, and the scheduler extender. Nodes and their pods are fake (kwok), so that a hundred GPUs cost nothing. Each test has a cluster
 //! of its own, and looks at every change of every pod.
 
 mod bed;
+mod extender;
 mod failures;
 mod gangs;
 mod killed;

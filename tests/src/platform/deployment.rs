@@ -7,7 +7,18 @@ use larder_testkit::{Cluster, built, repository};
 
 use crate::certificates::Authority;
 
-/// The two ways in which tests deploy Larder.
+/// The programs of the image.
+const PROGRAMS: [&str; 7] = [
+    "larder",
+    "larderd",
+    "larder-csi",
+    "cachenode",
+    "larder-controller",
+    "larder-scheduler-ext",
+    "static/larder-agent",
+];
+
+/// The ways in which tests deploy Larder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deployment {
     /// As the README says: `kubectl apply -k deploy`.
@@ -28,7 +39,7 @@ impl Deployment {
             Ok(_) => {
                 cluster.kubectl_ok(&["delete", "-k", deploy().to_str().unwrap()]);
             }
-            Err(_) => load_image(cluster),
+            Err(_) => load_larder(cluster),
         }
         match self {
             Self::Plain => apply(cluster, ""),
@@ -90,11 +101,12 @@ fn make_certificates(cluster: &Cluster) {
     ]);
 }
 
-fn load_image(cluster: &Cluster) {
+/// Gives Larder's image to all nodes.
+pub fn load_larder(cluster: &Cluster) {
     let folder = tempfile::tempdir().unwrap();
     let (bin, image) = (folder.path().join("bin"), folder.path().join("larder.tar"));
     std::fs::create_dir_all(bin.join("static")).unwrap();
-    for name in ["larder", "larderd", "larder-csi", "cachenode", "larder-controller", "static/larder-agent"] {
+    for name in PROGRAMS {
         strip(&built(name), &bin.join(name));
     }
     let made = Command::new(deploy().join("images/build")).arg("--bin").arg(bin).arg(&image).output().unwrap();

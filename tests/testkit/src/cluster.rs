@@ -61,7 +61,15 @@ impl Cluster {
     /// # Panics
     /// As [`Self::start`].
     pub fn of_fake_nodes() -> Self {
-        Self::of_fake_nodes_and(&[])
+        Self::of_fake_nodes_and(0, &[])
+    }
+
+    /// The same, beside so many real nodes.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn of_fake_and_real_nodes(real: u32) -> Self {
+        Self::of_fake_nodes_and(real, &[])
     }
 
     /// The same of Kubernetes 1.37, whose scheduler places gangs: `tests/cluster/peers.sh install` builds it.
@@ -69,7 +77,7 @@ impl Cluster {
     /// # Panics
     /// As [`Self::start`].
     pub fn of_fake_nodes_with_gangs() -> Self {
-        Self::of_fake_nodes_and(&[("LARDER_TEST_KUBERNETES", "v1.37.0")])
+        Self::of_fake_nodes_and(0, &[("LARDER_TEST_KUBERNETES", "v1.37.0")])
     }
 
     /// Starts Kueue beside it, which `tests/cluster/kueue.sh install` builds. It ends with the cluster.
@@ -82,11 +90,11 @@ impl Cluster {
         succeeded("kueue.sh start", &started);
     }
 
-    fn of_fake_nodes_and(environment: &[(&str, &str)]) -> Self {
+    fn of_fake_nodes_and(real: u32, environment: &[(&str, &str)]) -> Self {
         let folder = temporary();
-        let owner = std::process::id().to_string();
+        let (owner, real) = (std::process::id().to_string(), real.to_string());
         let mut kwok = Command::new(repository().join("tests/cluster/kwok.sh"));
-        started(kwok.arg("start").arg(&folder).args([&owner, "pods"]).envs(environment.iter().copied()));
+        started(kwok.arg("start").arg(&folder).args([&owner, "pods", &real]).envs(environment.iter().copied()));
         Self::at(folder, None)
     }
 

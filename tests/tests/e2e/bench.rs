@@ -79,3 +79,23 @@ fn a_list_of_expected_files_is_held_against_what_is_read() {
     std::fs::write(folder.join("a"), b"hellO").unwrap();
     assert!(lab.larder_fails(1, &args).contains("WRONG BYTES"));
 }
+
+#[test]
+fn the_extender_answers_about_a_made_up_cluster_in_a_process_of_its_own() {
+    let lab = Lab::new();
+    let json = lab.folder().join("extender.json");
+    let args = ["--only=answers", "--known-nodes=50", "--asks=20", "--rounds=2", "--json", json.to_str().unwrap()];
+    let shown = lab.larder_ok(&[&["bench", "extender"], &args[..]].concat());
+    for words in ["50 nodes, 10 datasets and 500 pods known", "an empty request", "resident memory, MiB"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let rows = outcome["answers"]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 8);
+    assert!(rows.iter().all(|row| row["times"]["count"] == 20), "{outcome:#}");
+    for server in outcome["answers"]["servers"].as_array().unwrap() {
+        assert!(server["usage"]["rss_bytes"].as_u64().unwrap() > 0, "{server:#}");
+        assert!(server["news"]["count"].as_u64().unwrap() > 0, "{server:#}");
+    }
+    assert!(lab.larder_fails(2, &["bench", "extender", "--only=binds"]).contains("binds"));
+}

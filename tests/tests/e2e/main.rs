@@ -21,6 +21,7 @@ mod kubernetes;
 mod kubernetes_datasets;
 mod kubernetes_jobs;
 mod kubernetes_kueue;
+mod kubernetes_scheduler;
 mod kubernetes_sharing;
 mod kubernetes_warming;
 mod lists;

@@ -1,4 +1,4 @@
-//! The program `larder-controller` of benchmarks.
+//! The other programs of benchmarks.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +6,17 @@ use anyhow::{Context, bail};
 
 /// The program that `--controller` names, or the one beside this command.
 pub(super) fn controller(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    find("--controller", "larder-controller", named)
+}
+
+/// The program that the flag names, or the one of this name beside this command.
+pub(super) fn find(flag: &str, name: &str, named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let program = match named {
         Some(program) => program.to_owned(),
-        None => std::env::current_exe().context("find this program")?.with_file_name("larder-controller"),
+        None => std::env::current_exe().context("find this program")?.with_file_name(name),
     };
     if !program.is_file() {
-        bail!("there is no {}: name larder-controller by --controller", program.display());
+        bail!("there is no {}: name {name} by {flag}", program.display());
     }
     Ok(program)
 }

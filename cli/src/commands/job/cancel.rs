@@ -8,7 +8,7 @@ use larder_controller_api::{Phase, TrainingJob};
 use serde_json::json;
 
 use super::follow;
-use crate::args::cluster::JobKey;
+use crate::args::cluster::ObjectKey;
 use crate::args::job::{CancelArgs, ResumeArgs};
 use crate::cluster::{Asked, Cluster, JOB, MANAGER, typed};
 use crate::output;
@@ -70,7 +70,7 @@ pub(super) async fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Waits until a job is gone, or has no pods that run if it was suspended.
-async fn wait(cluster: &Cluster, key: &JobKey, job: &TrainingJob, suspended: bool) -> anyhow::Result<()> {
+async fn wait(cluster: &Cluster, key: &ObjectKey, job: &TrainingJob, suspended: bool) -> anyhow::Result<()> {
     let uid = follow::uid(key, job)?;
     let is_done = |job: &TrainingJob| {
         let is_active = job.status.iter().flat_map(|status| &status.roles).any(|role| role.active > 0);
@@ -86,7 +86,7 @@ fn phase(job: &TrainingJob) -> Option<Phase> {
 }
 
 /// Deletes a job, and no other one that has got its name meanwhile. Returns it as it was.
-async fn delete(cluster: &Cluster, key: &JobKey) -> anyhow::Result<TrainingJob> {
+async fn delete(cluster: &Cluster, key: &ObjectKey) -> anyhow::Result<TrainingJob> {
     let job: TrainingJob = cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?;
     let preconditions = Preconditions { uid: Some(follow::uid(key, &job)?.to_owned()), resource_version: None };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::foreground() };
@@ -99,7 +99,7 @@ async fn delete(cluster: &Cluster, key: &JobKey) -> anyhow::Result<TrainingJob> 
 }
 
 /// Sets `spec.suspend`. Errors: the job has ended.
-async fn suspend(cluster: &Cluster, key: &JobKey, suspend: bool) -> anyhow::Result<TrainingJob> {
+async fn suspend(cluster: &Cluster, key: &ObjectKey, suspend: bool) -> anyhow::Result<TrainingJob> {
     let job: TrainingJob = cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?;
     has_not_ended(key, &job, suspend)?;
     let asked = Asked::one("patch", JOB, &key.namespace, &key.name);
@@ -112,7 +112,7 @@ async fn suspend(cluster: &Cluster, key: &JobKey, suspend: bool) -> anyhow::Resu
     Ok(job)
 }
 
-fn has_not_ended(key: &JobKey, job: &TrainingJob, suspend: bool) -> anyhow::Result<()> {
+fn has_not_ended(key: &ObjectKey, job: &TrainingJob, suspend: bool) -> anyhow::Result<()> {
     if let Some(phase) = phase(job).filter(|phase| phase.is_terminal()) {
         bail!("{key} has ended ({phase:?}): there is nothing to {}", if suspend { "suspend" } else { "resume" });
     }

@@ -9,7 +9,7 @@ use kube::api::{WatchEvent, WatchParams};
 use kube::{Error, ResourceExt};
 use larder_controller_api::TrainingJob;
 
-use crate::args::cluster::JobKey;
+use crate::args::cluster::ObjectKey;
 use crate::cluster::{Asked, Cluster, JOB, typed};
 use crate::output::{self, cell};
 
@@ -19,7 +19,7 @@ const WATCH_SECONDS: u32 = 240;
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// Follows a job until it has succeeded or failed, and notes each change. Errors: it was deleted or replaced, or may not be read.
-pub(super) async fn to_its_end(cluster: &Cluster, key: &JobKey, job: &TrainingJob) -> anyhow::Result<TrainingJob> {
+pub(super) async fn to_its_end(cluster: &Cluster, key: &ObjectKey, job: &TrainingJob) -> anyhow::Result<TrainingJob> {
     let mut shown = String::new();
     let ended = until(cluster, key, job.metadata.uid.as_deref(), |job| {
         let line = progress(key, job);
@@ -33,7 +33,7 @@ pub(super) async fn to_its_end(cluster: &Cluster, key: &JobKey, job: &TrainingJo
 }
 
 /// A line about how far a job is.
-fn progress(key: &JobKey, job: &TrainingJob) -> String {
+fn progress(key: &ObjectKey, job: &TrainingJob) -> String {
     let status = job.status.as_ref();
     let phase = status.and_then(|status| status.phase).map_or("Submitted".to_owned(), |phase| format!("{phase:?}"));
     let ready = status.and_then(|status| status.shown.as_ref()).map(|shown| cell(&shown.ready)).unwrap_or_default();
@@ -46,7 +46,7 @@ fn progress(key: &JobKey, job: &TrainingJob) -> String {
 /// that cannot be reached is asked again. Errors: it may not be read.
 pub(super) async fn until(
     cluster: &Cluster,
-    key: &JobKey,
+    key: &ObjectKey,
     uid: Option<&str>,
     mut is_done: impl FnMut(&TrainingJob) -> bool,
 ) -> anyhow::Result<Option<TrainingJob>> {
@@ -81,7 +81,7 @@ pub(super) fn is_final(error: &Error) -> bool {
 /// Reads a job, and watches it from there on. The outer `None`: the watch has ended, and nothing is wrong.
 async fn watch(
     cluster: &Cluster,
-    key: &JobKey,
+    key: &ObjectKey,
     uid: Option<&str>,
     is_done: &mut impl FnMut(&TrainingJob) -> bool,
 ) -> Result<Option<Option<TrainingJob>>, Error> {
@@ -121,7 +121,7 @@ async fn watch(
 }
 
 /// The uid of a job that was read. Errors: the cluster gives it none.
-pub(super) fn uid<'a>(key: &JobKey, job: &'a TrainingJob) -> anyhow::Result<&'a str> {
+pub(super) fn uid<'a>(key: &ObjectKey, job: &'a TrainingJob) -> anyhow::Result<&'a str> {
     match job.metadata.uid.as_deref() {
         Some(uid) => Ok(uid),
         None => bail!("the cluster says of {key} no metadata.uid"),

@@ -21,7 +21,7 @@ use larder_controller_api::{TrainingJob, explain_job};
 use serde_json::json;
 
 use super::follow;
-use crate::args::cluster::JobKey;
+use crate::args::cluster::ObjectKey;
 use crate::args::job::LogsArgs;
 use crate::cluster::{Asked, Cluster, JOB, LOG, POD, typed};
 use crate::output;
@@ -54,7 +54,7 @@ pub(super) async fn run(args: &LogsArgs) -> anyhow::Result<ExitCode> {
 struct Reader<'a> {
     args: &'a LogsArgs,
     cluster: Cluster,
-    key: JobKey,
+    key: ObjectKey,
     uid: String,
     is_terminal: bool,
 }
@@ -219,7 +219,7 @@ impl Reader<'_> {
             timestamps: true,
             ..LogParams::default()
         };
-        let stream = self.cluster.logs(&self.key.namespace).log_stream(&pod.name, &params).await;
+        let stream = self.cluster.pods(&self.key.namespace).log_stream(&pod.name, &params).await;
         let mut lines = Lines::new(Box::pin(stream.map_err(Failure::Cluster)?));
         let mut at = None;
         // So some lines come again.

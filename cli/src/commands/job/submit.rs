@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::manifest::{self, Manifest};
 use super::{convert, follow, quick};
-use crate::args::cluster::JobKey;
+use crate::args::cluster::ObjectKey;
 use crate::args::job::SubmitArgs;
 use crate::cluster::{Asked, Cluster, JOB, MANAGER, typed};
 use crate::output;
@@ -28,7 +28,7 @@ pub(super) async fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     };
     let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
     let given = args.namespace.namespace.as_deref();
-    let keys: anyhow::Result<Vec<JobKey>> =
+    let keys: anyhow::Result<Vec<ObjectKey>> =
         manifests.iter_mut().map(|found| place(found, given, &cluster.namespace)).collect();
     let keys = keys?;
     // All are sound before the first is sent.
@@ -65,7 +65,7 @@ fn of_flags(value: Value) -> anyhow::Result<Manifest> {
 }
 
 /// Gives a job its namespace: that of its manifest, of `--namespace`, or of the context.
-fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Result<JobKey> {
+fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Result<ObjectKey> {
     let own = found.job.metadata.namespace.clone();
     if let (Some(own), Some(given)) = (&own, given)
         && own != given
@@ -75,11 +75,11 @@ fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Re
     let namespace = own.unwrap_or_else(|| given.unwrap_or(default).to_owned());
     found.value["metadata"]["namespace"] = json!(namespace);
     found.job.metadata.namespace = Some(namespace.clone());
-    Ok(JobKey { namespace, name: found.job.metadata.name.clone().unwrap_or_default() })
+    Ok(ObjectKey { namespace, name: found.job.metadata.name.clone().unwrap_or_default() })
 }
 
 /// Applies a job, unless the cluster says of an attempt that changes nothing that it cannot be.
-async fn apply(cluster: &Cluster, found: &Manifest, key: &JobKey, dry_run: bool) -> anyhow::Result<TrainingJob> {
+async fn apply(cluster: &Cluster, found: &Manifest, key: &ObjectKey, dry_run: bool) -> anyhow::Result<TrainingJob> {
     let mut params = PatchParams {
         dry_run: true,
         field_manager: Some(MANAGER.to_owned()),
@@ -107,7 +107,7 @@ async fn apply(cluster: &Cluster, found: &Manifest, key: &JobKey, dry_run: bool)
 async fn patch(
     cluster: &Cluster,
     found: &Manifest,
-    key: &JobKey,
+    key: &ObjectKey,
     params: &PatchParams,
 ) -> Result<TrainingJob, kube::Error> {
     let applied = cluster.api(JOB, Some(&key.namespace)).patch(&key.name, params, &Patch::Apply(&found.value)).await?;
@@ -123,7 +123,7 @@ fn is_with_larder_alone(error: &kube::Error) -> bool {
 }
 
 /// Errors: a job of this name is there, and does not start again.
-fn startable(key: &JobKey, job: &TrainingJob) -> anyhow::Result<()> {
+fn startable(key: &ObjectKey, job: &TrainingJob) -> anyhow::Result<()> {
     if job.metadata.deletion_timestamp.is_some() {
         bail!("{key} is being deleted: submit it again once it is gone (`larder job cancel {key} --wait`)");
     }
@@ -153,7 +153,7 @@ fn show_dry(args: &SubmitArgs, manifests: &[Manifest], all_went_well: bool) -> a
     Ok(())
 }
 
-fn show(args: &SubmitArgs, submitted: &[(JobKey, TrainingJob)]) -> anyhow::Result<()> {
+fn show(args: &SubmitArgs, submitted: &[(ObjectKey, TrainingJob)]) -> anyhow::Result<()> {
     if args.json {
         return output::json(&submitted.iter().map(|(key, job)| as_json(key, job)).collect::<Vec<_>>());
     }
@@ -166,12 +166,12 @@ fn show(args: &SubmitArgs, submitted: &[(JobKey, TrainingJob)]) -> anyhow::Resul
     Ok(())
 }
 
-fn as_json(key: &JobKey, job: &TrainingJob) -> Value {
+fn as_json(key: &ObjectKey, job: &TrainingJob) -> Value {
     json!({"job": key.to_string(), "uid": job.metadata.uid, "phase": phase(job), "status": job.status})
 }
 
 /// Follows jobs to their end. True if all have succeeded.
-async fn wait(args: &SubmitArgs, cluster: &Cluster, submitted: Vec<(JobKey, TrainingJob)>) -> anyhow::Result<bool> {
+async fn wait(args: &SubmitArgs, cluster: &Cluster, submitted: Vec<(ObjectKey, TrainingJob)>) -> anyhow::Result<bool> {
     let followed = futures::stream::iter(submitted).map(|(key, job)| async move {
         let ended = follow::to_its_end(cluster, &key, &job).await;
         (key, ended)

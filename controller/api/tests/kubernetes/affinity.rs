@@ -93,6 +93,14 @@ fn a_pod_that_requires_its_data_keeps_its_own_requirements() {
         json!(preferred(&["affinity.a"]))
     );
 
+    // Another percentage; what is none counts as if it were not there.
+    for (asked, above) in [("50", 49), ("100", 99), ("1", 0), ("0", 89), ("101", 89), ("half", 89), ("", 89)] {
+        let mut annotations = required.clone();
+        annotations["larder.dev/min-warm"] = asked.into();
+        let got = server.affinity(&pod(annotations, Value::Null, &[]));
+        assert_eq!(terms(&got), json!([{"matchExpressions": [expression("affinity.a", above)]}]), "{asked:?}");
+    }
+
     // Terms are alternatives: each gets the requirement, but for the one that matches nothing.
     let gpu = json!({"key": "gpu", "operator": "Exists"});
     let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use larder_controller_api::quantity::words::show;
+use larder_dataset::score::{self, Standing};
 
 use crate::job::amounts::Amounts;
 use crate::key::Key;
@@ -151,6 +152,15 @@ impl<'a> Cluster<'a> {
         self.free.clone()
     }
 
+    pub(super) fn allocatable(&self) -> Vec<i64> {
+        self.allocatable.clone()
+    }
+
+    /// The column of the devices that a row asks for, such as GPUs: their names have a domain.
+    pub(super) fn device(&self, requests: &[i64]) -> Option<usize> {
+        (0..self.columns()).find(|column| requests[*column] > 0 && self.resources[*column].contains('/'))
+    }
+
     /// The requests of a pod as a row; `None` if no node has one of the resources.
     pub(super) fn row(&self, requests: &Amounts) -> Option<Vec<i64>> {
         let mut row = self.nothing();
@@ -232,12 +242,14 @@ impl<'a> Cluster<'a> {
 
     /// How much of the datasets each node holds, in tenths.
     pub(super) fn tenths_held(&self, datasets: &[(Key, u64)]) -> Vec<u8> {
-        let whole: u128 = datasets.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
-        let held = |room: &NodeRoom<'_>| -> u128 {
-            let held = |(key, bytes): &(Key, u64)| room.held.get(key).map_or(0, |held| u128::from(*held.min(bytes)));
-            datasets.iter().map(held).sum()
+        let tenths = |room: &&NodeRoom<'_>| {
+            let mut standing = Standing::default();
+            for (key, bytes) in datasets {
+                standing.reads(room.held.get(key).copied().unwrap_or(0), *bytes);
+            }
+            score::terms(&standing).data.unwrap_or(0)
         };
-        self.nodes.iter().map(|room| (held(room) * 10).checked_div(whole).unwrap_or(0) as u8).collect()
+        self.nodes.iter().map(tenths).collect()
     }
 }
 

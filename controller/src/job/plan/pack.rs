@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use super::cluster::{Domains, fitting};
+use larder_dataset::score::{self, Devices, Standing};
+
+use super::cluster::{Cluster, Domains, fitting};
 
 /// Equal pods, in the cluster's numbers.
 pub(super) struct Shape {
@@ -10,6 +12,8 @@ pub(super) struct Shape {
     pub(super) requests: Vec<i64>,
     /// The part of the cluster that one takes.
     pub(super) size: u128,
+    /// The column of the devices among the requests.
+    pub(super) device: Option<usize>,
     /// By node: they may run there.
     pub(super) allowed: Rc<[bool]>,
 }
@@ -42,6 +46,8 @@ pub(super) struct Short {
 struct Candidate {
     rank: u8,
     domain: u32,
+    /// The tenths that are missing for its devices to stay together.
+    broken: u8,
     fits: u32,
     node: u32,
 }
@@ -51,6 +57,7 @@ pub(super) struct Packer {
     shapes: Vec<Shape>,
     domains: Rc<Domains>,
     columns: usize,
+    allocatable: Vec<i64>,
     free: Vec<i64>,
     runs: Vec<Run>,
     /// By node, the lowest first.
@@ -61,12 +68,13 @@ pub(super) struct Packer {
 }
 
 impl Packer {
-    pub(super) fn new(free: Vec<i64>, columns: usize, shapes: Vec<Shape>, domains: Rc<Domains>) -> Self {
+    pub(super) fn new(cluster: &Cluster<'_>, shapes: Vec<Shape>, domains: Rc<Domains>) -> Self {
         let nodes = domains.nodes();
         Self {
             shapes,
-            columns,
-            free,
+            columns: cluster.columns(),
+            allocatable: cluster.allocatable(),
+            free: cluster.free(),
             runs: Vec::new(),
             node_ranks: vec![0; nodes],
             domain_ranks: vec![0; domains.count()],
@@ -166,10 +174,11 @@ impl Packer {
             if !shape.allowed[row] {
                 continue;
             }
-            let fits = fitting(&self.free[row * self.columns..][..self.columns], &shape.requests);
+            let fits = fitting(self.free_on(row), &shape.requests);
             if fits > 0 {
                 let domain = self.domain_ranks[self.domains.of(row)];
-                self.candidates.push(Candidate { rank: self.node_ranks[row], domain, fits, node });
+                let broken = self.broken(shape, row);
+                self.candidates.push(Candidate { rank: self.node_ranks[row], domain, broken, fits, node });
             }
         }
         self.candidates.sort_unstable();
@@ -194,6 +203,20 @@ impl Packer {
         for (free, request) in free.iter_mut().zip(&self.shapes[run.role].requests) {
             *free += request * pods;
         }
+    }
+
+    /// The tenths that are missing for the node's devices to stay together if it gets such a pod.
+    fn broken(&self, shape: &Shape, row: usize) -> u8 {
+        let Some(column) = shape.device else { return 0 };
+        let number = |amounts: &[i64]| u32::try_from(amounts[column].max(0)).unwrap_or(u32::MAX);
+        let devices = Devices {
+            asked: number(&shape.requests),
+            all: number(&self.allocatable[row * self.columns..][..self.columns]),
+            free: number(self.free_on(row)),
+            together: 0,
+            awaited: true,
+        };
+        score::MOST - score::terms(&Standing { devices, ..Standing::default() }).whole.unwrap_or(score::MOST)
     }
 
     fn free_on(&self, row: usize) -> &[i64] {

@@ -45,6 +45,28 @@ fn one_role(rooms: &[NodeRoom<'_>], gang: &Gang) -> Vec<String> {
     names(rooms, gang).unwrap().remove(0)
 }
 
+/// The extender has the same reasons for pods of no job.
+#[test]
+fn nodes_whose_devices_stay_together_come_before_fuller_ones() {
+    let nodes: Vec<Node> = ["empty", "used"].map(|name| node(name, &[])).into();
+    let mut rooms: Vec<NodeRoom<'_>> = nodes.iter().zip([0, 2]).map(|(node, used)| room(node, used)).collect();
+    // It has room for one more such pod only, and is fuller by that.
+    rooms[0].used = amounts(0, 63);
+    assert_eq!(one_role(&rooms, &gang(vec![want("worker", 1, 1, 1)])), ["used"]);
+}
+
+#[test]
+fn of_two_domains_the_one_with_more_of_the_job_is_nearer() {
+    let nodes: Vec<Node> =
+        [("a1", "a"), ("a2", "a"), ("b1", "b")].map(|(name, zone)| node(name, &[(ZONE, zone)])).into();
+    let rooms: Vec<NodeRoom<'_>> = nodes.iter().map(|node| room(node, 0)).collect();
+    let mut cluster = Cluster::new(&rooms);
+    let at = |cluster: &Cluster<'_>, name: &str| cluster.find(name).unwrap();
+    let near = vec![at(&cluster, "a1"), at(&cluster, "b1"), at(&cluster, "b1")];
+    let placement = place(&mut cluster, &Gang { near, ..gang(vec![want("worker", 1, 1, 1)]) }).unwrap();
+    assert_eq!(cluster.name(placement.roles[0][0]), "b1");
+}
+
 #[test]
 fn bytes_come_before_domains_and_domains_before_fullness() {
     let nodes: Vec<Node> = [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")]

@@ -42,6 +42,24 @@ async fn a_gang_that_no_cluster_of_this_size_has_room_for_waits_and_says_so() {
     assert!(!pods(&world.api).iter().any(|pod| pod.starts_with("large")));
 }
 
+/// Others end there for it: whoever takes their place would have to end, too.
+#[tokio::test(start_paused = true)]
+async fn room_that_the_scheduler_makes_for_a_pod_is_not_taken() {
+    let mut world = World::with_jobs(1);
+    let urgent = |status: Value| {
+        let container = json!({"name": "main", "resources": {"limits": {"nvidia.com/gpu": "4"}}});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "b", "name": "urgent"},
+            "spec": {"containers": [container]}, "status": status})
+    };
+    world.api.put("pods", urgent(json!({"phase": "Pending", "nominatedNodeName": "n1"})));
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 1)]));
+    world.start();
+    world.rest().await;
+    assert_eq!((phase(&world.api, "train"), pods(&world.api)), ("Queued".into(), vec![]));
+    world.api.put("pods", urgent(json!({"phase": "Pending"})));
+    world.until("it has the room", |api| phase(api, "train") == "Succeeded").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_gang_whose_pods_are_not_bound_is_planned_again_and_then_gives_its_room_back() {
     let mut world = World::with_jobs(2);

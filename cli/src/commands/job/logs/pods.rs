@@ -8,7 +8,7 @@ use kube::api::DynamicObject;
 use larder_controller_api::TrainingJob;
 use larder_controller_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL};
 
-use crate::args::cluster::JobKey;
+use crate::args::cluster::ObjectKey;
 use crate::cluster::{Asked, Cluster, POD, typed};
 
 /// A pod of a job.
@@ -54,7 +54,7 @@ pub(super) fn first_role(job: &TrainingJob) -> &str {
 /// Lists the pods. Those without a place in the job of this uid are left out. Errors: the client's.
 pub(super) async fn list(
     cluster: &Cluster,
-    key: &JobKey,
+    key: &ObjectKey,
     uid: &str,
     which: &Which,
 ) -> Result<Vec<JobPod>, kube::Error> {

@@ -1,0 +1,222 @@
+//! The program's own server in a process of its own, about a large cluster that is made up.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use arc_swap::ArcSwap;
+use larder_scheduler_ext::admin::Counters;
+use larder_scheduler_ext::config::Settings;
+use larder_scheduler_ext::http::verbs::Verbs;
+use larder_scheduler_ext::http::{Limits, Server};
+use larder_scheduler_ext::index::facts::Name;
+use larder_scheduler_ext::index::state::Snapshot;
+use larder_scheduler_ext::index::{Event, Index, Kind};
+use larder_scheduler_ext::load::Size;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::figures::Latencies;
+use crate::systems::process::Usage;
+
+/// News of the API while it answers: a second of 5,000 nodes that each report their cache every minute, and of as many pods.
+const NEWS_A_SECOND: u32 = 100;
+/// How many of the pods that came stay; then one goes for each that comes.
+const GUESTS: usize = 100;
+
+/// The cluster that is known; JSON on the command line of the process.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Known {
+    /// Nodes.
+    pub nodes: usize,
+    /// Datasets.
+    pub datasets: usize,
+    /// Pods that have a node.
+    pub pods: usize,
+}
+
+impl Known {
+    /// Of so many nodes, a fifth as many datasets and ten times as many pods.
+    pub fn of(nodes: usize) -> Self {
+        Self { nodes, datasets: nodes / 5, pods: nodes * 10 }
+    }
+
+    pub(super) fn size(self) -> Size {
+        Size { nodes: self.nodes, datasets: self.datasets, pods: self.pods }
+    }
+}
+
+/// What the process tells in the end.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct News {
+    /// The mean of all, in seconds.
+    pub(super) mean: f64,
+    /// How long each took: it is applied, and what is known then is shown to readers.
+    pub(super) times: Latencies,
+}
+
+/// Serves until standard input ends. Prints its address on standard output, and in the end what news cost.
+pub fn serve(known: &str) -> anyhow::Result<()> {
+    let known: Known = serde_json::from_str(known).context("parse --serve")?;
+    let serving = Serving::start(known)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serving.address).and_then(|()| out.flush()).context("print the address")?;
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    writeln!(out, "{}", serde_json::to_string(&serving.news())?).context("print what news cost")
+}
+
+/// A server, until it is dropped.
+pub(super) struct Serving {
+    pub(super) address: SocketAddr,
+    times: Arc<Mutex<Vec<Duration>>>,
+    _runtime: Runtime,
+}
+
+impl Serving {
+    /// Starts it; it knows all of the cluster.
+    pub(super) fn start(known: Known) -> anyhow::Result<Self> {
+        // As the program has it.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.context("start the runtime")?;
+        let settings = Arc::new(Settings::default());
+        let mut index = Index::new(settings.devices.iter().map(|device| device.resource.clone()).collect());
+        for event in known.size().events() {
+            index.apply(event);
+        }
+        let shown = Arc::new(ArcSwap::from(index.show()));
+        let counters = Arc::new(Counters::default());
+        let (verbs, keeper) = Verbs::new(settings, Arc::clone(&shown), Arc::clone(&counters));
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = runtime.block_on(Server::bind(address, None, Limits::default(), verbs, counters))?;
+        let address = server.address()?;
+        let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
+        // All pods read datasets that there are: nobody has to be told anything.
+        runtime.spawn(keeper.run(mpsc::channel(1).0));
+        runtime.spawn(server.serve(CancellationToken::new()));
+        runtime.spawn(hear(index, known.size(), shown, Arc::clone(&times)));
+        Ok(Self { address, times, _runtime: runtime })
+    }
+
+    /// What news cost so far.
+    pub(super) fn news(&self) -> News {
+        News::of(&self.times.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Applies news one by one, for ever, and notes how long each took.
+async fn hear(mut index: Index, size: Size, shown: Arc<ArcSwap<Snapshot>>, times: Arc<Mutex<Vec<Duration>>>) {
+    let mut pace = tokio::time::interval(Duration::from_secs(1) / NEWS_A_SECOND);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut guests = VecDeque::new();
+    let mut version = 1;
+    for number in 0.. {
+        for event in news(size, number, &mut version, &mut guests) {
+            pace.tick().await;
+            let begun = Instant::now();
+            index.apply(event);
+            shown.store(index.show());
+            let took = begun.elapsed();
+            times.lock().unwrap_or_else(PoisonError::into_inner).push(took);
+        }
+    }
+}
+
+/// A node that reports more, or a pod that comes; and another that goes, so that there are as many as before.
+fn news(size: Size, number: usize, version: &mut u64, guests: &mut VecDeque<Name>) -> Vec<Event> {
+    *version += 1;
+    let event = size.event(number, *version);
+    if let Event::Changed(Kind::Pod, pod) = &event {
+        guests.push_back(Arc::clone(&pod.key));
+    }
+    let mut news = vec![event];
+    if guests.len() > GUESTS
+        && let Some(guest) = guests.pop_front()
+    {
+        *version += 1;
+        news.push(Event::Gone(Kind::Pod, guest, *version));
+    }
+    news
+}
+
+impl News {
+    fn of(times: &[Duration]) -> Self {
+        let mean = times.iter().sum::<Duration>().as_secs_f64() / times.len().max(1) as f64;
+        Self { mean, times: Latencies::of(times.iter().copied()) }
+    }
+}
+
+/// The serving process. It ends when its standard input is closed, and so with this process.
+pub(super) struct Process {
+    child: std::process::Child,
+    said: BufReader<std::process::ChildStdout>,
+    pub(super) address: SocketAddr,
+}
+
+impl Process {
+    /// Starts `larder`, which serves as `bench extender --serve`.
+    pub(super) fn start(larder: &Path, known: Known) -> anyhow::Result<Self> {
+        let mut command = Command::new(larder);
+        command.args(["bench", "extender", "--serve", &serde_json::to_string(&known)?]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start the server")?;
+        let mut said = BufReader::new(child.stdout.take().context("take the server's output")?);
+        let mut line = String::new();
+        said.read_line(&mut line).context("read the server's address")?;
+        let address =
+            line.trim().parse().with_context(|| format!("the server printed {line:?} instead of its address"))?;
+        Ok(Self { child, said, address })
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        Usage::of(&[self.child.id()])
+    }
+
+    /// Ends it, and returns what news cost.
+    pub(super) fn end(mut self) -> anyhow::Result<News> {
+        drop(self.child.stdin.take());
+        let mut line = String::new();
+        self.said.read_line(&mut line).context("read what the server tells in the end")?;
+        let status = self.child.wait().context("wait for the server")?;
+        ensure!(status.success(), "the server ended: {status}");
+        serde_json::from_str(&line).with_context(|| format!("the server printed {line:?} instead of its figures"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_pods_go_as_come_and_the_index_knows_it() {
+        let size = Known::of(10).size();
+        let mut index = Index::new(Vec::new());
+        size.events().into_iter().for_each(|event| index.apply(event));
+        let (mut version, mut guests) = (1, VecDeque::new());
+        for number in 0..1_000 {
+            news(size, number, &mut version, &mut guests).into_iter().for_each(|event| index.apply(event));
+        }
+        assert_eq!((guests.len(), index.count(Kind::Pod)), (GUESTS, size.pods + GUESTS));
+    }
+
+    #[test]
+    fn what_news_cost_is_told() {
+        let News { mean, times } = News::of(&[Duration::from_micros(10), Duration::from_micros(30)]);
+        assert_eq!((times.count, times.max), (2, 30e-6));
+        assert!((mean - 20e-6).abs() < 1e-12, "{mean}");
+        assert_eq!(News::of(&[]).mean, 0.0);
+    }
+}

@@ -1,0 +1,124 @@
+//! A pod and the decisions about it, put together: what the sentence and the table are made of.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_controller_api::names::{CSI_DRIVER, DATASETS_ANNOTATION};
+use larder_dataset::score::Standing;
+
+use crate::extender::decision::{About, Candidate, Decision, Ending, Node, Question, Verb};
+
+pub(super) mod sentence;
+pub(super) mod view;
+
+/// How far the clocks of the API server and of the extender may be apart.
+const CLOCKS: u64 = 10_000;
+
+/// A pod as the cluster has it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Placed {
+    pub(super) node: Option<String>,
+    /// Where other pods make room for it.
+    nominated: Option<String>,
+    pub(super) scheduler: String,
+    /// What the scheduler says about why it has no node.
+    pub(super) unscheduled: Option<String>,
+    /// In milliseconds since 1970.
+    created: u64,
+    /// It has a claim, or names a dataset.
+    pub(super) may_read: bool,
+}
+
+impl From<Pod> for Placed {
+    fn from(pod: Pod) -> Self {
+        let spec = pod.spec.unwrap_or_default();
+        let has_volume = spec.volumes.iter().flatten().any(|volume| {
+            volume.persistent_volume_claim.is_some() || volume.csi.as_ref().is_some_and(|csi| csi.driver == CSI_DRIVER)
+        });
+        let names = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(DATASETS_ANNOTATION));
+        let created = pod.metadata.creation_timestamp.map_or(0, |time| time.0.as_millisecond());
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let mut unscheduled = conditions.filter(|there| there.type_ == "PodScheduled" && there.status == "False");
+        let unscheduled = unscheduled.next().and_then(|there| there.message.clone().or_else(|| there.reason.clone()));
+        let set = |name: Option<String>| name.filter(|name| !name.is_empty());
+        Self {
+            node: set(spec.node_name),
+            nominated: set(pod.status.and_then(|status| status.nominated_node_name)),
+            scheduler: spec.scheduler_name.unwrap_or_default(),
+            unscheduled,
+            created: u64::try_from(created).unwrap_or(0),
+            may_read: has_volume || names,
+        }
+    }
+}
+
+/// A node that was asked about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row<'d> {
+    pub(super) node: &'d Node,
+    pub(super) standing: Standing,
+}
+
+/// What is known about why a pod is where it is.
+#[derive(Debug)]
+pub(super) struct Story<'d> {
+    pub(super) key: &'d str,
+    /// `None`: it is not there any more.
+    pub(super) pod: Option<&'d Placed>,
+    /// The last decision about nodes, and what the pod wanted then.
+    pub(super) last: Option<(&'d Decision, &'d Question)>,
+    /// Its nodes, the best first.
+    pub(super) rows: Vec<Row<'d>>,
+    /// The last decision about pods that may end for it.
+    pub(super) room: Option<&'d Decision>,
+}
+
+impl<'d> Story<'d> {
+    /// Of a pod and all decisions about pods of its name, the oldest first.
+    pub(super) fn new(key: &'d str, pod: Option<&'d Placed>, decisions: &'d [Decision]) -> Self {
+        let since = pod.map_or(0, |pod| pod.created.saturating_sub(CLOCKS));
+        let last_of = |verb| decisions.iter().rev().find(|decision| decision.verb == verb && decision.at >= since);
+        let filter = last_of(Verb::Filter);
+        // Those of an attempt before the last say nothing about it.
+        let scored = last_of(Verb::Prioritize).filter(|scored| filter.is_none_or(|filter| filter.at <= scored.at));
+        let asked = filter.or(scored).and_then(|decision| match &decision.about {
+            About::Nodes { question, candidates } => Some((decision, question, candidates)),
+            About::Victims(_) => None,
+        });
+        let mut rows: Vec<Row<'d>> = Vec::new();
+        if let Some((decision, _, candidates)) = asked {
+            let scored: BTreeMap<&str, &Node> =
+                scored.iter().flat_map(|scored| &scored.nodes).map(|node| (node.name.as_str(), node)).collect();
+            let row = |(node, candidate): (&'d Node, &Candidate)| Row {
+                node: scored.get(node.name.as_str()).copied().unwrap_or(node),
+                standing: candidate.look.standing,
+            };
+            rows = decision.nodes.iter().zip(candidates).map(row).collect();
+        }
+        let its_own = pod.and_then(|pod| pod.node.as_deref());
+        rows.sort_by_key(|row| {
+            let Node { name, score, refused, .. } = row.node;
+            (refused.is_some(), std::cmp::Reverse(*score), Some(name.as_str()) != its_own, name.as_str())
+        });
+        let last = scored.or(filter).zip(asked).map(|(last, (_, question, _))| (last, question));
+        Self { key, pod, last, rows, room: last_of(Verb::Preempt) }
+    }
+
+    /// The node that the pod went to.
+    pub(super) fn chosen(&self) -> Option<&'d str> {
+        self.pod.and_then(|pod| pod.node.as_deref())
+    }
+
+    /// The nodes that will do, the best first.
+    pub(super) fn passing(&self) -> &[Row<'d>] {
+        let passing = self.rows.partition_point(|row| row.node.refused.is_none());
+        &self.rows[..passing]
+    }
+
+    /// The place that other pods make or made for it, if it is known which.
+    pub(super) fn place(&self) -> Option<Ending> {
+        let pod = self.pod?;
+        let node = pod.node.as_deref().or(pod.nominated.as_deref())?;
+        self.room?.endings().into_iter().find(|ending| ending.node == node)
+    }
+}

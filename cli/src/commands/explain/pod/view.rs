@@ -1,0 +1,92 @@
+//! The sentence about a pod, and below it each node with what speaks for it.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use larder_dataset::score::Terms;
+use larder_dataset::size::show_duration;
+
+use super::{Row, Story};
+use crate::extender::decision::{Decision, Ending};
+use crate::output::{cell, count, table};
+
+/// The rows that are shown unless all are asked for.
+const ROWS: usize = 20;
+/// The pods and nodes that are named in a line.
+const NAMED: usize = 3;
+/// How long the API may have been silent without a word about it here.
+const QUIET: Duration = Duration::from_secs(90);
+const HEAD: [&str; 9] = ["NODE", "SCORE", "DATA", "WARMING", "SHARED", "ZONE", "RACK", "WHOLE", "WHY NOT"];
+
+/// The text about a pod.
+pub(crate) fn view(sentence: &str, story: &Story<'_>, all: bool) -> String {
+    let mut text = format!("{sentence}\n");
+    let shown = if all { story.rows.len() } else { story.rows.len().min(ROWS) };
+    if shown > 0 {
+        let (best, others) = story.rows.split_at(shown);
+        // The node that the pod went to is seen, however far down it is.
+        let its_own = others.iter().find(|row| Some(row.node.name.as_str()) == story.chosen());
+        let rows: Vec<_> = best.iter().chain(its_own).map(row).collect();
+        text += &table(HEAD, &rows);
+        let left = story.rows.len() - rows.len();
+        if left > 0 {
+            let _ = writeln!(text, "  {} more: --all shows them", count(left as u64, "node"));
+        }
+    }
+    let mut line = |what: &str, value: &str| {
+        let _ = writeln!(text, "  {what:<9} {value}");
+    };
+    if let Some((last, _)) = story.last {
+        line("decided", &when(last));
+    }
+    if let Some(room) = story.room {
+        let endings = room.endings();
+        line("preempted", &when(room));
+        match story.place() {
+            Some(place) => line("", &format!("for its place on {}", ending(&place))),
+            None if endings.is_empty() => line("", "no pods may end for it"),
+            None => {
+                for one in endings.iter().take(NAMED) {
+                    line("", &format!("may end on {}", ending(one)));
+                }
+                let left = endings.len().saturating_sub(NAMED);
+                if left > 0 {
+                    line("", &format!("and on {} more", count(left as u64, "node")));
+                }
+            }
+        }
+    }
+    text
+}
+
+fn row(row: &Row<'_>) -> [String; 9] {
+    let node = row.node;
+    let Terms { data, warming, shared, zone, rack, whole } = node.terms;
+    let [data, warming, shared, zone, rack, whole] = [data, warming, shared, zone, rack, whole]
+        .map(|tenths| tenths.map_or_else(|| "-".to_owned(), |tenths| tenths.to_string()));
+    let refused = node.refused.as_deref().unwrap_or_default();
+    let why = cell(refused.strip_prefix(&format!("{}: ", node.name)).unwrap_or(refused));
+    [cell(&node.name), node.score.to_string(), data, warming, shared, zone, rack, whole, why]
+}
+
+/// `2026-01-31T08:00:00Z, from what was known 2 minutes before`. Of a quiet cluster the API says something once a minute.
+fn when(decision: &Decision) -> String {
+    let at = i64::try_from(decision.at).ok().and_then(|at| Timestamp::from_millisecond(at).ok()).unwrap_or_default();
+    let age = Duration::from_millis(decision.age);
+    if age < QUIET { at.to_string() } else { format!("{at}, from what was known {} before", show_duration(age)) }
+}
+
+/// `n3: team-a/train worker-3, 2 other pods`
+fn ending(ending: &Ending) -> String {
+    let mut pods: Vec<String> = ending.workers.iter().take(NAMED).map(|worker| cell(worker)).collect();
+    let others = ending.others + ending.workers.len() - pods.len();
+    if others > 0 {
+        let what = if pods.is_empty() { "pod" } else { "other pod" };
+        pods.push(count(others as u64, what));
+    }
+    format!("{}: {}", cell(&ending.node), pods.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! `larder explain pod`
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+
+use serde_json::{Value, json};
+
+use crate::forward::Port;
+use crate::jobs::list;
+use crate::server::{NOBODY, Server, out, said, status};
+
+/// What the extender serves, as its own tests have it.
+const SERVED: &str = include_str!("../../../scheduler-ext/tests/golden/decisions.json");
+const PODS: &str = "GET /api/v1/namespaces/larder-system/pods";
+const NOTEBOOK: &str = "GET /api/v1/namespaces/team-a/pods/notebook";
+const EXPLAIN: [&str; 3] = ["explain", "pod", "notebook"];
+const SENTENCE: &str =
+    "team-a/notebook went to n7, which holds 98 % of team-a/imagenet: the best of 5 nodes asked about\n";
+
+fn notebook() -> String {
+    let claim = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "imagenet"}}]);
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team-a", "name": "notebook"},
+        "spec": {"nodeName": "n7", "schedulerName": "larder", "containers": [], "volumes": claim},
+        "status": {"phase": "Running"},
+    })
+    .to_string()
+}
+
+fn extender(name: &str, ready: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "larder-system", "name": name},
+        "spec": {"containers": []}, "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    })
+}
+
+fn forward(name: &str) -> String {
+    format!("{PODS}/{name}/portforward")
+}
+
+fn answer(body: &str) -> Port {
+    Port::Says(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+}
+
+/// A cluster with these replicas of the extender.
+fn server(extenders: &[Value]) -> Server {
+    Server::start().answers(NOTEBOOK, 200, &notebook()).answers(PODS, 200, &list("Pod", extenders))
+}
+
+fn one() -> Server {
+    server(&[extender("a", "True")])
+}
+
+/// The decisions of the golden file with these places.
+fn served(places: &[usize]) -> String {
+    let all: Value = serde_json::from_str(SERVED).unwrap();
+    let these: Vec<&Value> = places.iter().map(|at| &all["decisions"][at]).collect();
+    json!({"decisions": these}).to_string()
+}
+
+#[test]
+fn every_ready_replica_is_asked_through_the_api_server() {
+    let replicas = [extender("a", "True"), extender("b", "True"), extender("c", "False")];
+    let server = server(&replicas)
+        .forwards(&forward("a"), answer(&served(&[1, 2])))
+        .forwards(&forward("b"), answer(&served(&[0])));
+    let output = server.larder(&EXPLAIN);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = said(&output);
+    assert!(text.starts_with(SENTENCE) && text.contains("\nn7    8      9 "), "{text}");
+    let asked = server.asked();
+    assert!(asked[1].line.contains("labelSelector=app.kubernetes.io%2Fname%3Dlarder-scheduler"), "{}", asked[1].line);
+    assert!(asked[2..].iter().all(|asked| asked.line.ends_with("portforward?&ports=9468")), "{asked:?}");
+
+    let output = server.larder(&["explain", "pod", "team-a/notebook", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let all: Value = serde_json::from_str(SERVED).unwrap();
+    assert_eq!((&json["node"], &json["pod"]), (&json!("n7"), &json!("team-a/notebook")));
+    assert_eq!(format!("{}\n", json["sentence"].as_str().unwrap()), SENTENCE);
+    // Of both replicas by their times, and as they came.
+    assert_eq!(json["decisions"], all["decisions"]);
+}
+
+#[test]
+fn a_replica_that_does_not_answer_is_told_and_the_others_are_enough() {
+    let replicas = [extender("a", "True"), extender("b", "True")];
+    let server = server(&replicas)
+        .forwards(&forward("a"), answer(SERVED))
+        .forwards(&forward("b"), Port::Refuses("connect: connection refused".to_owned()));
+    let output = server.larder(&EXPLAIN);
+    assert!(output.status.success() && out(&output).starts_with(SENTENCE), "{}", said(&output));
+    let words = "cannot ask b in larder-system: connect: connection refused: what it knows is missing here";
+    assert!(said(&output).contains(words), "{}", said(&output));
+}
+
+#[test]
+fn each_failure_of_the_way_to_the_extender_is_told_with_what_to_do() {
+    let refused = |code, reason| one().answers(&forward("a"), code, &status(code, reason, "\u{1b}[31mno"));
+    let says = |text: &str| one().forwards(&forward("a"), Port::Says(text.to_owned()));
+    let denied =
+        Server::start().answers(NOTEBOOK, 200, &notebook()).answers(PODS, 403, &status(403, "Forbidden", "no"));
+    for (server, words) in [
+        (
+            refused(403, "Forbidden"),
+            "cannot reach a: needs `get` and `create` on pods/portforward in larder-system, or --extender URL (?[31mno)",
+        ),
+        (refused(404, "NotFound"), "cannot reach a: there is no Pod larder-system/a"),
+        (refused(500, "InternalError"), "cannot reach a: the cluster at http://"),
+        (
+            one().answers(&forward("a"), 200, "{}"),
+            "cannot reach a: the API server, or a proxy before it, forwards no port",
+        ),
+        (
+            denied,
+            "cannot find the extender's pods; --extender URL names where to ask: you may not read Pods of larder-system",
+        ),
+        (server(&[]), "no scheduler of Larder runs in larder-system"),
+        (
+            server(&[extender("a", "False")]),
+            "none of the pods app.kubernetes.io/name=larder-scheduler in larder-system",
+        ),
+        (
+            one().forwards(&forward("a"), Port::Refuses("nobody\n".to_owned())),
+            "cannot ask a in larder-system: nobody\n",
+        ),
+        (says(""), "cannot ask a in larder-system: there was no answer that is HTTP"),
+        (says("SSH-2.0\r\n"), "cannot ask a in larder-system: there was no answer that is HTTP"),
+        (says("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"), "cannot ask a in larder-system: the answer broke off"),
+        (says("HTTP/1.1 404 X\r\ncontent-length: 2\r\n\r\nno"), "cannot ask a in larder-system: the answer is 404 no"),
+        (
+            one().forwards(&forward("a"), answer("[]")),
+            "cannot ask a in larder-system: the answer is none of an extender's",
+        ),
+        (
+            one().forwards(&forward("a"), answer(r#"{"decisions": [{"verb": "bind"}]}"#)),
+            "a decision of the extender cannot be read; use the `larder` of its release",
+        ),
+        (Server::start().answers(NOTEBOOK, 403, &status(403, "Forbidden", "no")), "you may not read Pods of team-a"),
+    ] {
+        let output = server.larder(&EXPLAIN);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).starts_with(&format!("error: {words}")), "{words}\n{}", said(&output));
+        assert!(out(&output).is_empty() && !said(&output).contains("hunter2"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn no_more_than_32_mib_are_read_of_an_answer() {
+    let body = format!(r#"{{"decisions": [], "more": "{}"}}"#, "x".repeat(33 << 20));
+    let output = one().forwards(&forward("a"), answer(&body)).larder(&EXPLAIN);
+    assert!(
+        said(&output).starts_with("error: cannot ask a in larder-system: the answer is larger than"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn an_answer_is_enough_although_the_connection_stays() {
+    let Port::Says(text) = answer(SERVED) else { unreachable!() };
+    let output = one().forwards(&forward("a"), Port::Hangs(text)).larder(&EXPLAIN);
+    assert!(output.status.success() && out(&output).starts_with(SENTENCE), "{}", said(&output));
+}
+
+#[test]
+fn a_pod_that_is_gone_is_known_as_long_as_the_extender_knows_it() {
+    let gone = || {
+        Server::start().answers(NOTEBOOK, 404, &status(404, "NotFound", "pods \"notebook\" not found")).answers(
+            PODS,
+            200,
+            &list("Pod", &[extender("a", "True")]),
+        )
+    };
+    let output = gone().forwards(&forward("a"), answer(SERVED)).larder(&EXPLAIN);
+    let words = "team-a/notebook is not there any more; when it was last asked about, n7, which holds 98 % of";
+    assert!(output.status.success() && out(&output).starts_with(words), "{}", said(&output));
+    let output = gone().forwards(&forward("a"), answer(r#"{"decisions": []}"#)).larder(&EXPLAIN);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("there is no Pod team-a/notebook, and no decision about it"), "{}", said(&output));
+}
+
+#[test]
+fn an_extender_elsewhere_is_asked_itself() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let head: Vec<String> = lines.map(Result::unwrap).take_while(|line| !line.is_empty()).collect();
+        let head_of_answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", SERVED.len());
+        stream.write_all(&[head_of_answer.as_bytes(), SERVED.as_bytes()].concat()).unwrap();
+        head[0].clone()
+    });
+    let server = Server::start().answers(NOTEBOOK, 200, &notebook());
+    let output = server.larder(&["explain", "pod", "notebook", "--extender", &url]);
+    assert!(output.status.success() && out(&output).starts_with(SENTENCE), "{}", said(&output));
+    assert_eq!(thread.join().unwrap(), "GET /decisions?pod=team-a/notebook HTTP/1.1");
+    assert_eq!(server.lines(), [NOTEBOOK]);
+
+    let output = server.larder(&["explain", "pod", "notebook", "--extender", NOBODY]);
+    let words = format!("error: cannot ask --extender {NOBODY}: Connection refused");
+    assert!(said(&output).starts_with(&words), "{}", said(&output));
+    let output = server.larder(&["explain", "pod", "notebook", "--extender", "https://x:1"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+}

@@ -1,0 +1,38 @@
+//! The answers to filter and prioritize, from a question and a look at each node. A decision that was kept is answered by the same
+//! functions as a request.
+
+use crate::filter::{NAMED, Sentence, reason};
+use crate::question::{Look, Question};
+use crate::score::score;
+use crate::wire;
+
+/// The answer to filter. `look` gives what the node at a place of `names` has, as far as it can be refused for it; without a question
+/// all nodes pass.
+pub fn filter<'l>(asked: Option<(&Question, impl Fn(usize) -> Look<'l>)>, names: &[impl AsRef<str>]) -> Vec<u8> {
+    let all = names.iter().map(AsRef::as_ref);
+    let Some((question, look)) = asked else {
+        return wire::filter_answer(all, std::iter::empty::<(_, Sentence<'_>)>());
+    };
+    let mut failing: Vec<(&str, Look<'_>)> = Vec::new();
+    let passes = |(at, name)| {
+        let look = look(at);
+        if reason(question, &look).is_none() {
+            return Some(name);
+        }
+        failing.push((name, look));
+        None
+    };
+    let passing: Vec<&str> = all.enumerate().filter_map(passes).collect();
+    let few = failing.len() <= NAMED;
+    let sentences = failing.iter().filter_map(|(name, look)| {
+        let reason = reason(question, look)?;
+        Some((*name, Sentence { reason, node: few.then_some(*name) }))
+    });
+    wire::filter_answer(passing.into_iter(), sentences)
+}
+
+/// The answer to prioritize; without a question all nodes are equal.
+pub fn prioritize<'l>(asked: Option<(&Question, impl Fn(usize) -> Look<'l>)>, names: &[impl AsRef<str>]) -> Vec<u8> {
+    let of = |at: usize| asked.as_ref().map_or(0, |(question, look)| score(question, &look(at)));
+    wire::prioritize_answer(names.iter().enumerate().map(|(at, name)| (name.as_ref(), of(at))))
+}

@@ -1,0 +1,282 @@
+//! The configuration: a YAML file. What is not in it has its default; what is not known there is refused, with the line.
+
+use std::fmt;
+use std::path::Path;
+
+use larder_controller_api::names::JOB_LABEL;
+use larder_dataset::score::Weights;
+use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// The percentage of a dataset that a node must hold for pods that require it, if they do not say.
+pub const REQUIRED_PERCENT: u8 = 90;
+
+/// How nodes are told apart.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Settings {
+    /// For the pods of a scheduler each. Pods of others have the defaults.
+    #[serde(deserialize_with = "profiles")]
+    pub profiles: Vec<Profile>,
+    /// The labels of nodes that say where they are.
+    pub topology: Topology,
+    /// Labels of pods: those of a namespace that have the same value of one of them work together. Of several, the first counts.
+    pub group_labels: Vec<String>,
+    /// The devices that training jobs wait for.
+    pub devices: Vec<Device>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let group_labels =
+            [JOB_LABEL, "batch.kubernetes.io/job-name", "ray.io/cluster", "leaderworkerset.sigs.k8s.io/name"];
+        Self {
+            profiles: Vec::new(),
+            topology: Topology::default(),
+            group_labels: group_labels.map(str::to_owned).into(),
+            devices: vec![Device { resource: "nvidia.com/gpu".to_owned(), together: 0 }],
+        }
+    }
+}
+
+/// What counts for the pods of one scheduler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The scheduler's name, as in `spec.schedulerName` of pods.
+    pub name: String,
+    /// How much each reason to prefer a node counts.
+    pub weights: Weights,
+    /// The percentage of a dataset that a node must hold for pods that require it and do not say how much.
+    pub required_percent: u8,
+}
+
+/// The labels of nodes that say where they are.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Topology {
+    /// The failure domain.
+    pub zone: String,
+    /// The rack, or another part of a zone.
+    pub rack: String,
+}
+
+impl Default for Topology {
+    fn default() -> Self {
+        let [zone, rack] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/rack"].map(str::to_owned);
+        Self { zone, rack }
+    }
+}
+
+/// A kind of devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// The resource that pods request.
+    pub resource: String,
+    /// How many of a node share a NUMA node and its rail; 0: all.
+    #[serde(default)]
+    pub together: u32,
+}
+
+fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
+    struct Percent;
+
+    impl Visitor<'_> for Percent {
+        type Value = u8;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a percentage from 0 to 100")
+        }
+
+        // Refused here, where the reader of YAML still knows the line of the number.
+        fn visit_u64<E: Error>(self, percent: u64) -> Result<u8, E> {
+            let known = u8::try_from(percent).ok().filter(|percent| *percent <= 100);
+            known.ok_or_else(|| E::custom(format!("{percent} is no percentage: write 0 to 100")))
+        }
+    }
+
+    from.deserialize_u8(Percent)
+}
+
+/// Reads profiles, each of another name.
+fn profiles<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Profile>, D::Error> {
+    struct Profiles;
+
+    impl<'de> Visitor<'de> for Profiles {
+        type Value = Vec<Profile>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of profiles")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut profiles = Vec::new();
+            while let Some(profile) = list.next_element_seed(After(&profiles))? {
+                profiles.push(profile);
+            }
+            Ok(profiles)
+        }
+    }
+
+    from.deserialize_seq(Profiles)
+}
+
+/// Reads a profile that comes after others. A name that one of them has is refused here, where the reader of YAML still knows its
+/// line.
+struct After<'p>(&'p [Profile]);
+
+impl<'de> DeserializeSeed<'de> for After<'_> {
+    type Value = Profile;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Profile, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for After<'_> {
+    type Value = Profile;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a profile")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Profile, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(field_identifier, rename_all = "camelCase")]
+        enum Field {
+            Name,
+            Weights,
+            RequiredPercent,
+        }
+        #[derive(Deserialize)]
+        struct Percent(#[serde(deserialize_with = "percent")] u8);
+
+        let (mut name, mut weights, mut required) = (None, None, None);
+        while let Some(field) = map.next_key()? {
+            let is_second = match field {
+                Field::Name => name.replace(map.next_value_seed(NewName(self.0))?).is_some(),
+                Field::Weights => weights.replace(map.next_value()?).is_some(),
+                Field::RequiredPercent => required.replace(map.next_value()?).is_some(),
+            };
+            if is_second {
+                return Err(A::Error::custom("a profile says the same twice"));
+            }
+        }
+        let Percent(required_percent) = required.unwrap_or(Percent(REQUIRED_PERCENT));
+        let name = name.ok_or_else(|| A::Error::missing_field("name"))?;
+        Ok(Profile { name, weights: weights.unwrap_or_default(), required_percent })
+    }
+}
+
+/// Reads a name that none of these has.
+struct NewName<'p>(&'p [Profile]);
+
+impl<'de> DeserializeSeed<'de> for NewName<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<String, D::Error> {
+        from.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for NewName<'_> {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a scheduler")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<String, E> {
+        if self.0.iter().any(|other| other.name == name) {
+            return Err(E::custom(format!("two profiles are named {name}")));
+        }
+        Ok(name.to_owned())
+    }
+}
+
+impl Settings {
+    /// Reads a file. Errors: it cannot be read, or is not a configuration; with the line.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        use anyhow::Context;
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is not a configuration", path.display()))
+    }
+
+    /// Reads a text; an empty one is the default. Errors: it is not a configuration; with the line.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            return Ok(Self::default());
+        }
+        serde_yaml_ng::from_str(text).map_err(|error| match error.location() {
+            // Of this place alone, the error does not say where it is.
+            Some(at) if (at.line(), at.column()) == (1, 1) => anyhow::anyhow!("{error} at line 1 column 1"),
+            _ => error.into(),
+        })
+    }
+
+    /// What counts for the pods of a scheduler.
+    pub fn of(&self, scheduler: &str) -> (Weights, u8) {
+        let profile = self.profiles.iter().find(|profile| profile.name == scheduler);
+        profile.map_or_else(
+            || (Weights::default(), REQUIRED_PERCENT),
+            |profile| (profile.weights, profile.required_percent),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_written_has_its_default() {
+        for empty in ["", "# nothing\n\n", "profiles: []\n"] {
+            assert_eq!(Settings::parse(empty).unwrap(), Settings::default(), "{empty}");
+        }
+        let text = "\
+profiles:
+  - name: larder
+    weights: {data: 10}
+    requiredPercent: 50
+  - name: other
+devices: [{resource: example.com/npu, together: 4}]
+";
+        let settings = Settings::parse(text).unwrap();
+        assert_eq!(settings.of("larder"), (Weights { data: 10, ..Weights::default() }, 50));
+        assert_eq!(settings.of("other"), (Weights::default(), 90));
+        assert_eq!(settings.of("nobody"), (Weights::default(), 90));
+        assert_eq!(settings.devices, [Device { resource: "example.com/npu".into(), together: 4 }]);
+        assert_eq!(settings.topology.zone, "topology.kubernetes.io/zone");
+    }
+
+    #[test]
+    fn the_file_that_users_get_has_the_defaults() {
+        let file = include_str!("../../deploy/components/scheduler/extender.yaml");
+        let (file, default) = (Settings::parse(file).unwrap(), Settings::default());
+        assert_eq!(file.of("larder"), default.of("larder"));
+        assert_eq!(Settings { profiles: Vec::new(), ..file }, default);
+    }
+
+    #[test]
+    fn a_mistake_is_refused_with_its_line() {
+        let cases = [
+            ("profiles:\n  - name: a\n    weights: {data: 1, date: 2}\n", "unknown field `date`", "line 3"),
+            ("profiles:\n  - name: a\n    weight: {data: 1}\n", "unknown field `weight`", "line 3"),
+            ("topology:\n  zone: z\n  rak: r\n", "unknown field `rak`", "line 3"),
+            ("profiles:\n  - name: a\n    weights:\n      data: -1\n", "-1", "line 4"),
+            ("profiles:\n  - name: a\n  - name: b\n  - name: a\n", "two profiles are named a", "line 4"),
+            ("profiles:\n  - name: a\n  - weights: {}\n    name: a\n", "two profiles are named a", "line 4"),
+            ("profiles:\n  - name: a\n    name: b\n", "says the same twice", "line 2"),
+            ("profiles:\n  - name: a\n  - 3\n", "a profile", "line 3"),
+            ("profiles:\n  - name: a\n    requiredPercent: 101\n", "101 is no percentage", "line 3"),
+            ("profiles:\n  - name: a\n    requiredPercent: 300\n", "300 is no percentage", "line 3"),
+            ("profiles:\n  - weights: {}\n", "missing field `name`", "line 2"),
+            ("group: []\n", "unknown field `group`", "line 1"),
+            ("profiles: 3\n", "a list of profiles", "line 1"),
+        ];
+        for (text, word, line) in cases {
+            let error = Settings::parse(text).unwrap_err().to_string();
+            assert!(error.contains(word) && error.contains(line), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The server that the scheduler asks: HTTP/1.1 with keep-alive, over TLS if asked for.
+//!
+//! Everything has a bound: connections, the size of a body, the time for its headers and for the rest. What goes beyond is
+//! answered with why, or cut off. Answers leave at once (TCP_NODELAY): the scheduler waits for each.
+
+pub mod tls;
+pub mod verbs;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::debug;
+
+use crate::admin::Counters;
+use crate::ring::Verb;
+use tls::Tls;
+use verbs::{Failure, Verbs};
+
+/// The bounds of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at the same time; others are closed at once.
+    pub connections: usize,
+    /// Bytes of a body. A pod has at most 1.5 MiB, and 5,000 names 350 KiB.
+    pub body_bytes: usize,
+    /// How long the headers of a request may take, and so how long a connection may be idle.
+    pub headers: Duration,
+    /// How long the rest of it may take.
+    pub body: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let [headers, body] = [10, 5].map(Duration::from_secs);
+        Self { connections: 64, body_bytes: 4 << 20, headers, body }
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    verbs: Verbs,
+    limits: Limits,
+    counters: Arc<Counters>,
+}
+
+/// A server that listens.
+pub struct Server {
+    listener: TcpListener,
+    tls: Option<Tls>,
+    shared: Shared,
+}
+
+impl Server {
+    /// Listens. Errors: the address cannot be bound.
+    pub async fn bind(
+        address: SocketAddr,
+        tls: Option<Tls>,
+        limits: Limits,
+        verbs: Verbs,
+        counters: Arc<Counters>,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
+        Ok(Self { listener, tls, shared: Shared { verbs, limits, counters } })
+    }
+
+    /// The address, with the port that it has got.
+    pub fn address(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.listener.local_addr()?)
+    }
+
+    /// Serves until `stop`, and then what has begun.
+    pub async fn serve(self, stop: CancellationToken) {
+        let Self { listener, tls, shared } = self;
+        let limits = shared.limits;
+        let permits = Arc::new(Semaphore::new(limits.connections));
+        let router = router(shared.clone());
+        let connections = TaskTracker::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = stop.cancelled() => break,
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Too many open files, for one: those that are served may end.
+                    debug!(%error, "accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+                shared.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
+            connections.spawn(async move {
+                serve_one(stream, tls, router, limits, stop).await;
+                drop(permit);
+            });
+        }
+        connections.close();
+        let _ = tokio::time::timeout(limits.body, connections.wait()).await;
+    }
+}
+
+async fn serve_one(stream: TcpStream, tls: Option<Tls>, router: Router, limits: Limits, stop: CancellationToken) {
+    // Without it an answer of two packets waits 40 ms for an acknowledgement.
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let Some(tls) = tls else { return serve_on(stream, router, limits, stop).await };
+    if let Ok(Ok(stream)) = tokio::time::timeout(limits.headers, tls.acceptor().accept(stream)).await {
+        serve_on(stream, router, limits, stop).await;
+    }
+}
+
+async fn serve_on<S>(stream: S, router: Router, limits: Limits, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.headers)
+        .max_buf_size(64 << 10)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    finish(connection, stop).await;
+}
+
+/// Serves a connection until it ends; once told to stop, until its request is answered.
+async fn finish<C>(connection: C, stop: CancellationToken)
+where
+    C: Future<Output = hyper::Result<()>> + Stoppable,
+{
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = &mut connection => {
+            // A client that went away, or a request that was cut off.
+            if let Err(error) = ended {
+                debug!(%error, "a connection ended");
+            }
+            return;
+        }
+        () = stop.cancelled() => connection.as_mut().stop(),
+    }
+    let _ = connection.await;
+}
+
+/// A connection that can be told to take no more requests.
+trait Stoppable {
+    fn stop(self: std::pin::Pin<&mut Self>);
+}
+
+impl<S> Stoppable for http1::Connection<TokioIo<S>, TowerToHyperService<Router>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    fn stop(self: std::pin::Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+fn router(shared: Shared) -> Router {
+    Router::new().route("/{verb}", post(verb)).route("/decisions", get(decisions)).with_state(shared)
+}
+
+async fn verb(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Infallible> {
+    let Some(verb) = Verb::ALL.into_iter().find(|verb| verb.name() == name) else {
+        return Ok(refuse(StatusCode::NOT_FOUND, "no such verb: use /filter, /prioritize or /preempt"));
+    };
+    let body = axum::body::to_bytes(request.into_body(), shared.limits.body_bytes);
+    let refused = |status, why: &str| {
+        shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+        Ok(refuse(status, why))
+    };
+    let body = match tokio::time::timeout(shared.limits.body, body).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            let why = format!("a request has at most {} bytes", shared.limits.body_bytes);
+            return refused(StatusCode::PAYLOAD_TOO_LARGE, &why);
+        }
+        Err(_) => return refused(StatusCode::REQUEST_TIMEOUT, "the rest of the request did not come"),
+    };
+    Ok(match shared.verbs.answer(verb, body) {
+        Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], Body::from(answer)).into_response(),
+        Err(Failure::Refused(why)) => refuse(StatusCode::BAD_REQUEST, &why),
+        Err(Failure::NotReady) => {
+            refuse(StatusCode::SERVICE_UNAVAILABLE, "the objects of the cluster are still being listed")
+        }
+    })
+}
+
+/// An error in words, after which the connection ends: nobody knows what else it brings.
+fn refuse(status: StatusCode, why: &str) -> Response {
+    (status, [(header::CONNECTION, "close")], format!("{why}\n")).into_response()
+}
+
+async fn decisions(State(shared): State<Shared>, request: Request) -> Response {
+    let query = request.uri().query().unwrap_or_default();
+    let pod = query.split('&').find_map(|pair| pair.strip_prefix("pod=")).map(|pod| pod.replace("%2F", "/"));
+    let text = shared.verbs.decisions(pod).await;
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! TLS, where it is asked for: one certificate, read again when its files change.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+use tracing::{info, warn};
+
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The files of a certificate, as PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and those that lead to its authority.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    fn load(&self) -> anyhow::Result<TlsAcceptor> {
+        let what = |path: &Path| format!("read {}", path.display());
+        let chain: Result<Vec<_>, _> =
+            CertificateDer::pem_file_iter(&self.cert).with_context(|| what(&self.cert))?.collect();
+        let key = PrivateKeyDer::from_pem_file(&self.key).with_context(|| what(&self.key))?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(chain.with_context(|| what(&self.cert))?, key)
+            .with_context(|| format!("{} and {} do not fit", self.cert.display(), self.key.display()))?;
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    fn changed_at(&self) -> [Option<SystemTime>; 2] {
+        [&self.cert, &self.key].map(|path| std::fs::metadata(path).and_then(|file| file.modified()).ok())
+    }
+}
+
+/// Accepts TLS with the certificate that its files had last.
+#[derive(Clone)]
+pub struct Tls {
+    files: TlsFiles,
+    acceptor: Arc<ArcSwap<TlsAcceptor>>,
+}
+
+impl Tls {
+    /// Reads the files.
+    pub fn open(files: TlsFiles) -> anyhow::Result<Self> {
+        let acceptor = Arc::new(ArcSwap::from_pointee(files.load()?));
+        Ok(Self { files, acceptor })
+    }
+
+    /// What a new connection is accepted with.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::clone(&self.acceptor.load())
+    }
+
+    /// Reads the files again whenever they change, for ever. While they do not fit, the former certificate stays.
+    pub async fn follow(&self) {
+        let mut changed_at = self.files.changed_at();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = self.files.changed_at();
+            if now == changed_at {
+                continue;
+            }
+            match self.files.load() {
+                Ok(acceptor) => {
+                    self.acceptor.store(Arc::new(acceptor));
+                    changed_at = now;
+                    info!(cert = %self.files.cert.display(), "the certificate was read again");
+                }
+                Err(error) => warn!(error = format!("{error:#}"), "the former certificate stays"),
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! From a body to an answer: the verbs of the scheduler, each from one snapshot.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tracing::warn;
+
+use crate::admin::Counters;
+use crate::config::Settings;
+use crate::index::state::Snapshot;
+use crate::notice::Notice;
+use crate::preempt::{case, decide, ledger::Ledger};
+use crate::question::ask;
+use crate::ring::{Allowance, AskedFor, Note, Ring, Verb, decision};
+use crate::wire::{Refused, args, preempt_args};
+use crate::{answer, wire};
+
+/// How many decisions wait to be kept; then they are dropped and counted.
+const WAITING: usize = 64;
+
+/// What a request cannot be answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Not all is known yet.
+    NotReady,
+    /// It is none of the scheduler's.
+    Refused(String),
+}
+
+impl From<Refused> for Failure {
+    fn from(Refused(why): Refused) -> Self {
+        Self::Refused(why)
+    }
+}
+
+/// What the keeper of the decisions is told or asked.
+#[derive(Debug)]
+enum Letter {
+    Keep(Box<Note>),
+    Show(Option<String>, oneshot::Sender<String>),
+}
+
+/// Answers the scheduler. A copy is the same.
+#[derive(Clone, Debug)]
+pub struct Verbs {
+    settings: Arc<Settings>,
+    shown: Arc<ArcSwap<Snapshot>>,
+    counters: Arc<Counters>,
+    ledger: Arc<Ledger>,
+    letters: mpsc::Sender<Letter>,
+}
+
+/// Keeps the last decisions.
+#[derive(Debug)]
+pub struct Keeper {
+    letters: mpsc::Receiver<Letter>,
+    settings: Arc<Settings>,
+    counters: Arc<Counters>,
+}
+
+impl Keeper {
+    /// Keeps what it is told, until there is nobody who could tell. Hands over what users are to know of their pods; if too much of
+    /// that waits, it is dropped.
+    pub async fn run(mut self, notices: mpsc::Sender<Notice>) {
+        let (mut ring, mut allowance) = (Ring::default(), Allowance::new(Instant::now()));
+        let mut warned: Option<Instant> = None;
+        while let Some(letter) = self.letters.recv().await {
+            match letter {
+                Letter::Keep(note) if !note.is_troubled && !allowance.takes(note.nodes, Instant::now()) => {
+                    self.counters.decisions_dropped.fetch_add(1, Ordering::Relaxed);
+                }
+                Letter::Keep(note) => {
+                    let Some(decision) = decision(*note, &self.settings) else { continue };
+                    if let crate::ring::About::Nodes { question, .. } = &decision.about
+                        && let Some(trouble) = &question.trouble
+                    {
+                        self.counters.troubled.fetch_add(1, Ordering::Relaxed);
+                        if let Some(notice) = Notice::about(question) {
+                            let _ = notices.try_send(notice);
+                        }
+                        // A pod that cannot be placed is asked about again and again.
+                        if warned.is_none_or(|warned| warned.elapsed() > Duration::from_secs(10)) {
+                            warn!(pod = question.pod, trouble, "a pod names datasets that nobody knows");
+                            warned = Some(Instant::now());
+                        }
+                    }
+                    ring.push(decision);
+                }
+                Letter::Show(pod, answer) => {
+                    let _ = answer.send(ring.show(pod.as_deref()));
+                }
+            }
+        }
+    }
+}
+
+impl Verbs {
+    /// Answers from what is shown. The keeper has to run.
+    pub fn new(settings: Arc<Settings>, shown: Arc<ArcSwap<Snapshot>>, counters: Arc<Counters>) -> (Self, Keeper) {
+        let (letters, received) = mpsc::channel(WAITING);
+        let keeper = Keeper { letters: received, settings: Arc::clone(&settings), counters: Arc::clone(&counters) };
+        (Self { settings, shown, counters, ledger: Arc::default(), letters }, keeper)
+    }
+
+    /// The answer to a request. Waits for nothing but, to preempt, for the same requests before it.
+    pub fn answer(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
+        let begun = Instant::now();
+        let answer = self.decide(verb, body);
+        match &answer {
+            Ok(_) => self.counters.durations[verb as usize].count(begun.elapsed()),
+            Err(Failure::Refused(_)) => {
+                self.counters.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Failure::NotReady) => {}
+        }
+        answer
+    }
+
+    fn decide(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
+        let snapshot = self.shown.load_full();
+        if !snapshot.is_complete {
+            return Err(Failure::NotReady);
+        }
+        let (answer, asked, nodes, is_troubled) = match verb {
+            Verb::Filter | Verb::Prioritize => {
+                let args = args(&body)?;
+                let asked = ask(&args.pod, &self.settings, &snapshot)?;
+                let is_asked = asked.is_some();
+                let is_troubled = asked.as_ref().is_some_and(|(question, _)| question.trouble.is_some());
+                let (asked, name) = (asked.as_ref(), |at: usize| args.names[at].as_str());
+                let answer = match verb {
+                    Verb::Filter => {
+                        let asked = asked.map(|(question, sight)| (question, |at| sight.glance(name(at))));
+                        answer::filter(asked, &args.names)
+                    }
+                    _ => {
+                        let asked = asked.map(|(question, sight)| (question, |at| sight.look(name(at))));
+                        answer::prioritize(asked, &args.names)
+                    }
+                };
+                let asked = is_asked.then(|| AskedFor::Nodes(body.clone()));
+                (Bytes::from(answer), asked, args.names.len(), is_troubled)
+            }
+            Verb::Preempt => {
+                let args = preempt_args(&body)?;
+                let now = Instant::now();
+                let mut turn = self.ledger.turn();
+                let case = case::gather(&args, &snapshot, &mut turn, now)?;
+                let chosen = decide(&case);
+                turn.note(&case, &chosen, &snapshot, now);
+                let nodes = chosen.into_iter().map(|chosen| (chosen.node, chosen.uids, chosen.budget_violations));
+                let answer = Bytes::from(wire::preempt_answer(nodes));
+                let nodes = case.nodes.len();
+                (answer, Some(AskedFor::Victims(Box::new(case))), nodes, false)
+            }
+        };
+        if let Some(asked) = asked {
+            let age = self.counters.heard.age();
+            let note = Note { verb, asked, nodes, is_troubled, snapshot, age, answer: answer.clone() };
+            if self.letters.try_send(Letter::Keep(Box::new(note))).is_err() {
+                self.counters.decisions_dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// The last decisions as JSON: those about a pod, or all.
+    pub async fn decisions(&self, pod: Option<String>) -> String {
+        let (answer, shown) = oneshot::channel();
+        let _ = self.letters.send(Letter::Show(pod, answer)).await;
+        shown.await.unwrap_or_else(|_| r#"{"decisions":[]}"#.to_owned())
+    }
+}

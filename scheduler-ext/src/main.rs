@@ -1,0 +1,161 @@
+//! `larder-scheduler-ext`: reads its flags, then answers kube-scheduler until a signal.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use larder_scheduler_ext::config::Settings;
+use larder_scheduler_ext::http::Limits;
+use larder_scheduler_ext::http::tls::TlsFiles;
+use larder_scheduler_ext::replay::{Replayed, replay};
+use larder_scheduler_ext::{Config, run};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+/// Tells kube-scheduler where data is: an extender with the verbs filter, prioritize and preempt.
+///
+/// It reads nodes, pods, volumes, NodeCaches, Datasets and TrainingJobs, and writes nothing but Events about pods
+/// that name Datasets which are not there.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  larder-scheduler-ext
+      beside a kube-scheduler in one pod, which asks http://127.0.0.1:9468
+  larder-scheduler-ext --address 0.0.0.0:9468 --tls-cert tls.crt --tls-key tls.key
+      for a scheduler elsewhere
+  curl -s http://127.0.0.1:9468/decisions?pod=team-a/notebook > decisions.json
+      the last decisions about a pod
+  larder-scheduler-ext replay decisions.json
+      makes them again
+LARDER_LOG sets the log level, such as `info` or `larder_scheduler_ext=debug`."
+)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// The address on which to answer the scheduler over HTTP. Whoever reaches it can read the last decisions, with the
+    /// names of pods
+    #[arg(long, env = "LARDER_ADDRESS", default_value = "127.0.0.1:9468")]
+    address: SocketAddr,
+
+    /// The certificate to answer over TLS with, as PEM; it is read again when it changes
+    #[arg(long, env = "LARDER_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Its private key
+    #[arg(long, env = "LARDER_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// A YAML file: profiles with the weights of each reason to prefer a node, labels, devices
+    #[arg(long, env = "LARDER_SCHEDULER_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// The most connections at the same time; further ones are closed
+    #[arg(
+        long,
+        env = "LARDER_MAX_CONNECTIONS",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=65_536)
+    )]
+    max_connections: u32,
+
+    /// The address on which to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9469
+    #[arg(long, env = "LARDER_ADMIN_ADDRESS")]
+    admin_address: Option<SocketAddr>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Replays recorded decisions, and fails if an answer differs
+    Replay {
+        /// What /decisions has served
+        file: PathBuf,
+    },
+}
+
+impl Args {
+    fn into_config(self) -> anyhow::Result<Config> {
+        let settings = self.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::open)?;
+        let tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| TlsFiles { cert, key });
+        let limits = Limits { connections: self.max_connections as usize, ..Limits::default() };
+        Ok(Config { address: self.address, tls, settings, limits, admin_address: self.admin_address })
+    }
+}
+
+fn main() -> ExitCode {
+    let mut args = Args::parse();
+    if let Err(error) = larder_telemetry::init_logs("info") {
+        eprintln!("larder-scheduler-ext: {error}");
+        return ExitCode::from(2);
+    }
+    let outcome = match args.command.take() {
+        Some(Command::Replay { file }) => replay_file(&file),
+        None => args.into_config().and_then(start),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!(error = format!("{error:#}"), "larder-scheduler-ext ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn replay_file(file: &std::path::Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let Replayed(decisions) = replay(&text)?;
+    info!(decisions, "all answers are the same");
+    Ok(())
+}
+
+fn start(config: Config) -> anyhow::Result<()> {
+    info!(?config, "settings");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
+        let stopping = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            info!("stopping");
+            stopping.cancel();
+        });
+        let client = kube::Client::try_default()
+            .await
+            .context("connect to the Kubernetes API: run in a pod with a service account, or set KUBECONFIG")?;
+        run(client, config, stop).await
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_have_the_defaults_that_they_tell() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+        let config = Args::parse_from(["larder-scheduler-ext"]).into_config().unwrap();
+        assert_eq!(config.address, "127.0.0.1:9468".parse().unwrap());
+        assert_eq!((config.limits, config.settings), (Limits::default(), Settings::default()));
+        assert!(Args::try_parse_from(["larder-scheduler-ext", "--tls-cert", "a"]).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_no_list_of_decisions_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "{}").unwrap();
+        let error = format!("{:#}", replay_file(file.path()).unwrap_err());
+        assert!(error.contains("not what /decisions serves"), "{error}");
+    }
+}

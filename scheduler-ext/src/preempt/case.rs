@@ -1,0 +1,90 @@
+//! From a request and a snapshot to a [`Case`].
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::ledger::Turn;
+use super::{Candidate, Case, NodeCase, RoleRoom};
+use crate::index::facts::{Name, PodFacts, Seat};
+use crate::index::state::Snapshot;
+use crate::wire::{PreemptArgs, Refused, Victims};
+
+/// Everything that the answer to `args` depends on.
+pub fn gather(
+    args: &PreemptArgs<'_>,
+    snapshot: &Snapshot,
+    ledger: &mut Turn<'_>,
+    now: Instant,
+) -> Result<Case, Refused> {
+    let spec = args.pod.spec()?;
+    let mut gather = Gather { snapshot, roles: Vec::new() };
+    let mut nodes: Vec<NodeCase> = args.nodes.iter().map(|victims| gather.node(victims)).collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    let uid = args.pod.metadata.uid.to_string();
+    if uid.is_empty() {
+        return Err(Refused("Pod.metadata.uid is missing: it tells whose earlier answer this one replaces".to_owned()));
+    }
+    let room = |(job, role): &(Name, Name)| {
+        let state = snapshot.jobs.get(job);
+        RoleRoom {
+            name: format!("{job} {role}"),
+            live: state.map_or(0, |state| state.live(role)),
+            spoken_for: ledger.spoken_for(&uid, job, role, snapshot, now),
+            floor: state.and_then(|state| state.floor(role)),
+        }
+    };
+    let roles = gather.roles.iter().map(room).collect();
+    let (pod, entangled) = (args.pod.key(), args.pod.is_entangled());
+    Ok(Case { pod, uid, priority: spec.priority, entangled, roles, nodes })
+}
+
+struct Gather<'s> {
+    snapshot: &'s Snapshot,
+    /// Jobs and roles.
+    roles: Vec<(Name, Name)>,
+}
+
+impl Gather<'_> {
+    fn node(&mut self, victims: &Victims<'_>) -> NodeCase {
+        let name = victims.node.as_str().to_owned();
+        let uids = || victims.uids.iter().map(|uid| uid.as_str());
+        let asked = uids().map(|uid| {
+            let unknown = || Candidate { uid: uid.to_owned(), ..Candidate::default() };
+            self.snapshot.pods.get(uid).map_or_else(unknown, |pod| self.candidate(pod))
+        });
+        let asked: Vec<Candidate> = asked.collect();
+        let there = self.snapshot.nodes.get(name.as_str()).map_or(&[][..], |node| &node.pods);
+        let snapshot = self.snapshot;
+        let is_other = |pod: &&Arc<PodFacts>| seat(snapshot, pod).is_some() && !uids().any(|uid| *uid == *pod.uid);
+        let workers = there.iter().filter(is_other).map(|pod| self.candidate(pod)).collect();
+        NodeCase { name, victims: asked, workers, budget_violations: victims.budget_violations }
+    }
+
+    fn candidate(&mut self, pod: &PodFacts) -> Candidate {
+        let seat = seat(self.snapshot, pod).map(|seat| {
+            let at = self.roles.iter().position(|(job, role)| (job, role) == (&seat.job, &seat.role));
+            let at = at.unwrap_or_else(|| {
+                self.roles.push((Arc::clone(&seat.job), Arc::clone(&seat.role)));
+                self.roles.len() - 1
+            });
+            (at, seat.index)
+        });
+        Candidate {
+            uid: pod.uid.to_string(),
+            known: true,
+            priority: pod.priority,
+            seat,
+            pinned: pod.pinned,
+            entangled: pod.entangled,
+            leaving: pod.leaving,
+            requests: pod.requests.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect(),
+        }
+    }
+}
+
+/// The place of a pod in a job that there is. Anybody can write the name of one into a pod, to have it spared.
+fn seat<'p>(snapshot: &Snapshot, pod: &'p PodFacts) -> Option<&'p Seat> {
+    let seat = pod.seat.as_ref()?;
+    let job = snapshot.jobs.get(&seat.job)?.facts.as_ref()?;
+    (job.uid == seat.uid).then_some(seat)
+}
