@@ -6,8 +6,6 @@
 pub mod tls;
 pub mod verbs;
 
-use std::convert::Infallible;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -134,6 +132,7 @@ async fn serve_one(stream: TcpStream, tls: Option<Tls>, router: Router, limits: 
     }
 }
 
+/// Serves a connection until it ends; once told to stop, until its request is answered.
 async fn serve_on<S>(stream: S, router: Router, limits: Limits, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -143,14 +142,6 @@ where
         .header_read_timeout(limits.headers)
         .max_buf_size(64 << 10)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    finish(connection, stop).await;
-}
-
-/// Serves a connection until it ends; once told to stop, until its request is answered.
-async fn finish<C>(connection: C, stop: CancellationToken)
-where
-    C: Future<Output = hyper::Result<()>> + Stoppable,
-{
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = &mut connection => {
@@ -160,42 +151,24 @@ where
             }
             return;
         }
-        () = stop.cancelled() => connection.as_mut().stop(),
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
-}
-
-/// A connection that can be told to take no more requests.
-trait Stoppable {
-    fn stop(self: std::pin::Pin<&mut Self>);
-}
-
-impl<S> Stoppable for http1::Connection<TokioIo<S>, TowerToHyperService<Router>>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    fn stop(self: std::pin::Pin<&mut Self>) {
-        self.graceful_shutdown();
-    }
 }
 
 fn router(shared: Shared) -> Router {
     Router::new().route("/{verb}", post(verb)).route("/decisions", get(decisions)).with_state(shared)
 }
 
-async fn verb(
-    State(shared): State<Shared>,
-    Path(name): Path<String>,
-    request: Request,
-) -> Result<Response, Infallible> {
+async fn verb(State(shared): State<Shared>, Path(name): Path<String>, request: Request) -> Response {
     let Some(verb) = Verb::ALL.into_iter().find(|verb| verb.name() == name) else {
-        return Ok(refuse(StatusCode::NOT_FOUND, "no such verb: use /filter, /prioritize or /preempt"));
+        return refuse(StatusCode::NOT_FOUND, "no such verb: use /filter, /prioritize or /preempt");
     };
-    let body = axum::body::to_bytes(request.into_body(), shared.limits.body_bytes);
     let refused = |status, why: &str| {
         shared.counters.refused.fetch_add(1, Ordering::Relaxed);
-        Ok(refuse(status, why))
+        refuse(status, why)
     };
+    let body = axum::body::to_bytes(request.into_body(), shared.limits.body_bytes);
     let body = match tokio::time::timeout(shared.limits.body, body).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
@@ -204,13 +177,13 @@ async fn verb(
         }
         Err(_) => return refused(StatusCode::REQUEST_TIMEOUT, "the rest of the request did not come"),
     };
-    Ok(match shared.verbs.answer(verb, body) {
+    match shared.verbs.answer(verb, body) {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], Body::from(answer)).into_response(),
-        Err(Failure::Refused(why)) => refuse(StatusCode::BAD_REQUEST, &why),
+        Err(Failure::Refused(why)) => refused(StatusCode::BAD_REQUEST, &why),
         Err(Failure::NotReady) => {
             refuse(StatusCode::SERVICE_UNAVAILABLE, "the objects of the cluster are still being listed")
         }
-    })
+    }
 }
 
 /// An error in words, after which the connection ends: nobody knows what else it brings.

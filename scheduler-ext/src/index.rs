@@ -3,6 +3,7 @@
 //! Invariant: what is kept follows from the objects that there are, in whatever order their news came. An object that is
 //! older than the one that is known changes nothing.
 
+pub mod counts;
 pub mod facts;
 pub mod shards;
 pub mod state;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use larder_controller::job::amounts::Amounts;
 
+use counts::count;
 use facts::{CacheFacts, DatasetFacts, Held, JobFacts, Name, NodeFacts, Nomination, PodFacts, Read, VolumeFacts};
 use state::{GroupState, JobState, NodeState, Snapshot, Spread, first_bytes};
 
@@ -455,49 +457,6 @@ fn is_nothing(job: &JobState) -> bool {
 /// The zone and the rack of a node.
 fn places(node: &NodeState) -> (Name, Name) {
     node.facts.as_ref().map_or_else(Default::default, |facts| (Arc::clone(&facts.zone), Arc::clone(&facts.rack)))
-}
-
-/// Adds to the number of a name, or takes away from it. The list is in the order of names; what is nothing is not listed.
-fn count<N>(counts: &mut Vec<(Name, N)>, name: Name, by: N, adds: bool)
-where
-    N: Copy + Default + PartialEq + Counted,
-{
-    match counts.binary_search_by(|(key, _)| key.cmp(&name)) {
-        Ok(at) => {
-            counts[at].1 = if adds { counts[at].1.plus(by) } else { counts[at].1.less(by) };
-            if counts[at].1 == N::default() {
-                counts.remove(at);
-            }
-        }
-        Err(at) if adds && by != N::default() => counts.insert(at, (name, by)),
-        Err(_) => {}
-    }
-}
-
-/// Numbers that do not wrap.
-trait Counted {
-    fn plus(self, other: Self) -> Self;
-    fn less(self, other: Self) -> Self;
-}
-
-impl Counted for u32 {
-    fn plus(self, other: Self) -> Self {
-        self.saturating_add(other)
-    }
-
-    fn less(self, other: Self) -> Self {
-        self.saturating_sub(other)
-    }
-}
-
-impl Counted for u64 {
-    fn plus(self, other: Self) -> Self {
-        self.saturating_add(other)
-    }
-
-    fn less(self, other: Self) -> Self {
-        self.saturating_sub(other)
-    }
 }
 
 #[cfg(test)]

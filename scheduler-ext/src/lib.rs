@@ -2,7 +2,7 @@
 //!
 //! The cast: [`watch`] follows the API, [`read`] cuts each object small, and [`index`] is what is known; [`wire`] is the JSON of the
 //! scheduler; [`question`] is what a pod wants and what each node has of it; [`score`], [`filter`] and [`preempt`] decide, all
-//! pure; [`ring`] keeps the last decisions and [`replay`] makes them again; [`http`] serves it all. [`load`] measures it.
+//! pure; [`ring`] keeps the last decisions and [`replay`] makes them again; [`http`] serves it all. [`load`] makes a large cluster up.
 //! [`heard`] knows how long the API has been silent; [`notice`] tells users what is wrong with their pods.
 //!
 //! Invariants: an answer follows from the request and one snapshot alone (that to preempt also from what earlier ones may have

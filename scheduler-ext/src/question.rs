@@ -13,8 +13,9 @@ use larder_dataset::score::{Devices, Standing, Weights};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Settings;
+use crate::index::counts::count_of;
 use crate::index::facts::{Name, Read};
-use crate::index::state::{GroupState, NodeState, Snapshot, Spread, count_of};
+use crate::index::state::{GroupState, NodeState, Snapshot, Spread};
 use crate::read;
 use crate::wire::{Pod, Refused};
 

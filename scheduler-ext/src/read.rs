@@ -23,13 +23,15 @@ use crate::index::facts::{
 };
 use crate::index::{Facts, Kind, Object};
 
+/// A name with its namespace, if it has one.
+pub fn name_of(namespace: &str, name: &str) -> Name {
+    if namespace.is_empty() { name.into() } else { format!("{namespace}/{name}").into() }
+}
+
 /// The name of an object with its namespace, if it has one.
 pub fn key(object: &DynamicObject) -> Name {
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    match object.metadata.namespace.as_deref() {
-        Some(namespace) if !namespace.is_empty() => format!("{namespace}/{name}").into(),
-        _ => name.into(),
-    }
+    let meta = &object.metadata;
+    name_of(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
 /// Reads an object; `None` if it is of no interest.

@@ -19,7 +19,6 @@ use tracing::{info, warn};
 use crate::admin::Counters;
 use crate::config::Settings;
 use crate::heard::noting;
-use crate::index::facts::Name;
 use crate::index::state::Snapshot;
 use crate::index::{Event, Index, Kind};
 use crate::read;
@@ -52,7 +51,9 @@ async fn follow(client: Client, kind: Kind, settings: Arc<Settings>, news: mpsc:
         let told = |told| match told {
             Told::All(all) => Event::All(kind, all),
             Told::Changed(object) => Event::Changed(kind, Box::new(object)),
-            Told::Gone(Key { namespace, name }, version) => Event::Gone(kind, name_of(&namespace, &name), version),
+            Told::Gone(Key { namespace, name }, version) => {
+                Event::Gone(kind, read::name_of(&namespace, &name), version)
+            }
         };
         let read = |object| read::object(kind, &settings, object);
         match listen(api, of_api.name(), read, ends, told, news.clone()).await {
@@ -72,10 +73,6 @@ async fn follow(client: Client, kind: Kind, settings: Arc<Settings>, news: mpsc:
         }
         tokio::time::sleep(ABSENCE).await;
     }
-}
-
-fn name_of(namespace: &str, name: &str) -> Name {
-    if namespace.is_empty() { name.into() } else { format!("{namespace}/{name}").into() }
 }
 
 /// Why objects of a kind cannot be followed: its first list was refused.

@@ -15,8 +15,9 @@ use larder_scheduler_ext::ring::Verb;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// What a node has of each of two datasets; how many pods of the group run there; whether its larderd does.
-type Node = ([u64; 2], usize, bool);
+/// The bytes that a node has of each of two datasets; how many pods of the group run there; whether its larderd does; whether the
+/// rest is on its way.
+type Node = ([u64; 2], usize, bool, bool);
 
 #[derive(Clone, Debug)]
 struct World {
@@ -42,7 +43,7 @@ impl World {
             let facts = DatasetFacts { snapshot: Some(snapshot(number)), bytes, copies, ..DatasetFacts::default() };
             put(Kind::Dataset, format!("a/d{number}"), Facts::Dataset(facts));
         }
-        for (number, (held, pods, larderd)) in self.nodes.iter().enumerate() {
+        for (number, (held, pods, larderd, comes)) in self.nodes.iter().enumerate() {
             let node = format!("n{number}");
             let zone = format!("z{}", number % 2);
             let facts = NodeFacts { zone: zone.as_str().into(), rack: zone.as_str().into(), devices: [8].into() };
@@ -51,7 +52,7 @@ impl World {
                 snapshot: snapshot(number),
                 bytes: *bytes,
                 wanted: 100,
-                comes: false,
+                comes: *comes,
             });
             put(Kind::Cache, node.clone(), Facts::Cache(CacheFacts { held: held.collect(), cordon: None }));
             for pod in 0..*pods + usize::from(*larderd) {
@@ -103,7 +104,7 @@ fn filtered(verbs: &Verbs, names: &[String]) -> (Vec<String>, BTreeMap<String, S
 
 fn any_world() -> impl Strategy<Value = World> {
     let bytes = || prop_oneof![Just(0u64), 0..200u64, any::<u64>()];
-    let node = ([bytes(), bytes()], 0..3usize, any::<bool>());
+    let node = ([bytes(), bytes()], 0..3usize, any::<bool>(), any::<bool>());
     let copies = || proptest::option::of(1..4u8);
     (proptest::collection::vec(node, 0..6), [copies(), copies()], [bytes(), bytes()])
         .prop_map(|(nodes, copies, bytes)| World { nodes, copies, bytes })

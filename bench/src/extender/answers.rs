@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use larder_scheduler_ext::load;
+use bytes::Bytes;
+use larder_scheduler_ext::ring::Verb;
 use serde::Serialize;
 
 use super::connection::{Connection, post};
-use super::serving::{Known, News, Process};
+use super::serving::{Knowing, Known, News, Process};
 use crate::figures::{Goal, Latencies, Spread, columns, machine_load};
 use crate::systems::Stop;
 use crate::systems::process::Usage;
@@ -31,7 +32,7 @@ const NONE_US: f64 = 100.0;
 const NEWS_US: f64 = 50.0;
 const RSS_MIB: f64 = 150.0;
 
-/// What is asked about.
+/// The nodes and the pod that a row asks about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Asked {
@@ -54,6 +55,12 @@ impl Asked {
             Self::NoDataset | Self::Some => SOME.min(known.nodes),
             Self::All => known.nodes,
         }
+    }
+
+    /// A request, about the `nth` dataset if it is about one.
+    fn request(self, known: Known, nth: usize) -> Bytes {
+        let reads = [Self::Some, Self::All].contains(&self);
+        known.size().request(self.names(known), reads.then(|| nth % known.datasets.max(1)))
     }
 
     fn name(self, known: Known) -> String {
@@ -82,7 +89,7 @@ pub struct Load {
 pub struct AnswersRow {
     /// The round.
     pub round: u32,
-    /// What is asked about.
+    /// The nodes and the pod that it asks about.
     pub asked: Asked,
     /// The machine's load of one minute before.
     pub load: f64,
@@ -97,7 +104,7 @@ pub struct AnswersRow {
 pub struct InProcessRow {
     /// The round.
     pub round: u32,
-    /// What is asked about.
+    /// The nodes and the pod that it asks about.
     pub asked: Asked,
     /// Both answers, in seconds: the median.
     pub p50: f64,
@@ -107,7 +114,7 @@ pub struct InProcessRow {
     pub max: f64,
 }
 
-/// What a process cost that answered all of a round.
+/// The cost of the process that answered a round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ServerRow {
     /// The round.
@@ -163,19 +170,30 @@ impl Answers {
         let News { mean, times } = server.end()?;
         self.servers.push(ServerRow { round, usage, news_mean: mean, news: times });
         stop.check()?;
-        let measured = load::measure(load.known.size(), load.asks as usize);
-        let measured = measured.map_err(|why| anyhow::anyhow!("the extender refuses: {why:?}"))?;
-        let of = |asked, times: &load::Times| {
-            let [p50, p99, max] = [50, 99, 100].map(|percent| times.percentile(percent).as_secs_f64());
-            InProcessRow { round, asked, p50, p99, max }
-        };
-        self.in_process.extend([
-            of(Asked::NoDataset, &measured.none),
-            of(Asked::Some, &measured.some),
-            of(Asked::All, &measured.all),
-        ]);
+        for (asked, times) in within(load)? {
+            let Latencies { p50, p99, max, .. } = Latencies::of(times.into_iter());
+            self.in_process.push(InProcessRow { round, asked, p50, p99, max });
+        }
         Ok(())
     }
+}
+
+/// Asks as often within this process, without the network.
+fn within(load: Load) -> anyhow::Result<[(Asked, Vec<Duration>); 3]> {
+    let knowing = Knowing::of(load.known);
+    let mut all = [Asked::NoDataset, Asked::Some, Asked::All].map(|asked| (asked, Vec::new()));
+    for round in 0..load.asks as usize {
+        for (asked, times) in &mut all {
+            let request = asked.request(load.known, round);
+            let begun = Instant::now();
+            for verb in [Verb::Filter, Verb::Prioritize] {
+                let answer = knowing.verbs.answer(verb, request.clone());
+                answer.map_err(|why| anyhow::anyhow!("the extender refuses: {why:?}"))?;
+            }
+            times.push(begun.elapsed());
+        }
+    }
+    Ok(all)
 }
 
 /// Asks about so many pods, each when it is due. Returns the time of each, and that of all together.
@@ -185,15 +203,13 @@ fn ask_all(
     load: Load,
     stop: &Stop,
 ) -> anyhow::Result<(Vec<Duration>, Duration)> {
-    let names = asked.names(load.known);
-    let dataset = |nth: usize| [Asked::Some, Asked::All].contains(&asked).then(|| nth % load.known.datasets.max(1));
     let requests: Vec<[Vec<u8>; 2]> = (0..DATASETS)
         .map(|nth| {
-            let body = load.known.size().request(names, dataset(nth));
+            let body = asked.request(load.known, nth);
             ["filter", "prioritize"].map(|verb| post(verb, &body))
         })
         .collect();
-    check(connection, &requests[0], names)?;
+    check(connection, &requests[0], asked.names(load.known))?;
     let pause = Duration::from_secs(2) / load.rate;
     let started = Instant::now();
     let mut times = Vec::with_capacity(load.asks as usize);
@@ -368,7 +384,7 @@ mod tests {
         stop.request();
         assert!(ask_all(&mut connection, Asked::Some, load, &stop).is_err());
         let news = serving.news();
-        assert!(news.mean <= news.times.max, "{news:?}");
+        assert!(news.times.count > 0 && news.mean > 0.0, "{news:?}");
     }
 
     #[test]

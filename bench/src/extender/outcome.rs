@@ -8,7 +8,7 @@ use super::throughput::{self, BindsRow};
 use super::wake::{self, WakeRow};
 use crate::figures::goals_table;
 
-/// What is measured.
+/// A part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scenario {
@@ -30,11 +30,11 @@ impl Scenario {
 /// The settings of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ExtenderConfig {
-    /// What is measured.
+    /// A part of the measurement.
     pub scenarios: Vec<Scenario>,
     /// How often.
     pub rounds: u32,
-    /// What is asked without a cluster.
+    /// The requests of `answers`.
     pub load: Load,
     /// Fake nodes, but for the shares.
     pub nodes: u32,

@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 use arc_swap::ArcSwap;
 use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
-use larder_scheduler_ext::http::verbs::Verbs;
+use larder_scheduler_ext::http::verbs::{Keeper, Verbs};
 use larder_scheduler_ext::http::{Limits, Server};
 use larder_scheduler_ext::index::facts::Name;
 use larder_scheduler_ext::index::state::Snapshot;
@@ -54,7 +54,7 @@ impl Known {
     }
 }
 
-/// What the process tells in the end.
+/// The figures that the process prints in the end.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct News {
     /// The mean of all, in seconds.
@@ -73,6 +73,29 @@ pub fn serve(known: &str) -> anyhow::Result<()> {
     writeln!(out, "{}", serde_json::to_string(&serving.news())?).context("print what news cost")
 }
 
+/// What answers, and what it knows.
+pub(super) struct Knowing {
+    index: Index,
+    shown: Arc<ArcSwap<Snapshot>>,
+    counters: Arc<Counters>,
+    pub(super) verbs: Verbs,
+    keeper: Keeper,
+}
+
+impl Knowing {
+    /// Knows all of a cluster.
+    pub(super) fn of(known: Known) -> Self {
+        let settings = Arc::new(Settings::default());
+        let mut index = Index::new(settings.devices.iter().map(|device| device.resource.clone()).collect());
+        for event in known.size().events() {
+            index.apply(event);
+        }
+        let (shown, counters) = (Arc::new(ArcSwap::from(index.show())), Arc::new(Counters::default()));
+        let (verbs, keeper) = Verbs::new(settings, Arc::clone(&shown), Arc::clone(&counters));
+        Self { index, shown, counters, verbs, keeper }
+    }
+}
+
 /// A server, until it is dropped.
 pub(super) struct Serving {
     pub(super) address: SocketAddr,
@@ -86,14 +109,7 @@ impl Serving {
         // As the program has it.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.context("start the runtime")?;
-        let settings = Arc::new(Settings::default());
-        let mut index = Index::new(settings.devices.iter().map(|device| device.resource.clone()).collect());
-        for event in known.size().events() {
-            index.apply(event);
-        }
-        let shown = Arc::new(ArcSwap::from(index.show()));
-        let counters = Arc::new(Counters::default());
-        let (verbs, keeper) = Verbs::new(settings, Arc::clone(&shown), Arc::clone(&counters));
+        let Knowing { index, shown, counters, verbs, keeper } = Knowing::of(known);
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let server = runtime.block_on(Server::bind(address, None, Limits::default(), verbs, counters))?;
         let address = server.address()?;
@@ -105,7 +121,7 @@ impl Serving {
         Ok(Self { address, times, _runtime: runtime })
     }
 
-    /// What news cost so far.
+    /// The cost of news so far.
     pub(super) fn news(&self) -> News {
         News::of(&self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }

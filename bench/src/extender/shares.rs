@@ -26,7 +26,7 @@ const LEAST: f64 = 0.98;
 /// The longest that a turn may take.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// What leads the pods.
+/// A way to lead pods to their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
@@ -91,7 +91,7 @@ impl Crowd {
 pub struct SharesRow {
     /// The round.
     pub round: u32,
-    /// What led the pods.
+    /// The way in which they were led.
     pub way: Way,
     /// Nodes that held the data.
     pub holders: u32,

@@ -170,8 +170,9 @@ impl CheckedSpec {
     }
 }
 
-fn is_granted(namespaces: &[String], own: &str, namespace: &str) -> bool {
-    own == namespace || namespaces.iter().any(|name| name == "*" || name == namespace)
+/// True if pods of `namespace` may read a Dataset of namespace `own` that lists these in `spec.namespaces`.
+pub fn is_granted(namespaces: &[impl AsRef<str>], own: &str, namespace: &str) -> bool {
+    own == namespace || namespaces.iter().map(AsRef::as_ref).any(|name| name == "*" || name == namespace)
 }
 
 fn duration(field: &'static str, text: &str) -> Result<Duration, InvalidField> {

@@ -110,12 +110,8 @@ impl Verbs {
     pub fn answer(&self, verb: Verb, body: Bytes) -> Result<Bytes, Failure> {
         let begun = Instant::now();
         let answer = self.decide(verb, body);
-        match &answer {
-            Ok(_) => self.counters.durations[verb as usize].count(begun.elapsed()),
-            Err(Failure::Refused(_)) => {
-                self.counters.refused.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(Failure::NotReady) => {}
+        if answer.is_ok() {
+            self.counters.durations[verb as usize].count(begun.elapsed());
         }
         answer
     }

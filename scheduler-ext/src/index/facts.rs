@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use larder_controller::job::amounts::Amounts;
+use larder_controller_api::checked::is_granted;
 use larder_dataset::SnapshotId;
 
 /// A name that many objects share.
@@ -61,7 +62,7 @@ pub struct DatasetFacts {
 impl DatasetFacts {
     /// True if pods of `namespace` may read it, which is in the namespace `own`.
     pub fn is_granted(&self, own: &str, namespace: &str) -> bool {
-        own == namespace || self.namespaces.iter().any(|name| &**name == "*" || &**name == namespace)
+        is_granted(&self.namespaces, own, namespace)
     }
 }
 

@@ -132,15 +132,6 @@ pub struct GroupState {
     pub racks: Vec<(Name, u32)>,
 }
 
-/// The number of a name in a list of them, which is in the order of names; 0 if it is not there. Nothing has the empty name in
-/// common.
-pub fn count_of<N: Copy + Default>(counts: &[(Name, N)], name: &str) -> N {
-    if name.is_empty() {
-        return N::default();
-    }
-    counts.binary_search_by(|(key, _)| (**key).cmp(name)).map_or(N::default(), |at| counts[at].1)
-}
-
 /// Where a snapshot is cached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {

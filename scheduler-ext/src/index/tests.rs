@@ -144,9 +144,9 @@ fn what_is_known_of_a_node_is_what_its_objects_say() {
     assert!(n1.is_read(pets) && !snapshot.nodes.get("n3").is_some_and(|node| node.is_read(pets)));
     assert_eq!(snapshot.nodes.get("n2").unwrap().larderds, 1);
     let group = snapshot.groups.get("a/job=train").unwrap();
-    assert_eq!((group.pods, state::count_of(&group.zones, "z1"), state::count_of(&group.racks, "z2-r")), (4, 2, 2));
+    assert_eq!((group.pods, counts::count_of(&group.zones, "z1"), counts::count_of(&group.racks, "z2-r")), (4, 2, 2));
     let spread = snapshot.spreads.get(&SnapshotId([1; 32])).unwrap();
-    assert_eq!((spread.bytes, state::count_of(&spread.zones, "z1")), (100, 60));
+    assert_eq!((spread.bytes, counts::count_of(&spread.zones, "z1")), (100, 60));
     let job = snapshot.jobs.get("a/train").unwrap();
     assert_eq!((job.live("worker"), job.floor("worker"), job.floor("ps")), (4, Some(2), None));
     assert_eq!((snapshot.waiting_jobs, snapshot.larderds), (1, 1));

@@ -47,7 +47,7 @@ fn what_was_decided_is_decided_again_from_what_was_kept() {
     for dataset in 0..6 {
         for verb in [Verb::Filter, Verb::Prioritize] {
             ring.push(decide(verb, SIZE.request(20, Some(dataset)), &snapshot).unwrap());
-            ring.push(decide(verb, SIZE.requiring(20, Some(dataset)), &snapshot).unwrap());
+            ring.push(decide(verb, SIZE.request(20, Some(dataset)), &snapshot).unwrap());
         }
     }
     let case = Case { pod: "a/p".into(), ..Case::default() };
