@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn a_pod_that_went_while_nothing_was_watched_does_not_run_on() {
-        let pod = |uid: &str| Pod { uid: uid.to_owned(), name: uid.to_owned(), job: "job".to_owned(), ..Pod::default() };
+        let pod =
+            |uid: &str| Pod { uid: uid.to_owned(), name: uid.to_owned(), job: "job".to_owned(), ..Pod::default() };
         let mut history = History { rules: vec![Box::new(run_once())], ..History::default() };
         history.take_all(vec![pod("first")]);
         history.take_all(vec![pod("second")]);
