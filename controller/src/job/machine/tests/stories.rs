@@ -182,6 +182,30 @@ fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_releas
 }
 
 #[test]
+fn an_index_that_is_done_gets_no_other_pod_when_the_others_have_lost_their_room() {
+    let (state, mut observed) = running(elastic(3));
+    (observed.pods[0].stage, observed.pods[1].stage) = (PodStage::Succeeded, PodStage::Failed);
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.roles[0][0].stage), (Phase::Recovering, Stage::Done));
+    observed.plan = Some(Plan::None("no room".into()));
+    let (state, _) = step(state, &observed, NOW + 2);
+    assert_eq!((state.phase, state.granted().len()), (Phase::Queued, 0));
+    (observed.plan, observed.verdict) = (None, start(3));
+    observed.pods.truncate(1);
+    let (again, actions) = step(state.clone(), &observed, NOW + 3);
+    assert_eq!(changes(&actions), (vec![(1, 3), (2, 3)], vec![]));
+    assert_eq!(again.done, [[]; 0]);
+    // All pods of a gang run again.
+    (observed.terms.scope, observed.verdict) = (Scope::Job, None);
+    let mut gang = running(observed.terms.clone()).0;
+    gang.roles[0][0].stage = Stage::Done;
+    observed.verdict = Some(Verdict::Stop { why: "others".into() });
+    let (gang, _) = step(gang, &observed, NOW);
+    observed.verdict = start(3);
+    assert_eq!(changes(&step(gang, &observed, NOW).1).0.len(), 3);
+}
+
+#[test]
 fn a_suspended_job_has_no_pods_and_waits_again_when_it_goes_on() {
     let (state, mut observed) = running(elastic(2));
     observed.terms.suspend = true;
