@@ -8,8 +8,9 @@
 //! says so. Actions are named again until they are seen to be done, so it does not matter at which of them a controller dies.
 //!
 //! Invariants: an ended job stays as it is. Each loss is counted once: the slot of a lost pod gets another attempt, and pods of
-//! other attempts are nobody's. Counters never fall. Of each index there is one live pod, unless the type allows two. A pod on a
-//! lost node, or one that should have ended a minute ago, is not live: no other pod waits for it, and its name is never used
+//! other attempts are nobody's. Counters never fall. Of each index there is one live pod, and beside it one that was told to end if
+//! the type allows two. An index that is done stays done, unless the user suspends the job or all its pods are made again. A pod on
+//! a lost node, or one that should have ended a minute ago, is not live: no other pod waits for it, and its name is never used
 //! again. On a node that is well it uses room and quota until it is gone.
 
 mod actions;

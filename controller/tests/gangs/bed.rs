@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, ServiceAccount};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersion;
 use kube::{Client, Error};
 use larder_controller::kinds::Kind;
-use larder_controller_api::names::SYSTEM_NAMESPACE;
+use larder_controller_api::names::{LEASE, SYSTEM_NAMESPACE};
 use larder_controller_api::{Phase, TrainingJob, TrainingJobStatus};
 use larder_testkit::{Cluster, repository};
 use serde_json::{Value, json};
@@ -253,6 +254,12 @@ impl Bed {
     pub(crate) fn start<'a>(&self, identity: &'a str) -> Process<'a> {
         let nth = self.processes.fetch_add(1, Ordering::Relaxed);
         Process::start(&self.kubeconfig, SYSTEM_NAMESPACE, identity, self.logs.path().join(format!("{nth:04}.log")))
+    }
+
+    /// How often the controllers' lease was taken after the first time.
+    pub(crate) async fn lease_changes(&self) -> i32 {
+        let lease = Api::<Lease>::namespaced(self.client.clone(), SYSTEM_NAMESPACE).get(LEASE).await.expect("a Lease");
+        lease.spec.and_then(|spec| spec.lease_transitions).unwrap_or_default()
     }
 
     /// Waits until `done`.

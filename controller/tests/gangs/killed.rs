@@ -125,18 +125,21 @@ fn of_two_one_runs_the_jobs_and_after_its_kill_the_other() {
         let (first, second) = (bed.start("a"), bed.start("b"));
         let leads = async |process: &Process<'_>| process.figures().await.get("leading") == 1;
         bed.wait_for("one of them acts", async || leads(&first).await || leads(&second).await).await;
-        let (acting, waiting) = if leads(&first).await { (first, second) } else { (second, first) };
         let role = Role { name: "worker", replicas: 2, gpus: 1, ..Role::default() };
         bed.job("one", role.job("single")).await;
         bed.wait_for_phase("one", Phase::Running).await;
         let pods: Vec<Pod> = bed.pods.live("one");
-        assert!(acting.figures().await.all_writes() > 0);
-        assert_eq!((waiting.figures().await.get("leading"), waiting.figures().await.all_writes()), (0, 0));
+        let wrote = [first.figures().await.all_writes(), second.figures().await.all_writes()];
+        // On a machine that stalls for so long, the lease changes hands.
+        if bed.lease_changes().await == 0 {
+            assert!(wrote.contains(&0) && wrote != [0, 0], "one of them writes: {wrote:?}");
+        }
+        let (acting, waiting) = if leads(&first).await { (first, second) } else { (second, first) };
 
         acting.kill();
         bed.job("two", role.job("single")).await;
         bed.wait_for_phase("two", Phase::Running).await;
-        assert!(leads(&waiting).await, "{} acts now", waiting.identity());
+        bed.wait_for(&format!("{} acts", waiting.identity()), async || leads(&waiting).await).await;
         // It has left the first job's pods alone, and goes on with it.
         let uids = |pods: &[Pod]| pods.iter().map(|pod| pod.uid.clone()).collect::<Vec<_>>();
         assert_eq!(uids(&bed.pods.live("one")), uids(&pods));

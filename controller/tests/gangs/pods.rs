@@ -98,6 +98,13 @@ impl History {
         self.check();
     }
 
+    /// These are all that there are: a watch that begins anew does not tell which have gone meanwhile.
+    fn take_all(&mut self, listed: Vec<Pod>) {
+        self.pods.values_mut().for_each(|pod| pod.is_gone = true);
+        self.pods.extend(listed.into_iter().map(|pod| (pod.uid.clone(), pod)));
+        self.check();
+    }
+
     fn check(&mut self) {
         let now = Instant::now();
         for rule in &mut self.rules {
@@ -118,12 +125,15 @@ impl Pods {
         let (api, of_task) = (Api::<v1::Pod>::all(client.clone()), Arc::clone(&history));
         let task = tokio::spawn(async move {
             let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+            let mut listed = Vec::new();
             while let Some(event) = events.next().await {
                 let mut history = of_task.lock().expect("no rule panics");
                 match event {
-                    Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => history.take(Pod::of(pod)),
+                    Ok(watcher::Event::Apply(pod)) => history.take(Pod::of(pod)),
                     Ok(watcher::Event::Delete(pod)) => history.take(Pod { is_gone: true, ..Pod::of(pod) }),
-                    Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
+                    Ok(watcher::Event::Init) => listed.clear(),
+                    Ok(watcher::Event::InitApply(pod)) => listed.push(Pod::of(pod)),
+                    Ok(watcher::Event::InitDone) => history.take_all(std::mem::take(&mut listed)),
                     Err(error) => eprintln!("the watch of the pods goes on after: {error}"),
                 }
             }
@@ -185,5 +195,23 @@ impl Pods {
 impl Drop for Pods {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::run_once;
+
+    #[test]
+    fn a_pod_that_went_while_nothing_was_watched_does_not_run_on() {
+        let pod =
+            |uid: &str| Pod { uid: uid.to_owned(), name: uid.to_owned(), job: "job".to_owned(), ..Pod::default() };
+        let mut history = History { rules: vec![Box::new(run_once())], ..History::default() };
+        history.take_all(vec![pod("first")]);
+        history.take_all(vec![pod("second")]);
+        assert_eq!(history.breaches, [""; 0]);
+        history.take(pod("third"));
+        assert_eq!(history.breaches, ["third and second are both to run"]);
     }
 }

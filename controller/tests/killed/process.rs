@@ -3,13 +3,20 @@
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use larder_stand_in::program::{Figures, Program, free_address};
 
-/// A controller that runs until it is killed or dropped. Dropped by a panic, it prints its log.
+/// How soon a controller that has ended by itself is started again.
+const RESTART: Duration = Duration::from_millis(200);
+
+/// A controller that runs until it is killed or dropped. One that ends by itself, as it does when a busy machine keeps it from
+/// renewing its lease, is started again, as a kubelet would. Dropped by a panic, it prints its log.
 pub(crate) struct Process<'a> {
-    child: Child,
+    /// `None` once it is killed.
+    child: Arc<Mutex<Option<Child>>>,
     admin: SocketAddr,
     identity: &'a str,
     log: PathBuf,
@@ -26,8 +33,12 @@ impl<'a> Process<'a> {
             admin: free_address().expect("a free port"),
         };
         let file = File::create(&log).expect("a log");
-        let child = program.command().stdout(file.try_clone().expect("a file")).stderr(file).spawn();
-        Self { child: child.expect("the controller starts"), admin: program.admin, identity, log }
+        let mut command = program.command();
+        command.stdout(file.try_clone().expect("a file")).stderr(file);
+        let child = Arc::new(Mutex::new(Some(command.spawn().expect("the controller starts"))));
+        let kept = Arc::clone(&child);
+        std::thread::spawn(move || keep_running(&kept, command));
+        Self { child, admin: program.admin, identity, log }
     }
 
     pub(crate) fn identity(&self) -> &str {
@@ -50,8 +61,21 @@ impl Drop for Process<'_> {
         if std::thread::panicking() {
             eprintln!("--- the log of {}\n{}", self.identity, std::fs::read_to_string(&self.log).unwrap_or_default());
         }
-        // It may have ended by itself, which is no harm here.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let Some(mut child) = self.child.lock().ok().and_then(|mut child| child.take()) else { return };
+        // It may just have ended by itself, which is no harm here.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Starts it again whenever it has ended, until it is killed.
+fn keep_running(child: &Mutex<Option<Child>>, mut command: Command) {
+    loop {
+        std::thread::sleep(RESTART);
+        let mut child = child.lock().expect("no other panic");
+        let Some(running) = child.as_mut() else { return };
+        if running.try_wait().expect("a child").is_some() {
+            *running = command.spawn().expect("the controller starts again");
+        }
     }
 }

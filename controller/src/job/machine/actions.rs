@@ -5,9 +5,9 @@ use larder_controller_api::training_job::KeepPods;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::events::{ROOM_SECONDS, bound_until};
-use super::loss::{cause, changes_at, is_live};
+use super::loss::{changes_at, is_live};
 use super::observed::Observed;
-use super::pod::{Pod, PodId, PodStage};
+use super::pod::{Pod, PodId};
 use super::state::{Stage, State};
 
 /// Something to be done. Doing it twice does no harm.
@@ -79,10 +79,8 @@ fn missing(state: &State, observed: &Observed, now: i64) -> impl Iterator<Item =
     }
     state.slots().filter(|(_, slot)| slot.stage == Stage::Placed).filter_map(move |(id, slot)| {
         let others = there.get(&(id.role, id.index)).map_or(&[][..], Vec::as_slice);
-        // Where two pods of an index may run, one of them is lost, or has been told to end.
-        let makes_way = |pod: &Pod| {
-            observed.terms.two_pods(id.role) && (pod.stage == PodStage::Pending || cause(pod, now).is_some())
-        };
+        // Where two pods of an index may run, one of them has been told to end. One that was unbound a moment ago may run by now.
+        let makes_way = |pod: &Pod| observed.terms.two_pods(id.role) && pod.leaving.is_some();
         let in_the_way = |pod: &&Pod| pod.id == id || is_live(pod, now) && !makes_way(pod);
         let create = || Action::Create { pod: id, node: slot.node.clone() };
         (!others.iter().any(in_the_way)).then(create)

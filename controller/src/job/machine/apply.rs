@@ -70,10 +70,10 @@ impl Event {
                 if state.phase.has_pods() {
                     state.restarts.count(Cause::Preempted);
                 }
-                clear(state, why);
+                release(state, terms, why);
             }
             Self::Released { why, are_unbound } => {
-                clear(state, why);
+                release(state, terms, why);
                 if are_unbound {
                     state.unbound = state.unbound.saturating_add(1);
                     state.not_before = Some(now + pause(state.unbound));
@@ -178,9 +178,22 @@ fn hold_back(state: &mut State, now: i64) {
     }
 }
 
+/// The job has no pods any more, and waits to have them again. What is done stays done where pods are lost one by one; where all
+/// are lost with one, all run again.
+fn release(state: &mut State, terms: &Terms, why: String) {
+    let mut done = std::mem::take(&mut state.roles);
+    done.iter_mut().flatten().filter(|slot| slot.stage != Stage::Done).for_each(|slot| *slot = Slot::default());
+    let is_kept = terms.scope == Scope::Worker && done.iter().flatten().any(|slot| slot.stage == Stage::Done);
+    clear(state, why);
+    if is_kept {
+        state.done = done;
+    }
+}
+
 /// The job has no pods any more.
 fn clear(state: &mut State, why: String) {
     state.roles.clear();
+    state.done.clear();
     if std::mem::take(&mut state.failed_soon) > 0 {
         state.not_before = None;
     }
@@ -190,9 +203,12 @@ fn clear(state: &mut State, why: String) {
 
 fn grant(state: &mut State, granted: &[u32], nodes: &[Vec<String>]) {
     state.attempts = state.attempts.saturating_add(1);
+    let done = std::mem::take(&mut state.done);
     let slot = |role: usize, index: u32| {
+        let done = done.get(role).and_then(|slots| slots.get(index as usize)).filter(|slot| slot.stage == Stage::Done);
         let node = nodes.get(role).and_then(|nodes| nodes.get(index as usize)).filter(|node| !node.is_empty());
-        Slot { attempt: state.attempts, node: node.cloned(), stage: Stage::Placed }
+        let new = || Slot { attempt: state.attempts, node: node.cloned(), stage: Stage::Placed };
+        done.cloned().unwrap_or_else(new)
     };
     let slots = |(role, granted): (usize, &u32)| (0..*granted).map(|index| slot(role, index)).collect();
     state.roles = granted.iter().enumerate().map(slots).collect();

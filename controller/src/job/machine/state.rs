@@ -19,6 +19,9 @@ pub struct State {
     /// The pods that it may have, by role and index.
     #[serde(with = "super::runs", skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Vec<Slot>>,
+    /// While it waits for room again, those of its pods that are done and are not made again, beside nothing for the others.
+    #[serde(with = "super::runs", skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<Vec<Slot>>,
     /// How many times pods were made. The last part of a pod's name is the count at that time, so no two have the same.
     pub attempts: u32,
     /// How many times pods were lost.

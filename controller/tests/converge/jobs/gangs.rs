@@ -74,6 +74,23 @@ async fn a_gang_whose_pods_are_not_bound_is_planned_again_and_then_gives_its_roo
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_pod_is_made_before_the_one_that_it_replaces_was_told_to_end() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("train-worker-1-1", "pending"), ("train", "running")]);
+    world.api.deny("DELETE team-a/pods/train-worker-1-1", 500);
+    world.start();
+    world.api.put("trainingjobs", job("train", "single", &[("worker", 2)]));
+    world.until("its pods are made", |api| pods(api).len() == 2).await;
+    let deletions = |api: &Api| api.writes().iter().filter(|write| write.contains("DELETE pods")).count();
+    world.until("one is late", |api| deletions(api) > 0).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(pods(&world.api), ["train-worker-0-1", "train-worker-1-1"], "it may run at this moment");
+    world.api.allow();
+    world.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(pods(&world.api).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_gang_of_which_a_pod_is_refused_is_as_long_partly_bound_as_any_other_and_obeys() {
     let mut world = World::with_jobs(2);
     set_fates(&world.api, &[("stuck", "running")]);

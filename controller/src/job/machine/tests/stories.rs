@@ -168,14 +168,41 @@ fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_releas
     assert_eq!(changes(&actions), (vec![], vec![(1, 1)]));
     observed.plan = planned(&[1]);
     let (state, actions) = step(state, &observed, NOW + 31);
-    assert_eq!((changes(&actions).0, again(&actions)), (vec![(1, 2)], Some(NOW + 34)));
+    assert_eq!(changes(&actions), (vec![], vec![(1, 1)]), "it may be bound at this moment");
     observed.plan = None;
+    observed.pods[1].leaving = Some(NOW + 61);
+    let (state, actions) = step(state, &observed, NOW + 31);
+    assert_eq!((changes(&actions), again(&actions)), ((vec![(1, 2)], vec![]), Some(NOW + 34)));
     observed.pods[1] = pod(1, 2, PodStage::Pending);
     let (state, actions) = step(state, &observed, NOW + 34);
     assert_eq!((state.phase, changes(&actions).1), (Phase::Queued, vec![(0, 1), (1, 2)]));
     assert_eq!(state.why, "1 pod was planned twice and not bound in time");
     // What the plan does not see would happen again, so the job lets others go first.
     assert_eq!((state.not_before, again(&actions)), (Some(NOW + 64), Some(NOW + 64)));
+}
+
+#[test]
+fn an_index_that_is_done_gets_no_other_pod_when_the_others_have_lost_their_room() {
+    let (state, mut observed) = running(elastic(3));
+    (observed.pods[0].stage, observed.pods[1].stage) = (PodStage::Succeeded, PodStage::Failed);
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.roles[0][0].stage), (Phase::Recovering, Stage::Done));
+    observed.plan = Some(Plan::None("no room".into()));
+    let (state, _) = step(state, &observed, NOW + 2);
+    assert_eq!((state.phase, state.granted().len()), (Phase::Queued, 0));
+    (observed.plan, observed.verdict) = (None, start(3));
+    observed.pods.truncate(1);
+    let (again, actions) = step(state.clone(), &observed, NOW + 3);
+    assert_eq!(changes(&actions), (vec![(1, 3), (2, 3)], vec![]));
+    assert_eq!(again.done, [[]; 0]);
+    // All pods of a gang run again.
+    (observed.terms.scope, observed.verdict) = (Scope::Job, None);
+    let mut gang = running(observed.terms.clone()).0;
+    gang.roles[0][0].stage = Stage::Done;
+    observed.verdict = Some(Verdict::Stop { why: "others".into() });
+    let (gang, _) = step(gang, &observed, NOW);
+    observed.verdict = start(3);
+    assert_eq!(changes(&step(gang, &observed, NOW).1).0.len(), 3);
 }
 
 #[test]
