@@ -212,6 +212,6 @@ mod tests {
         history.take_all(vec![pod("second")]);
         assert_eq!(history.breaches, [""; 0]);
         history.take(pod("third"));
-        assert_eq!(history.breaches, ["third and second are both to run"]);
+        assert_eq!(history.breaches, ["second and third are both to run"]);
     }
 }
