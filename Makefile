@@ -43,7 +43,7 @@ lint: packages
 
 build: packages
 	cargo build --profile $(PROFILE) --workspace --lib --bins --tests
-	.ci/agent $(PROFILE)
+	.ci/static $(PROFILE)
 
 # Unit tests only: no program has to be linked but theirs. Those of quickstart mount, which needs root: `make test` runs them.
 unit:
@@ -56,6 +56,7 @@ e2e: tools build
 # The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases.
 soak: tools
 	cargo build --release --workspace --bins --tests
+	.ci/static release
 	LARDER_TEST_SCALE=$(or $(SCALE),10) cargo nextest run --profile soak --release -p larder-e2e -p larder-store -p larder-controller \
 		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated/)'
 
@@ -69,7 +70,7 @@ deny:
 
 # Bounded: the same targets run for hours with SECONDS_EACH=3600.
 fuzz: tools
-	tests/fuzz/run.sh $(or $(SECONDS_EACH),20)
+	tests/fuzz/run.sh $(or $(SECONDS_EACH),10)
 
 # Requirements for compiling: Debian packages and RocksDB.
 packages:

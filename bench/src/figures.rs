@@ -58,6 +58,14 @@ impl Latencies {
     }
 }
 
+impl Latencies {
+    /// In milliseconds, for a line.
+    pub(crate) fn milliseconds(&self) -> String {
+        let [p50, p99, max] = [self.p50, self.p99, self.max].map(|seconds| seconds * 1e3);
+        format!("p50 {p50:.3}, p99 {p99:.3}, longest {max:.3} ms of {}", self.count)
+    }
+}
+
 impl fmt::Display for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "p50 {:.1} s, p99 {:.1} s, longest {:.1} s of {}", self.p50, self.p99, self.max, self.count)

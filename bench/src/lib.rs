@@ -5,12 +5,13 @@
 //! together; [`sim`] computes hit ratios without a mount. [`systems`] are Larder and its peers; [`peers`], [`meta`] and
 //! [`fio`] measure them [side by side](side_by_side). [`peers_net`] measures reads from another node, [`fuse_requests`]
 //! counts the kernel's requests to a daemon, [`controller`] measures larder-controller at size and
-//! [`jobs`] its training jobs, [`extender`] the scheduler's extender, [`imports`] makes
+//! [`jobs`] its training jobs, [`extender`] the scheduler's extender, [`devices`] the device plugin, [`imports`] makes
 //! snapshots of made-up objects and of folders, [`kernel_caches`] empties the kernel's caches, and [`plot`] draws.
 //!
 //! Invariant: a figure is counted or timed, never computed from what it should be.
 
 pub mod controller;
+pub mod devices;
 pub mod epochs;
 pub mod extender;
 mod figures;

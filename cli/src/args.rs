@@ -14,7 +14,7 @@ mod quickstart;
 use clap::{Parser, Subcommand};
 
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
-pub(crate) use inspect::{DoctorArgs, StatsArgs, VerifyArgs};
+pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
 pub(crate) use mount::{MountArgs, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Check this machine and report what to change.
     Doctor(DoctorArgs),
+    /// Show the GPUs and HCAs of this node: which pods hold them, and why one is out of service.
+    Devices(DevicesArgs),
     /// Submit, list, read and end the training jobs of a Kubernetes cluster.
     Job(JobArgs),
     /// Show the queues of a Kubernetes cluster: quota, use, and the jobs that wait.
@@ -109,7 +111,7 @@ mod tests {
     fn every_command_in_the_documents_is_one_that_larder_takes() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut seen = 0;
-        for document in ["README.md", "docs/COMMANDS.md", "docs/GUIDE.md", "docs/KUBERNETES.md"] {
+        for document in ["README.md", "docs/COMMANDS.md", "docs/DEVICES.md", "docs/GUIDE.md", "docs/KUBERNETES.md"] {
             for words in commands(&std::fs::read_to_string(root.join(document)).unwrap()) {
                 if words.iter().any(|word| ["SRC", "DIR", "COMMAND", "<COMMAND>", "[OPTIONS]"].contains(word)) {
                     continue;

@@ -1,11 +1,10 @@
 //! The extender of the scheduler, as far as the command asks it: for the last decisions about a pod.
 //!
-//! The cast: [`decision`] is what it serves, and [`http`] one bounded request. It listens inside its pod alone, where the API server
+//! The cast: [`decision`] is what it serves. It listens inside its pod alone, where the API server
 //! forwards a port to; or at the address that `--extender` names. Of several replicas each is asked: only one of them answers the
 //! scheduler, and nobody else knows which.
 
 pub(crate) mod decision;
-mod http;
 
 use anyhow::{Context, anyhow, bail};
 use futures::FutureExt;
@@ -21,6 +20,7 @@ use tokio::time::timeout;
 use crate::args::ExtenderUrl;
 use crate::args::cluster::ObjectKey;
 use crate::cluster::{ANSWER, Asked, CONNECT, Cluster, POD, PORT, typed};
+use crate::http;
 
 /// The name of the scheduler beside it in its pod.
 pub(crate) const SCHEDULER: &str = "larder";

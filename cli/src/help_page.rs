@@ -17,8 +17,8 @@ pub(crate) fn help_page() -> String {
     }
     let mut page = String::from(
         "# Commands and flags\n\n\
-         Generated from the help of `larder` and its commands, of `larderd`, `cachenode`, `larder-controller` and \
-         `larder-scheduler-ext`; a test keeps it current.\n\n",
+         Generated from the help of `larder` and its commands, of `larderd`, `cachenode`, `larder-controller`, \
+         `larder-scheduler-ext` and `larder-devices`; a test keeps it current.\n\n",
     );
     let mut command = Cli::command();
     command.build();

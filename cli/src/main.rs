@@ -10,6 +10,7 @@ mod commands;
 mod daemon;
 mod extender;
 mod help_page;
+mod http;
 mod ioctl;
 mod mount_stats;
 mod output;
@@ -55,6 +56,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Stats(args) => commands::stats::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Devices(args) => commands::devices::run(&args),
         Command::Job(args) => commands::job::run(&args),
         Command::Queue(args) => commands::queue::run(&args),
         Command::Explain(args) => commands::explain::run(&args),

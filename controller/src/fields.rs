@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::key::{Key, Meta};
@@ -44,7 +44,13 @@ pub(crate) struct ConditionFields {
     pub(crate) status: String,
     pub(crate) reason: String,
     pub(crate) message: String,
+    /// Empty if it was never set: whoever writes a Node's status may leave it out, and the API server then says null.
+    #[serde(deserialize_with = "null_is_empty")]
     pub(crate) last_transition_time: String,
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>>(text: D) -> Result<String, D::Error> {
+    Option::deserialize(text).map(Option::unwrap_or_default)
 }
 
 /// True if an object has the condition `kind`.
@@ -61,4 +67,18 @@ pub(crate) fn hour(seconds: i64) -> String {
     let text = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string();
     let clock = text.split_once('T').and_then(|(_, clock)| clock.get(..5)).unwrap_or_default();
     format!("{clock} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_condition_whose_time_was_never_set_is_one_all_the_same() {
+        let condition = json!({"type": "x", "status": "True", "lastHeartbeatTime": null, "lastTransitionTime": null});
+        let conditions: Vec<ConditionFields> = fields(json!([condition])).unwrap();
+        assert!(has_condition(&conditions, "x"));
+        assert_eq!(conditions[0].last_transition_time, "");
+    }
 }

@@ -63,8 +63,8 @@ pub struct Node {
     pub allocatable: Amounts,
     /// Since when the kubelet is not well.
     pub unready_since: Option<i64>,
-    /// It has the condition `larder.dev/DeviceFault`.
-    pub has_device_fault: bool,
+    /// What its condition `larder.dev/DeviceFault` says, if it has one.
+    pub device_fault: Option<bool>,
 }
 
 /// A taint of a node.

@@ -143,6 +143,7 @@ fn node(object: DynamicObject) -> Result<Node, serde_json::Error> {
     let ready = has_condition(&status.conditions, "Ready");
     let told = status.conditions.iter().find(|condition| condition.kind == "Ready");
     let unready_since = told.map_or(meta.created, |told| seconds(&told.last_transition_time));
+    let device_fault = status.conditions.iter().find(|condition| condition.kind == DEVICE_FAULT_CONDITION);
     Ok(Node {
         meta,
         labels,
@@ -151,7 +152,7 @@ fn node(object: DynamicObject) -> Result<Node, serde_json::Error> {
         taints: spec.taints,
         allocatable: amounts(&status.allocatable),
         unready_since: (!ready).then_some(unready_since),
-        has_device_fault: has_condition(&status.conditions, DEVICE_FAULT_CONDITION),
+        device_fault: device_fault.map(|condition| condition.status == "True"),
     })
 }
 
@@ -222,8 +223,8 @@ fn pod(object: DynamicObject) -> Result<Option<Pod>, serde_json::Error> {
     }
     let (meta, role) = (meta(&object), role(&object));
     let job = label(&object, "batch.kubernetes.io/job-name").unwrap_or_default();
-    let of_job = job_read::pod(&object)?;
     let resources = PodResources::deserialize(object.data.get("spec").unwrap_or(&Value::Null)).unwrap_or_default();
+    let of_job = job_read::pod(&object, &resources)?;
     let Fields { spec, status } = fields(object.data)?;
     let mut claims = Vec::new();
     let mut inline = Vec::new();

@@ -13,19 +13,17 @@ use anyhow::{Context, bail};
 use larder_csi_api::csi::controller_server::ControllerServer;
 use larder_csi_api::csi::identity_server::IdentityServer;
 use larder_csi_api::csi::node_server::NodeServer;
-use larder_csi_api::registration::registration_server::RegistrationServer;
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_dataset::written::Rules;
+use larder_registration::{Answer, Plugin};
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tracing::{error, info, warn};
 
 use crate::admin::DriverAdmin;
-use crate::authority;
 use crate::calls::Calls;
 use crate::controller::ControllerService;
 use crate::daemon::Daemon;
@@ -37,7 +35,6 @@ use crate::mounter::Mounter;
 use crate::node::{Mounts, Node};
 use crate::node_service::NodeService;
 use crate::records::Records;
-use crate::registration::RegistrationService;
 use crate::socket::listen;
 use crate::target_path::TargetRoots;
 use crate::volumes::Volumes;
@@ -158,14 +155,15 @@ impl Driver {
             .add_service(ControllerServer::new(controller))
             .add_service(NodeServer::new(self.node_service()))
             .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
-        let refused = watch::Sender::new(None);
-        let mut refusal = refused.subscribe();
-        let registration = RegistrationService { endpoint: self.config.kubelet_endpoint.clone(), refused };
-        let registration =
-            Server::builder().add_service(RegistrationServer::new(registration)).serve_with_incoming_shutdown(
-                kubelet.map(|connection| connection.map(authority::replaced)),
-                stop.clone().cancelled_owned(),
-            );
+        let answers = watch::Sender::new(Answer::None);
+        let mut answered = answers.subscribe();
+        let plugin = Plugin {
+            kind: "CSIPlugin",
+            name: DRIVER_NAME,
+            endpoint: self.config.kubelet_endpoint.clone(),
+            versions: &["1.0.0"],
+        };
+        let registration = larder_registration::serve(plugin, kubelet, answers, stop.clone().cancelled_owned());
 
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { driver.await.context("serve the CSI socket") });
@@ -190,9 +188,9 @@ impl Driver {
             () = stop.cancelled() => Ok(()),
             Some(ended) = tasks.join_next() => ended.context("a service panicked").flatten()
                 .and_then(|()| bail!("a service ended early")),
-            refused = refusal.wait_for(Option::is_some) => match refused.ok().and_then(|message| message.clone()) {
-                Some(message) => Err(anyhow::anyhow!("the kubelet refuses to register the driver: {message}")),
-                None => Err(anyhow::anyhow!("the registration service ended early")),
+            refused = answered.wait_for(|answer| matches!(answer, Answer::Refused(_))) => match refused.as_deref() {
+                Ok(Answer::Refused(message)) => Err(anyhow::anyhow!("the kubelet refuses to register the driver: {message}")),
+                _ => Err(anyhow::anyhow!("the registration service ended early")),
             },
             () = keeper_ended => Err(anyhow::anyhow!("the keeper of connections ended early")),
         };

@@ -10,7 +10,6 @@
 
 mod admin;
 pub mod attributes;
-mod authority;
 pub mod calls;
 pub mod controller;
 pub mod daemon;
@@ -26,7 +25,6 @@ pub mod mounter;
 pub mod node;
 pub mod node_service;
 pub mod records;
-pub mod registration;
 pub mod secrets;
 mod socket;
 pub mod status;

@@ -28,10 +28,16 @@ pub struct Sample {
 pub struct Labelled {
     /// The metric's name.
     pub name: &'static str,
-    /// Its labels, as Prometheus writes them: `verb="create",resource="jobs"`. Names and values are the program's own.
+    /// Its labels, as Prometheus writes them: `verb="create",resource="jobs"`. Values that are not the program's own are
+    /// [`quoted`].
     pub labels: String,
     /// Its value.
     pub value: u64,
+}
+
+/// A text as the value of a label, in quotes.
+pub fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n"))
 }
 
 /// One of the values of a metric in [`METRICS`] that is a histogram.
@@ -60,6 +66,11 @@ pub trait Admin: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Those with labels that have to be looked up elsewhere for each scrape.
+    fn read(&self) -> impl Future<Output = Vec<Labelled>> + Send {
+        std::future::ready(Vec::new())
+    }
+
     /// Its histograms, those of a metric behind each other.
     fn histograms(&self) -> Vec<Histogram> {
         Vec::new()
@@ -72,8 +83,19 @@ pub async fn serve(
     admin: Arc<impl Admin>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    serve_with(address, admin, Router::new(), stop).await
+}
+
+/// The same with `more` routes, whose handlers are told from where they are asked (`ConnectInfo<SocketAddr>`).
+pub async fn serve_with(
+    address: SocketAddr,
+    admin: Arc<impl Admin>,
+    more: Router,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
-    axum::serve(listener, router(admin)).with_graceful_shutdown(stop).await
+    let service = router(admin).merge(more).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).with_graceful_shutdown(stop).await
 }
 
 fn router<A: Admin>(admin: Arc<A>) -> Router {
@@ -81,7 +103,8 @@ fn router<A: Admin>(admin: Arc<A>) -> Router {
         .route(
             "/metrics",
             get(|State(admin): State<Arc<A>>| async move {
-                text(&admin.samples(), &admin.labelled()) + &histograms(&admin.histograms())
+                let read = admin.read().await;
+                text(&admin.samples(), &[admin.labelled(), read].concat()) + &histograms(&admin.histograms())
             }),
         )
         .route("/healthz", get(|| async { "ok\n" }))
@@ -160,6 +183,11 @@ mod tests {
             "# HELP larder_fs_reads_total READ requests (requests)\n\
              # TYPE larder_fs_reads_total counter\nlarder_fs_reads_total 7\n"
         );
+    }
+
+    #[test]
+    fn texts_of_others_are_quoted() {
+        assert_eq!(quoted("a\\b\"c\nd"), r#""a\\b\"c\nd""#);
     }
 
     #[test]

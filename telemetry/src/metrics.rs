@@ -118,6 +118,39 @@ pub const METRICS: &[Metric] = &[
     counter("daemon_peer_reads_total", "requests", "requests sent to peers"),
     counter("daemon_peer_served_bytes_total", "bytes", "bytes served to peers"),
     gauge("daemon_peer_under_way_bytes", "bytes", "bytes of blocks in flight to peers"),
+    counter("devices_api_errors_total", "requests", "requests to the Kubernetes API that failed; most are tried again"),
+    gauge(
+        "devices_config_refused",
+        "configurations",
+        "1 while the newest configuration is wrong and the one before it is in force, else 0",
+    ),
+    counter(
+        "devices_events_dropped_total",
+        "events",
+        "events about pods and the node that were not made: there were too many, or the API did not take them",
+    ),
+    counter("devices_events_total", "events", "events about pods and the node that were made"),
+    gauge("devices_known", "devices", "devices of the node by `kind` (`gpu`, `mig`, `hca`)"),
+    gauge(
+        "devices_limits_missing",
+        "parts",
+        "1 for each `part` that limits depend on (`controller`, `hook`, `nri`) and that the node lacks, else 0",
+    ),
+    counter("devices_node_writes_total", "writes", "writes of the node's labels and of its condition"),
+    gauge("devices_oddities", "entries", "entries of sysfs and NVML that could not be read as they should be"),
+    gauge("devices_out_of_service", "devices", "devices that are out of service by `kind` and `reason`"),
+    gauge(
+        "devices_rdma_current",
+        "objects",
+        "RDMA objects that containers of a pod have now, by `namespace`, `pod`, `hca` and `object` (`hca_handle`, `hca_object`): \
+         only pods with HCAs, where the kernel has the rdma controller",
+    ),
+    gauge("devices_withheld", "devices", "devices that a resource selects and does not offer"),
+    counter(
+        "devices_xids_total",
+        "Xids",
+        "Xids told since the start by what follows: `action` (`watch`, `restartWorker`, `drainGpu`, `drainNode`)",
+    ),
     counter("fs_errors_total", "replies", "READ requests answered with an error"),
     counter("fs_lookups_total", "requests", "LOOKUP requests"),
     counter("fs_origin_bytes_total", "bytes", "bytes fetched from the origin for readers, peers or warming"),
@@ -261,8 +294,9 @@ pub fn metrics_page() -> String {
          `--admin-address` of `larderd` and `cachenode` serves\n\
          it with the prefix `larder_`, summed over all datasets. Metrics that begin with `daemon_` are only there, \
          those that begin with `csi_` only at `/metrics` of\n\
-         `larder-csi`, those that begin with `controller_` only at that of `larder-controller`, and those that begin with \
-         `scheduler_` only at that of `larder-scheduler-ext`. Counters of \
+         `larder-csi`, those that begin with `controller_` only at that of `larder-controller`, those that begin with \
+         `scheduler_` only at that of `larder-scheduler-ext`, and those that begin with `devices_` only at that of \
+         `larder-devices`. Counters of \
          `/metrics` start at 0 with the process; those of a mount's `stats.json` start with its dataset's opening, \
          except those of `store_`, which count the whole cache since the process started. This page is generated from \
          the table in `telemetry/src/metrics.rs`.\n\n\

@@ -161,6 +161,7 @@ node() {
     mkdir -p "$folder"/{kubelet,containerd,cni,upper,work}
     node_network "$n" "$address"
     node_mounts "$folder"
+    [[ -z ${DEVICES-} ]] || made_up_host "$folder"
     containerd_settings "$n" "$folder"
     kubelet_settings "$n" "$folder"
     supervise "containerd-n$n" containerd -c "$folder/containerd.toml"
@@ -198,6 +199,26 @@ node_mounts() {
     mount --make-rshared /var/lib/kubelet
 }
 
+# Two NUMA nodes with a CPU each, in place of the machine's, and an /opt of the node's own, for programs that pods put there.
+made_up_host() {
+    local tree=$1/numa real=/sys/devices/system/node n pages
+    for n in 0 1; do
+        mkdir -p "$tree/node$n"
+        ln -s "../../cpu/cpu$n" "$tree/node$n/cpu$n"
+        sed "s/^Node 0/Node $n/; s/\(MemTotal:\|MemFree:\) .*/\1 8388608 kB/" "$real/node0/meminfo" >"$tree/node$n/meminfo"
+        for pages in "$real"/node0/hugepages/*; do
+            mkdir -p "$tree/node$n/hugepages/${pages##*/}"
+            echo 0 | tee "$tree/node$n/hugepages/${pages##*/}"/{nr,free,surplus}_hugepages >/dev/null
+        done
+        echo "$n" >"$tree/node$n/cpulist"
+    done
+    echo "10 21" >"$tree/node0/distance"
+    echo "21 10" >"$tree/node1/distance"
+    echo 0-1 | tee "$tree"/{online,possible,has_memory,has_cpu,has_normal_memory} >/dev/null
+    mount --bind "$tree" "$real"
+    mount -t tmpfs tmpfs /opt
+}
+
 containerd_settings() {
     local n=$1 folder=$2
     cat >"$folder/cni/10-ptp.conflist" <<JSON
@@ -218,6 +239,13 @@ version = 3
     conf_dir = "$folder/cni"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
+TOML
+    [[ -n ${LARDER_TEST_DEVICES-} ]] || return 0
+    printf '#!/bin/sh\nexec "%s/runc-kept" "%s" "$@"\n' "$(dirname "$0")" "$folder" >"$folder/runc"
+    chmod +x "$folder/runc"
+    cat >>"$folder/containerd.toml" <<TOML
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "$folder/runc"
 TOML
 }
 
@@ -247,6 +275,7 @@ kubeReserved: {cpu: 400m}
 # Tests wait for containers that are restarted, so the restart is not delayed.
 crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 YAML
+    [[ -z ${DEVICES-} ]] || printf '%s\n' "topologyManagerPolicy: single-numa-node" "nodeStatusUpdateFrequency: 1s" >>"$folder/kubelet.yaml"
 }
 
 restart() {

@@ -17,7 +17,7 @@ for target in "$@"; do
     corpus=$CARGO_TARGET_DIR/corpus/$target
     mkdir -p "$corpus"
     for golden in dataset/golden/*."$target" origin/import/golden/*."$target" cachenode/*/golden/*."$target" \
-        controller/agent/golden/*."$target"; do
+        controller/agent/golden/*."$target" device-plugins/golden/*."$target"; do
         if [ -e "$golden" ]; then cp "$golden" "$corpus/"; fi
     done
     echo "fuzz $target for $seconds s"

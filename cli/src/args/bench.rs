@@ -1,6 +1,7 @@
 //! The flags of `larder bench`, one file for each benchmark.
 
 mod controller;
+mod devices;
 mod epochs;
 mod extender;
 mod fio;
@@ -14,6 +15,7 @@ mod sim;
 use clap::{Args, Subcommand};
 
 pub(crate) use controller::ControllerArgs;
+pub(crate) use devices::DevicesArgs;
 pub(crate) use epochs::{Drop, EpochsArgs};
 pub(crate) use extender::{ExtenderArgs, ExtenderScenario};
 pub(crate) use fio::FioArgs;
@@ -52,6 +54,8 @@ pub(crate) enum BenchCommand {
     Jobs(JobsArgs),
     /// Measure the scheduler's extender: time of answers, pods a second beside none, where pods land, how soon they wake.
     Extender(ExtenderArgs),
+    /// Measure larder-devices on a made-up machine: choices, allocations, memory, CPU; beside another plugin (needs root).
+    Devices(DevicesArgs),
 }
 
 #[cfg(test)]

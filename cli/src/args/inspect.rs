@@ -52,9 +52,9 @@ pub(crate) struct StatsArgs {
 #[command(after_help = "\
 Examples:
   larder doctor                    does `larder mount` work on this machine?
-  larder doctor --node             does the CSI driver work on this node? (as root)")]
+  larder doctor --node             do the CSI driver and RDMA work on this node? (as root)")]
 pub(crate) struct DoctorArgs {
-    /// Check this machine as a Kubernetes node, for larder-csi and larderd instead of `larder mount`.
+    /// Check this machine as a Kubernetes node, for larder-csi, larderd and larder-devices instead of `larder mount`.
     #[arg(long)]
     pub(crate) node: bool,
     /// The kubelet's folder.
@@ -67,6 +67,22 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) keep_free: Option<u8>,
     /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kubectl exec -n larder-system ds/larder-devices -- larder devices
+      the devices of one node; with a pod's name instead of ds/larder-devices, those of its node
+  larder devices --json | jq '.devices[] | select(.fault)'
+      devices that are out of service")]
+pub(crate) struct DevicesArgs {
+    /// Where larder-devices listens (its --admin-address). It answers programs of its own pod only.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9470")]
+    pub(crate) address: String,
+    /// Print the report as JSON, as it is served.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,6 +1,7 @@
 //! `larder bench`
 
 mod controller;
+mod devices;
 mod epochs;
 mod extender;
 mod files;
@@ -30,5 +31,6 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Controller(args) => controller::run(args),
         BenchCommand::Jobs(args) => jobs::run(args),
         BenchCommand::Extender(args) => extender::run(args),
+        BenchCommand::Devices(args) => devices::run(args),
     }
 }

@@ -1,6 +1,7 @@
 //! `larder doctor`: checks this machine and reports what to change.
 
 mod cache_folder;
+mod devices;
 mod finding;
 mod host;
 mod mountinfo;
@@ -26,7 +27,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     };
     let keep_free = args.keep_free.unwrap_or(if args.node { KEEP_FREE_DEFAULT } else { 0 });
     let findings = if args.node {
-        node::findings(&args.kubelet_dir, &cache_dir, keep_free)
+        let mut findings = node::findings(&args.kubelet_dir, &cache_dir, keep_free);
+        findings.extend(devices::findings(std::path::Path::new("/")));
+        findings
     } else {
         vec![
             host::kernel(&host::release()),

@@ -89,10 +89,12 @@ pub fn is_device(resource: &str) -> bool {
     resource.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// True if `resource` is a GPU by its name, such as `nvidia.com/gpu`, `amd.com/gpu` or `nvidia.com/mig-1g.5gb`.
+/// True if `resource` is a GPU by its name, such as `nvidia.com/gpu`, `amd.com/gpu` or `nvidia.com/mig-1g.5gb`, or a rail, which is
+/// a GPU with an HCA.
 pub fn is_gpu(resource: &str) -> bool {
     let name = resource.split_once('/').filter(|_| is_device(resource)).map(|(_, name)| name);
-    name.is_some_and(|name| name == "gpu" || name.starts_with("gpu.") || name.starts_with("mig-"))
+    name.is_some_and(|name| matches!(name, "gpu" | "mig") || name.starts_with("gpu.") || name.starts_with("mig-"))
+        || resource == "larder.dev/rail"
 }
 
 #[cfg(test)]
@@ -149,8 +151,10 @@ mod tests {
         assert!(
             is_device("nvidia.com/gpu") && is_device("rdma/hca") && !is_device("cpu") && !is_device("hugepages-2Mi")
         );
-        assert!(
-            !is_device("attachable-volumes.kubernetes.io/x") && is_gpu("nvidia.com/mig-1g.5gb") && !is_gpu("rdma/hca")
+        assert!(!is_device("attachable-volumes.kubernetes.io/x"));
+        assert_eq!(
+            ["nvidia.com/mig-1g.5gb", "larder.dev/rail", "larder.dev/mig", "rdma/hca", "other/rail"].map(is_gpu),
+            [true, true, true, false, false]
         );
     }
 }

@@ -6,6 +6,8 @@ mod affinity;
 mod bad_datasets;
 #[path = "kubernetes/bad_jobs.rs"]
 mod bad_jobs;
+#[path = "kubernetes/devices.rs"]
+mod devices;
 #[path = "kubernetes/examples.rs"]
 mod examples;
 #[path = "kubernetes/rights.rs"]

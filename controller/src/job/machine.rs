@@ -31,7 +31,7 @@ pub use events::unplaced;
 pub use larder_controller_api::Phase;
 pub use loss::Cause;
 pub use observed::{Data, Decides, Observed, RoleTerms, Scope, Terms};
-pub use pod::{NodeHealth, Pod, PodId, PodStage};
+pub use pod::{Devices, NodeHealth, Pod, PodId, PodStage};
 pub use state::{Restarts, Slot, Stage, State};
 pub use table::EventKind;
 pub use words::waits_for;

@@ -8,7 +8,7 @@ use larder_controller_api::queue::checked::CheckedQueue;
 use larder_controller_api::training_job::checked::CheckedJob;
 use larder_controller_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
-use crate::job::machine::pod::PodStage;
+use crate::job::machine::pod::{Devices, PodStage};
 use crate::job::native::known::KnownGroup;
 use crate::key::{Key, Meta};
 use crate::store::Stored;
@@ -127,8 +127,8 @@ pub struct JobPod {
     pub unscheduled: String,
     /// The reason of its condition `DisruptionTarget`, if that is true.
     pub disruption: String,
-    /// One of its devices is unhealthy.
-    pub device_is_unhealthy: bool,
+    /// What is known of its devices.
+    pub devices: Devices,
     /// The job's service leads to it.
     pub serves: bool,
 }

@@ -8,10 +8,11 @@ use serde_json::Error;
 
 use crate::fields::{ConditionFields, fields, has_condition, label, meta, seconds, whole};
 use crate::job::kueue::names::for_kueue;
-use crate::job::machine::pod::PodStage;
+use crate::job::machine::pod::{Devices, PodStage};
 use crate::job::native::known::known;
 use crate::job::objects::{ClassObject, JobObject, JobPod, ObjectOfJobs, QueueObject, TypeObject};
 use crate::job::render::validate_as;
+use crate::job::requests::PodResources;
 use crate::key::Key;
 use crate::kinds::Kind;
 
@@ -54,8 +55,11 @@ pub fn object(kind: Kind, object: DynamicObject) -> Result<Option<ObjectOfJobs>,
     })
 }
 
+/// What the names of resources that larder-devices offers by default begin with.
+const LARDERS: &str = "larder.dev/";
+
 /// The part of a pod that its TrainingJob looks at; `None` if it is of none.
-pub fn pod(object: &DynamicObject) -> Result<Option<JobPod>, Error> {
+pub fn pod(object: &DynamicObject, resources: &PodResources) -> Result<Option<JobPod>, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Fields {
@@ -83,6 +87,7 @@ pub fn pod(object: &DynamicObject) -> Result<Option<JobPod>, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct ResourceFields {
+        name: String,
         resources: Vec<DeviceFields>,
     }
     #[derive(Default, Deserialize)]
@@ -110,7 +115,17 @@ pub fn pod(object: &DynamicObject) -> Result<Option<JobPod>, Error> {
         status.conditions.iter().find(is_so)
     };
     let made_at = || object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-    let devices = status.container_statuses.iter().flat_map(|container| &container.allocated_resources_status);
+    let told = status.container_statuses.iter().flat_map(|container| &container.allocated_resources_status);
+    let told: Vec<&ResourceFields> = told.filter(|status| !status.resources.is_empty()).collect();
+    let is_ill = |status: &&&ResourceFields| status.resources.iter().any(|device| device.health == "Unhealthy");
+    let ill: Vec<bool> = told.iter().filter(is_ill).map(|status| status.name.starts_with(LARDERS)).collect();
+    let devices = match (&told[..], &ill[..]) {
+        ([], _) if resources.has_devices() => Devices::Untold,
+        ([], _) => Devices::None,
+        (_, []) => Devices::Well,
+        (_, ours) if ours.iter().all(|is_ours| *is_ours) => Devices::UnhealthyToLarder,
+        _ => Devices::Unhealthy,
+    };
     Ok(Some(JobPod {
         job: Key::new(object.metadata.namespace.as_deref().unwrap_or_default(), &job),
         uid: owner.uid.clone(),
@@ -120,7 +135,7 @@ pub fn pod(object: &DynamicObject) -> Result<Option<JobPod>, Error> {
         leaving: object.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second()),
         unscheduled: scheduled("False").map(|there| there.message.clone()).unwrap_or_default(),
         disruption: disruption.map(|there| there.reason.clone()).unwrap_or_default(),
-        device_is_unhealthy: devices.flat_map(|status| &status.resources).any(|device| device.health == "Unhealthy"),
+        devices,
         never_ran: status.container_statuses.is_empty(),
         serves: label(object, JOB_SERVING_LABEL).is_some(),
         reason: status.reason,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use larder_controller_api::quantity::amount;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::job::amounts::Amounts;
 
@@ -16,6 +17,7 @@ pub struct PodResources {
     init_containers: Vec<Container>,
     resources: Resources,
     overhead: BTreeMap<String, Quantity>,
+    resource_claims: Vec<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -86,6 +88,15 @@ impl PodResources {
     }
 }
 
+impl PodResources {
+    /// True if the pod is given devices: by a resource of a vendor's, whose name has a domain, or by a claim.
+    pub fn has_devices(&self) -> bool {
+        let requests = self.requests();
+        let mut vendors = requests.iter().filter(|(name, amount)| name.contains('/') && *amount > 0);
+        vendors.next().is_some() || !self.resource_claims.is_empty()
+    }
+}
+
 /// The larger amount of each resource.
 fn larger(one: &Amounts, other: &Amounts) -> Amounts {
     let resources: BTreeSet<&str> = one.iter().chain(other.iter()).map(|(resource, _)| resource).collect();
@@ -96,6 +107,18 @@ fn larger(one: &Amounts, other: &Amounts) -> Amounts {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_pod_has_devices_by_resources_of_vendors_and_by_claims() {
+        let has = |spec: serde_json::Value| PodResources::deserialize(spec).unwrap().has_devices();
+        let limits = |limits: serde_json::Value| json!({"containers": [{}, {"resources": {"limits": limits}}]});
+        assert!(has(limits(json!({"larder.dev/rail": 4}))));
+        assert!(has(json!({"resourceClaims": [{"name": "gpus", "resourceClaimName": "x"}]})));
+        for none in [json!({}), limits(json!({"cpu": 1, "hugepages-2Mi": "2Mi"})), limits(json!({"nvidia.com/gpu": 0}))]
+        {
+            assert!(!has(none.clone()), "{none}");
+        }
+    }
 
     #[test]
     fn a_pod_requests_what_its_containers_need_at_the_same_time() {

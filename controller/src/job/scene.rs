@@ -59,7 +59,7 @@ impl<'a> Scene<'a> {
                 reason: of_job.reason.clone(),
                 never_ran: of_job.never_ran,
                 disruption: of_job.disruption.clone(),
-                device_is_unhealthy: of_job.device_is_unhealthy,
+                devices: of_job.devices,
                 node: (!pod.node.is_empty()).then(|| self.health(&pod.node, of_job.bound_at)),
             };
             Some(Seen { pod: seen, object: pod, of_job })
@@ -93,7 +93,7 @@ impl<'a> Scene<'a> {
         NodeHealth {
             unready_since: node.unready_since,
             is_out_of_service: node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT),
-            has_device_fault: node.has_device_fault,
+            device_fault: node.device_fault,
         }
     }
 

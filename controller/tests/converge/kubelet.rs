@@ -55,7 +55,13 @@ pub(super) fn react(api: &Api) {
                 ("Running", "succeeded") => json!({"phase": "Succeeded"}),
                 ("Running", "failed") => failed(),
                 (_, "refused") => json!({"phase": "Failed", "reason": "TopologyAffinityError"}),
-                _ => json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}),
+                _ => {
+                    let mut status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+                    if let Some(told) = pod["status"].get("containerStatuses") {
+                        status["containerStatuses"] = told.clone();
+                    }
+                    status
+                }
             };
         });
     }

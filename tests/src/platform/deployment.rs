@@ -8,14 +8,16 @@ use larder_testkit::{Cluster, built, repository};
 use crate::certificates::Authority;
 
 /// The programs of the image.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 9] = [
     "larder",
     "larderd",
     "larder-csi",
     "cachenode",
     "larder-controller",
     "larder-scheduler-ext",
+    "larder-devices",
     "static/larder-agent",
+    "static/larder-rdma-limit",
 ];
 
 /// The ways in which tests deploy Larder.

@@ -1,4 +1,4 @@
-//! The built programs.
+//! The built programs and libraries.
 
 use std::path::PathBuf;
 
@@ -14,6 +14,19 @@ pub fn built(name: &str) -> PathBuf {
         Some(binary) if binary.is_file() => binary,
         _ => panic!("the program {name} is not built beside {}: run `make build`", test.display()),
     }
+}
+
+/// The shared library of the package that is called `name` in code, of the same build as the running program. Cargo builds it for
+/// every package that depends on it.
+///
+/// # Panics
+/// When it is not built.
+pub fn built_library(name: &str) -> PathBuf {
+    let program = std::env::current_exe().expect("a running program knows its own path");
+    let file = format!("lib{name}.so");
+    let beside = program.parent().map(|folder| [folder.join(&file), folder.join("deps").join(&file)]);
+    let found = beside.into_iter().flatten().find(|library| library.is_file());
+    found.unwrap_or_else(|| panic!("the library {file} is not built beside {}", program.display()))
 }
 
 /// The `larder` command of the same build as the running test.

@@ -50,7 +50,7 @@ impl Cluster {
     /// When the cluster does not start or is not installed, or the machine cannot have one. It is never skipped.
     pub fn start(nodes: u32) -> Self {
         let folder = temporary();
-        start(&folder, nodes, std::process::id());
+        start(&folder, nodes, std::process::id(), &[]);
         Self::at(folder, None)
     }
 
@@ -105,12 +105,25 @@ impl Cluster {
     /// # Panics
     /// As [`Self::start`].
     pub fn shared() -> Self {
-        let turn = Turn::take();
+        Self::shared_by("run", &[])
+    }
+
+    /// The same for tests of devices: another cluster, whose nodes have two made-up NUMA nodes with a CPU each. Their kubelets
+    /// align devices to them, and report to the API server every second.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn shared_with_devices() -> Self {
+        Self::shared_by("devices", &[("LARDER_TEST_DEVICES", "1")])
+    }
+
+    fn shared_by(tests: &str, environment: &[(&str, &str)]) -> Self {
+        let turn = Turn::take(tests);
         if !turn.finds_a_sound_cluster() {
             if turn.folder().exists() {
                 stop(turn.folder());
             }
-            start(turn.folder(), SHARED_NODES, turn.run);
+            start(turn.folder(), SHARED_NODES, turn.run, environment);
         }
         turn.begin();
         Self::at(turn.folder().to_owned(), Some(turn))
@@ -340,10 +353,11 @@ fn temporary() -> PathBuf {
     tempfile::Builder::new().prefix("larder-k8s-").tempdir().expect("a temporary folder").keep()
 }
 
-fn start(folder: &Path, nodes: u32, owner: u32) {
+fn start(folder: &Path, nodes: u32, owner: u32, environment: &[(&str, &str)]) {
     assert!(rustix::process::geteuid().is_root(), "a test cluster needs root: it makes namespaces and cgroups");
     assert!(Path::new("/dev/fuse").exists(), "a test cluster mounts for real, and there is no /dev/fuse here");
-    started(script().arg("start").arg(folder).args([nodes, owner].map(|number| number.to_string())));
+    let numbers = [nodes, owner].map(|number| number.to_string());
+    started(script().arg("start").arg(folder).args(numbers).envs(environment.iter().copied()));
 }
 
 fn started(script: &mut Command) {

@@ -19,6 +19,7 @@ mod imports;
 mod keys;
 mod kubernetes;
 mod kubernetes_datasets;
+mod kubernetes_devices;
 mod kubernetes_jobs;
 mod kubernetes_kueue;
 mod kubernetes_scheduler;

@@ -8,7 +8,7 @@ use crate::{Server, bad_jobs, said};
 
 impl Server {
     /// Grants an account every verb on a resource, for this test. The policies are what must refuse.
-    fn grant(&self, account: &str, group: &str, resource: &str) -> Granted<'_> {
+    pub(crate) fn grant(&self, account: &str, group: &str, resource: &str) -> Granted<'_> {
         let name = format!("test-{account}-{resource}");
         self.apply(&json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
@@ -23,7 +23,7 @@ impl Server {
     }
 
     /// A token of an account; with a pod, as the kubelet gives it to that pod.
-    fn token(&self, account: &str, pod: Option<&str>) -> String {
+    pub(crate) fn token(&self, account: &str, pod: Option<&str>) -> String {
         let mut args = vec!["create", "token", account, "-n", SYSTEM_NAMESPACE];
         if let Some(pod) = pod {
             args.extend(["--bound-object-kind", "Pod", "--bound-object-name", pod]);
@@ -32,7 +32,7 @@ impl Server {
     }
 
     /// Runs kubectl with a token, which must succeed, or fail with a policy's message.
-    fn expect(&self, token: &str, args: &[&str], refused: Option<&str>) {
+    pub(crate) fn expect(&self, token: &str, args: &[&str], refused: Option<&str>) {
         let output = self.cluster.kubectl(&[&["--token", token], args].concat());
         let said = said(&output);
         match refused {
@@ -42,7 +42,7 @@ impl Server {
     }
 }
 
-struct Granted<'a> {
+pub(crate) struct Granted<'a> {
     server: &'a Server,
     name: String,
 }

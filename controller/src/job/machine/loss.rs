@@ -1,6 +1,6 @@
 //! Why a pod was lost, from what Kubernetes says about it and its node.
 
-use super::pod::{NodeHealth, Pod, PodStage};
+use super::pod::{Devices, NodeHealth, Pod, PodStage};
 
 /// A node that is not ready for so long is lost.
 pub const NODE_LOST_SECONDS: i64 = 60;
@@ -19,7 +19,7 @@ pub enum Cause {
     Evicted,
     /// Its node is gone, out of service, or has not been ready for 60 s.
     NodeLost,
-    /// A device of its node failed.
+    /// A device that it holds failed.
     DeviceFault,
 }
 
@@ -58,7 +58,7 @@ pub fn cause(pod: &Pod, now: i64) -> Option<Cause> {
     if is_on_lost_node(pod, now) {
         return Some(Cause::NodeLost);
     }
-    if pod.device_is_unhealthy || pod.node.is_some_and(|node| node.has_device_fault) {
+    if has_faulty_device(pod) {
         return Some(Cause::DeviceFault);
     }
     // The reasons of the pod's condition DisruptionTarget.
@@ -79,6 +79,18 @@ pub fn cause(pod: &Pod, now: i64) -> Option<Cause> {
         (PodStage::Failed, _) => Some(Cause::Crashed),
         _ if pod.leaving.is_some() => Some(Cause::Evicted),
         _ => None,
+    }
+}
+
+/// True if a device that the pod holds has failed. The node's condition does not say whose device it is, so it alone counts only
+/// where the kubelet tells nothing.
+fn has_faulty_device(pod: &Pod) -> bool {
+    let of_node = pod.node.and_then(|node| node.device_fault);
+    match pod.devices {
+        Devices::None | Devices::Well => false,
+        Devices::Untold => of_node == Some(true),
+        Devices::Unhealthy => true,
+        Devices::UnhealthyToLarder => of_node != Some(false),
     }
 }
 

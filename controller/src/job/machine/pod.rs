@@ -26,10 +26,27 @@ pub struct Pod {
     pub never_ran: bool,
     /// The reason of its condition `DisruptionTarget`, if that is true.
     pub disruption: String,
-    /// One of its devices is unhealthy (`allocatedResourcesStatus`).
-    pub device_is_unhealthy: bool,
+    /// What is known of its devices.
+    pub devices: Devices,
     /// Its node, once it is bound.
     pub node: Option<NodeHealth>,
+}
+
+/// What is known of the devices that a pod holds, such as GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    /// It requests none.
+    #[default]
+    None,
+    /// The kubelet does not tell: before Kubernetes 1.36, or before the pod runs.
+    Untold,
+    /// The kubelet tells, and none of them is unhealthy.
+    Well,
+    /// The kubelet tells that one of them is unhealthy (`allocatedResourcesStatus`).
+    Unhealthy,
+    /// The same, and all of those are larder-devices'. It also calls devices unhealthy that are well but not to be given now, and
+    /// its node's condition tells which it is.
+    UnhealthyToLarder,
 }
 
 /// How far a pod is.
@@ -62,13 +79,13 @@ pub struct NodeHealth {
     pub unready_since: Option<i64>,
     /// It has the taint `node.kubernetes.io/out-of-service`.
     pub is_out_of_service: bool,
-    /// It has the condition `larder.dev/DeviceFault`.
-    pub has_device_fault: bool,
+    /// What its condition `larder.dev/DeviceFault` says, if it has one.
+    pub device_fault: Option<bool>,
 }
 
 impl Default for NodeHealth {
     /// A node that is well.
     fn default() -> Self {
-        Self { unready_since: None, is_out_of_service: false, has_device_fault: false }
+        Self { unready_since: None, is_out_of_service: false, device_fault: None }
     }
 }

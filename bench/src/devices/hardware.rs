@@ -1,0 +1,65 @@
+//! The made-up machine: 16 GPUs and 16 HCAs, two of each on a switch, eight switches over two NUMA nodes.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use larder_made_up_machine::{GpuPlan, HcaPlan, MachinePlan, MadeUpMachine, PcieSlot};
+use larder_made_up_nvml::{FILE_NAME, Link};
+use tempfile::TempDir;
+
+/// GPUs, and as many HCAs.
+pub(super) const PAIRS: u8 = 16;
+
+/// What the machine has.
+pub(super) fn plan() -> MachinePlan {
+    let slot = |nth: u8, device: u8| {
+        let root = 0x20 * (nth / 2);
+        PcieSlot::on_switch(root, 1, root + 1, 2 * (nth % 2) + device, i32::from(nth >= PAIRS / 2))
+    };
+    MachinePlan {
+        gpus: (0..PAIRS).map(|nth| GpuPlan::h100(nth.into(), slot(nth, 0))).collect(),
+        hcas: (0..PAIRS).map(|nth| HcaPlan::infiniband(nth.into(), slot(nth, 1))).collect(),
+        ..MachinePlan::default()
+    }
+}
+
+/// The machine in a folder of its own, which ends with the value.
+pub(super) struct Hardware {
+    folder: TempDir,
+    pub(super) machine: MadeUpMachine,
+}
+
+impl Hardware {
+    /// `library` is the made-up NVML.
+    pub(super) fn new(library: &Path) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("make a temporary folder")?;
+        let machine = MadeUpMachine::in_folder(folder.path(), plan()).context("make a machine up (needs root)")?;
+        let hardware = Self { folder, machine };
+        for folder in ["nvml", "cgroup", "kubelet/device-plugins"] {
+            std::fs::create_dir_all(hardware.path(folder)).with_context(|| format!("make the folder {folder}"))?;
+        }
+        std::fs::copy(library, hardware.nvml()).with_context(|| format!("copy {}", library.display()))?;
+        let mut driver = hardware.machine.plan().driver();
+        for gpu in &mut driver.gpus {
+            gpu.links = vec![Link::Switch; 18];
+        }
+        driver.write(&hardware.path("nvml").join(FILE_NAME)).context("write the machine of the made-up NVML")?;
+        Ok(hardware)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Its NVML.
+    pub(super) fn nvml(&self) -> PathBuf {
+        self.path("nvml/libnvidia-ml.so.1")
+    }
+
+    /// Writes a file of it.
+    pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+        let path = self.path(name);
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+}

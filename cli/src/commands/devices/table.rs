@@ -1,0 +1,245 @@
+//! The report of a node's devices as text: a row for each device, and then what is wrong, in sentences.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use larder_dataset::size::show_bytes;
+use serde::Deserialize;
+
+use crate::output::{self, cell};
+
+/// The report, as far as the table needs it. Whatever a newer program adds is left out.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Report {
+    node: String,
+    gpu_driver: Option<String>,
+    rdma_mode: String,
+    devices: Vec<Device>,
+    withheld: Vec<Withheld>,
+    oddities: Vec<Oddity>,
+    missing: BTreeMap<String, Option<String>>,
+    refused_config: Option<String>,
+    pods_trouble: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Device {
+    id: String,
+    name: String,
+    kind: String,
+    place: Place,
+    model: String,
+    memory_bytes: u64,
+    link_layer: String,
+    rate_gbps: f64,
+    resources: Vec<Offer>,
+    pods: Vec<Holder>,
+    fault: Option<Fault>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Place {
+    pci: String,
+    switch: Option<String>,
+    numa: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Offer {
+    name: String,
+    share: u16,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Holder {
+    namespace: String,
+    pod: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Fault {
+    reason: String,
+    message: String,
+    since: String,
+    ends: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Withheld {
+    device: String,
+    why: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Oddity {
+    at: String,
+    why: String,
+}
+
+/// At most so many characters of a cell.
+fn short(text: &str, most: usize) -> String {
+    let text = cell(text);
+    match text.char_indices().nth(most) {
+        Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
+        None => text,
+    }
+}
+
+/// The first of several, and how many more there are.
+fn first(mut texts: impl Iterator<Item = String>, most: usize) -> String {
+    let Some(first) = texts.next() else { return "-".to_owned() };
+    match texts.count() {
+        0 => short(&first, most),
+        more => {
+            let more = format!(" +{more}");
+            short(&first, most - more.len()) + &more
+        }
+    }
+}
+
+fn row(device: &Device) -> [String; 8] {
+    let what = match device.kind.as_str() {
+        "hca" => {
+            let layer = if device.link_layer == "Ethernet" { "RoCE" } else { &device.link_layer };
+            format!("{layer} {}G", device.rate_gbps)
+        }
+        "mig" => show_bytes(device.memory_bytes),
+        _ => device.model.trim_start_matches("NVIDIA ").to_owned(),
+    };
+    let offers = device.resources.iter().map(|offer| match offer.share {
+        0 | 1 => offer.name.clone(),
+        share => format!("{} x{share}", offer.name),
+    });
+    let mut pods: Vec<String> = device.pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.pod)).collect();
+    pods.dedup();
+    [
+        short(&device.name, 10),
+        short(&device.place.pci, 13),
+        short(device.place.switch.as_deref().unwrap_or("-"), 13),
+        device.place.numa.map_or("-".to_owned(), |numa| numa.to_string()),
+        short(&what, 18),
+        first(offers, 18),
+        first(pods.into_iter(), 17),
+        device.fault.as_ref().map_or("ok".to_owned(), |fault| short(&fault.reason, 13)),
+    ]
+}
+
+pub(super) fn of(report: &Report) -> String {
+    let mut text = String::new();
+    let driver = report.gpu_driver.as_deref().unwrap_or("none");
+    // Writing to a String cannot fail.
+    let _ =
+        writeln!(text, "node {}, GPU driver {}, RDMA {}", cell(&report.node), cell(driver), cell(&report.rdma_mode));
+    if report.devices.is_empty() {
+        text += "no GPU and no HCA\n";
+    } else {
+        let rows: Vec<_> = report.devices.iter().map(row).collect();
+        let head = ["DEVICE", "PCI", "SWITCH", "NUMA", "WHAT", "RESOURCE", "POD", "HEALTH"];
+        text += &output::table(head, &rows);
+    }
+    let mut note = |about: &str, what: String| {
+        let _ = writeln!(text, "{}: {}", cell(about), cell(&what));
+    };
+    for device in &report.devices {
+        if let Some(fault) = &device.fault {
+            let name = format!("{} ({})", device.name, device.id);
+            note(&name, format!("{}, since {}; back when {}", fault.message, fault.since, fault.ends));
+        }
+    }
+    for withheld in &report.withheld {
+        note(&withheld.device, format!("not offered: {}", withheld.why));
+    }
+    for (part, why) in &report.missing {
+        if let Some(why) = why {
+            note(part, format!("missing for limits: {why}"));
+        }
+    }
+    for oddity in &report.oddities {
+        note(&oddity.at, oddity.why.clone());
+    }
+    if let Some(why) = &report.refused_config {
+        note("configuration", format!("the newest one is refused, the one before it is in force: {why}"));
+    }
+    if let Some(why) = &report.pods_trouble {
+        note("pods", format!("perhaps out of date: {why}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(report: serde_json::Value) -> String {
+        of(&serde_json::from_value(report).unwrap())
+    }
+
+    #[test]
+    fn each_device_is_a_row_and_each_fault_a_sentence() {
+        let pod =
+            |name: &str| json!({"namespace": "team-a", "pod": name, "container": "main", "resource": "r", "id": "i"});
+        let text = shown(json!({
+            "node": "n1", "gpuDriver": "570.86.15", "rdmaMode": "shared",
+            "devices": [
+                {
+                    "id": "GPU-1", "name": "nvidia0", "kind": "gpu", "model": "NVIDIA H100 80GB HBM3", "fault": null,
+                    "place": {"pci": "0000:13:00.0", "switch": "0000:11:00.0", "numa": 0, "root": "pci0000:10"},
+                    "resources": [{"name": "larder.dev/rail", "share": 1}], "pods": [pod("train-0")]
+                },
+                {
+                    "id": "0000:14:00.0", "name": "mlx5_0", "kind": "hca", "linkLayer": "InfiniBand", "rateGbps": 400.0,
+                    "place": {"pci": "0000:14:00.0"}, "resources": [{"name": "larder.dev/hca", "share": 64}],
+                    "pods": [pod("a"), pod("a"), pod("b")],
+                    "fault": {
+                        "reason": "PortDown", "message": "port 1 is DOWN", "since": "2026-01-31T09:00:00Z",
+                        "ends": "port 1 is ACTIVE for 30 s"
+                    }
+                }
+            ],
+            "withheld": [{"device": "0000:15:00.0", "why": "no GPU is near"}],
+            "missing": {"hook": null, "nri": "it is away"},
+            "oddities": [], "newer": 1
+        }));
+        let expected = "\
+node n1, GPU driver 570.86.15, RDMA shared
+DEVICE   PCI           SWITCH        NUMA  WHAT             RESOURCE            POD             HEALTH
+nvidia0  0000:13:00.0  0000:11:00.0  0     H100 80GB HBM3   larder.dev/rail     team-a/train-0  ok
+mlx5_0   0000:14:00.0  -             -     InfiniBand 400G  larder.dev/hca x64  team-a/a +1     PortDown
+mlx5_0 (0000:14:00.0): port 1 is DOWN, since 2026-01-31T09:00:00Z; back when port 1 is ACTIVE for 30 s
+0000:15:00.0: not offered: no GPU is near
+nri: missing for limits: it is away
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn rows_fit_120_columns_whatever_the_names_are() {
+        let long = "x".repeat(200);
+        let device = json!({
+            "id": long, "name": long, "kind": "gpu", "model": long, "place": {"pci": long, "switch": long, "numa": 99},
+            "resources": [{"name": long, "share": 256}, {"name": long}], "pods": [{"namespace": long, "pod": long}],
+            "fault": {"reason": "LimitsMissing"}
+        });
+        let text = shown(json!({"devices": [device]}));
+        let widest = text.lines().skip(1).take(2).map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 120, "{widest}: {text}");
+    }
+
+    #[test]
+    fn a_node_without_devices_says_so() {
+        assert_eq!(
+            shown(json!({"node": "n1", "rdmaMode": "none"})),
+            "node n1, GPU driver none, RDMA none\nno GPU and no HCA\n"
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! Checks of a node with GPUs and HCAs, for larder-devices. All files are below a root, so that tests can show it any machine.
+
+use std::path::Path;
+
+use super::finding::{Finding, Verdict, finding};
+use super::host::release;
+use super::release::version;
+
+/// The findings of the machine whose files are below `root`.
+pub(super) fn findings(root: &Path) -> Vec<Finding> {
+    let hcas = names(&root.join("sys/class/infiniband"));
+    let has_gpus = root.join("proc/driver/nvidia/version").exists();
+    let mut findings = vec![hca(&hcas)];
+    if !hcas.is_empty() {
+        findings.push(netns(&text(root, "sys/module/ib_core/parameters/netns_mode")));
+        findings.push(controller(root));
+        findings.push(memlock(root));
+    }
+    if !hcas.is_empty() && has_gpus {
+        findings.push(peer_memory(root, &release()));
+    }
+    if !hcas.is_empty() || has_gpus {
+        findings.push(nri(root));
+        findings.push(cdi(root));
+    }
+    findings
+}
+
+/// The text of a file; empty if it cannot be read.
+fn text(root: &Path, path: &str) -> String {
+    std::fs::read(root.join(path)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// The names in a folder, sorted; none if it cannot be read.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn hca(names: &[String]) -> Finding {
+    let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    finding("HCAs", Verdict::Ok, found, "")
+}
+
+/// In exclusive mode an HCA is in one network namespace.
+fn netns(mode: &str) -> Finding {
+    let (verdict, found) = match mode.trim() {
+        "N" | "0" => (Verdict::Fail, "exclusive: larder-devices cannot give HCAs to pods"),
+        "Y" | "1" => (Verdict::Ok, "shared"),
+        _ => (Verdict::Ok, "shared (the kernel knows no other)"),
+    };
+    let remedy = "rdma system set netns shared, before there are pods, and for the next boot add the line options ib_core \
+                  netns_mode=1 to a file in /etc/modprobe.d";
+    finding("RDMA namespaces", verdict, found.to_owned(), remedy)
+}
+
+/// The rdma controller, where the kubelet's cgroups are.
+fn controller(root: &Path) -> Finding {
+    const WHAT: &str = "RDMA limits";
+    let has_rdma = |path: &str| text(root, path).split_whitespace().any(|name| name == "rdma");
+    if !root.join("sys/fs/cgroup/cgroup.controllers").exists() {
+        let cgroups = text(root, "proc/cgroups");
+        let mut enabled = cgroups.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let is_there = enabled.any(|words| words.first() == Some(&"rdma") && words.last() == Some(&"1"));
+        let (verdict, found) =
+            if is_there { (Verdict::Ok, "cgroup v1") } else { (Verdict::Fail, "no rdma controller") };
+        return finding(WHAT, verdict, found.to_owned(), "use a kernel with CONFIG_CGROUP_RDMA");
+    }
+    if !has_rdma("sys/fs/cgroup/cgroup.controllers") {
+        return finding(WHAT, Verdict::Fail, "no rdma controller".to_owned(), "use a kernel with CONFIG_CGROUP_RDMA");
+    }
+    let pods = ["sys/fs/cgroup/kubepods.slice", "sys/fs/cgroup/kubepods"].into_iter();
+    let lacks = pods.filter(|folder| root.join(folder).is_dir()).find(|folder| {
+        let controllers = format!("{folder}/cgroup.controllers");
+        !has_rdma(&controllers)
+    });
+    match lacks {
+        Some(folder) => finding(
+            WHAT,
+            Verdict::Fail,
+            format!("/{folder} lacks the rdma controller"),
+            "echo +rdma > /sys/fs/cgroup/cgroup.subtree_control, at each boot before the kubelet starts",
+        ),
+        None => finding(WHAT, Verdict::Ok, "cgroup v2".to_owned(), ""),
+    }
+}
+
+/// Containers inherit the limit of containerd, unless NRI sets another one.
+fn memlock(root: &Path) -> Finding {
+    const WHAT: &str = "locked memory";
+    let processes = names(&root.join("proc"));
+    let is_containerd = |pid: &&String| text(root, &format!("proc/{pid}/comm")).trim() == "containerd";
+    let limits = processes.iter().find(is_containerd).map(|pid| text(root, &format!("proc/{pid}/limits")));
+    let soft = limits.as_deref().and_then(|limits| {
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+        line.split_whitespace().next().map(str::to_owned)
+    });
+    let (verdict, found) = match soft.as_deref() {
+        Some("unlimited") => (Verdict::Ok, "containers have no limit".to_owned()),
+        Some(bytes) => (Verdict::Warn, format!("containers may lock {bytes} bytes, too few for RDMA")),
+        None => (Verdict::Warn, "unknown: there is no containerd".to_owned()),
+    };
+    let remedy = "set limits.memlock in the configuration of larder-devices (needs NRI), or LimitMEMLOCK=infinity in \
+                  containerd's unit";
+    finding(WHAT, verdict, found, remedy)
+}
+
+/// HCAs read and write a GPU's memory through a module of NVIDIA's, or through dma-buf with its open modules.
+fn peer_memory(root: &Path, release: &str) -> Finding {
+    let has_module = ["nvidia_peermem", "nv_peer_mem"].iter().any(|name| root.join("sys/module").join(name).exists());
+    let has_open_driver = text(root, "proc/driver/nvidia/version").contains("Open Kernel Module");
+    let has_dma_buf = has_open_driver && version(release).is_some_and(|kernel| kernel >= (5, 12));
+    let (verdict, found) = match (has_module, has_dma_buf) {
+        (true, _) => (Verdict::Ok, "nvidia_peermem is loaded"),
+        (false, true) => (Verdict::Ok, "dma-buf"),
+        (false, false) => (Verdict::Warn, "none: data goes through the memory of the host"),
+    };
+    let remedy = "modprobe nvidia_peermem, or use NVIDIA's open kernel modules on Linux 5.12 or later";
+    finding("peer memory", verdict, found.to_owned(), remedy)
+}
+
+fn nri(root: &Path) -> Finding {
+    let is_there = ["run/nri/nri.sock", "var/run/nri/nri.sock"].iter().any(|path| root.join(path).exists());
+    let (verdict, found) =
+        if is_there { (Verdict::Ok, "/var/run/nri/nri.sock") } else { (Verdict::Warn, "no /var/run/nri/nri.sock") };
+    let remedy = "use containerd 2, or switch NRI on in containerd 1.7; without it pods keep the runtime's limit of locked \
+                  memory, and cannot ask for lower limits of RDMA";
+    finding("NRI", verdict, found.to_owned(), remedy)
+}
+
+fn cdi(root: &Path) -> Finding {
+    let folders = [("run/cdi", "/var/run/cdi"), ("var/run/cdi", "/var/run/cdi"), ("etc/cdi", "/etc/cdi")];
+    let found: Vec<&str> = folders.iter().filter(|(path, _)| root.join(path).is_dir()).map(|(_, name)| *name).collect();
+    let (verdict, found) = match found.first() {
+        Some(folder) => (Verdict::Ok, (*folder).to_owned()),
+        None => (Verdict::Warn, "neither /etc/cdi nor /var/run/cdi".to_owned()),
+    };
+    let remedy = "start larder-devices, which makes /var/run/cdi; containerd reads it from 2.0 on, and 1.7 with enable_cdi = true";
+    finding("CDI", verdict, found, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine of these files.
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        root
+    }
+
+    fn shown(findings: &[Finding]) -> Vec<String> {
+        findings.iter().map(|it| format!("{} {:?} {}", it.what, it.verdict, it.found)).collect()
+    }
+
+    #[test]
+    fn a_machine_without_devices_has_nothing_to_mend() {
+        assert_eq!(shown(&findings(machine(&[]).path())), ["HCAs Ok none"]);
+    }
+
+    #[test]
+    fn a_node_that_has_all_is_well() {
+        let root = machine(&[
+            ("sys/class/infiniband/mlx5_0/node_type", "1"),
+            ("sys/module/ib_core/parameters/netns_mode", "Y\n"),
+            ("sys/module/nvidia_peermem/refcnt", "0"),
+            ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module"),
+            ("sys/fs/cgroup/cgroup.controllers", "cpu memory rdma pids\n"),
+            ("sys/fs/cgroup/kubepods.slice/cgroup.controllers", "cpu memory rdma pids\n"),
+            ("proc/7/comm", "containerd\n"),
+            ("proc/7/limits", "Limit Soft Limit Hard Limit Units\nMax locked memory   unlimited  unlimited  bytes\n"),
+            ("run/nri/nri.sock", ""),
+            ("etc/cdi/nvidia.yaml", ""),
+        ]);
+        let expected = [
+            "HCAs Ok mlx5_0",
+            "RDMA namespaces Ok shared",
+            "RDMA limits Ok cgroup v2",
+            "locked memory Ok containers have no limit",
+            "peer memory Ok nvidia_peermem is loaded",
+            "NRI Ok /var/run/nri/nri.sock",
+            "CDI Ok /etc/cdi",
+        ];
+        assert_eq!(shown(&findings(root.path())), expected);
+    }
+
+    #[test]
+    fn a_node_that_lacks_all_is_told_what_to_do() {
+        let root = machine(&[
+            ("sys/class/infiniband/mlx5_0/node_type", "1"),
+            ("sys/module/ib_core/parameters/netns_mode", "N\n"),
+            ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module"),
+            ("proc/cgroups", "#subsys_name hierarchy num_cgroups enabled\nrdma 0 1 0\ncpu 1 1 1\n"),
+            ("proc/7/comm", "containerd\n"),
+            ("proc/7/limits", "Max locked memory         8388608              8388608              bytes     \n"),
+        ]);
+        let findings = findings(root.path());
+        let expected = [
+            "HCAs Ok mlx5_0",
+            "RDMA namespaces Fail exclusive: larder-devices cannot give HCAs to pods",
+            "RDMA limits Fail no rdma controller",
+            "locked memory Warn containers may lock 8388608 bytes, too few for RDMA",
+            "peer memory Warn none: data goes through the memory of the host",
+            "NRI Warn no /var/run/nri/nri.sock",
+            "CDI Warn neither /etc/cdi nor /var/run/cdi",
+        ];
+        assert_eq!(shown(&findings), expected);
+        assert!(findings.iter().skip(1).all(|it| !it.remedy.is_empty()));
+    }
+
+    #[test]
+    fn the_controller_has_to_reach_the_pods() {
+        let of = |files: &[(&str, &str)]| controller(machine(files).path()).found;
+        let all = ("sys/fs/cgroup/cgroup.controllers", "cpu rdma");
+        assert_eq!(
+            of(&[all, ("sys/fs/cgroup/kubepods/cgroup.controllers", "cpu")]),
+            "/sys/fs/cgroup/kubepods lacks the rdma controller"
+        );
+        assert_eq!(of(&[("sys/fs/cgroup/cgroup.controllers", "cpu rdmax")]), "no rdma controller");
+        assert_eq!(of(&[("proc/cgroups", "rdma 5 1 1\n")]), "cgroup v1");
+    }
+
+    #[test]
+    fn dma_buf_needs_the_open_modules_and_a_kernel_that_knows_it() {
+        let open = machine(&[("proc/driver/nvidia/version", "NVIDIA UNIX Open Kernel Module for x86_64")]);
+        assert_eq!(peer_memory(open.path(), "6.1.0").found, "dma-buf");
+        assert_eq!(peer_memory(open.path(), "5.10.0").verdict, Verdict::Warn);
+    }
+}

@@ -1,0 +1,165 @@
+//! The cgroups of a process, and which of them limits RDMA objects.
+
+use std::path::{Path, PathBuf};
+
+/// Where the rdma controller is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// In a hierarchy of its own, mounted as `rdma` below the root.
+    V1,
+    /// In the one hierarchy of cgroup v2, which is the root, or beside those of v1 the root's `unified`.
+    V2,
+}
+
+impl Controller {
+    /// That of this machine, by the folder that cgroups are mounted in; `None` if the kernel has none, or if it is switched off.
+    pub fn find(root: &Path) -> Option<Self> {
+        // A folder of that name is no controller: every cgroup has this file. In cgroup v2, one may be called so.
+        let is_v1 = !root.join(CONTROLLERS).exists() && root.join("rdma/cgroup.procs").exists();
+        if is_v1 { Some(Self::V1) } else { has_rdma(&unified(root)).then_some(Self::V2) }
+    }
+
+    /// The folder of the kubelet's pods in cgroup v2 that lacks the controller, which is handed down from cgroup to cgroup, so that
+    /// no container below it can be limited.
+    pub fn withheld_from(root: &Path) -> Option<PathBuf> {
+        let pods = ["kubepods.slice", "kubepods"].map(|name| unified(root).join(name));
+        pods.into_iter().find(|folder| folder.join(CONTROLLERS).exists() && !has_rdma(folder))
+    }
+
+    /// The folder of a cgroup, by its path from the top of the controller's hierarchy.
+    pub fn folder(self, root: &Path, path: &str) -> PathBuf {
+        let mount = match self {
+            Self::V1 => root.join("rdma"),
+            Self::V2 => unified(root),
+        };
+        mount.join(path.trim_start_matches('/'))
+    }
+}
+
+/// True if a cgroup of v2 has the rdma controller.
+fn has_rdma(folder: &Path) -> bool {
+    let controllers = std::fs::read_to_string(folder.join(CONTROLLERS)).unwrap_or_default();
+    controllers.split_ascii_whitespace().any(|name| name == "rdma")
+}
+
+/// The file of every cgroup of v2 that names its controllers.
+const CONTROLLERS: &str = "cgroup.controllers";
+
+/// Where cgroup v2 is mounted.
+fn unified(root: &Path) -> PathBuf {
+    if root.join(CONTROLLERS).exists() { root.to_owned() } else { root.join("unified") }
+}
+
+/// The cgroups of a process that can limit RDMA objects, by their paths from the top of their hierarchies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// In the v1 hierarchy of the rdma controller.
+    pub rdma: Option<String>,
+    /// In cgroup v2.
+    pub unified: Option<String>,
+}
+
+/// The text is not that of a `/proc/PID/cgroup`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no line of a process's cgroups")]
+pub struct UnsoundGroups(String);
+
+impl Groups {
+    /// Reads the text of a `/proc/PID/cgroup`. Paths that lead upward are refused: they are those of a process outside of what
+    /// this one may see.
+    pub fn parse(text: &str) -> Result<Self, UnsoundGroups> {
+        let mut groups = Self::default();
+        for line in text.lines() {
+            let unsound = || UnsoundGroups(line.chars().take(200).collect());
+            let mut parts = line.splitn(3, ':');
+            let (Some(id), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+                return Err(unsound());
+            };
+            let group = match (id, controllers) {
+                ("0", "") => &mut groups.unified,
+                _ if controllers.split(',').any(|name| name == "rdma") => &mut groups.rdma,
+                _ => continue,
+            };
+            let leads_down = path.starts_with('/') && !path.contains('\0') && path.split('/').all(|part| part != "..");
+            if !leads_down || group.replace(path.to_owned()).is_some() {
+                return Err(unsound());
+            }
+        }
+        Ok(groups)
+    }
+
+    /// The folder of the cgroup that limits RDMA objects; `None` if none can.
+    pub fn folder(&self, root: &Path) -> Option<PathBuf> {
+        match (&self.rdma, &self.unified) {
+            (Some(path), _) => Some(Controller::V1.folder(root, path)),
+            (None, Some(path)) => Some(Controller::V2.folder(root, path)),
+            (None, None) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hierarchy_of_v1_comes_before_that_of_v2() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let v1 = "12:pids:/kubepods/a\n8:rdma:/kubepods/a:b\n1:name=systemd:/x\n";
+        let folder = |text: &str| Groups::parse(text).unwrap().folder(root);
+        assert_eq!(folder(v1), Some(root.join("rdma/kubepods/a:b")));
+        assert_eq!(folder(&format!("{v1}0::/kubepods/a\n")), Some(root.join("rdma/kubepods/a:b")));
+        assert_eq!(folder("8:misc,rdma:/a\n"), Some(root.join("rdma/a")));
+        assert_eq!(folder("3:pids:/a\n0::/a\n"), Some(root.join("unified/a")));
+        std::fs::write(root.join("cgroup.controllers"), "cpu rdma pids\n").unwrap();
+        assert_eq!(folder("0::/a\n"), Some(root.join("a")));
+        assert_eq!(folder("3:pids:/a\n"), None);
+        // Not another controller whose name begins so.
+        assert_eq!(folder("3:rdmax:/a\n"), None);
+    }
+
+    #[test]
+    fn lines_of_no_process_are_refused() {
+        for wrong in ["x", "0:", "0::", "0::a", "0::/a/../b", "0::/..", "8:rdma:..", "8:rdma:/a\n9:rdma:/b", "0::/a\0b"]
+        {
+            assert!(Groups::parse(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(Groups::parse("").unwrap(), Groups::default());
+        assert_eq!(Groups::parse("0::/a..b/..c\n").unwrap().unified.unwrap(), "/a..b/..c");
+    }
+
+    #[test]
+    fn a_machine_has_the_controller_in_v1_or_v2_or_not_at_all() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        assert_eq!(Controller::find(root), None);
+        std::fs::create_dir(root.join("unified")).unwrap();
+        std::fs::write(root.join("unified/cgroup.controllers"), "hugetlb\n").unwrap();
+        assert_eq!(Controller::find(root), None);
+        std::fs::write(root.join("unified/cgroup.controllers"), "hugetlb rdma\n").unwrap();
+        assert_eq!(Controller::find(root), Some(Controller::V2));
+        std::fs::create_dir(root.join("rdma")).unwrap();
+        assert_eq!(Controller::find(root), Some(Controller::V2), "nothing is mounted there");
+        std::fs::write(root.join("rdma/cgroup.procs"), "").unwrap();
+        assert_eq!(Controller::find(root), Some(Controller::V1));
+        std::fs::write(root.join("cgroup.controllers"), "cpu rdma\n").unwrap();
+        assert_eq!(Controller::find(root), Some(Controller::V2), "it is a cgroup that is called so");
+    }
+
+    #[test]
+    fn pods_may_lack_a_controller_that_the_machine_has() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let write = |name: &str, controllers: &str| {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+            std::fs::write(root.join(name).join("cgroup.controllers"), controllers).unwrap();
+        };
+        write("", "cpu rdma\n");
+        assert_eq!(Controller::withheld_from(root), None, "the kubelet has made no cgroups yet");
+        write("kubepods.slice", "cpu\n");
+        assert_eq!(Controller::withheld_from(root), Some(root.join("kubepods.slice")));
+        write("kubepods.slice", "cpu rdma\n");
+        assert_eq!(Controller::withheld_from(root), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! The admin server: `/metrics`, `/healthz`, `/readyz`, and `/devices` with the report of all devices.
+//!
+//! A report names pods and all that they hold, so it is served to this machine's loopback alone: to programs in the pod, such as
+//! `larder devices`. Of pods, the metrics name those with HCAs.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use axum::extract::{ConnectInfo, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use larder_telemetry::admin::{Admin, Labelled, Sample, quoted};
+use tokio::sync::watch;
+
+use crate::config::XidAction;
+use crate::health::{Reason, xid};
+use crate::node::counters::Counters;
+use crate::node::pods::Pods;
+use crate::report;
+use crate::resource::DeviceKey;
+use crate::usage::{self, Usage};
+use crate::view::View;
+
+/// The program on the admin server.
+#[derive(Debug)]
+pub struct Status {
+    /// The node's name.
+    pub node: String,
+    /// What is known: no longer nothing.
+    pub view: watch::Receiver<Arc<View>>,
+    /// Who holds devices.
+    pub pods: Arc<Pods>,
+    /// What is counted.
+    pub counters: Arc<Counters>,
+    /// What pods have of what is limited.
+    pub usage: Usage,
+}
+
+/// Serves until `stop` completes. Errors: the address cannot be bound.
+pub async fn serve(
+    address: SocketAddr,
+    status: Arc<Status>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let more = Router::new().route("/devices", get(devices)).with_state(Arc::clone(&status));
+    larder_telemetry::admin::serve_with(address, status, more, stop).await
+}
+
+async fn devices(State(status): State<Arc<Status>>, ConnectInfo(from): ConnectInfo<SocketAddr>) -> Response {
+    if !from.ip().to_canonical().is_loopback() {
+        let why = "reports name pods: ask within the pod, with `kubectl exec ds/larder-devices -- larder devices`\n";
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    let view = Arc::clone(&status.view.borrow());
+    let known = status.pods.known(&view.resources).await;
+    match serde_json::to_vec(&report::of(&status.node, &view, &known)) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+/// The kinds of devices, as labels.
+const KINDS: [&str; 3] = ["gpu", "mig", "hca"];
+
+/// What follows from Xids that are told.
+const XIDS: [XidAction; 4] = [XidAction::Watch, XidAction::RestartWorker, XidAction::DrainGpu, XidAction::DrainNode];
+
+fn kind(key: &DeviceKey) -> &'static str {
+    match key {
+        DeviceKey::Gpu(_) => "gpu",
+        DeviceKey::Slice(_) => "mig",
+        DeviceKey::Hca(_) => "hca",
+    }
+}
+
+impl Admin for Status {
+    fn ready(&self) -> Result<(), String> {
+        // It is served once the devices are known.
+        Ok(())
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        let view = Arc::clone(&self.view.borrow());
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        [
+            ("devices_api_errors_total", number(&counters.api_errors)),
+            ("devices_config_refused", u64::from(view.refused_config.is_some())),
+            ("devices_events_dropped_total", number(&counters.events_dropped)),
+            ("devices_events_total", number(&counters.events)),
+            ("devices_node_writes_total", number(&counters.node_writes)),
+            ("devices_oddities", (view.machine.oddities.len() + view.machine.gpu_oddities.len()) as u64),
+            ("devices_withheld", view.withheld.len() as u64),
+        ]
+        .map(|(name, value)| Sample { name, value })
+        .into()
+    }
+
+    fn labelled(&self) -> Vec<Labelled> {
+        let view = Arc::clone(&self.view.borrow());
+        let machine = &view.machine;
+        let slices: usize = machine.gpus.iter().map(|gpu| gpu.slices.len()).sum();
+        let counts = [machine.gpus.len(), slices, machine.hcas.len()];
+        let of = |name, labels: String, value: u64| Labelled { name, labels, value };
+        let mut labelled: Vec<Labelled> = Vec::new();
+        for (kind, count) in KINDS.into_iter().zip(counts) {
+            labelled.push(of("devices_known", format!("kind=\"{kind}\""), count as u64));
+        }
+        // Every pair, so that a count goes back to 0 and does not vanish.
+        let pair = |kind| Reason::ALL.into_iter().map(move |reason| ((kind, reason.name()), 0));
+        let mut faults: BTreeMap<(&str, &str), u64> = KINDS.into_iter().flat_map(pair).collect();
+        for (key, fault) in view.faults.iter() {
+            *faults.entry((kind(key), fault.reason.name())).or_default() += 1;
+        }
+        for ((kind, reason), count) in faults {
+            labelled.push(of("devices_out_of_service", format!("kind=\"{kind}\",reason=\"{reason}\""), count));
+        }
+        for (part, why) in view.capabilities.all() {
+            labelled.push(of("devices_limits_missing", format!("part=\"{part}\""), u64::from(why.is_some())));
+        }
+        for action in XIDS {
+            let label = format!("action=\"{}\"", xid::name(action));
+            labelled.push(of("devices_xids_total", label, self.counters.xids(action)));
+        }
+        labelled
+    }
+
+    async fn read(&self) -> Vec<Labelled> {
+        let labelled = |(of, value): (usage::Of, u64)| {
+            let [namespace, pod, hca] = [&of.namespace, &of.pod, &of.hca].map(|text| quoted(text));
+            let labels = format!("namespace={namespace},pod={pod},hca={hca},object=\"{}\"", of.object);
+            Labelled { name: "devices_rdma_current", labels, value }
+        };
+        self.usage.read().await.into_iter().map(labelled).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! Keeps our CDI file on disk.
+//!
+//! No Allocate comes when a container restarts, so the file names every HCA that a container may have, always; those that no
+//! resource has any more stay as they were. Invariant: a view is passed on only after the file has been written for it, or with
+//! the devices that it fails for out of service.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::nodes;
+use super::spec::{self, Device, Spec};
+use crate::health::{Fault, Faults, Reason};
+use crate::instance::Instance;
+use crate::resource::DeviceKey;
+use crate::view::View;
+
+/// The name of our file.
+pub const FILE: &str = "larder.dev-hca.json";
+
+/// How often the file and the device nodes are looked at again without a change of ours.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How soon a failure is tried again, and an older process looks whether the newer one lives.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The runtime's folder of CDI files, or `None` if the runtime has no CDI.
+    pub folder: Option<PathBuf>,
+    /// The host's /dev, as we see it.
+    pub dev: PathBuf,
+    /// The host's /dev, as the runtime sees it.
+    pub host_dev: PathBuf,
+    /// The folder of the hook's program, as the runtime sees it.
+    pub hook_folder: PathBuf,
+}
+
+/// Why devices are not prepared.
+type Unprepared = BTreeMap<DeviceKey, String>;
+
+/// Keeps the file as the newest of `views` needs it until `stop`, beginning with the one that is there. Passes each view on to
+/// `prepared` once the file fits, and tells `unprepared` which devices containers cannot get. While a newer process lives, the file is that one's.
+pub async fn keep(
+    settings: Settings,
+    instance: Arc<Instance>,
+    mut views: watch::Receiver<Arc<View>>,
+    prepared: watch::Sender<Arc<View>>,
+    unprepared: watch::Sender<Arc<Faults>>,
+    stop: CancellationToken,
+) {
+    let settings = Arc::new(settings);
+    let mut is_passed_on = false;
+    loop {
+        let view = Arc::clone(&views.borrow_and_update());
+        let (task_settings, task_instance, task_view) =
+            (Arc::clone(&settings), Arc::clone(&instance), Arc::clone(&view));
+        let prepared_now = move || prepare(&task_settings, &task_instance, &task_view);
+        let (problems, is_ours) = match tokio::task::spawn_blocking(prepared_now).await {
+            Ok(prepared) => prepared,
+            Err(error) => (all(&view, &format!("preparing the CDI file failed: {error}")), true),
+        };
+        let wait = if problems.is_empty() && is_ours { LOOK } else { RETRY };
+        let faults = with_times(problems, &unprepared.borrow());
+        unprepared.send_if_modified(|known| {
+            let changed = **known != faults;
+            if changed {
+                for (device, fault) in &faults {
+                    warn!(%device, message = fault.message, "an HCA is not prepared");
+                }
+                *known = Arc::new(faults.clone());
+            }
+            changed
+        });
+        prepared.send_if_modified(|known| {
+            let overlaid = overlay(&view, &faults);
+            let changed = **known != *overlaid;
+            *known = overlaid;
+            changed || !is_passed_on
+        });
+        is_passed_on = true;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = views.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// The view with these devices out of service, too. A fault that it has already stays.
+fn overlay(view: &Arc<View>, faults: &Faults) -> Arc<View> {
+    if faults.keys().all(|device| view.faults.contains_key(device)) {
+        return Arc::clone(view);
+    }
+    let mut all = faults.clone();
+    all.extend(view.faults.iter().map(|(device, fault)| (device.clone(), fault.clone())));
+    Arc::new(View { faults: Arc::new(all), ..View::clone(view) })
+}
+
+fn with_times(problems: Unprepared, known: &Faults) -> Faults {
+    let fault = |(device, message): (DeviceKey, String)| {
+        let since = known.get(&device).map_or_else(SystemTime::now, |fault| fault.since);
+        let ends = "containers can get it: it is tried again every second".to_owned();
+        (device, Fault { reason: Reason::NotPrepared, message, since, ends })
+    };
+    problems.into_iter().map(fault).collect()
+}
+
+/// The HCAs that a resource offers, all for the same reason.
+fn all(view: &View, why: &str) -> Unprepared {
+    spec::owners(view).into_keys().map(|pci| (DeviceKey::Hca(pci), why.to_owned())).collect()
+}
+
+/// Writes the file if it is not as it should be. Returns the devices that containers cannot get, and whether the file is ours.
+fn prepare(settings: &Settings, instance: &Instance, view: &View) -> (Unprepared, bool) {
+    let mut problems = missing_nodes(settings, view);
+    let Some(folder) = settings.folder.as_deref() else { return (problems, true) };
+    if !instance.is_newest() {
+        return (problems, false);
+    }
+    let last = read(&folder.join(FILE)).ok().and_then(|text| serde_json::from_slice::<Spec>(&text).ok());
+    let wanted = spec::spec(view, last.as_ref(), &settings.host_dev, &settings.hook_folder);
+    if let Err(error) = write(folder, instance.number(), &wanted) {
+        // What the last file says about a device may still be right.
+        let known = last.map(|last| last.devices).unwrap_or_default();
+        let stale = |device: &&Device| !known.contains(device);
+        let stale: Vec<&str> = wanted.devices.iter().filter(stale).map(|device| device.name.as_str()).collect();
+        for pci in spec::owners(view).into_keys().filter(|pci| stale.contains(&spec::name(*pci).as_str())) {
+            let why = format!("write {}: {error}", folder.join(FILE).display());
+            problems.entry(DeviceKey::Hca(pci)).or_insert(why);
+        }
+    }
+    (problems, true)
+}
+
+/// The HCAs of resources that lack a device node.
+fn missing_nodes(settings: &Settings, view: &View) -> Unprepared {
+    let owners = spec::owners(view);
+    let mut problems = Unprepared::new();
+    for hca in &view.machine.hcas {
+        let Some(owner) = owners.get(&hca.place.pci) else { continue };
+        let missing = |name: &String| !settings.dev.join(nodes::FOLDER).join(name).exists();
+        let why = match nodes::names(hca, owner.mad) {
+            None => Some(format!("{} has no uverbs device: load the kernel module ib_uverbs", hca.name)),
+            Some(names) => names.into_iter().find(missing).map(|name| {
+                let hint = if name == nodes::RDMA_CM { ": load the kernel module rdma_ucm" } else { "" };
+                format!("/dev/{}/{name} of {} is missing{hint}", nodes::FOLDER, hca.name)
+            }),
+        };
+        problems.extend(why.map(|why| (DeviceKey::Hca(hca.place.pci), why)));
+    }
+    problems
+}
+
+/// Makes the file hold this, or not exist if there is no device. It is replaced as a whole: the runtime reads names that end
+/// with `.json`, never the temporary one.
+fn write(folder: &Path, number: u64, spec: &Spec) -> io::Result<()> {
+    let path = folder.join(FILE);
+    let temporary = folder.join(format!("{FILE}.{number:x}.tmp"));
+    sweep(folder, &temporary);
+    if spec.devices.is_empty() {
+        return match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    }
+    let text = text(spec)?;
+    if read(&path).is_ok_and(|found| found == text) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder)?;
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o644).open(&temporary)?;
+    file.write_all(&text)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, &path)?;
+    info!(path = %path.display(), devices = spec.devices.len(), "wrote the CDI file");
+    Ok(())
+}
+
+fn text(spec: &Spec) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(spec)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// At most as much of a file as ours can hold.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(super::decode::BYTES_MOST as u64).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Removes the temporary files that processes left when they were killed.
+fn sweep(folder: &Path, own: &Path) {
+    for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let ours = name.strip_prefix(FILE).is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".tmp"));
+        if ours && path != own {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

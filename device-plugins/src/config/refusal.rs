@@ -1,0 +1,46 @@
+//! Why a configuration is not put into force.
+
+use std::fmt;
+
+/// What is wrong with a configuration, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The line of the file, from 1 on.
+    pub line: usize,
+    /// What is wrong, and what to do.
+    pub why: String,
+}
+
+impl Refusal {
+    /// The error that also names the file.
+    pub fn of(self, file: &str) -> ConfigError {
+        ConfigError::Refused { file: file.to_owned(), refusal: self }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.why)
+    }
+}
+
+/// There is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("read {file}: {source}")]
+    Read {
+        /// Its path.
+        file: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not a sound configuration.
+    #[error("{file}, {refusal}")]
+    Refused {
+        /// Its path.
+        file: String,
+        /// What is wrong with it.
+        refusal: Refusal,
+    },
+}

@@ -1,0 +1,121 @@
+//! Offers the resources of mode `dra` by dynamic resource allocation: the scheduler gives their devices to claims.
+//!
+//! The cast: [`devices`] says what the API server is told of them, [`slices`] in which objects, [`moves`] which of them the device
+//! plugin has not let go of yet, and [`Publisher`] writes that. The kubelet calls [`Service`], by the sockets of `server`: [`claim`]
+//! reads what a claim was given, [`prepared`] says what its containers get, and [`files`] keeps that as CDI files, the only memory of
+//! claims. `health` tells the kubelet which devices are out of service.
+//!
+//! Invariant: no device is offered here and by the device plugin at a time.
+
+pub mod claim;
+pub mod devices;
+pub mod files;
+mod health;
+pub mod moves;
+pub mod names;
+pub mod prepared;
+mod publish;
+#[cfg(test)]
+mod samples;
+mod server;
+mod service;
+pub mod slices;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use larder_registration::Answer;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+pub use publish::Publisher;
+pub use service::Service;
+
+use crate::cdi::Found;
+use crate::config::Mode;
+use crate::instance::Instance;
+use crate::node::counters::Counters;
+use crate::node::pods::Pods;
+use crate::state::Event;
+use crate::view::View;
+use files::Files;
+
+/// How often claims of an earlier process are looked for, without a resource of mode `dra`.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Where things are.
+#[derive(Debug)]
+pub struct Settings {
+    /// The node's name.
+    pub node: String,
+    /// The kubelet's folder.
+    pub kubelet: PathBuf,
+    /// The runtime's folder for CDI files of programs, or `None` if the runtime has no CDI.
+    pub cdi: Option<PathBuf>,
+    /// The folders in which the runtime finds CDI files.
+    pub cdi_found: Vec<PathBuf>,
+    /// Who holds devices of the device plugin.
+    pub pods: Arc<Pods>,
+    /// What is counted.
+    pub counters: Arc<Counters>,
+}
+
+/// Serves the kubelet and the API server from the moment on that a resource says `mode: dra`, or that a claim is found that an
+/// earlier process has prepared, until `stop`. `views` must be those that [`crate::cdi::keep`] has prepared. `client` is asked for
+/// then.
+pub async fn run(
+    settings: Settings,
+    instance: Arc<Instance>,
+    client: impl Future<Output = Client>,
+    mut views: watch::Receiver<Arc<View>>,
+    events: mpsc::Sender<Event>,
+    stop: CancellationToken,
+) {
+    let Settings { node, kubelet, cdi, cdi_found, pods, counters } = settings;
+    let Some(cdi) = cdi else {
+        let is_needed =
+            stop.run_until_cancelled(views.wait_for(|view| has_dra(view))).await.is_some_and(|it| it.is_ok());
+        if is_needed {
+            error!("`mode: dra` needs a container runtime with CDI: remove --no-cdi. Nothing is offered by DRA");
+        }
+        stop.cancelled().await;
+        return;
+    };
+    let files = Files::new(cdi.clone());
+    if stop.run_until_cancelled(wanted(&files, &mut views)).await != Some(true) {
+        stop.cancelled().await;
+        return;
+    }
+    let Some(client) = stop.run_until_cancelled(client).await else { return };
+    info!(driver = names::DRIVER, "dynamic resource allocation begins");
+    let (changes, answers) = (watch::Sender::new(0), watch::Sender::new(Answer::None));
+    let (changed, answered) = (changes.subscribe(), answers.subscribe());
+    let service = service::Settings { node: node.clone(), cdi, found: Found::new(cdi_found) };
+    let service = Service::new(service, client.clone(), views.clone(), changes, stop.clone());
+    let publisher = publish::Settings { node, pods, counters, files, events };
+    let publisher = Publisher::new(publisher, client).run(&instance, views, changed, answered, stop.clone());
+    tokio::join!(server::serve(&kubelet, &instance, service, answers, stop.clone()), publisher);
+}
+
+fn has_dra(view: &View) -> bool {
+    view.resources.iter().any(|resource| resource.config.mode == Mode::Dra)
+}
+
+/// Returns true when something has to be done, or false if there will be no more views.
+async fn wanted(files: &Files, views: &mut watch::Receiver<Arc<View>>) -> bool {
+    loop {
+        if has_dra(&views.borrow_and_update()) {
+            return true;
+        }
+        let files = files.clone();
+        if tokio::task::spawn_blocking(move || !files.all().is_empty()).await.unwrap_or(false) {
+            return true;
+        }
+        if let Ok(Err(_)) = tokio::time::timeout(LOOK, views.changed()).await {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What a ResourceClaim was given of this node's devices. Pure; a claim is what others wrote.
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+
+use super::names::DRIVER;
+
+/// The uid of a claim, fit for a file's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Uid(String);
+
+impl Uid {
+    /// `None` unless it is made of letters, digits and dashes.
+    pub fn new(text: &str) -> Option<Self> {
+        let is_alphanumeric = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+        let is_sound = text.len() <= 64
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && is_alphanumeric(text.bytes().next())
+            && is_alphanumeric(text.bytes().last());
+        is_sound.then(|| Self(text.to_owned()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A device that a claim was given for one of its requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// The request's name in the claim.
+    pub request: String,
+    /// The device's name in the pool.
+    pub device: String,
+    /// Which of several shares of the device it is.
+    pub share: Option<String>,
+    /// True if it is for an administrator, beside whoever has the device.
+    pub admin: bool,
+}
+
+/// Why a claim is not prepared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Another claim has its name now.
+    #[error("the claim was deleted, and made again as {0:?}")]
+    Replaced(String),
+    /// Nothing was given to it.
+    #[error("nothing of {DRIVER} is allocated to the claim")]
+    Nothing,
+    /// It was given a device of another node.
+    #[error("device {device} of pool {pool} is not of this node, {node}")]
+    Elsewhere {
+        /// The device.
+        device: String,
+        /// Its pool.
+        pool: String,
+        /// This node.
+        node: String,
+    },
+    /// The name of a request is none that the API server takes.
+    #[error("{0:?} is no name of a request")]
+    Request(String),
+}
+
+/// The devices of ours that a claim was given.
+pub fn allocated(claim: &ResourceClaim, uid: &Uid, node: &str) -> Result<Vec<Allocated>, Refusal> {
+    let found = claim.metadata.uid.as_deref().unwrap_or_default();
+    if found != uid.as_str() {
+        return Err(Refusal::Replaced(found.to_owned()));
+    }
+    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+    let results = devices.and_then(|devices| devices.results.as_ref()).into_iter().flatten();
+    let ours = results.filter(|result| result.driver == DRIVER).map(|result| {
+        if result.pool != node {
+            let (device, pool) = (result.device.clone(), result.pool.clone());
+            return Err(Refusal::Elsewhere { device, pool, node: node.to_owned() });
+        }
+        // Of a request with alternatives, containers name the request.
+        let request = result.request.split('/').next().unwrap_or_default();
+        let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if request.is_empty() || request.len() > 63 || request.ends_with('-') || !request.bytes().all(is_label) {
+            return Err(Refusal::Request(result.request.clone()));
+        }
+        let (request, device) = (request.to_owned(), result.device.clone());
+        let admin = result.admin_access.unwrap_or_default();
+        Ok(Allocated { request, device, share: result.share_id.clone(), admin })
+    });
+    let ours = ours.collect::<Result<Vec<Allocated>, Refusal>>()?;
+    if ours.is_empty() { Err(Refusal::Nothing) } else { Ok(ours) }
+}
+
+#[cfg(test)]
+mod tests;

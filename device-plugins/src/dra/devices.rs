@@ -1,0 +1,202 @@
+//! The devices of the resources of mode `dra`, as the API server is told of them. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{CapacityRequestPolicy, Device, DeviceAttribute, DeviceCapacity, DeviceTaint};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
+use super::names;
+use crate::config::{Kind, Mode, ResourceConfig};
+use crate::health::{Fault, Reason};
+use crate::machine::{Gpu, Hca, LinkLayer, Machine, MigSlice, Place};
+use crate::resource::{DeviceKey, Unit};
+use crate::view::View;
+
+/// The key of the taint of a device that is out of service; its value is the reason.
+pub const FAULT_TAINT: &str = "larder.dev/fault";
+
+/// The longest text of an attribute.
+const TEXT_BYTES: usize = 64;
+
+/// A device that a resource offers by DRA.
+#[derive(Clone, Debug)]
+pub struct Offered<'v> {
+    /// The device.
+    pub key: &'v DeviceKey,
+    /// Its resource.
+    pub resource: &'v ResourceConfig,
+    /// The unit of it.
+    unit: &'v Unit,
+}
+
+/// The devices that are offered by DRA, by their names there. Of a rail, each of the two is one.
+pub fn offered(view: &View) -> BTreeMap<String, Offered<'_>> {
+    let resources = view.resources.iter().filter(|resource| resource.config.mode == Mode::Dra);
+    let units = resources.flat_map(|resource| resource.units.iter().map(move |unit| (&resource.config, unit)));
+    let devices =
+        units.flat_map(|(resource, unit)| unit.devices.iter().map(move |key| Offered { key, resource, unit }));
+    devices.map(|device| (names::device(device.key), device)).collect()
+}
+
+/// What the API server is told of the devices that are offered, but for those that are `withheld`.
+pub fn devices(view: &View, withheld: &BTreeSet<DeviceKey>) -> Vec<Device> {
+    let offered = offered(view).into_iter().filter(|(_, offered)| !withheld.contains(offered.key));
+    offered.filter_map(|(name, offered)| device(view, name, &offered)).collect()
+}
+
+fn device(view: &View, name: String, offered: &Offered<'_>) -> Option<Device> {
+    let mut told = Told::default();
+    told.text("resource", offered.resource.name.as_str());
+    match find(&view.machine, offered.key)? {
+        Found::Gpu(gpu, slice) => told.gpu(gpu, slice, view.machine.gpu_driver.as_deref()),
+        Found::Hca(hca) => told.hca(hca),
+    }
+    if offered.resource.kind == Kind::Rail {
+        told.text("rail", &offered.unit.id);
+    }
+    let is_shared = offered.resource.share > 1;
+    if is_shared {
+        told.shares(offered.resource.share);
+    }
+    // A device that a pod holds from elsewhere is withheld, or about to be offered.
+    let fault = view.faults.get(offered.key).filter(|fault| fault.reason != Reason::HeldElsewhere);
+    Some(Device {
+        name,
+        attributes: Some(told.attributes),
+        capacity: (!told.capacity.is_empty()).then_some(told.capacity),
+        taints: fault.map(|fault| vec![taint(fault)]),
+        allow_multiple_allocations: is_shared.then_some(true),
+        ..Device::default()
+    })
+}
+
+enum Found<'m> {
+    Gpu(&'m Gpu, Option<&'m MigSlice>),
+    Hca(&'m Hca),
+}
+
+fn find<'m>(machine: &'m Machine, key: &DeviceKey) -> Option<Found<'m>> {
+    match key {
+        DeviceKey::Gpu(uuid) => machine.gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| Found::Gpu(gpu, None)),
+        DeviceKey::Slice(uuid) => machine.gpus.iter().find_map(|gpu| {
+            let slice = gpu.slices.iter().find(|slice| slice.uuid == *uuid)?;
+            Some(Found::Gpu(gpu, Some(slice)))
+        }),
+        DeviceKey::Hca(pci) => machine.hcas.iter().find(|hca| hca.place.pci == *pci).map(Found::Hca),
+    }
+}
+
+/// Pods that run keep the device, as they do with the device plugin: whether one can go on is told by the node's condition, to
+/// whom it concerns, and `NoExecute` would not reach pods whose claim was made for an extended resource.
+fn taint(fault: &Fault) -> DeviceTaint {
+    // In whole seconds, as the API server keeps it; left out, it would be the time of each write.
+    let since = fault.since.duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let since = i64::try_from(since).ok().and_then(|since| Timestamp::from_second(since).ok()).unwrap_or_default();
+    DeviceTaint {
+        key: FAULT_TAINT.to_owned(),
+        value: Some(fault.reason.name().to_owned()),
+        effect: "NoSchedule".to_owned(),
+        time_added: Some(Time(since)),
+    }
+}
+
+#[derive(Default)]
+struct Told {
+    attributes: BTreeMap<String, DeviceAttribute>,
+    capacity: BTreeMap<String, DeviceCapacity>,
+}
+
+impl Told {
+    fn gpu(&mut self, gpu: &Gpu, slice: Option<&MigSlice>, driver: Option<&str>) {
+        self.place(&gpu.place);
+        self.text("model", &gpu.model);
+        self.text("driver", driver.unwrap_or_default());
+        match slice {
+            None => {
+                self.text("kind", "gpu");
+                self.text("uuid", &gpu.uuid);
+                self.memory(gpu.memory_bytes);
+            }
+            Some(slice) => {
+                self.text("kind", "mig");
+                self.text("uuid", &slice.uuid);
+                self.text("gpu", &gpu.uuid);
+                self.text("profile", &slice.profile);
+                self.memory(slice.memory_bytes);
+            }
+        }
+    }
+
+    fn hca(&mut self, hca: &Hca) {
+        self.place(&hca.place);
+        self.text("kind", "hca");
+        self.text("name", &hca.name);
+        self.text("driver", &hca.driver);
+        let link_layer = hca.ports.first().map(|port| port.link_layer).unwrap_or_default();
+        let link_layer = match link_layer {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "Ethernet",
+            LinkLayer::Unknown => "",
+        };
+        self.text("linkLayer", link_layer);
+        let rate = hca.ports.iter().map(|port| port.rate_gbps).fold(0.0, f64::max);
+        if rate > 0.0 {
+            self.number("rateGbps", rate as i64);
+        }
+    }
+
+    fn place(&mut self, place: &Place) {
+        self.text("resource.kubernetes.io/pcieRoot", &place.root);
+        self.text("resource.kubernetes.io/pciBusID", &place.pci.to_string());
+        if let Some(numa) = place.numa {
+            self.number("resource.kubernetes.io/numaNode", numa.into());
+        }
+    }
+
+    /// What is not known is left out: no device equals another in it.
+    fn text(&mut self, name: &str, text: &str) {
+        let cut = (0..=TEXT_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        if cut > 0 {
+            let attribute = DeviceAttribute { string: Some(text[..cut].to_owned()), ..DeviceAttribute::default() };
+            self.attributes.insert(name.to_owned(), attribute);
+        }
+    }
+
+    fn number(&mut self, name: &str, number: i64) {
+        let attribute = DeviceAttribute { int: Some(number), ..DeviceAttribute::default() };
+        self.attributes.insert(name.to_owned(), attribute);
+    }
+
+    fn memory(&mut self, bytes: u64) {
+        if bytes >= 1024 {
+            let capacity = DeviceCapacity { value: binary(bytes), request_policy: None };
+            self.capacity.insert("memory".to_owned(), capacity);
+        }
+    }
+
+    /// So many claims may have it at a time, each one share.
+    fn shares(&mut self, share: u16) {
+        let one = || Quantity("1".to_owned());
+        let policy = CapacityRequestPolicy { default: Some(one()), valid_values: Some(vec![one()]), valid_range: None };
+        let capacity = DeviceCapacity { value: Quantity(share.to_string()), request_policy: Some(policy) };
+        self.capacity.insert("shares".to_owned(), capacity);
+    }
+}
+
+/// Whole KiB, as the API server writes them: what it answers must equal what it was told.
+fn binary(bytes: u64) -> Quantity {
+    let mut units = ["Ki", "Mi", "Gi", "Ti", "Pi"].into_iter();
+    let (mut number, mut unit) = (bytes / 1024, units.next());
+    while number.is_multiple_of(1024)
+        && number > 0
+        && let Some(next) = units.next()
+    {
+        (number, unit) = (number / 1024, Some(next));
+    }
+    Quantity(format!("{number}{}", unit.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests;

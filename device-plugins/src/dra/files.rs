@@ -1,0 +1,77 @@
+//! The CDI files of claims. All of it blocks.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::claim::Uid;
+use super::prepared::{ClaimFile, Prepared};
+use crate::names::CLAIM_FILE;
+
+/// Larger files are none of ours: a claim has 32 devices at most.
+const BYTES_MOST: u64 = 1 << 20;
+
+/// The runtime's folder of CDI files.
+#[derive(Clone, Debug)]
+pub struct Files(PathBuf);
+
+impl Files {
+    /// In this folder.
+    pub fn new(folder: PathBuf) -> Self {
+        Self(folder)
+    }
+
+    /// What was prepared for a claim; `None` if nothing was, or if its file is damaged.
+    pub fn read(&self, uid: &Uid) -> Option<Prepared> {
+        read(&self.path(uid))
+    }
+
+    /// Makes the claim's file this one. It is replaced as a whole: the runtime reads names that end with `.json`.
+    pub fn write(&self, uid: &Uid, file: &ClaimFile) -> io::Result<()> {
+        let (path, temporary) = (self.path(uid), self.temporary(uid));
+        let mut text = serde_json::to_vec_pretty(file)?;
+        text.push(b'\n');
+        std::fs::create_dir_all(&self.0)?;
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o644).open(&temporary)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, &path)
+    }
+
+    /// Removes the claim's file, if there is one, and what a process that was killed has left of it.
+    pub fn remove(&self, uid: &Uid) -> io::Result<()> {
+        for path in [self.temporary(uid), self.path(uid)] {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// All claims that are prepared.
+    pub fn all(&self) -> Vec<Prepared> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let ours = entries.filter(|entry| entry.file_name().to_str().and_then(uid).is_some());
+        ours.filter_map(|entry| read(&entry.path())).collect()
+    }
+
+    fn temporary(&self, uid: &Uid) -> PathBuf {
+        self.0.join(format!("{CLAIM_FILE}{}.tmp", uid.as_str()))
+    }
+
+    fn path(&self, uid: &Uid) -> PathBuf {
+        self.0.join(format!("{CLAIM_FILE}{}.json", uid.as_str()))
+    }
+}
+
+fn uid(name: &str) -> Option<Uid> {
+    Uid::new(name.strip_prefix(CLAIM_FILE)?.strip_suffix(".json")?)
+}
+
+fn read(path: &Path) -> Option<Prepared> {
+    let mut text = Vec::new();
+    File::open(path).ok()?.take(BYTES_MOST).read_to_end(&mut text).ok()?;
+    serde_json::from_slice::<ClaimFile>(&text).ok()?.prepared()
+}

@@ -1,0 +1,83 @@
+//! Names that move between the device plugin and DRA: a device is offered in the new way once the old one has let go of it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::config::{Mode, ResourceName};
+use crate::node::holders::Held;
+use crate::resource::{DeviceKey, Resource};
+use crate::view::View;
+
+/// Devices that are not offered, and why.
+pub type Withheld = BTreeMap<DeviceKey, String>;
+
+/// What is known of moves.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// Resources as they were last when they were the plugin's.
+    plugin: BTreeMap<ResourceName, Resource>,
+    /// Devices that the plugin has let go of, and the names under which they are offered by DRA.
+    free: BTreeSet<(DeviceKey, ResourceName)>,
+}
+
+impl Moves {
+    /// Takes a newer view in. Returns true if the kubelet and the node's object have to be asked about it.
+    pub fn see(&mut self, view: &View) -> bool {
+        for resource in view.resources.iter().filter(|resource| resource.config.mode == Mode::Plugin) {
+            self.plugin.insert(resource.config.name.clone(), resource.clone());
+        }
+        let wanted: BTreeSet<(DeviceKey, ResourceName)> = by_dra(view).collect();
+        self.free.retain(|pair| wanted.contains(pair));
+        self.free.len() < wanted.len()
+    }
+
+    /// The resources whose IDs a pod may hold.
+    pub fn resources(&self, view: &View) -> Vec<Resource> {
+        view.resources.iter().chain(self.plugin.values()).cloned().collect()
+    }
+
+    /// The devices of DRA's that the plugin has not let go of. `held` is what pods hold of [`Self::resources`].
+    pub fn settle(&mut self, view: &View, node: &Node, held: &Held) -> Withheld {
+        let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
+        let is_counted = |name: &ResourceName| {
+            let count = capacity.and_then(|capacity| capacity.get(name.as_str()));
+            count.is_some_and(|count| count.0 != "0")
+        };
+        let mut withheld = Withheld::new();
+        for (device, name) in by_dra(view) {
+            if self.free.contains(&(device.clone(), name.clone())) {
+                continue;
+            }
+            let holder = held.by(&device).next().cloned();
+            let why = match holder {
+                Some(holder) => {
+                    let (namespace, pod, resource) = (&holder.namespace, &holder.pod, &holder.resource);
+                    format!("pod {namespace}/{pod} holds it as {resource} by the device plugin")
+                }
+                None if is_counted(&name) => {
+                    format!(
+                        "the kubelet still counts {name} of the device plugin, for five minutes or until it restarts"
+                    )
+                }
+                None => {
+                    self.free.insert((device, name));
+                    continue;
+                }
+            };
+            withheld.insert(device, why);
+        }
+        withheld
+    }
+}
+
+fn by_dra(view: &View) -> impl Iterator<Item = (DeviceKey, ResourceName)> {
+    let resources = view.resources.iter().filter(|resource| resource.config.mode == Mode::Dra);
+    resources.flat_map(|resource| {
+        let devices = resource.units.iter().flat_map(|unit| &unit.devices);
+        devices.map(|device| (device.clone(), resource.config.name.clone()))
+    })
+}
+
+#[cfg(test)]
+mod tests;

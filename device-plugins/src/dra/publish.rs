@@ -1,0 +1,263 @@
+//! Keeps the node's ResourceSlices as its view says.
+//!
+//! Invariant: a device that the device plugin may still have given to a pod is in no slice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use larder_registration::Answer;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::devices::devices;
+use super::files::Files;
+use super::moves::{Moves, Withheld};
+use super::names::{self, DRIVER};
+use super::slices::{Owner, Write, writes};
+use crate::config::Mode;
+use crate::health::{Event as HealthEvent, Mark};
+use crate::instance::Instance;
+use crate::node::counters::Counters;
+use crate::node::holders::Held;
+use crate::node::pace::{Backoff, part};
+use crate::node::pods::Pods;
+use crate::resource::DeviceKey;
+use crate::state::Event;
+use crate::view::View;
+
+/// How often the slices are looked at while nothing changes.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// How often it is asked whether a device was let go of, and the slices are looked at after a registration.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// For so long after a registration: the kubelet removes the slices when it starts, which may take it several tries.
+const WARY: Duration = Duration::from_secs(60);
+
+/// How often an older process looks whether the newer one lives.
+const STAND_BY: Duration = Duration::from_secs(1);
+
+/// The longest that one request may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What it works with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The node's name.
+    pub node: String,
+    /// Who holds devices of the device plugin.
+    pub pods: Arc<Pods>,
+    /// What is counted.
+    pub counters: Arc<Counters>,
+    /// The claims that are prepared.
+    pub files: Files,
+    /// Takes the devices that are held elsewhere.
+    pub events: mpsc::Sender<Event>,
+}
+
+/// Publishes the slices.
+pub struct Publisher {
+    settings: Settings,
+    nodes: Api<Node>,
+    slices: Api<ResourceSlice>,
+    moves: Moves,
+    /// The devices that were marked last.
+    marked: Withheld,
+}
+
+impl std::fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publisher")
+            .field("settings", &self.settings)
+            .field("moves", &self.moves)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Publisher {
+    /// Nothing was looked at yet.
+    pub fn new(settings: Settings, client: Client) -> Self {
+        let (nodes, slices) = (Api::all(client.clone()), Api::all(client));
+        Self { settings, nodes, slices, moves: Moves::default(), marked: Withheld::new() }
+    }
+
+    /// Publishes the newest of `views` until `stop`, while no newer process lives: two would replace each other's slices. Looks again when claims change, and when the kubelet has registered the driver.
+    pub async fn run(
+        mut self,
+        instance: &Instance,
+        mut views: watch::Receiver<Arc<View>>,
+        mut claims: watch::Receiver<u64>,
+        mut answers: watch::Receiver<Answer>,
+        stop: CancellationToken,
+    ) {
+        let look_every = LOOK_EVERY + part(&self.settings.node, LOOK_EVERY / 4);
+        let (mut backoff, mut wary_until) = (Backoff::new(), Instant::now());
+        loop {
+            let view = Arc::clone(&views.borrow_and_update());
+            claims.borrow_and_update();
+            if answers.has_changed().unwrap_or_default() {
+                answers.borrow_and_update();
+                wary_until = Instant::now() + WARY;
+            }
+            if !instance.is_newest() {
+                if timeout(STAND_BY, stop.cancelled()).await.is_ok() {
+                    return;
+                }
+                continue;
+            }
+            let looked = tokio::select! {
+                () = stop.cancelled() => return,
+                looked = self.look(&view) => looked,
+            };
+            let pause = match looked {
+                Ok(is_settled) => {
+                    backoff = Backoff::new();
+                    if is_settled && wary_until <= Instant::now() { look_every } else { ASK_EVERY }
+                }
+                Err(error) => {
+                    self.settings.counters.api_errors.fetch_add(1, Ordering::Relaxed);
+                    let pause = backoff.pause();
+                    warn!(error = format!("{error:#}"), pause = ?pause, "the node's ResourceSlices are not current");
+                    // Not sooner, whatever changes meanwhile.
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = sleep(pause) => continue,
+                    }
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = views.changed() => if changed.is_err() { return },
+                Ok(()) = claims.changed() => {}
+                Ok(()) = answers.changed() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Looks once, and writes what is not as it should be. Returns true if no device waits for the device plugin to let go of it.
+    async fn look(&mut self, view: &View) -> anyhow::Result<bool> {
+        let must_ask = self.moves.see(view);
+        let claimed = self.claimed(view).await?;
+        // Before anything that may take its time. What DRA's devices wait for is not known yet, and stays.
+        let waiting = self.marked.iter().filter(|(device, _)| !claimed.contains_key(*device));
+        let first: Withheld =
+            waiting.map(|(device, why)| (device.clone(), why.clone())).chain(claimed.clone()).collect();
+        self.mark(first).await;
+
+        let name = self.settings.node.clone();
+        let node = answer(self.nodes.get(&name)).await.with_context(|| format!("read Node {name}"))?;
+        let held = if must_ask { self.held(view).await? } else { Held::default() };
+        let withheld = self.moves.settle(view, &node, &held);
+        let mut marks = claimed;
+        marks.extend(withheld.clone());
+        self.mark(marks).await;
+
+        let owner = Owner { name, uid: node.metadata.uid.unwrap_or_default() };
+        let params = ListParams::default().fields(&format!("spec.nodeName={},spec.driver={DRIVER}", owner.name));
+        let found = answer(self.slices.list(&params)).await.context(
+            "list ResourceSlices: `mode: dra` needs Kubernetes 1.34 or later, and the component devices-dra",
+        )?;
+        let is_ours = |slice: &ResourceSlice| {
+            slice.spec.driver == DRIVER && slice.spec.node_name.as_deref() == Some(owner.name.as_str())
+        };
+        let found: Vec<ResourceSlice> = found.items.into_iter().filter(is_ours).collect();
+        let devices = devices(view, &withheld.keys().cloned().collect::<BTreeSet<DeviceKey>>());
+        let writes = writes(&owner, &devices, &found);
+        if !writes.is_empty() {
+            info!(devices = devices.len(), withheld = withheld.len(), "write the node's ResourceSlices");
+        }
+        for write in writes {
+            self.write(write).await?;
+        }
+        Ok(withheld.is_empty())
+    }
+
+    async fn write(&self, write: Write) -> anyhow::Result<()> {
+        let name = |slice: &ResourceSlice| slice.metadata.name.clone().unwrap_or_default();
+        match write {
+            Write::Create(slice) => {
+                let created = answer(self.slices.create(&PostParams::default(), &slice)).await;
+                created.map(drop).with_context(|| format!("create ResourceSlice {}", name(&slice)))
+            }
+            Write::Replace(slice) => {
+                let name = name(&slice);
+                let replaced = answer(self.slices.replace(&name, &PostParams::default(), &slice)).await;
+                replaced.map(drop).with_context(|| format!("write ResourceSlice {name}"))
+            }
+            Write::Delete(name, uid) => {
+                let only = Preconditions { uid, resource_version: None };
+                let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+                match answer(self.slices.delete(&name, &params)).await {
+                    Err(Failure::Api(kube::Error::Api(status))) if status.code == 404 => Ok(()),
+                    deleted => deleted.map(drop).with_context(|| format!("delete ResourceSlice {name}")),
+                }
+            }
+        }
+    }
+
+    /// What pods hold by the device plugin.
+    async fn held(&self, view: &View) -> anyhow::Result<Held> {
+        let known = self.settings.pods.known(&self.moves.resources(view)).await;
+        if let Some(trouble) = known.trouble {
+            bail!("it is not known what pods hold by the device plugin: {trouble}");
+        }
+        Ok(known.held)
+    }
+
+    /// Devices of the plugin's resources that claims still have.
+    async fn claimed(&self, view: &View) -> anyhow::Result<Withheld> {
+        let files = self.settings.files.clone();
+        let prepared = tokio::task::spawn_blocking(move || files.all()).await?;
+        let mut claims = BTreeMap::new();
+        for prepared in &prepared {
+            let devices = prepared.devices.iter().filter(|device| !device.admin);
+            claims.extend(devices.map(|device| (device.device.as_str(), prepared)));
+        }
+        let by_plugin = view.resources.iter().filter(|resource| resource.config.mode == Mode::Plugin);
+        let keys = by_plugin.flat_map(|resource| &resource.units).flat_map(|unit| &unit.devices);
+        let why = |key: &DeviceKey| {
+            let claim = &claims.get(names::device(key).as_str())?.claim;
+            Some((key.clone(), format!("ResourceClaim {claim} has it")))
+        };
+        Ok(keys.filter_map(why).collect())
+    }
+
+    /// Tells the state, if it does not know.
+    async fn mark(&mut self, marks: Withheld) {
+        if self.marked != marks {
+            let event = HealthEvent::Marks(Mark::HeldElsewhere, marks.clone());
+            // It ends with the program.
+            let _ = self.settings.events.send(Event::Health(event)).await;
+            self.marked = marks;
+        }
+    }
+}
+
+/// How a request failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("the API server does not answer")]
+    Late,
+}
+
+async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+    match timeout(PATIENCE, request).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Failure::Late),
+    }
+}
+
+#[cfg(test)]
+mod tests;

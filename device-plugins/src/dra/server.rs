@@ -1,0 +1,131 @@
+//! Serves the kubelet: a socket for claims and health, and one that it finds and registers.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use larder_devices_api::dra::dra_plugin_server::DraPluginServer;
+use larder_devices_api::dra_health::dra_resource_health_server::DraResourceHealthServer;
+use larder_registration::{Answer, Plugin};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tracing::{error, warn};
+
+use super::names::DRIVER;
+use super::service::Service;
+use crate::instance::Instance;
+use crate::plugin::socket::Listening;
+
+/// How often the sockets are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a stop waits for calls.
+const STOP: Duration = Duration::from_secs(5);
+
+/// Serves until `stop`, below the kubelet's folder. What the kubelet says of the registration goes to `answers`.
+pub(super) async fn serve(
+    kubelet: &Path,
+    instance: &Instance,
+    service: Service,
+    answers: watch::Sender<Answer>,
+    stop: CancellationToken,
+) {
+    let endpoint = kubelet.join("plugins").join(DRIVER).join("dra.sock");
+    let plugin = Plugin { kind: "DRAPlugin", name: DRIVER, endpoint: endpoint.clone(), versions: &["v1.DRAPlugin"] };
+    let mut sockets =
+        [Socket::new(endpoint), Socket::new(kubelet.join("plugins_registry").join(format!("{DRIVER}-reg.sock")))];
+    let [(calls, called), (registrations, registered)] = [mpsc::channel(16), mpsc::channel(16)];
+    let calls_served = Server::builder()
+        .add_service(DraPluginServer::new(service.clone()))
+        .add_service(DraResourceHealthServer::new(service))
+        .serve_with_incoming_shutdown(ReceiverStream::new(called), stop.clone().cancelled_owned());
+    let stopped = stop.clone().cancelled_owned();
+    let registrations_served = larder_registration::serve(plugin, ReceiverStream::new(registered), answers, stopped);
+    let served = async {
+        let late = async {
+            stop.cancelled().await;
+            sleep(STOP).await;
+        };
+        tokio::select! {
+            (calls, registrations) = async { tokio::join!(calls_served, registrations_served) } => {
+                if let Err(error) = calls.and(registrations) {
+                    error!(%error, "serving the kubelet's claims ended");
+                }
+            }
+            () = late => {}
+        }
+    };
+    let kept = async {
+        loop {
+            if instance.is_newest() {
+                // The kubelet calls the first as soon as it finds the second.
+                for (socket, feed) in sockets.iter_mut().zip([&calls, &registrations]) {
+                    socket.keep(feed);
+                }
+            }
+            if timeout(LOOK, stop.cancelled()).await.is_ok() {
+                break;
+            }
+        }
+        drop(sockets);
+    };
+    tokio::join!(served, kept);
+}
+
+/// A socket with a name that the kubelet knows.
+struct Socket {
+    path: PathBuf,
+    listening: Option<Listening>,
+    /// Why it does not listen.
+    trouble: String,
+}
+
+impl Socket {
+    fn new(path: PathBuf) -> Self {
+        Self { path, listening: None, trouble: String::new() }
+    }
+
+    /// Listens again if the file is gone, or if another process has put one there.
+    fn keep(&mut self, feed: &mpsc::Sender<io::Result<UnixStream>>) {
+        if self.listening.as_ref().is_some_and(Listening::is_there) {
+            return;
+        }
+        self.listening = None;
+        match self.begin(feed.clone()) {
+            Ok(listening) => {
+                self.listening = Some(listening);
+                self.trouble.clear();
+            }
+            Err(error) => {
+                let trouble = error.to_string();
+                if self.trouble != trouble {
+                    warn!(socket = %self.path.display(), trouble, "claims cannot be served; trying again");
+                }
+                self.trouble = trouble;
+            }
+        }
+    }
+
+    fn begin(&self, feed: mpsc::Sender<io::Result<UnixStream>>) -> io::Result<Listening> {
+        use std::os::unix::fs::FileTypeExt;
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(found) if found.file_type().is_socket() => std::fs::remove_file(&self.path)?,
+            Ok(_) => {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something other than a socket is there"));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Listening::begin(self.path.clone(), feed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

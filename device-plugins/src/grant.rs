@@ -1,0 +1,123 @@
+//! What a container gets for the IDs of a resource. Pure: it looks at a view, and changes nothing.
+
+mod hints;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cdi::{nodes, qualified_name};
+use crate::health::fault_of;
+use crate::machine::{Hca, LinkLayer, Machine};
+use crate::resource::{DeviceKey, Resource};
+use crate::view::View;
+
+pub use hints::hints;
+
+/// What a container gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// CDI names.
+    pub cdi: Vec<String>,
+    /// Names of device nodes in `/dev/infiniband`, where the runtime has no CDI.
+    pub nodes: BTreeSet<String>,
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+}
+
+/// Why a container gets nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The resource has no such ID.
+    #[error(
+        "{resource} has no device {id} on this node now; a new list is on its way to the kubelet: create the pod again"
+    )]
+    Unknown {
+        /// The resource's name.
+        resource: String,
+        /// The ID.
+        id: String,
+    },
+    /// A device is out of service.
+    #[error("device {id} of {resource} is out of service: {message}; it is back once {ends}")]
+    OutOfService {
+        /// The resource's name.
+        resource: String,
+        /// The ID.
+        id: String,
+        /// What was seen.
+        message: String,
+        /// What ends it.
+        ends: String,
+    },
+}
+
+/// What a container gets for these IDs. `vendor` holds the CDI names of others; `cdi` says whether the runtime has CDI.
+pub fn grant(
+    view: &View,
+    resource: &Resource,
+    ids: &[String],
+    vendor: &BTreeSet<String>,
+    cdi: bool,
+) -> Result<Grant, Refusal> {
+    let name = || resource.config.name.to_string();
+    let mut given = BTreeSet::new();
+    for id in ids {
+        let unit = resource.unit_of(id).ok_or_else(|| Refusal::Unknown { resource: name(), id: id.clone() })?;
+        if let Some((_, fault)) = fault_of(resource.config.give, unit, &view.faults) {
+            let (message, ends) = (fault.message.clone(), fault.ends.clone());
+            return Err(Refusal::OutOfService { resource: name(), id: id.clone(), message, ends });
+        }
+        given.extend(unit.devices.iter().filter(|device| !view.faults.contains_key(device)));
+    }
+    let mut grant = Grant::default();
+    let names = vendor_names(&view.machine, &given, vendor).filter(|_| cdi);
+    grant.env = environment(&view.machine, &given, names.is_some(), &resource.config.select.link_types);
+    grant.cdi.extend(names.into_iter().flatten());
+    let hcas: Vec<&Hca> =
+        view.machine.hcas.iter().filter(|hca| given.contains(&DeviceKey::Hca(hca.place.pci))).collect();
+    if !hcas.is_empty() {
+        match cdi {
+            true => grant.cdi.extend(hcas.iter().map(|hca| qualified_name(hca.place.pci))),
+            false => grant.nodes.extend(hcas.iter().filter_map(|hca| nodes::names(hca, resource.config.mad)).flatten()),
+        }
+    }
+    Ok(grant)
+}
+
+/// The UUIDs of the GPUs and slices among these devices, in the order of the machine.
+fn gpus<'a>(machine: &'a Machine, given: &BTreeSet<&DeviceKey>) -> Vec<&'a str> {
+    let all = machine.gpus.iter().flat_map(|gpu| {
+        let slices = gpu.slices.iter().map(|slice| (DeviceKey::Slice(slice.uuid.clone()), slice.uuid.as_str()));
+        std::iter::once((DeviceKey::Gpu(gpu.uuid.clone()), gpu.uuid.as_str())).chain(slices)
+    });
+    all.filter(|(device, _)| given.contains(device)).map(|(_, uuid)| uuid).collect()
+}
+
+/// NVIDIA's CDI names of the GPUs and slices among these devices, if its files name all of them.
+pub fn vendor_names(machine: &Machine, given: &BTreeSet<&DeviceKey>, vendor: &BTreeSet<String>) -> Option<Vec<String>> {
+    let names: Vec<String> = gpus(machine, given).into_iter().map(vendor_name).collect();
+    names.iter().all(|name| vendor.contains(name)).then_some(names)
+}
+
+/// NVIDIA's CDI name of a GPU or a slice.
+pub fn vendor_name(uuid: &str) -> String {
+    format!("nvidia.com/gpu={uuid}")
+}
+
+/// The environment of a container with these devices. GPUs that it has no CDI names for (`are_named`) come by the variable that
+/// NVIDIA's runtime reads.
+pub fn environment(
+    machine: &Machine,
+    given: &BTreeSet<&DeviceKey>,
+    are_named: bool,
+    link_types: &[LinkLayer],
+) -> BTreeMap<String, String> {
+    let hcas: Vec<&Hca> = machine.hcas.iter().filter(|hca| given.contains(&DeviceKey::Hca(hca.place.pci))).collect();
+    let mut environment = hints(&hcas, link_types);
+    let uuids = gpus(machine, given);
+    if !uuids.is_empty() {
+        // NVIDIA's runtime would obey what the image says, which is often `all`.
+        let visible = if are_named { "void".to_owned() } else { uuids.join(",") };
+        environment.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), visible);
+    }
+    environment
+}

@@ -1,0 +1,4 @@
+mod gpus;
+mod ports;
+mod property;
+mod world;

@@ -1,0 +1,203 @@
+//! Random events: a device is never in service while something is wrong with it, and always in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::world::{World, gpu, hca};
+use crate::health::{Event, Mark, RecoveryAction};
+use crate::resource::DeviceKey;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Pass(f64),
+    Port(u8, bool),
+    Xid(u8, u64),
+    Recovery(u8, RecoveryAction),
+    Driver(bool),
+    Fails(u8),
+    There(usize, bool),
+    Mark(bool, usize, bool),
+}
+
+fn devices() -> [DeviceKey; 5] {
+    [gpu(0), gpu(1), gpu(2), hca(1), hca(2)]
+}
+
+fn recovery() -> impl Strategy<Value = RecoveryAction> {
+    use RecoveryAction::{DrainAndReset, DrainP2p, GpuReset, NodeReboot, None, Other};
+    prop::sample::select(vec![None, None, GpuReset, NodeReboot, DrainP2p, DrainAndReset, Other(6)])
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let xid = prop::sample::select(vec![13, 31, 48, 79, 94, 95, 154, 4711]);
+    prop_oneof![
+        4 => (0.0..70.0).prop_map(Step::Pass),
+        3 => (1u8..3, any::<bool>()).prop_map(|(bus, up)| Step::Port(bus, up)),
+        2 => (0u8..3, xid).prop_map(|(n, xid)| Step::Xid(n, xid)),
+        2 => (0u8..3, recovery()).prop_map(|(n, action)| Step::Recovery(n, action)),
+        1 => any::<bool>().prop_map(Step::Driver),
+        1 => (0u8..3).prop_map(Step::Fails),
+        1 => (0usize..5, any::<bool>()).prop_map(|(at, there)| Step::There(at, there)),
+        1 => (any::<bool>(), 0usize..5, any::<bool>()).prop_map(|(kind, at, set)| Step::Mark(kind, at, set)),
+    ]
+}
+
+/// What is wrong, as an onlooker notes it, in seconds since the start.
+#[derive(Default)]
+struct Wrong {
+    port_down: BTreeMap<u8, f64>,
+    port_up: BTreeMap<u8, f64>,
+    was_out: BTreeSet<u8>,
+    last_xid: BTreeMap<u8, (f64, bool)>,
+    asked: BTreeMap<u8, RecoveryAction>,
+    driver: Option<f64>,
+    silent: BTreeMap<u8, f64>,
+    missing: BTreeSet<usize>,
+    /// The missing ones that can be known to be: while the driver is silent, no GPU is.
+    gone: BTreeSet<usize>,
+    marked: [BTreeSet<usize>; 2],
+}
+
+impl Wrong {
+    /// Devices that must be out of service.
+    fn must_be_out(&self, now: f64) -> BTreeSet<DeviceKey> {
+        let all = devices();
+        let mut out: BTreeSet<DeviceKey> =
+            self.gone.iter().chain(self.marked.iter().flatten()).map(|at| all[*at].clone()).collect();
+        out.extend(self.port_down.iter().filter(|(_, since)| now - **since >= 5.001).map(|(bus, _)| hca(*bus)));
+        let young = |bus: &&u8| self.port_up.get(*bus).is_some_and(|since| now - since < 29.999);
+        out.extend(self.was_out.iter().filter(young).map(|bus| hca(*bus)));
+        out.extend(self.asked.iter().filter(|(_, action)| **action != RecoveryAction::None).map(|(n, _)| gpu(*n)));
+        out.extend(self.silent.iter().filter(|(_, since)| now - **since >= 30.001).map(|(n, _)| gpu(*n)));
+        let fresh: Vec<_> = self.last_xid.iter().filter(|(_, (at, _))| now - at < 59.999).collect();
+        out.extend(fresh.iter().map(|(n, _)| gpu(**n)));
+        let is_node = fresh.iter().any(|(_, (_, node))| *node)
+            || self.asked.values().any(|action| *action == RecoveryAction::NodeReboot);
+        if is_node || self.driver.is_some_and(|since| now - since >= 30.001) {
+            out.extend((0..3).map(gpu));
+        }
+        out
+    }
+}
+
+fn inventory(world: &mut World, wrong: &mut Wrong) {
+    let (missing, is_silent) = (&wrong.missing, wrong.driver.is_some());
+    let known = |at: &&usize| **at >= 3 || !is_silent || wrong.gone.contains(*at);
+    wrong.gone = missing.iter().filter(known).copied().collect();
+    let missing: Vec<DeviceKey> = wrong.missing.iter().map(|at| devices()[*at].clone()).collect();
+    world.down = wrong.port_down.keys().copied().collect();
+    world.machine_without(&missing);
+}
+
+fn play(world: &mut World, wrong: &mut Wrong, step: Step) {
+    let now = (world.now.instant - world.start.instant).as_secs_f64();
+    let note_ports = |wrong: &mut Wrong| {
+        let out = wrong.port_down.iter().filter(|(_, since)| now - **since >= 5.001).map(|(bus, _)| *bus);
+        let out: Vec<u8> = out.collect();
+        wrong.was_out.extend(out);
+    };
+    match step {
+        Step::Pass(seconds) => world.pass(seconds),
+        Step::Port(bus, up) => {
+            note_ports(wrong);
+            if up {
+                if wrong.port_down.remove(&bus).is_some() {
+                    wrong.port_up.insert(bus, now);
+                }
+            } else {
+                if wrong.port_up.remove(&bus).is_some_and(|since| now - since >= 30.0) {
+                    wrong.was_out.remove(&bus);
+                }
+                wrong.port_down.entry(bus).or_insert(now);
+            }
+            world.ports(bus, &[up, false]);
+        }
+        Step::Xid(n, xid) => {
+            world.xid(n, xid);
+            if [48, 79, 95, 4711].contains(&xid) {
+                let node = xid == 79 || wrong.last_xid.get(&n).is_some_and(|(at, node)| *node && now - at < 59.0);
+                wrong.last_xid.insert(n, (now, node));
+            }
+        }
+        Step::Recovery(n, action) => {
+            world.recovery(n, action);
+            wrong.asked.insert(n, action);
+            wrong.silent.remove(&n);
+        }
+        Step::Driver(answers) => {
+            if answers {
+                wrong.driver = None;
+                wrong.gone.clone_from(&wrong.missing);
+                world.see(Event::DriverAnswered);
+            } else {
+                wrong.driver = wrong.driver.or(Some(now));
+                world.fails();
+            }
+        }
+        Step::Fails(n) => {
+            wrong.silent.entry(n).or_insert(now);
+            world.gpu_fails(n);
+        }
+        Step::There(at, there) => {
+            // A port's time begins anew with its HCA.
+            if at < 3 || wrong.port_down.is_empty() && wrong.was_out.is_empty() {
+                if there {
+                    wrong.missing.remove(&at)
+                } else {
+                    wrong.missing.insert(at)
+                };
+                inventory(world, wrong);
+            }
+        }
+        Step::Mark(kind, at, set) => {
+            let marked = &mut wrong.marked[usize::from(kind)];
+            if set {
+                marked.insert(at)
+            } else {
+                marked.remove(&at)
+            };
+            let marked: Vec<DeviceKey> = marked.iter().map(|at| devices()[*at].clone()).collect();
+            world.marks(if kind { Mark::NotPrepared } else { Mark::LimitsMissing }, &marked);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_device_is_out_while_something_is_wrong_with_it_and_back_when_nothing_is(
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut world = World::new();
+        let mut wrong = Wrong::default();
+        for step in steps {
+            play(&mut world, &mut wrong, step);
+            let now = (world.now.instant - world.start.instant).as_secs_f64();
+            for device in wrong.must_be_out(now) {
+                prop_assert!(world.is_out(&device), "{device} is in service at {now}");
+            }
+            // And what was never said to be wrong with a device does not take it out.
+            for (device, fault) in world.health.faults().iter() {
+                prop_assert!(fault.since <= world.now.wall, "{device} {fault:?}");
+            }
+        }
+        let recover = (0..3).map(|n| Step::Recovery(n, RecoveryAction::None));
+        let ends: Vec<Step> = [Step::Driver(true)].into_iter().chain(recover).collect();
+        wrong.missing.clear();
+        inventory(&mut world, &mut wrong);
+        for step in ends {
+            play(&mut world, &mut wrong, step);
+        }
+        for (kind, at) in [(true, 0), (false, 0)].into_iter().flat_map(|(kind, _)| (0..5).map(move |at| (kind, at))) {
+            play(&mut world, &mut wrong, Step::Mark(kind, at, false));
+        }
+        for bus in 1..3 {
+            play(&mut world, &mut wrong, Step::Port(bus, true));
+        }
+        world.pass(60.0);
+        prop_assert_eq!(world.out(), vec![]);
+        prop_assert_eq!(world.next(), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! What a node has, read from sysfs: its HCAs with their ports, and the places of all devices.
+//!
+//! The cast: [`Roots`] says where a node's files are; `hca` reads the class of HCAs, `pci` finds the place of a function,
+//! and both do it through `folder`, which is wary of what it opens, and `attribute`, which decodes; [`ports`] rereads the states
+//! of ports; [`netlink`] asks the kernel for the mode of network namespaces.
+//! The invariant: a broken entry costs one device or one attribute of it, and is told as an oddity. No content is a panic or
+//! a wait. Everything here blocks: it is not for the runtime's threads.
+
+mod attribute;
+mod folder;
+mod hca;
+pub mod netlink;
+mod pci;
+pub mod ports;
+mod roots;
+
+pub use roots::Roots;
+
+use std::io;
+
+use folder::{Folder, Oddities};
+
+use crate::machine::{Gpu, Hca, Machine, Oddity, RdmaMode};
+
+/// All HCAs by PCI address, and what is odd about the rest.
+pub fn hcas(roots: &Roots) -> (Vec<Hca>, Vec<Oddity>) {
+    let mut oddities = Oddities::default();
+    let hcas = hca::read(roots, &mut oddities);
+    (hcas, oddities.into_vec())
+}
+
+/// The GPUs that NVML has told of, of whose places the addresses count alone. Of one that sysfs does not know, the address is all
+/// that is told. No device's firmware is asked.
+pub fn gpus(roots: &Roots, gpus: &[Gpu]) -> Vec<Gpu> {
+    placed(roots, gpus, &mut Oddities::default())
+}
+
+fn placed(roots: &Roots, gpus: &[Gpu], oddities: &mut Oddities) -> Vec<Gpu> {
+    let mut gpus = gpus.to_vec();
+    for gpu in &mut gpus {
+        gpu.place = pci::place(roots, gpu.place.pci, oddities);
+    }
+    gpus.sort_by(|a, b| (a.place.pci, &a.uuid).cmp(&(b.place.pci, &b.uuid)));
+    gpus
+}
+
+/// The machine: its HCAs, and its [GPUs](gpus()).
+pub fn read(roots: &Roots, gpus: &[Gpu], gpu_driver: Option<String>) -> Machine {
+    read_with(roots, gpus, gpu_driver, netlink::mode())
+}
+
+/// The same, a pure function of the files and of what NVML and the kernel's netlink have answered.
+pub fn read_with(roots: &Roots, gpus: &[Gpu], gpu_driver: Option<String>, kernel: io::Result<RdmaMode>) -> Machine {
+    let mut oddities = Oddities::default();
+    let hcas = hca::read(roots, &mut oddities);
+    let gpus = placed(roots, gpus, &mut oddities);
+    let rdma_cm = hca::rdma_cm(roots, &mut oddities);
+    let rdma_mode = rdma_mode(roots, kernel, !hcas.is_empty(), &mut oddities);
+    let gpu_functions = pci::nvidia_gpus(roots);
+    let (gpu_oddities, oddities) = (Vec::new(), oddities.into_vec());
+    Machine { gpus, hcas, rdma_cm, gpu_driver, gpu_oddities, gpu_functions, rdma_mode, oddities }
+}
+
+/// The mode that the kernel tells by netlink. Where it does not, the setting of its module counts, which follows the mode; and
+/// kernels without that setting know no other mode than `Shared`.
+fn rdma_mode(roots: &Roots, kernel: io::Result<RdmaMode>, has_hcas: bool, oddities: &mut Oddities) -> RdmaMode {
+    match kernel {
+        Ok(mode @ (RdmaMode::Shared | RdmaMode::Exclusive)) => return mode,
+        Ok(RdmaMode::None) => {}
+        Err(error) => oddities.add("netlink".as_ref(), format!("the kernel does not tell the mode of RDMA: {error}")),
+    }
+    let setting = Folder::open(roots.sysfs.join("module/ib_core/parameters")).ok();
+    let is_shared = setting.and_then(|setting| setting.optional("netns_mode", attribute::flag, oddities));
+    match is_shared {
+        Some(true) => RdmaMode::Shared,
+        Some(false) => RdmaMode::Exclusive,
+        None if has_hcas => RdmaMode::Shared,
+        None => RdmaMode::None,
+    }
+}

@@ -1,0 +1,231 @@
+//! Reading of folders and attributes that may hold anything.
+//!
+//! Invariant: whatever lies at a path, reading it ends at once and takes a few KiB. A file is read only if it is a regular one,
+//! through no link, and up to the size of an attribute; of a folder, a bounded number of entries is looked at.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat, readlinkat};
+use rustix::io::Errno;
+
+use super::attribute;
+use crate::machine::Oddity;
+
+/// The size of a page, which is the most that an attribute of sysfs has.
+const ATTRIBUTE_BYTES_MOST: usize = 4096;
+
+/// The most entries of a folder that are looked at: enough for a thousand virtual functions.
+pub(super) const ENTRIES_MOST: usize = 4096;
+
+/// The most oddities of one inventory that are kept.
+const ODDITIES_MOST: usize = 256;
+
+/// The most bytes of a wrong content that an oddity shows.
+const SHOWN_BYTES: usize = 40;
+
+/// The oddities of an inventory.
+#[derive(Debug, Default)]
+pub(super) struct Oddities(Vec<Oddity>);
+
+impl Oddities {
+    pub(super) fn add(&mut self, at: &Path, why: impl Into<String>) {
+        if self.0.len() < ODDITIES_MOST {
+            self.0.push(Oddity { at: at.display().to_string(), why: why.into() });
+        }
+    }
+
+    pub(super) fn into_vec(self) -> Vec<Oddity> {
+        self.0
+    }
+}
+
+/// Why an attribute has no text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// There is none, or the kernel says that it has no value.
+    Absent,
+    /// It is not what an attribute should be.
+    Odd(String),
+}
+
+impl From<Errno> for Unread {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO => Self::Absent,
+            Errno::LOOP => Self::Odd("a link, where a file should be".to_owned()),
+            other => Self::Odd(io::Error::from(other).to_string()),
+        }
+    }
+}
+
+/// The text of an attribute.
+fn text(bytes: &[u8]) -> Result<&str, Unread> {
+    if bytes.len() > ATTRIBUTE_BYTES_MOST {
+        return Err(Unread::Odd(format!("larger than {ATTRIBUTE_BYTES_MOST} bytes")));
+    }
+    attribute::first_line(bytes).ok_or_else(|| Unread::Odd(format!("not a text: {}", shown(bytes))))
+}
+
+/// A wrong content, short and printable.
+fn shown(bytes: &[u8]) -> String {
+    let head = &bytes[..bytes.len().min(SHOWN_BYTES)];
+    format!("\"{}\"{}", head.escape_ascii(), if head.len() < bytes.len() { "…" } else { "" })
+}
+
+/// An open attribute, which can be read again and again.
+#[derive(Debug)]
+pub(super) struct Attribute(OwnedFd);
+
+impl Attribute {
+    pub(super) fn open(path: &Path) -> Result<Self, Unread> {
+        Self::open_at(CWD, path)
+    }
+
+    fn open_at(folder: impl rustix::fd::AsFd, path: &Path) -> Result<Self, Unread> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(folder, path, flags, Mode::empty())?;
+        match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+            FileType::RegularFile => Ok(Self(file)),
+            other => Err(Unread::Odd(format!("not a regular file: {other:?}"))),
+        }
+    }
+
+    /// Reads it from its beginning, which makes the kernel ask the device again.
+    pub(super) fn read<'a>(&self, buffer: &'a mut [u8]) -> Result<&'a str, Unread> {
+        let length = rustix::io::pread(&self.0, &mut *buffer, 0)?;
+        text(&buffer[..length])
+    }
+}
+
+/// An open folder of sysfs, and the path by which oddities name it.
+#[derive(Debug)]
+pub(super) struct Folder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Opens a folder, through links if there are any.
+    pub(super) fn open(path: PathBuf) -> Result<Self, Unread> {
+        let fd = openat(CWD, &path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { fd, path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A folder below this one; `None` if it is absent. Anything else in its place is an oddity.
+    pub(super) fn below(&self, name: &str, oddities: &mut Oddities) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = self.path.join(name);
+        match openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => Some(Self { fd, path }),
+            Err(Errno::NOENT) => None,
+            Err(errno) => {
+                oddities.add(&path, io::Error::from(errno).to_string());
+                None
+            }
+        }
+    }
+
+    /// The text of an attribute.
+    pub(super) fn text(&self, name: &str) -> Result<String, Unread> {
+        // The kernel hands an attribute out in one piece.
+        let mut buffer = [0; ATTRIBUTE_BYTES_MOST + 1];
+        Attribute::open_at(&self.fd, Path::new(name))?.read(&mut buffer).map(str::to_owned)
+    }
+
+    fn value<T>(&self, name: &str, decode: impl FnOnce(&str) -> Option<T>) -> Result<T, Unread> {
+        let text = self.text(name)?;
+        decode(&text).ok_or_else(|| Unread::Odd(format!("unexpected content: {}", shown(text.as_bytes()))))
+    }
+
+    /// An attribute that may be absent. One that is not of its form is an oddity.
+    pub(super) fn optional<T>(
+        &self,
+        name: &str,
+        decode: impl FnOnce(&str) -> Option<T>,
+        oddities: &mut Oddities,
+    ) -> Option<T> {
+        match self.value(name, decode) {
+            Ok(value) => return Some(value),
+            Err(Unread::Absent) => {}
+            Err(Unread::Odd(why)) => oddities.add(&self.path.join(name), why),
+        }
+        None
+    }
+
+    /// An attribute that every such folder has. One that is absent or not of its form is an oddity.
+    pub(super) fn required<T>(
+        &self,
+        name: &str,
+        decode: impl FnOnce(&str) -> Option<T>,
+        oddities: &mut Oddities,
+    ) -> Option<T> {
+        let why = match self.value(name, decode) {
+            Ok(value) => return Some(value),
+            Err(Unread::Absent) => "missing".to_owned(),
+            Err(Unread::Odd(why)) => why,
+        };
+        oddities.add(&self.path.join(name), why);
+        None
+    }
+
+    /// The last part of a link's target; `None` if there is no such link.
+    pub(super) fn link(&self, name: &str, oddities: &mut Oddities) -> Option<String> {
+        let target = match readlinkat(&self.fd, name, Vec::new()) {
+            Ok(target) => target,
+            Err(Errno::NOENT) => return None,
+            Err(errno) => {
+                oddities.add(&self.path.join(name), io::Error::from(errno).to_string());
+                return None;
+            }
+        };
+        let last = target.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        match std::str::from_utf8(last) {
+            Ok(last) => Some(last.to_owned()),
+            Err(_) => {
+                oddities.add(&self.path.join(name), "the target is not a text");
+                None
+            }
+        }
+    }
+
+    /// The names of what is in it, sorted. Names that are no text are oddities.
+    pub(super) fn entries(&self, oddities: &mut Oddities) -> Vec<String> {
+        entries(&self.path, oddities)
+    }
+}
+
+/// The names of what is in a folder, sorted; none if there is no such folder. Names that are no text are oddities.
+pub(super) fn entries(path: &Path, oddities: &mut Oddities) -> Vec<String> {
+    let read = match std::fs::read_dir(path) {
+        Ok(read) => read,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                oddities.add(path, error.to_string());
+            }
+            return Vec::new();
+        }
+    };
+    let mut names = Vec::new();
+    for entry in read {
+        if names.len() == ENTRIES_MOST {
+            oddities.add(path, format!("more than {ENTRIES_MOST} entries: the rest is left out"));
+            break;
+        }
+        match entry.map(|entry| entry.file_name().into_string()) {
+            Ok(Ok(name)) => names.push(name),
+            Ok(Err(name)) => oddities.add(&path.join(name), "the name is not a text"),
+            Err(error) => {
+                oddities.add(path, error.to_string());
+                break;
+            }
+        }
+    }
+    names.sort_unstable();
+    names
+}

@@ -1,0 +1,219 @@
+//! The HCAs of `/sys/class/infiniband`.
+//!
+//! Invariant: each HCA has a PCI function that no other one has, since that function is what it is called by.
+
+use std::collections::BTreeMap;
+
+use rustix::fs::{FileType, major, minor, stat};
+
+use super::attribute;
+use super::folder::{Folder, Oddities, Unread, entries};
+use super::pci::Function;
+use super::roots::Roots;
+use crate::machine::{CharDevice, Gid, GidType, Hca, LinkLayer, PciAddress, Port};
+
+/// The most entries of a port's table of GIDs that are read.
+const GIDS_MOST: usize = 1024;
+
+/// All HCAs, by PCI address.
+pub(super) fn read(roots: &Roots, oddities: &mut Oddities) -> Vec<Hca> {
+    let mut found: BTreeMap<PciAddress, Hca> = BTreeMap::new();
+    let nodes = Nodes::read(roots, oddities);
+    for name in names(roots, oddities) {
+        let Some(hca) = read_one(roots, &name, &nodes, oddities) else { continue };
+        match found.get(&hca.place.pci) {
+            Some(other) => {
+                let why = format!("left out: it shares the PCI function {} with {}", hca.place.pci, other.name);
+                oddities.add(&roots.class("infiniband").join(&name), why);
+            }
+            None => drop(found.insert(hca.place.pci, hca)),
+        }
+    }
+    found.into_values().collect()
+}
+
+/// The names of the HCAs, sorted; one that nothing else could bear is an oddity.
+pub(super) fn names(roots: &Roots, oddities: &mut Oddities) -> Vec<String> {
+    let class = roots.class("infiniband");
+    let mut names = entries(&class, oddities);
+    names.retain(|name| {
+        let is_sound = attribute::hca_name(name).is_some();
+        if !is_sound {
+            oddities.add(&class.join(name), "left out: the name has other characters than letters, digits, - _ and .");
+        }
+        is_sound
+    });
+    names
+}
+
+fn read_one(roots: &Roots, name: &str, nodes: &Nodes, oddities: &mut Oddities) -> Option<Hca> {
+    let path = roots.class("infiniband").join(name);
+    let folder = match Folder::open(path.clone()) {
+        Ok(folder) => folder,
+        Err(unread) => {
+            oddities.add(&path, if let Unread::Odd(why) = unread { why } else { "the link leads nowhere".to_owned() });
+            return None;
+        }
+    };
+    let Function { folder: function, place } = Function::behind(roots, &path.join("device"), oddities)?;
+    let physical_function = function.link("physfn", oddities).and_then(|target| {
+        let address = attribute::pci_address(&target);
+        if address.is_none() {
+            oddities.add(&function.path().join("physfn"), "the link leads to no PCI function");
+        }
+        address
+    });
+    Some(Hca {
+        name: name.to_owned(),
+        node_guid: folder.required("node_guid", |text| attribute::node_guid(text).map(str::to_owned), oddities)?,
+        vendor: function.required("vendor", attribute::pci_id, oddities).unwrap_or_default(),
+        device: function.required("device", attribute::pci_id, oddities).unwrap_or_default(),
+        driver: driver(&function, oddities),
+        place,
+        physical_function,
+        virtual_functions: function.optional("sriov_numvfs", attribute::decimal, oddities).unwrap_or_default(),
+        netdevs: netdevs(&function, oddities),
+        ports: ports(&folder, name, nodes, oddities),
+        uverbs: nodes.uverbs.get(name).cloned(),
+    })
+}
+
+fn driver(function: &Folder, oddities: &mut Oddities) -> String {
+    let target = function.link("driver", oddities).unwrap_or_default();
+    attribute::driver_name(&target).unwrap_or_default().to_owned()
+}
+
+fn netdevs(function: &Folder, oddities: &mut Oddities) -> Vec<String> {
+    let Some(folder) = function.below("net", oddities) else { return Vec::new() };
+    let mut names = folder.entries(oddities);
+    names.retain(|name| {
+        let is_sound = attribute::netdev_name(name).is_some();
+        if !is_sound {
+            oddities.add(&folder.path().join(name), "left out: not the name of a network interface");
+        }
+        is_sound
+    });
+    names
+}
+
+/// The ports, by number.
+fn ports(hca: &Folder, name: &str, nodes: &Nodes, oddities: &mut Oddities) -> Vec<Port> {
+    let Some(folder) = hca.below("ports", oddities) else {
+        oddities.add(&hca.path().join("ports"), "missing");
+        return Vec::new();
+    };
+    let mut ports = Vec::new();
+    for entry in folder.entries(oddities) {
+        let Some(number) = attribute::port_number(&entry) else {
+            oddities.add(&folder.path().join(&entry), "left out: not the number of a port");
+            continue;
+        };
+        let Some(port) = folder.below(&entry, oddities) else { continue };
+        let link_layer = port.required("link_layer", attribute::link_layer, oddities).unwrap_or_default();
+        let key = (name.to_owned(), number);
+        ports.push(Port {
+            number,
+            link_layer,
+            state: port.required("state", attribute::port_state, oddities).unwrap_or_default(),
+            phys_state: port.required("phys_state", attribute::phys_state, oddities).unwrap_or_default(),
+            rate_gbps: port.optional("rate", attribute::rate_gbps, oddities).unwrap_or_default(),
+            lid: port.optional("lid", attribute::lid, oddities).unwrap_or_default(),
+            gids: gids(&port, oddities),
+            umad: nodes.umad.get(&key).cloned(),
+            issm: nodes.issm.get(&key).filter(|_| link_layer != LinkLayer::Ethernet).cloned(),
+        });
+    }
+    ports.sort_unstable_by_key(|port| port.number);
+    ports
+}
+
+/// The GIDs that are set, by index. The table of RoCE has a place for each address that there may ever be: most are empty.
+fn gids(port: &Folder, oddities: &mut Oddities) -> Vec<Gid> {
+    let Some(table) = port.below("gids", oddities) else { return Vec::new() };
+    let mut gids = Vec::new();
+    for (count, entry) in table.entries(oddities).into_iter().enumerate() {
+        if count == GIDS_MOST {
+            oddities.add(table.path(), format!("more than {GIDS_MOST} GIDs: the rest is left out"));
+            break;
+        }
+        let Some(index) = attribute::decimal(&entry) else {
+            oddities.add(&table.path().join(&entry), "left out: not an index");
+            continue;
+        };
+        // A place without an address is all zeros, or empty.
+        let decode = |text: &str| if text.is_empty() { Some([0; 16]) } else { attribute::gid(text) };
+        let Some(gid) = table.optional(&entry, decode, oddities).filter(|gid| *gid != [0; 16]) else { continue };
+        let of_kind = |kind: &str| format!("gid_attrs/{kind}/{index}");
+        let gid_type = port.optional(&of_kind("types"), attribute::gid_type, oddities);
+        let netdev = port.optional(&of_kind("ndevs"), |text| attribute::netdev_name(text).map(str::to_owned), oddities);
+        gids.push(Gid { index, gid, gid_type: gid_type.unwrap_or(GidType::V1), netdev: netdev.unwrap_or_default() });
+    }
+    gids.sort_unstable_by_key(|gid| gid.index);
+    gids
+}
+
+/// The character devices of HCAs and ports.
+#[derive(Debug, Default)]
+struct Nodes {
+    /// By the name of the HCA.
+    uverbs: BTreeMap<String, CharDevice>,
+    /// By the name of the HCA and the number of the port.
+    umad: BTreeMap<(String, u32), CharDevice>,
+    issm: BTreeMap<(String, u32), CharDevice>,
+}
+
+impl Nodes {
+    fn read(roots: &Roots, oddities: &mut Oddities) -> Self {
+        let mut nodes = Self::default();
+        for (class, prefix) in [("infiniband_verbs", "uverbs"), ("infiniband_mad", "umad"), ("infiniband_mad", "issm")]
+        {
+            let path = roots.class(class);
+            for entry in entries(&path, oddities) {
+                // Attributes of the class lie beside its devices.
+                if attribute::numbered(&entry, prefix).is_none() {
+                    continue;
+                }
+                let folder = match Folder::open(path.join(&entry)) {
+                    Ok(folder) => folder,
+                    Err(_) => {
+                        oddities.add(&path.join(&entry), "the link leads nowhere");
+                        continue;
+                    }
+                };
+                let hca = folder.required("ibdev", |text| attribute::hca_name(text).map(str::to_owned), oddities);
+                let (Some(hca), Some(device)) = (hca, char_device(roots, &folder, entry, oddities)) else { continue };
+                if prefix == "uverbs" {
+                    nodes.uverbs.insert(hca, device);
+                } else if let Some(port) = folder.required("port", attribute::port_number, oddities) {
+                    let of_kind = if prefix == "umad" { &mut nodes.umad } else { &mut nodes.issm };
+                    of_kind.insert((hca, port), device);
+                }
+            }
+        }
+        nodes
+    }
+}
+
+/// The device that `rdma_cm` is, which all HCAs share.
+pub(super) fn rdma_cm(roots: &Roots, oddities: &mut Oddities) -> Option<CharDevice> {
+    let folder = Folder::open(roots.class("misc").join("rdma_cm")).ok()?;
+    char_device(roots, &folder, "rdma_cm".to_owned(), oddities)
+}
+
+/// A device as sysfs numbers it. `None` if no such node is below `/dev/infiniband`: it could not be given to anyone.
+fn char_device(roots: &Roots, folder: &Folder, name: String, oddities: &mut Oddities) -> Option<CharDevice> {
+    let numbers = folder.required("dev", attribute::device_numbers, oddities)?;
+    let node = roots.rdma_node(&name);
+    let why = match stat(&node) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice => {
+            "not a character device".to_owned()
+        }
+        Ok(stat) if (major(stat.st_rdev), minor(stat.st_rdev)) != numbers => {
+            format!("it has the numbers {}:{}, and sysfs says otherwise", major(stat.st_rdev), minor(stat.st_rdev))
+        }
+        Ok(_) => return Some(CharDevice { name, numbers }),
+        Err(errno) => std::io::Error::from(errno).to_string(),
+    };
+    oddities.add(&node, why);
+    None
+}

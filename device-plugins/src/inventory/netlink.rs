@@ -1,0 +1,54 @@
+//! How HCAs belong to network namespaces, as the kernel tells by netlink.
+
+mod message;
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, sendto, socket_with, sockopt,
+};
+
+use crate::machine::RdmaMode;
+
+/// The longest answer that is read. It has four attributes of one byte.
+const ANSWER_BYTES_MOST: usize = 4096;
+
+/// The kernel answers while it is asked. The wait is bounded all the same.
+const WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Asks the kernel, without any right. `RdmaMode::None` if it knows nothing of RDMA.
+///
+/// # Errors
+/// When the kernel refuses to tell, as one older than network namespaces of RDMA does.
+pub fn mode() -> io::Result<RdmaMode> {
+    match ask() {
+        Err(Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => Ok(RdmaMode::None),
+        Err(errno) => Err(errno.into()),
+        Ok(answer) => message::decode(&answer),
+    }
+}
+
+fn ask() -> Result<Vec<u8>, Errno> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::RDMA))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(WAIT))?;
+    sendto(&socket, &message::question(), SendFlags::empty(), &netlink::SocketAddrNetlink::new(0, 0))?;
+    let mut answer = vec![0; ANSWER_BYTES_MOST];
+    let (length, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
+    answer.truncate(length);
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_rdma_says_so() {
+        let has_rdma = std::path::Path::new("/sys/module/ib_core").exists();
+        match mode() {
+            Ok(mode) => assert_eq!(mode != RdmaMode::None, has_rdma),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

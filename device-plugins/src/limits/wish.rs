@@ -1,0 +1,89 @@
+//! The annotation by which a pod asks for lower limits: `hca_handle=1 hca_object=500 memlock=1Gi`.
+
+use std::str::FromStr;
+
+/// What a pod asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Handles of each of its HCAs.
+    pub hca_handles: Option<u32>,
+    /// Objects of each of its HCAs.
+    pub hca_objects: Option<u32>,
+    /// Bytes that a process may lock.
+    pub memlock: Option<u64>,
+}
+
+/// The annotation is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of hca_handle=N, hca_object=N and memlock=BYTES (such as 1Gi), each at most once")]
+pub struct Unreadable(String);
+
+impl FromStr for Wish {
+    type Err = Unreadable;
+
+    fn from_str(text: &str) -> Result<Self, Unreadable> {
+        let mut wish = Self::default();
+        for word in text.split_ascii_whitespace() {
+            wish.add(word).ok_or_else(|| Unreadable(word.chars().take(100).collect()))?;
+        }
+        Ok(wish)
+    }
+}
+
+impl Wish {
+    fn add(&mut self, word: &str) -> Option<()> {
+        let (name, value) = word.split_once('=')?;
+        let is_new = match name {
+            "hca_handle" => self.hca_handles.replace(number(value)?.try_into().ok()?).is_none(),
+            "hca_object" => self.hca_objects.replace(number(value)?.try_into().ok()?).is_none(),
+            "memlock" => self.memlock.replace(bytes(value)?).is_none(),
+            _ => false,
+        };
+        is_new.then_some(())
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.bytes().all(|digit| digit.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// Bytes as Kubernetes writes them: a number, with `Ki`, `Mi`, `Gi` or `Ti` or without.
+fn bytes(text: &str) -> Option<u64> {
+    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
+    let unit = units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (count, shift) = unit.unwrap_or((text, 0));
+    number(count)?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wish_has_any_of_three_numbers() {
+        let wish = Wish { hca_handles: Some(1), hca_objects: Some(500), memlock: Some(1 << 30) };
+        assert_eq!("hca_handle=1 hca_object=500 memlock=1Gi".parse(), Ok(wish));
+        assert_eq!(" memlock=1024Mi\n hca_object=500  hca_handle=1 ".parse(), Ok(wish));
+        assert_eq!("".parse(), Ok(Wish::default()));
+        assert_eq!("memlock=4096".parse::<Wish>().unwrap().memlock, Some(4096));
+        assert_eq!("memlock=2Ti".parse::<Wish>().unwrap().memlock, Some(2 << 40));
+        for wrong in [
+            "hca_handle",
+            "hca_handle=",
+            "hca_handle=max",
+            "hca_handle=-1",
+            "hca_handle=1 hca_handle=1",
+            "hca_handle=4294967296",
+            "hca_handles=1",
+            "memlock=1GB",
+            "memlock=Gi",
+            "memlock=unlimited",
+            "memlock=16777216Ti",
+            "hca_handle=1,hca_object=2",
+        ] {
+            assert!(wrong.parse::<Wish>().is_err(), "{wrong}");
+        }
+        let error = "hca_handle=1 hca_objekt=2".parse::<Wish>().unwrap_err().to_string();
+        assert!(error.starts_with("\"hca_objekt=2\" is none of"), "{error}");
+    }
+}

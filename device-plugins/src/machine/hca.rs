@@ -1,0 +1,177 @@
+//! RDMA devices (HCAs).
+
+use serde::Serialize;
+
+use super::place::{PciAddress, Place};
+
+/// An RDMA device: an HCA of InfiniBand, or a network card with RoCE.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hca {
+    /// The kernel's name, such as `mlx5_2`. It may be another one after a reboot; the PCI address stays.
+    pub name: String,
+    /// The node GUID, as sysfs writes it.
+    pub node_guid: String,
+    /// PCI vendor, four hexadecimal digits, such as `15b3`.
+    pub vendor: String,
+    /// PCI device, four hexadecimal digits, such as `1021`.
+    pub device: String,
+    /// The kernel driver, such as `mlx5_core`. Empty if it is not told.
+    pub driver: String,
+    /// Where it is.
+    pub place: Place,
+    /// The physical function, if this is a virtual one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub physical_function: Option<PciAddress>,
+    /// How many virtual functions it has.
+    pub virtual_functions: u32,
+    /// Its network interfaces in the host's network namespace.
+    pub netdevs: Vec<String>,
+    /// By number.
+    pub ports: Vec<Port>,
+    /// `uverbsN`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uverbs: Option<CharDevice>,
+}
+
+/// A character device below `/dev/infiniband`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CharDevice {
+    /// Such as `uverbs2`.
+    pub name: String,
+    /// Major and minor number.
+    pub numbers: (u32, u32),
+}
+
+/// A port of an HCA.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Port {
+    /// From 1 on.
+    pub number: u32,
+    /// What it is connected to.
+    pub link_layer: LinkLayer,
+    /// The logical state.
+    pub state: PortState,
+    /// The physical state.
+    pub phys_state: PhysState,
+    /// In Gbit/s; 0 if it is not told.
+    pub rate_gbps: f64,
+    /// The LID of InfiniBand; 0 on RoCE.
+    pub lid: u32,
+    /// Those that are set, by index.
+    pub gids: Vec<Gid>,
+    /// `umadN`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub umad: Option<CharDevice>,
+    /// `issmN`, which only ports of InfiniBand have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub issm: Option<CharDevice>,
+}
+
+/// What a port is connected to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+pub enum LinkLayer {
+    /// An InfiniBand fabric.
+    InfiniBand,
+    /// RoCE.
+    Ethernet,
+    /// It is not told.
+    #[default]
+    Unknown,
+}
+
+/// The logical state of a port (`state` in sysfs).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum PortState {
+    /// It is not told.
+    #[default]
+    Nop,
+    /// No link.
+    Down,
+    /// A link without a subnet manager.
+    Init,
+    /// About to be active.
+    Armed,
+    /// In service.
+    Active,
+    /// A link that recovers.
+    ActiveDefer,
+}
+
+impl PortState {
+    /// True if traffic can flow through a port of this state and that physical one.
+    pub fn is_up(self, phys_state: PhysState) -> bool {
+        self == Self::Active && phys_state == PhysState::LinkUp
+    }
+}
+
+/// The physical state of a port (`phys_state` in sysfs).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum PhysState {
+    /// Sleeping.
+    Sleep,
+    /// Looking for a link.
+    Polling,
+    /// Switched off.
+    Disabled,
+    /// Training.
+    PortConfigurationTraining,
+    /// The link is up.
+    LinkUp,
+    /// It recovers from errors.
+    LinkErrorRecovery,
+    /// A test mode.
+    PhyTest,
+    /// It is not told.
+    #[default]
+    Unknown,
+}
+
+impl Port {
+    /// True if traffic can flow.
+    pub fn is_up(&self) -> bool {
+        self.state.is_up(self.phys_state)
+    }
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Gid {
+    /// Its index, as `NCCL_IB_GID_INDEX` wants it.
+    pub index: u32,
+    /// Sixteen bytes.
+    pub gid: [u8; 16],
+    /// The protocol.
+    pub gid_type: GidType,
+    /// The network interface that it belongs to, on RoCE. Empty if it is not told.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub netdev: String,
+}
+
+/// The protocol of a GID.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum GidType {
+    /// InfiniBand, or RoCE v1.
+    #[default]
+    #[serde(rename = "IB/RoCE v1")]
+    V1,
+    /// RoCE v2.
+    #[serde(rename = "RoCE v2")]
+    V2,
+}
+
+/// How HCAs belong to network namespaces (`rdma system show`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RdmaMode {
+    /// This kernel has no RDMA.
+    #[default]
+    None,
+    /// Every network namespace may use every HCA.
+    Shared,
+    /// An HCA is in one network namespace, and a CNI plugin must move it into that of a pod.
+    Exclusive,
+}

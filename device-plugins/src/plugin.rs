@@ -1,0 +1,81 @@
+//! Serves the kubelet's device plugin API: one server for each resource of mode `plugin`.
+//!
+//! The cast: `list` says what the kubelet is told of a resource, `service` answers its calls, `socket` is where it calls us,
+//! `registration` tells it so, `folder` notices changes of its folder, and `server` keeps all of that up for one resource.
+
+mod folder;
+mod list;
+mod registration;
+mod server;
+mod service;
+mod settings;
+pub(crate) mod socket;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::config::{Mode, ResourceName};
+use crate::instance::Instance;
+use crate::view::View;
+use server::Server;
+
+pub use list::devices;
+pub use settings::{Choose, Settings};
+
+/// Serves the resources of the newest view, which come and go with the configuration, until `stop`. `views` must be those that
+/// [`crate::cdi::keep`] has prepared.
+pub async fn run(
+    settings: Settings,
+    instance: Arc<Instance>,
+    mut views: watch::Receiver<Arc<View>>,
+    stop: CancellationToken,
+) {
+    let settings = Arc::new(settings);
+    let changes = watch::Sender::new(0);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(folder::watch(settings.folder.clone(), changes.clone(), stop.clone()));
+    let mut servers: BTreeMap<ResourceName, CancellationToken> = BTreeMap::new();
+    loop {
+        let view = Arc::clone(&views.borrow_and_update());
+        let wanted: Vec<&ResourceName> = view
+            .resources
+            .iter()
+            .map(|resource| &resource.config)
+            .filter(|config| config.mode == Mode::Plugin)
+            .map(|config| &config.name)
+            .collect();
+        servers.retain(|name, stop| {
+            let stays = wanted.contains(&name);
+            if !stays {
+                info!(resource = %name, "a resource is no longer offered");
+                stop.cancel();
+            }
+            stays
+        });
+        for name in wanted.into_iter().filter(|name| !servers.contains_key(name)).cloned().collect::<Vec<_>>() {
+            let stop = stop.child_token();
+            let server = Server {
+                resource: name.clone(),
+                settings: Arc::clone(&settings),
+                instance: Arc::clone(&instance),
+                views: views.clone(),
+                changes: changes.subscribe(),
+                stop: stop.clone(),
+            };
+            tasks.spawn(server.run());
+            servers.insert(name, stop);
+        }
+        tokio::select! {
+            () = stop.cancelled() => break,
+            changed = views.changed() => if changed.is_err() { break },
+            Some(ended) = tasks.join_next() => ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())),
+        }
+    }
+    stop.cancel();
+    while tasks.join_next().await.is_some() {}
+}

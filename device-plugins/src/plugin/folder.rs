@@ -1,0 +1,88 @@
+//! Notices when sockets come and go in the kubelet's folder.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::registration::KUBELET_SOCKET;
+
+/// How often the folder is looked at without an event: it may have been replaced.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How soon a folder that is missing is looked for again.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Counts `changes` up whenever the kubelet's socket or one of ours may have changed, until `stop`.
+pub(super) async fn watch(folder: PathBuf, changes: watch::Sender<u64>, stop: CancellationToken) {
+    let mut is_told = false;
+    loop {
+        let failed = tokio::select! {
+            () = stop.cancelled() => return,
+            failed = follow(&folder, &changes) => failed,
+        };
+        if let Err(error) = failed
+            && !std::mem::replace(&mut is_told, true)
+        {
+            warn!(folder = %folder.display(), %error, "cannot watch the kubelet's folder; trying again");
+        }
+        tokio::time::sleep(RETRY).await;
+        changes.send_modify(|count| *count += 1);
+    }
+}
+
+/// Follows the folder until that fails.
+async fn follow(folder: &Path, changes: &watch::Sender<u64>) -> io::Result<()> {
+    #[expect(
+        deprecated,
+        reason = "the other way to make one is unsafe; this descriptor is owned, and stays what it is"
+    )]
+    let events = AsyncFd::new(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?)?;
+    let what = WatchFlags::CREATE
+        | WatchFlags::DELETE
+        | WatchFlags::MOVE
+        | WatchFlags::DELETE_SELF
+        | WatchFlags::MOVE_SELF
+        | WatchFlags::ONLYDIR;
+    loop {
+        // Of a folder that is watched already this changes nothing; one that took its place is watched from now on.
+        inotify::add_watch(events.get_ref(), folder, what)?;
+        // After the watch, so nothing is missed in between.
+        changes.send_modify(|count| *count += 1);
+        while let Ok(ready) = tokio::time::timeout(LOOK, events.readable()).await {
+            let mut ready = ready?;
+            if drain(events.get_ref())? {
+                changes.send_modify(|count| *count += 1);
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Takes all events; true if one may be about a socket of the kubelet or of ours.
+fn drain(events: &OwnedFd) -> io::Result<bool> {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = Reader::new(events, &mut buffer);
+    let mut is_about_us = false;
+    loop {
+        match reader.next() {
+            Ok(event) if event.events().contains(ReadFlags::IGNORED) => {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "the folder was removed"));
+            }
+            Ok(event) => {
+                let name = event.file_name().map(|name| name.to_bytes());
+                is_about_us |=
+                    name.is_none_or(|name| name == KUBELET_SOCKET.as_bytes() || name.starts_with(b"larder-"));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(is_about_us),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What all servers share.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::cdi::Found;
+use crate::machine::Machine;
+use crate::resource::Resource;
+
+/// Prefers some of the available IDs: `(machine, resource, available, must_include, size)`.
+pub type Choose = dyn Fn(&Machine, &Resource, &[String], &[String], usize) -> Vec<String> + Send + Sync;
+
+/// What all servers share.
+pub struct Settings {
+    /// The kubelet's folder of device plugins.
+    pub folder: PathBuf,
+    /// True if the runtime has CDI.
+    pub cdi: bool,
+    /// The host's /dev, as the runtime sees it.
+    pub host_dev: PathBuf,
+    /// The CDI files of others.
+    pub found: Found,
+    /// The preferred allocation.
+    pub choose: Box<Choose>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").field("folder", &self.folder).field("cdi", &self.cdi).finish_non_exhaustive()
+    }
+}

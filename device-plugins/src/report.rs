@@ -1,0 +1,318 @@
+//! All devices of the node as JSON, which `GET /devices` serves and `larder devices` shows. Schema: [`Report`], in camel case;
+//! lists are in the order of PCI addresses, so equal nodes give equal bytes.
+
+use std::time::SystemTime;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use crate::config::{Kind, Mode};
+use crate::health::capabilities::Capabilities;
+use crate::machine::{Gpu, GpuFamily, Hca, LinkLayer, Machine, MigSlice, Oddity, PciAddress, Place, Port, RdmaMode};
+use crate::node::holders::Holder;
+use crate::node::pods::Known;
+use crate::resource::DeviceKey;
+use crate::view::View;
+
+/// A node's devices at one moment.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The node's name.
+    pub node: String,
+    /// The version of the GPUs' driver.
+    pub gpu_driver: Option<String>,
+    /// How HCAs belong to network namespaces.
+    pub rdma_mode: RdmaMode,
+    /// GPUs, each with its slices behind it, and then HCAs.
+    pub devices: Vec<Device>,
+    /// Devices that a resource selects and does not offer, and why.
+    pub withheld: Vec<Withheld>,
+    /// What could not be read as it should be.
+    pub oddities: Vec<Oddity>,
+    /// Why each part that limits depend on is missing; `null` if it is there.
+    pub missing: Capabilities,
+    /// Why the newest configuration is not in force.
+    pub refused_config: Option<String>,
+    /// Why the pods may be out of date.
+    pub pods_trouble: Option<String>,
+}
+
+/// A device.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// What it is called after every reboot: the UUID of a GPU or a slice, the PCI address of an HCA.
+    pub id: String,
+    /// What it is called now: `nvidia0`, `mlx5_0`; the profile of a slice.
+    pub name: String,
+    /// Where it is; a slice is where its GPU is.
+    pub place: Located,
+    /// What it is.
+    #[serde(flatten)]
+    pub kind: Described,
+    /// The resources that offer it.
+    pub resources: Vec<Offer>,
+    /// The containers that hold it.
+    pub pods: Vec<Holder>,
+    /// Why it is out of service; `null` if it is in service.
+    pub fault: Option<Faulty>,
+}
+
+/// A place, with the switch.
+#[derive(Debug, Serialize)]
+pub struct Located {
+    #[serde(flatten)]
+    place: Place,
+    /// The upstream port of its PCIe switch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    switch: Option<PciAddress>,
+}
+
+/// What a device is.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Described {
+    /// A GPU.
+    Gpu {
+        /// Its model.
+        model: String,
+        /// Its generation.
+        family: GpuFamily,
+        /// Its memory.
+        memory_bytes: u64,
+        /// True if it is cut into slices.
+        mig: bool,
+    },
+    /// A slice of a GPU.
+    Mig {
+        /// The GPU's UUID.
+        gpu: String,
+        /// Its memory.
+        memory_bytes: u64,
+    },
+    /// An HCA.
+    Hca {
+        /// What its first port is connected to.
+        link_layer: LinkLayer,
+        /// The rate of its fastest port, in Gbit/s.
+        rate_gbps: f64,
+        /// Its kernel driver.
+        driver: String,
+        /// Its network interfaces.
+        netdevs: Vec<String>,
+        /// The physical function, if it is a virtual one.
+        physical_function: Option<PciAddress>,
+        /// Its ports.
+        ports: Vec<Port>,
+    },
+}
+
+/// How a resource offers a device.
+#[derive(Debug, Serialize)]
+pub struct Offer {
+    /// The resource's name.
+    pub name: String,
+    /// What the resource is made of.
+    pub kind: Kind,
+    /// Who hands it out.
+    pub mode: Mode,
+    /// The ID, without the number of a shared one.
+    pub id: String,
+    /// IDs for the device.
+    pub share: u16,
+}
+
+/// Why a device is out of service.
+#[derive(Debug, Serialize)]
+pub struct Faulty {
+    /// One word.
+    pub reason: &'static str,
+    /// What was seen.
+    pub message: String,
+    /// Since when (RFC 3339).
+    pub since: String,
+    /// What ends it.
+    pub ends: String,
+}
+
+/// A device that is not offered.
+#[derive(Debug, Serialize)]
+pub struct Withheld {
+    /// The device's ID.
+    pub device: String,
+    /// Why.
+    pub why: String,
+}
+
+/// The report of a view.
+pub fn of(node: &str, view: &View, known: &Known) -> Report {
+    let Machine { gpus, hcas, gpu_driver, rdma_mode, oddities, gpu_oddities, .. } = &*view.machine;
+    let mut devices: Vec<Device> = Vec::new();
+    for gpu in gpus {
+        devices.push(device(
+            view,
+            known,
+            DeviceKey::Gpu(gpu.uuid.clone()),
+            (format!("nvidia{}", gpu.minor), &gpu.place),
+            described(gpu),
+        ));
+        for slice in &gpu.slices {
+            let key = DeviceKey::Slice(slice.uuid.clone());
+            devices.push(device(view, known, key, (slice.profile.clone(), &gpu.place), of_slice(gpu, slice)));
+        }
+    }
+    for hca in hcas {
+        devices.push(device(view, known, DeviceKey::Hca(hca.place.pci), (hca.name.clone(), &hca.place), of_hca(hca)));
+    }
+    let withheld = view.withheld.iter().map(|it| Withheld { device: it.device.to_string(), why: it.why.clone() });
+    Report {
+        node: node.to_owned(),
+        gpu_driver: gpu_driver.clone(),
+        rdma_mode: *rdma_mode,
+        devices,
+        withheld: withheld.collect(),
+        oddities: gpu_oddities.iter().chain(oddities).cloned().collect(),
+        missing: view.capabilities.clone(),
+        refused_config: view.refused_config.as_deref().map(str::to_owned),
+        pods_trouble: known.trouble.clone(),
+    }
+}
+
+fn device(view: &View, known: &Known, key: DeviceKey, (name, place): (String, &Place), kind: Described) -> Device {
+    let offers = view.resources.iter().flat_map(|resource| {
+        let units = resource.units.iter().filter(|unit| unit.devices.contains(&key));
+        units.map(|unit| Offer {
+            name: resource.config.name.to_string(),
+            kind: resource.config.kind,
+            mode: resource.config.mode,
+            id: unit.id.clone(),
+            share: resource.config.share,
+        })
+    });
+    let fault = view.faults.get(&key).map(|fault| Faulty {
+        reason: fault.reason.name(),
+        message: fault.message.clone(),
+        since: rfc3339(fault.since),
+        ends: fault.ends.clone(),
+    });
+    Device {
+        id: key.to_string(),
+        name,
+        place: Located { place: place.clone(), switch: place.switch() },
+        kind,
+        resources: offers.collect(),
+        pods: known.held.by(&key).cloned().collect(),
+        fault,
+    }
+}
+
+fn described(gpu: &Gpu) -> Described {
+    let Gpu { model, family, memory_bytes, mig, .. } = gpu;
+    Described::Gpu { model: model.clone(), family: *family, memory_bytes: *memory_bytes, mig: *mig }
+}
+
+fn of_slice(gpu: &Gpu, slice: &MigSlice) -> Described {
+    Described::Mig { gpu: gpu.uuid.clone(), memory_bytes: slice.memory_bytes }
+}
+
+fn of_hca(hca: &Hca) -> Described {
+    Described::Hca {
+        link_layer: hca.ports.first().map(|port| port.link_layer).unwrap_or_default(),
+        rate_gbps: hca.ports.iter().map(|port| port.rate_gbps).fold(0.0, f64::max),
+        driver: hca.driver.clone(),
+        netdevs: hca.netdevs.clone(),
+        physical_function: hca.physical_function,
+        ports: hca.ports.clone(),
+    }
+}
+
+/// A time in whole seconds. One that no calendar has is the first one.
+fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs()).unwrap_or_default();
+    i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::health::{Fault, Reason};
+    use crate::node::samples;
+
+    fn shown(view: &View, known: &Known) -> Value {
+        serde_json::to_value(of("n1", view, known)).unwrap()
+    }
+
+    #[test]
+    fn a_device_has_its_place_its_resource_and_why_it_is_out_of_service() {
+        let since = SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_500);
+        let fault = Fault {
+            reason: Reason::PortDown,
+            message: "port 1 is DOWN".into(),
+            since,
+            ends: "port 1 is ACTIVE for 30 s".into(),
+        };
+        let mut view = samples::view();
+        view.faults = Arc::new([(samples::hca(1), fault)].into());
+        let report = shown(&view, &Known::default());
+        let ids: Vec<&str> =
+            report["devices"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
+        assert_eq!(ids, ["GPU-0", "GPU-1", "0000:20:00.0", "0000:21:00.0"]);
+        let gpu = &report["devices"][0];
+        let expected = json!({
+            "id": "GPU-0", "name": "nvidia0", "kind": "gpu", "model": "NVIDIA H100 80GB HBM3", "family": "other",
+            "memoryBytes": 81559_u64 << 20, "mig": false, "fault": null, "pods": [],
+            "place": {"pci": "0000:10:00.0", "root": "pci0000:10", "numa": 0},
+            "resources": [{"name": "larder.dev/gpu", "kind": "gpu", "mode": "plugin", "id": "GPU-0", "share": 1}],
+        });
+        assert_eq!(*gpu, expected);
+        let hca = &report["devices"][3];
+        assert_eq!(
+            (&hca["kind"], &hca["linkLayer"], &hca["rateGbps"]),
+            (&json!("hca"), &json!("InfiniBand"), &json!(400.0))
+        );
+        assert_eq!((&hca["resources"][0]["share"], &hca["ports"][0]["state"]), (&json!(2), &json!("ACTIVE")));
+        let fault = json!({
+            "reason": "PortDown", "message": "port 1 is DOWN", "since": "1970-01-01T00:16:40Z",
+            "ends": "port 1 is ACTIVE for 30 s"
+        });
+        assert_eq!(hca["fault"], fault);
+    }
+
+    #[test]
+    fn it_says_what_is_withheld_odd_missing_and_refused() {
+        let mut view = samples::view();
+        let slices = vec![MigSlice { uuid: "MIG-1".into(), profile: "1g.10gb".into(), ..MigSlice::default() }];
+        let mut machine = (*view.machine).clone();
+        machine.gpus[0].slices = slices;
+        machine.oddities = vec![Oddity { at: "class/infiniband/mlx5_9".into(), why: "a dangling link".into() }];
+        view.machine = Arc::new(machine);
+        view.withheld = Arc::new([crate::view::Withheld { device: samples::hca(0), why: "no GPU is near".into() }]);
+        view.capabilities = Capabilities { nri: Some("it is away".into()), ..view.capabilities };
+        view.refused_config = Some("line 3".into());
+        let known = Known { trouble: Some("no kubelet".into()), ..Known::default() };
+        let report = shown(&view, &known);
+        let slice = &report["devices"][1];
+        assert_eq!(
+            (&slice["kind"], &slice["gpu"], &slice["name"]),
+            (&json!("mig"), &json!("GPU-0"), &json!("1g.10gb"))
+        );
+        assert_eq!(report["withheld"], json!([{"device": "0000:20:00.0", "why": "no GPU is near"}]));
+        assert_eq!(report["oddities"][0]["why"], "a dangling link");
+        assert_eq!(report["missing"], json!({"controller": null, "hook": null, "nri": "it is away"}));
+        assert_eq!((&report["refusedConfig"], &report["podsTrouble"]), (&json!("line 3"), &json!("no kubelet")));
+    }
+
+    #[test]
+    fn equal_nodes_give_equal_bytes_and_odd_times_do_no_harm() {
+        let text = || serde_json::to_string(&of("n1", &samples::view(), &Known::default())).unwrap();
+        assert_eq!(text(), text());
+        assert_eq!(rfc3339(SystemTime::UNIX_EPOCH - Duration::from_secs(9)), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 50)), "1970-01-01T00:00:00Z");
+    }
+}

@@ -1,0 +1,288 @@
+//! The one owner of what the program knows: it takes [`Event`]s and publishes [`View`]s.
+//!
+//! [`State`] is pure: [`State::apply`] takes an event and a time. [`run`] is the task around it, which waits for events and for
+//! the time at which something changes by itself. [`config_file`] and [`memory`] are the tasks beside it that touch files.
+//!
+//! Invariant: after [`State::apply`], the view is what follows from the newest machine, the configuration in force and all
+//! conditions; it is published only if it differs from the one before.
+
+pub mod config_file;
+pub mod memory;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::health::capabilities::Capabilities;
+use crate::health::{self, Health, Mark, Notice, Now, Remembered};
+use crate::machine::Machine;
+use crate::node::counters::Counters;
+use crate::resource::{Assignment, DeviceKey, Resource};
+use crate::view::View;
+
+/// Events that may wait. Whoever has more to tell waits: the state only computes, so that takes milliseconds.
+pub const EVENTS: usize = 256;
+
+/// Notices that may wait for their reader. More are dropped: nobody waits for it.
+pub const NOTICES: usize = 256;
+
+/// The first view waits for so long, at most, until the inventory, the driver and the parts that limits need were heard of: a
+/// list that is shorter than it will be a moment later would cost pods their admission.
+pub const FIRST_VIEW: Duration = Duration::from_secs(2);
+
+/// Something that the state follows from.
+#[derive(Debug)]
+pub enum Event {
+    /// Devices.
+    Health(health::Event),
+    /// A new configuration, or why the one in the file is wrong: the old one stays in force then.
+    Config(Result<Config, String>),
+    /// What of the limits can be kept.
+    Capabilities(Capabilities),
+}
+
+/// How resources are made; functions, so that this module knows nothing of how.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// What is offered of a machine.
+    pub assign: fn(&Machine, &Config) -> Assignment,
+    /// Why a configuration cannot be in force on a machine.
+    pub check: fn(&Machine, &Config) -> Result<(), String>,
+}
+
+/// All that is known.
+#[derive(Debug)]
+pub struct State {
+    rules: Rules,
+    config: Config,
+    capabilities: Capabilities,
+    health: Health,
+    heard: Heard,
+    /// The first view is due then, whatever was heard.
+    patience: Instant,
+    view: Arc<View>,
+}
+
+/// What the first view waits for.
+#[derive(Debug, Default)]
+struct Heard {
+    machine: bool,
+    /// Whether it answers.
+    driver: Option<bool>,
+    capabilities: bool,
+    /// The first view was made.
+    enough: bool,
+}
+
+impl State {
+    /// Nothing was heard yet; the view is empty.
+    pub fn new(config: Config, rules: Rules, remembered: &[Remembered], now: Now) -> Self {
+        let health = Health::new(config.health.clone(), remembered, now);
+        Self {
+            rules,
+            config,
+            capabilities: Capabilities::default(),
+            health,
+            heard: Heard::default(),
+            patience: now.instant + FIRST_VIEW,
+            view: Arc::default(),
+        }
+    }
+
+    /// The newest view. The same `Arc` as long as nothing changes.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// True once the view is that of what was heard.
+    pub fn is_first_view_made(&self) -> bool {
+        self.heard.enough
+    }
+
+    /// The faults that must outlive the process.
+    pub fn remember(&self) -> Vec<Remembered> {
+        self.health.remember()
+    }
+
+    /// When time alone changes something.
+    pub fn next(&self) -> Option<Instant> {
+        let first = (!self.heard.enough).then_some(self.patience);
+        self.health.next().into_iter().chain(first).min()
+    }
+
+    /// Takes an event, or `None` when only time has passed. Returns what somebody should hear of.
+    pub fn apply(&mut self, event: Option<Event>, now: Now) -> Vec<Notice> {
+        let mut refused = self.view.refused_config.clone();
+        let mut is_assigned = true;
+        let mut notices = Vec::new();
+        match event {
+            None => self.health.tick(now),
+            Some(Event::Health(event)) => {
+                self.heard.machine |= matches!(event, health::Event::Machine(_));
+                match event {
+                    health::Event::DriverAnswered => self.heard.driver = Some(true),
+                    health::Event::DriverFailed { .. } => self.heard.driver = Some(false),
+                    _ => {}
+                }
+                let machine = Arc::clone(self.health.machine());
+                notices = self.health.apply(event, now);
+                is_assigned = Arc::ptr_eq(&machine, self.health.machine());
+            }
+            Some(Event::Capabilities(capabilities)) => {
+                self.heard.capabilities = true;
+                self.capabilities = capabilities;
+            }
+            Some(Event::Config(config)) => {
+                let checked =
+                    config.and_then(|config| (self.rules.check)(self.health.machine(), &config).map(|()| config));
+                refused = match checked {
+                    Ok(config) => {
+                        self.health.configure(config.health.clone(), now);
+                        is_assigned = self.config == config;
+                        self.config = config;
+                        None
+                    }
+                    Err(why) => Some(why.into()),
+                };
+            }
+        }
+        let heard = &mut self.heard;
+        if !heard.enough {
+            // A driver that answers has told its GPUs, and a machine without its version was read before that.
+            let has_gpus = self.health.machine().gpu_driver.is_some();
+            let is_read = heard.machine && heard.driver.is_some_and(|answers| !answers || has_gpus);
+            heard.enough = is_read && heard.capabilities || self.patience <= now.instant;
+            is_assigned = false;
+        }
+        self.publish(refused, is_assigned, now);
+        notices
+    }
+
+    /// Makes the view anew, of the parts of the old one that are still right.
+    fn publish(&mut self, refused_config: Option<Arc<str>>, is_assigned: bool, now: Now) {
+        if !self.heard.enough {
+            self.view = changed(&self.view, View { refused_config, ..View::clone(&self.view) });
+            return;
+        }
+        let machine = Arc::clone(self.health.machine());
+        let (resources, withheld) = if is_assigned {
+            (Arc::clone(&self.view.resources), Arc::clone(&self.view.withheld))
+        } else {
+            let assigned = (self.rules.assign)(&machine, &self.config);
+            (assigned.resources.into(), assigned.withheld.into())
+        };
+        self.health
+            .apply(health::Event::Marks(Mark::LimitsMissing, limits_missing(&resources, &self.capabilities)), now);
+        let faults = Arc::clone(self.health.faults());
+        let capabilities = self.capabilities.clone();
+        self.view = changed(&self.view, View { machine, resources, withheld, faults, refused_config, capabilities });
+    }
+}
+
+fn changed(old: &Arc<View>, new: View) -> Arc<View> {
+    if **old == new { Arc::clone(old) } else { Arc::new(new) }
+}
+
+/// The devices of resources whose limits cannot be kept here, and why.
+fn limits_missing(resources: &[Resource], capabilities: &Capabilities) -> BTreeMap<DeviceKey, String> {
+    let mut missing = BTreeMap::new();
+    for resource in resources {
+        let why = resource.config.limits.as_ref().and_then(|limits| capabilities.missing(limits));
+        if let Some(why) = why {
+            let devices = resource.units.iter().flat_map(|unit| &unit.devices);
+            missing.extend(devices.map(|device| (device.clone(), format!("{}: {why}", resource.config.name))));
+        }
+    }
+    missing
+}
+
+/// Where the task publishes to.
+#[derive(Debug)]
+pub struct Outputs {
+    /// The newest view: the first one once it is made, whatever it is, and then only what has changed.
+    pub view: watch::Sender<Arc<View>>,
+    /// What somebody should hear of.
+    pub notices: mpsc::Sender<Notice>,
+    /// What must outlive the process, only when it changed.
+    pub memory: watch::Sender<Vec<Remembered>>,
+    /// For the Xids.
+    pub counters: Arc<Counters>,
+}
+
+/// Takes events until all senders are gone or `stop` is cancelled.
+pub async fn run(mut state: State, mut events: mpsc::Receiver<Event>, outputs: Outputs, stop: CancellationToken) {
+    loop {
+        let due = state.next().map(tokio::time::Instant::from_std);
+        let event = tokio::select! {
+            () = stop.cancelled() => return,
+            event = events.recv() => match event {
+                Some(event) => Some(event),
+                None => return,
+            },
+            () = sleep_until(due) => None,
+        };
+        let notices = state.apply(event, now());
+        let memory = state.remember();
+        outputs.memory.send_if_modified(|old| {
+            *old != memory && {
+                *old = memory;
+                true
+            }
+        });
+        for notice in notices {
+            outputs.counters.count_xid(notice.action);
+            warn!(device = %notice.device, xid = notice.xid, meaning = notice.meaning, action = ?notice.action, "Xid");
+            if let Err(error) = outputs.notices.try_send(notice) {
+                outputs.counters.events_dropped.fetch_add(1, Ordering::Relaxed);
+                warn!(%error, "a notice is dropped");
+            }
+        }
+        outputs.view.send_if_modified(|old| {
+            // What the receivers begin with is none of the state's, so the first view is news even if it says the same.
+            if !state.is_first_view_made() || Arc::ptr_eq(old, state.view()) {
+                return false;
+            }
+            log_difference(old, state.view());
+            *old = Arc::clone(state.view());
+            true
+        });
+    }
+}
+
+/// The time, as [`State`] wants it.
+pub fn now() -> Now {
+    Now { instant: tokio::time::Instant::now().into_std(), wall: SystemTime::now() }
+}
+
+async fn sleep_until(due: Option<tokio::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn log_difference(old: &View, new: &View) {
+    for (device, fault) in new.faults.iter() {
+        if old.faults.get(device).is_none_or(|before| before.reason != fault.reason) {
+            warn!(%device, reason = fault.reason.name(), fault.message, fault.ends, "device out of service");
+        }
+    }
+    for device in old.faults.keys().filter(|device| !new.faults.contains_key(device)) {
+        info!(%device, "device back in service");
+    }
+    if new.refused_config != old.refused_config {
+        match &new.refused_config {
+            Some(why) => warn!(%why, "new configuration refused; the old one stays in force"),
+            None => info!("configuration accepted"),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::config::{Give, HealthConfig, Kind, Limits, Mode, ResourceConfig, ResourceName, Select, XidAction};
+use crate::health::{PortSeen, Reason, RecoveryAction};
+use crate::machine::{Gpu, Hca, PciAddress, PhysState, Place, Port, PortState};
+use crate::resource::Unit;
+
+fn pci(bus: u8) -> PciAddress {
+    PciAddress { bus, ..PciAddress::default() }
+}
+
+fn machine() -> Machine {
+    let port = Port { number: 1, state: PortState::Active, phys_state: PhysState::LinkUp, ..Port::default() };
+    let place = |bus| Place { pci: pci(bus), ..Place::default() };
+    let hca = |bus| Hca { name: format!("mlx5_{bus}"), place: place(bus), ports: vec![port.clone()], ..Hca::default() };
+    let gpu = |bus: u8| Gpu { uuid: format!("GPU-{bus}"), place: place(bus), ..Gpu::default() };
+    Machine {
+        hcas: vec![hca(1), hca(2)],
+        gpus: vec![gpu(3), gpu(4)],
+        gpu_driver: Some("580.95".to_owned()),
+        ..Machine::default()
+    }
+}
+
+/// A configuration of one resource for each name.
+fn config(names: &[&str], limits: Option<Limits>) -> Config {
+    let resource = |name: &&str| ResourceConfig {
+        name: ResourceName::new(name).unwrap(),
+        kind: if name.contains("gpu") { Kind::Gpu } else { Kind::Rdma },
+        select: Select::default(),
+        share: 1,
+        give: Give::One,
+        mode: Mode::Plugin,
+        mad: false,
+        limits,
+        line: 1,
+    };
+    Config { resources: names.iter().map(resource).collect(), health: HealthConfig::default() }
+}
+
+fn both() -> Config {
+    config(&["larder.dev/gpu", "larder.dev/hca"], None)
+}
+
+fn assign(machine: &Machine, config: &Config) -> Assignment {
+    let gpus: Vec<DeviceKey> = machine.gpus.iter().map(|gpu| DeviceKey::Gpu(gpu.uuid.clone())).collect();
+    let hcas: Vec<DeviceKey> = machine.hcas.iter().map(|hca| DeviceKey::Hca(hca.place.pci)).collect();
+    let units = |kind| {
+        let devices = if kind == Kind::Gpu { &gpus } else { &hcas };
+        let unit = |device: &DeviceKey| Unit { id: device.to_string(), devices: vec![device.clone()], numa: [].into() };
+        devices.iter().map(unit).collect()
+    };
+    let resource = |config: &ResourceConfig| Resource { config: config.clone(), units: units(config.kind) };
+    Assignment { resources: config.resources.iter().map(resource).collect(), withheld: Vec::new() }
+}
+
+fn check(_: &Machine, config: &Config) -> Result<(), String> {
+    if config.resources.len() > 2 { Err("two resources claim one device".to_owned()) } else { Ok(()) }
+}
+
+const RULES: Rules = Rules { assign, check };
+
+fn there() -> Capabilities {
+    Capabilities { controller: None, hook: None, nri: None, unified: false }
+}
+
+fn port(bus: u8, up: bool) -> Event {
+    let (state, phys_state) =
+        if up { (PortState::Active, PhysState::LinkUp) } else { (PortState::Down, PhysState::Polling) };
+    Event::Health(health::Event::Ports(
+        [(format!("mlx5_{bus}"), vec![PortSeen { number: 1, state, phys_state }])].into(),
+    ))
+}
+
+fn xid(bus: u8, xid: u64) -> Event {
+    Event::Health(health::Event::Xid { gpu: format!("GPU-{bus}"), slice: None, xid })
+}
+
+fn later(now: Now, seconds: u64) -> Now {
+    let passed = Duration::from_secs(seconds);
+    Now { instant: now.instant + passed, wall: now.wall + passed }
+}
+
+fn hear_all(state: &mut State, now: Now) {
+    state.apply(Some(Event::Capabilities(there())), now);
+    state.apply(Some(Event::Health(health::Event::DriverAnswered)), now);
+    state.apply(Some(Event::Health(health::Event::Machine(machine()))), now);
+}
+
+#[test]
+fn the_first_view_waits_for_all_that_it_needs_and_not_for_ever() {
+    let start = now();
+    let mut state = State::new(both(), RULES, &[], start);
+    state.apply(Some(Event::Capabilities(there())), start);
+    state.apply(Some(Event::Health(health::Event::Machine(machine()))), start);
+    assert_eq!(**state.view(), View::default(), "whether there are more GPUs is not known");
+    assert_eq!(state.next(), Some(start.instant + FIRST_VIEW));
+    let mut early = State::new(both(), RULES, &[], start);
+    early.apply(Some(Event::Capabilities(there())), start);
+    early.apply(Some(Event::Health(health::Event::Machine(Machine::default()))), start);
+    early.apply(Some(Event::Health(health::Event::DriverAnswered)), start);
+    assert_eq!(**early.view(), View::default(), "its GPUs were not read yet");
+    early.apply(Some(Event::Health(health::Event::Machine(machine()))), start);
+    assert_eq!(early.view().resources.len(), 2);
+    let mut patient = State::new(both(), RULES, &[], start);
+    patient.apply(Some(Event::Health(health::Event::Machine(machine()))), start);
+    patient.apply(None, later(start, 2));
+    assert_eq!((patient.view().resources.len(), patient.next()), (2, None));
+    state.apply(Some(Event::Health(health::Event::DriverFailed { why: "no driver".to_owned() })), start);
+    assert_eq!(state.view().resources.len(), 2);
+    assert_eq!(state.view().resources[0].units.len() + state.view().resources[1].units.len(), 4);
+}
+
+#[test]
+fn the_view_is_another_only_if_something_changed() {
+    let start = now();
+    let mut state = State::new(both(), RULES, &[], start);
+    hear_all(&mut state, start);
+    let first = Arc::clone(state.view());
+    for event in [port(1, true), port(2, true), Event::Config(Ok(both())), Event::Capabilities(there()), port(1, false)]
+    {
+        state.apply(Some(event), start);
+        assert!(Arc::ptr_eq(&first, state.view()));
+    }
+    state.apply(None, later(start, 5));
+    assert_eq!(state.view().faults[&DeviceKey::Hca(pci(1))].reason, Reason::PortDown);
+    state.apply(Some(xid(4, 95)), later(start, 5));
+    assert_eq!(state.view().faults.len(), 2);
+    assert!(Arc::ptr_eq(&first.resources, &state.view().resources), "what is right is kept");
+    // A device that is gone is still offered, for the kubelet to count.
+    let mut less = machine();
+    less.gpus.remove(0);
+    state.apply(Some(Event::Health(health::Event::Machine(less))), later(start, 6));
+    assert_eq!(state.view().resources[0].units.len(), 2);
+    assert_eq!(state.view().faults[&DeviceKey::Gpu("GPU-3".to_owned())].reason, Reason::Gone);
+    let mut more = machine();
+    more.gpus.push(Gpu { uuid: "GPU-5".to_owned(), ..machine().gpus[1].clone() });
+    state.apply(Some(Event::Health(health::Event::Machine(more))), later(start, 7));
+    assert_eq!(state.view().resources[0].units.len(), 3);
+}
+
+#[test]
+fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it() {
+    let start = now();
+    let mut state = State::new(both(), RULES, &[], start);
+    hear_all(&mut state, start);
+    let wrong = "larder.yaml: line 3: unknown key `shrae`";
+    state.apply(Some(Event::Config(Err(wrong.to_owned()))), start);
+    assert_eq!((state.view().refused_config.as_deref(), state.view().resources.len()), (Some(wrong), 2));
+    // Other things go on meanwhile, and do not make it right.
+    state.apply(Some(xid(3, 95)), start);
+    assert_eq!((state.view().refused_config.as_deref(), state.view().faults.len()), (Some(wrong), 1));
+    // One that can be read, but not be in force on this machine.
+    let three = config(&["larder.dev/gpu", "larder.dev/a", "larder.dev/b"], None);
+    state.apply(Some(Event::Config(Ok(three))), start);
+    assert_eq!(state.view().refused_config.as_deref(), Some("two resources claim one device"));
+    assert_eq!(state.view().resources.len(), 2);
+
+    let mut new = config(&["rdma/hca"], None);
+    new.health.gpu_quiet = Duration::from_secs(1000);
+    state.apply(Some(Event::Config(Ok(new))), start);
+    assert_eq!((state.view().refused_config.as_deref(), state.view().resources.len()), (None, 1));
+    let told = Event::Health(health::Event::Recovery { gpu: "GPU-3".to_owned(), action: RecoveryAction::None });
+    state.apply(Some(told), start);
+    assert_eq!(state.next(), Some(start.instant + Duration::from_secs(1000)));
+}
+
+#[test]
+fn required_limits_that_cannot_be_kept_take_all_devices_of_their_resource_out() {
+    let start = now();
+    let limits = Limits { hca_handles: Some(2), hca_objects: None, memlock: Some(1 << 30), required: true };
+    let mut state = State::new(config(&["larder.dev/gpu", "rdma/hca"], Some(limits)), RULES, &[], start);
+    hear_all(&mut state, start);
+    assert_eq!(state.view().faults.len(), 0);
+    let gone = Capabilities { nri: Some("NRI is not connected".to_owned()), ..there() };
+    state.apply(Some(Event::Capabilities(gone)), start);
+    assert_eq!(state.view().faults.len(), 4);
+    let fault = &state.view().faults[&DeviceKey::Hca(pci(2))];
+    assert_eq!((fault.reason, fault.message.as_str()), (Reason::LimitsMissing, "rdma/hca: NRI is not connected"));
+    state.apply(Some(Event::Capabilities(there())), start);
+    assert_eq!(state.view().faults.len(), 0);
+
+    // Only what a limit needs counts.
+    let broken =
+        Capabilities { hook: Some("no hook".to_owned()), controller: Some("no controller".to_owned()), ..there() };
+    assert_eq!(broken.missing(&limits).as_deref(), Some("no controller; no hook"));
+    assert_eq!(broken.missing(&Limits { hca_handles: None, ..limits }), None);
+    // Without the hook, containers would not start; without NRI they do, unless that is not wanted.
+    let not_required = Limits { required: false, ..limits };
+    assert_eq!(broken.missing(&not_required).as_deref(), Some("no controller; no hook"));
+    let no_nri = Capabilities { nri: Some("no NRI".to_owned()), ..there() };
+    assert_eq!((no_nri.missing(&not_required), no_nri.missing(&limits).as_deref()), (None, Some("no NRI")));
+    assert!(Capabilities::default().missing(&limits).is_some(), "what was not probed is not there");
+}
+
+#[test]
+fn faults_survive_a_restart_and_not_a_reboot() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("faults.json");
+    assert_eq!(memory::load(&path, "boot-1"), []);
+    let one = |gpu: &str| Remembered {
+        gpu: gpu.to_owned(),
+        action: XidAction::DrainGpu,
+        what: "Xid 95".to_owned(),
+        since: 1,
+        last: 2,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (sender, receiver) = watch::channel(Vec::new());
+        let stop = CancellationToken::new();
+        let keep = tokio::spawn(memory::keep(path.clone(), "boot-1".to_owned(), Vec::new(), receiver, stop.clone()));
+        sender.send_replace(vec![one("GPU-1")]);
+        sender.send_replace(vec![one("GPU-1"), one("GPU-2")]);
+        // What was said before the end is written.
+        stop.cancel();
+        keep.await.unwrap();
+    });
+    assert_eq!(memory::load(&path, "boot-1"), [one("GPU-1"), one("GPU-2")]);
+    assert_eq!(memory::load(&path, "boot-2"), []);
+    std::fs::write(&path, "{\"version\": 1, \"boo").unwrap();
+    assert_eq!(memory::load(&path, "boot-1"), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_that_could_not_be_written_are_written_when_they_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("later/faults.json");
+    let fault = Remembered {
+        gpu: "GPU-1".to_owned(),
+        action: XidAction::DrainGpu,
+        what: "Xid 95".to_owned(),
+        since: 1,
+        last: 2,
+    };
+    let (sender, receiver) = watch::channel(Vec::new());
+    let stop = CancellationToken::new();
+    let keep = tokio::spawn(memory::keep(path.clone(), "boot-1".to_owned(), Vec::new(), receiver, stop.clone()));
+    sender.send_replace(vec![fault.clone()]);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    std::fs::create_dir(folder.path().join("later")).unwrap();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(memory::load(&path, "boot-1"), [fault]);
+    stop.cancel();
+    keep.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn notices_that_nobody_takes_are_counted() {
+    let mut state = State::new(both(), RULES, &[], now());
+    hear_all(&mut state, now());
+    let (events, receiver) = mpsc::channel(EVENTS);
+    let (notices, mut heard) = mpsc::channel(1);
+    let counters = Arc::new(Counters::default());
+    let (view, memory) = (watch::channel(Arc::default()).0, watch::channel(Vec::new()).0);
+    let outputs = Outputs { view, notices, memory, counters: Arc::clone(&counters) };
+    for number in 0..3 {
+        events.send(xid(4, 31 + number)).await.unwrap();
+    }
+    drop(events);
+    run(state, receiver, outputs, CancellationToken::new()).await;
+    assert_eq!(heard.recv().await.map(|notice| notice.xid), Some(31));
+    assert_eq!(counters.events_dropped.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_task_publishes_views_notices_and_memory_and_wakes_by_itself() {
+    let state = State::new(both(), RULES, &[], now());
+    let (events, receiver) = mpsc::channel(EVENTS);
+    let (notices, mut heard) = mpsc::channel(NOTICES);
+    let (view, mut views) = watch::channel(Arc::default());
+    let (memory, mut kept) = watch::channel(Vec::new());
+    let stop = CancellationToken::new();
+    let counters = Arc::new(Counters::default());
+    let outputs = Outputs { view, notices, memory, counters: Arc::clone(&counters) };
+    let task = tokio::spawn(run(state, receiver, outputs, stop.clone()));
+    for event in [
+        Event::Capabilities(there()),
+        Event::Health(health::Event::DriverAnswered),
+        Event::Health(health::Event::Machine(machine())),
+        xid(4, 31),
+        xid(3, 95),
+        port(1, false),
+    ] {
+        events.send(event).await.unwrap();
+    }
+    let told = [heard.recv().await.unwrap(), heard.recv().await.unwrap()];
+    assert_eq!(
+        told.map(|notice| (notice.device.to_string(), notice.xid)),
+        [("GPU-4".into(), 31), ("GPU-3".into(), 95)]
+    );
+    let count = |action| counters.xids(action);
+    assert_eq!((count(XidAction::RestartWorker), count(XidAction::DrainGpu), count(XidAction::Watch)), (1, 1, 0));
+    kept.wait_for(|kept| kept.len() == 1).await.unwrap();
+    // The port is down for 5 s, which nobody tells the task.
+    let down = views.wait_for(|view| view.faults.contains_key(&DeviceKey::Hca(pci(1))));
+    tokio::time::timeout(Duration::from_secs(60), down).await.unwrap().unwrap();
+    let told = Event::Health(health::Event::Recovery { gpu: "GPU-3".to_owned(), action: RecoveryAction::None });
+    events.send(told).await.unwrap();
+    kept.wait_for(Vec::is_empty).await.unwrap();
+    assert_eq!(views.wait_for(|view| view.faults.len() == 1).await.unwrap().resources.len(), 2);
+    stop.cancel();
+    task.await.unwrap();
+    assert!(heard.try_recv().is_err(), "each is told once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_view_is_published_once_all_was_heard_even_if_there_is_nothing() {
+    let state = State::new(config(&[], None), RULES, &[], now());
+    let (events, receiver) = mpsc::channel(EVENTS);
+    let (view, mut views) = watch::channel(Arc::default());
+    let (notices, memory) = (mpsc::channel(NOTICES).0, watch::channel(Vec::new()).0);
+    let outputs = Outputs { view, notices, memory, counters: Arc::default() };
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(run(state, receiver, outputs, stop.clone()));
+    let send = async |event| events.send(event).await.unwrap();
+    send(Event::Capabilities(Capabilities::default())).await;
+    send(Event::Config(Err("wrong".to_owned()))).await;
+    send(Event::Config(Ok(config(&[], None)))).await;
+    send(Event::Health(health::Event::Machine(Machine::default()))).await;
+    tokio::time::sleep(FIRST_VIEW / 2).await;
+    assert!(!views.has_changed().unwrap(), "the driver was not heard of");
+    send(Event::Health(health::Event::DriverFailed { why: "no driver".to_owned() })).await;
+    views.changed().await.unwrap();
+    assert_eq!(**views.borrow(), View::default());
+    stop.cancel();
+    task.await.unwrap();
+}
+
+fn parse(path: &Path, text: &str) -> Result<Config, String> {
+    match text {
+        "two" => Ok(both()),
+        "one" => Ok(config(&["rdma/hca"], None)),
+        other => Err(format!("{}: line 1: {other}", path.display())),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_changes_is_read_by_whatever_way_it_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("larder.yaml");
+    // As a ConfigMap is mounted: a link to a link to a folder, of which the middle one is swapped.
+    let version = |name: &str, text: &str| {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+        std::fs::write(folder.path().join(name).join("larder.yaml"), text).unwrap();
+        let new = folder.path().join("..data_tmp");
+        std::os::unix::fs::symlink(name, &new).unwrap();
+        std::fs::rename(new, folder.path().join("..data")).unwrap();
+    };
+    version("..1", "two");
+    std::os::unix::fs::symlink("..data/larder.yaml", &path).unwrap();
+    let (events, mut heard) = mpsc::channel(EVENTS);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(config_file::watch(path.clone(), "two".to_owned(), parse, events, stop.clone()));
+    let mut next = async || match heard.recv().await.unwrap() {
+        Event::Config(config) => config.map(|config| config.resources.len()),
+        other => panic!("{other:?}"),
+    };
+    version("..2", "wrong");
+    assert_eq!(next().await, Err(format!("{}: line 1: wrong", path.display())));
+    version("..3", "one");
+    assert_eq!(next().await, Ok(1));
+    std::fs::remove_file(folder.path().join("..data")).unwrap();
+    assert!(next().await.unwrap_err().contains("larder.yaml"));
+    version("..4", "two");
+    assert_eq!(next().await, Ok(2));
+    std::fs::write(folder.path().join("..4/larder.yaml"), "x".repeat(config_file::LARGEST as usize + 1)).unwrap();
+    assert!(next().await.unwrap_err().contains("larger than"));
+    tokio::time::sleep(10 * config_file::INTERVAL).await;
+    assert!(heard.try_recv().is_err(), "what stays the same is told once");
+    stop.cancel();
+    task.await.unwrap();
+}

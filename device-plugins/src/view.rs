@@ -1,0 +1,27 @@
+//! All that the program knows at one moment. One task makes views (`state`), and everything that talks to the kubelet, to
+//! containerd, to the API server or to people reads the newest one.
+
+use std::sync::Arc;
+
+use crate::health::Faults;
+use crate::health::capabilities::Capabilities;
+use crate::machine::Machine;
+use crate::resource::Resource;
+pub use crate::resource::Withheld;
+
+/// A moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// The node's devices.
+    pub machine: Arc<Machine>,
+    /// What is offered of them, in the order of the configuration.
+    pub resources: Arc<[Resource]>,
+    /// Devices that a resource selects and does not offer, and why.
+    pub withheld: Arc<[Withheld]>,
+    /// Devices that are out of service.
+    pub faults: Arc<Faults>,
+    /// Why the newest configuration is not in force, if it is not.
+    pub refused_config: Option<Arc<str>>,
+    /// What limits need of the node.
+    pub capabilities: Capabilities,
+}

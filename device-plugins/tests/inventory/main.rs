@@ -1,0 +1,44 @@
+//! The inventory of made-up machines: whole ones, changing ones, and broken ones.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod broken;
+mod machines;
+mod rails;
+mod watching;
+
+use larder_devices::inventory::{self, Roots};
+use larder_devices::machine::{Gpu, Hca, Machine, Place, RdmaMode};
+use larder_testkit::machine::{GpuPlan, MadeUpMachine};
+
+fn roots(machine: &MadeUpMachine) -> Roots {
+    Roots { sysfs: machine.sysfs(), dev: machine.dev() }
+}
+
+/// A GPU as NVML tells of it: the address is all that it knows of its place.
+fn from_nvml(gpu: &GpuPlan) -> Gpu {
+    Gpu {
+        uuid: gpu.uuid.clone(),
+        model: gpu.model.clone(),
+        minor: gpu.minor,
+        memory_bytes: gpu.memory_bytes,
+        place: Place { pci: gpu.slot.pci.parse().unwrap(), ..Place::default() },
+        ..Gpu::default()
+    }
+}
+
+/// The machine, with its GPUs in another order than they have in the end, on a kernel that has no RDMA itself.
+fn read(machine: &MadeUpMachine) -> Machine {
+    let gpus: Vec<Gpu> = machine.plan().gpus.iter().rev().map(from_nvml).collect();
+    inventory::read_with(&roots(machine), &gpus, None, Ok(RdmaMode::None))
+}
+
+/// The oddities' places below the machine's folder, with their reasons.
+fn oddities(machine: &MadeUpMachine, read: &Machine) -> Vec<(String, String)> {
+    let sysfs = machine.sysfs();
+    let root = format!("{}/", sysfs.parent().unwrap().display());
+    read.oddities.iter().map(|odd| (odd.at.replace(&root, ""), odd.why.clone())).collect()
+}
+
+fn hca<'a>(machine: &'a Machine, name: &str) -> &'a Hca {
+    machine.hcas.iter().find(|hca| hca.name == name).unwrap()
+}

@@ -1,0 +1,231 @@
+//! What the library remembers between calls: the session, handles that it gave out, event sets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::library;
+use crate::machine::{FILE_NAME, FILE_VARIABLE, Gpu, Machine, Slice, code};
+
+/// How often a call that hangs looks at the file.
+const HANG_TICK: Duration = Duration::from_millis(5);
+
+/// How often a call that waits for an Xid looks at the file. NVIDIA's library sleeps meanwhile, and what is measured with this one
+/// should not be its own cost.
+const WAIT_TICK: Duration = Duration::from_millis(50);
+
+/// One for each copy of the library that a process loads.
+static SESSION: Mutex<Session> = Mutex::new(Session {
+    users: 0,
+    load: 0,
+    xids_before: 0,
+    xids_passed: BTreeMap::new(),
+    lost: BTreeSet::new(),
+    names: Vec::new(),
+    sets: BTreeMap::new(),
+    sets_made: 0,
+    seen: None,
+});
+
+struct Session {
+    /// How often it was initialized and not shut down.
+    users: u32,
+    /// The driver that it was begun with.
+    load: u32,
+    /// How many Xids there were when it was begun.
+    xids_before: usize,
+    /// How many of all Xids each GPU has passed.
+    xids_passed: BTreeMap<String, usize>,
+    /// GPUs that it has lost for good.
+    lost: BTreeSet<String>,
+    /// A handle is the number of one of these UUIDs, from 1 on.
+    names: Vec<String>,
+    sets: BTreeMap<usize, EventSet>,
+    sets_made: usize,
+    seen: Option<(Stamp, Arc<Machine>)>,
+}
+
+/// A file that has been replaced has another one.
+type Stamp = (u64, i64, i64, u64);
+
+/// The GPUs that were registered with it.
+type EventSet = BTreeSet<String>;
+
+/// An Xid, as an event set tells it.
+pub(crate) struct Told {
+    pub(crate) device: usize,
+    pub(crate) xid: u64,
+    pub(crate) gpu_instance: Option<u32>,
+    pub(crate) compute_instance: Option<u32>,
+}
+
+/// What a handle stands for.
+#[derive(Clone, Copy)]
+pub(crate) enum Device<'machine> {
+    Gpu(&'machine Gpu),
+    Slice(&'machine Gpu, &'machine Slice),
+}
+
+fn session() -> MutexGuard<'static, Session> {
+    SESSION.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    /// What the file says; its bytes are read again only if it was replaced.
+    fn machine(&mut self, file: &Path) -> Result<Arc<Machine>, u32> {
+        let metadata = std::fs::metadata(file).map_err(|_| code::DRIVER_NOT_LOADED)?;
+        let stamp = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len());
+        if let Some((_, machine)) = self.seen.as_ref().filter(|(seen, _)| *seen == stamp) {
+            return Ok(Arc::clone(machine));
+        }
+        let bytes = std::fs::read(file).map_err(|_| code::DRIVER_NOT_LOADED)?;
+        let machine: Machine = serde_json::from_slice(&bytes).map_err(|error| {
+            eprintln!("made-up NVML: {}: {error}", file.display());
+            code::UNKNOWN
+        })?;
+        let machine = Arc::new(machine);
+        self.seen = Some((stamp, Arc::clone(&machine)));
+        Ok(machine)
+    }
+}
+
+/// The machine, once the driver answers.
+fn driver() -> Result<Arc<Machine>, u32> {
+    let file = file();
+    let started = Instant::now();
+    loop {
+        let machine = session().machine(file)?;
+        if started.elapsed() >= Duration::from_millis(machine.hang_ms) {
+            return machine.error.map_or(Ok(machine), Err);
+        }
+        sleep(HANG_TICK);
+    }
+}
+
+/// The machine, for a call of a session.
+pub(crate) fn machine() -> Result<Arc<Machine>, u32> {
+    if session().users == 0 {
+        return Err(code::UNINITIALIZED);
+    }
+    let machine = driver()?;
+    if session().load == machine.load { Ok(machine) } else { Err(code::UNKNOWN) }
+}
+
+pub(crate) fn begin() -> Result<(), u32> {
+    let machine = driver()?;
+    let mut session = session();
+    if session.users == 0 {
+        session.load = machine.load;
+        session.xids_before = machine.xids.len();
+        session.xids_passed.clear();
+        session.lost.clear();
+    }
+    session.users += 1;
+    Ok(())
+}
+
+pub(crate) fn end() -> Result<(), u32> {
+    let mut session = session();
+    session.users = session.users.checked_sub(1).ok_or(code::UNINITIALIZED)?;
+    Ok(())
+}
+
+/// Fails if queries of this GPU do.
+pub(crate) fn reach(machine: &Machine, gpu: &Gpu) -> Result<(), u32> {
+    let lost = &mut session().lost;
+    if machine.lost_for_good && gpu.error == Some(code::GPU_IS_LOST) {
+        lost.insert(gpu.uuid.clone());
+    }
+    gpu.error.or(lost.contains(&gpu.uuid).then_some(code::GPU_IS_LOST)).map_or(Ok(()), Err)
+}
+
+/// The handle of a UUID.
+pub(crate) fn handle(uuid: &str) -> usize {
+    let mut session = session();
+    if let Some(index) = session.names.iter().position(|name| name == uuid) {
+        return index + 1;
+    }
+    session.names.push(uuid.to_owned());
+    session.names.len()
+}
+
+/// What a handle stands for.
+pub(crate) fn device(machine: &Machine, handle: usize) -> Result<Device<'_>, u32> {
+    let uuid = handle.checked_sub(1).and_then(|index| session().names.get(index).cloned());
+    let uuid = uuid.ok_or(code::INVALID_ARGUMENT)?;
+    let slices = |gpu: &'_ Gpu| gpu.slices.iter().position(|slice| slice.uuid == uuid);
+    let found = machine.gpus.iter().find_map(|gpu| match slices(gpu) {
+        Some(slice) => Some(Device::Slice(gpu, &gpu.slices[slice])),
+        None => (gpu.uuid == uuid).then_some(Device::Gpu(gpu)),
+    });
+    found.ok_or(code::GPU_IS_LOST)
+}
+
+pub(crate) fn make_set() -> usize {
+    let mut session = session();
+    session.sets_made += 1;
+    let set = session.sets_made;
+    session.sets.insert(set, EventSet::default());
+    set
+}
+
+pub(crate) fn free_set(set: usize) -> Result<(), u32> {
+    let started = Instant::now();
+    loop {
+        let hang_ms = session().machine(file()).map_or(0, |machine| machine.free_hang_ms);
+        if started.elapsed() >= Duration::from_millis(hang_ms) {
+            break;
+        }
+        sleep(HANG_TICK);
+    }
+    session().sets.remove(&set).map(|_| ()).ok_or(code::INVALID_ARGUMENT)
+}
+
+/// From now on the set tells the GPU's Xids.
+pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
+    let mut session = session();
+    session.sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?.insert(gpu.uuid.clone());
+    Ok(())
+}
+
+/// The next Xid of a set, as soon as there is one.
+pub(crate) fn wait(set: usize, timeout: Duration) -> Result<Told, u32> {
+    let started = Instant::now();
+    loop {
+        let machine = machine()?;
+        if let Some(told) = next_of(set, &machine)? {
+            return Ok(told);
+        }
+        if started.elapsed() >= timeout {
+            return Err(code::TIMEOUT);
+        }
+        sleep(WAIT_TICK.min(timeout));
+    }
+}
+
+fn next_of(set: usize, machine: &Machine) -> Result<Option<Told>, u32> {
+    let xid = {
+        let mut session = session();
+        let gpus = session.sets.get(&set).ok_or(code::INVALID_ARGUMENT)?;
+        let passed = |gpu| session.xids_passed.get(gpu).copied().unwrap_or(session.xids_before);
+        let mut all = machine.xids.iter().enumerate();
+        let next = all.find(|(number, xid)| gpus.contains(&xid.gpu) && *number >= passed(&xid.gpu));
+        let Some((number, xid)) = next else { return Ok(None) };
+        session.xids_passed.insert(xid.gpu.clone(), number + 1);
+        xid
+    };
+    let (gpu_instance, compute_instance) = (xid.gpu_instance, xid.compute_instance);
+    Ok(Some(Told { device: handle(&xid.gpu), xid: xid.xid, gpu_instance, compute_instance }))
+}
+
+/// The file.
+fn file() -> &'static Path {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    FILE.get_or_init(|| match std::env::var_os(FILE_VARIABLE) {
+        Some(file) => PathBuf::from(file),
+        None => library::path().with_file_name(FILE_NAME),
+    })
+}
