@@ -277,7 +277,6 @@ impl Health {
         let (reason, ends) = match mark {
             Mark::HeldElsewhere => (Reason::HeldElsewhere, "the pod that holds it has ended"),
             Mark::LimitsMissing => (Reason::LimitsMissing, "the limits can be kept on this node"),
-            Mark::NotPrepared => (Reason::NotPrepared, "its CDI file is written"),
         };
         Some(Fault { reason, message: message.clone(), since: *since, ends: ends.to_owned() })
     }

@@ -1,13 +1,10 @@
 //! Names that several parts of a node agree on.
 
-/// The CDI vendor of our files; their classes are [`CDI_HCA`], [`CDI_GPU`] and [`CDI_CLAIM`].
+/// The CDI vendor of our files; their classes are [`CDI_HCA`] and [`CDI_CLAIM`].
 pub const CDI_VENDOR: &str = "larder.dev";
 
 /// The CDI class of HCAs, which are named by their PCI addresses: `larder.dev/hca=0000:42:00.0`.
 pub const CDI_HCA: &str = "hca";
-
-/// The CDI class of GPUs, where the vendor's own files are missing.
-pub const CDI_GPU: &str = "gpu";
 
 /// The CDI class of claims: what containers get beside the devices of a claim.
 pub const CDI_CLAIM: &str = "claim";

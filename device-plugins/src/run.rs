@@ -26,7 +26,6 @@ use crate::admin;
 use crate::cdi::{self, Found};
 use crate::config::Config;
 use crate::dra;
-use crate::health::{Event as HealthEvent, Mark};
 use crate::instance::{Begun, Instance};
 use crate::inventory::Roots;
 use crate::machine::Machine;
@@ -38,7 +37,7 @@ use crate::nvml;
 use crate::plugin;
 use crate::prefer;
 use crate::resource;
-use crate::state::{self, Event, Outputs, Rules, State};
+use crate::state::{self, Outputs, Rules, State};
 use crate::usage::Usage;
 
 /// The settings of the process. Its resources are in a file.
@@ -136,16 +135,14 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let instance = Arc::new(instance.with_context(|| format!("use the kubelet's folder {}", sockets.display()))?);
     begun.set(&instance);
     let (prepared, mut prepared_view) = watch::channel(Arc::default());
-    let (unprepared, unprepared_devices) = watch::channel(Arc::default());
     let kept_cdi = cdi::Settings {
         folder: settings.cdi.clone(),
         dev: settings.roots.dev.clone(),
         host_dev: settings.host_dev.clone(),
         hook_folder: settings.hook_folder.clone(),
     };
-    let keep = cdi::keep(kept_cdi, Arc::clone(&instance), view, prepared, unprepared, stop.clone());
+    let keep = cdi::keep(kept_cdi, Arc::clone(&instance), view, prepared, stop.clone());
     tasks.spawn("the CDI files", ok(keep));
-    tasks.spawn("the marks", ok(mark(unprepared_devices, events.clone())));
     let Some(Ok(())) = stop.run_until_cancelled(prepared_view.changed()).await else { return tasks.finish().await };
 
     let served = plugin::Settings {
@@ -191,17 +188,6 @@ fn parse(path: &Path, text: &str) -> Result<Config, String> {
 
 fn check(machine: &Machine, config: &Config) -> Result<(), String> {
     resource::check(machine, config).map_err(|refusal| refusal.to_string())
-}
-
-/// Tells the state of devices that containers cannot get.
-async fn mark(mut unprepared: watch::Receiver<Arc<crate::health::Faults>>, events: mpsc::Sender<Event>) {
-    while unprepared.changed().await.is_ok() {
-        let devices =
-            unprepared.borrow_and_update().iter().map(|(key, fault)| (key.clone(), fault.message.clone())).collect();
-        if events.send(Event::Health(HealthEvent::Marks(Mark::NotPrepared, devices))).await.is_err() {
-            return;
-        }
-    }
 }
 
 async fn ok(task: impl Future<Output = ()>) -> anyhow::Result<()> {

@@ -49,17 +49,16 @@ pub struct Settings {
 type Unprepared = BTreeMap<DeviceKey, String>;
 
 /// Keeps the file as the newest of `views` needs it until `stop`, beginning with the one that is there. Passes each view on to
-/// `prepared` once the file fits, and tells `unprepared` which devices containers cannot get. While a newer process lives, the file is that one's.
+/// `prepared` once the file fits. While a newer process lives, the file is that one's.
 pub async fn keep(
     settings: Settings,
     instance: Arc<Instance>,
     mut views: watch::Receiver<Arc<View>>,
     prepared: watch::Sender<Arc<View>>,
-    unprepared: watch::Sender<Arc<Faults>>,
     stop: CancellationToken,
 ) {
     let settings = Arc::new(settings);
-    let mut is_passed_on = false;
+    let (mut is_passed_on, mut faults) = (false, Faults::new());
     loop {
         let view = Arc::clone(&views.borrow_and_update());
         let (task_settings, task_instance, task_view) =
@@ -70,17 +69,13 @@ pub async fn keep(
             Err(error) => (all(&view, &format!("preparing the CDI file failed: {error}")), true),
         };
         let wait = if problems.is_empty() && is_ours { LOOK } else { RETRY };
-        let faults = with_times(problems, &unprepared.borrow());
-        unprepared.send_if_modified(|known| {
-            let changed = **known != faults;
-            if changed {
-                for (device, fault) in &faults {
-                    warn!(%device, message = fault.message, "an HCA is not prepared");
-                }
-                *known = Arc::new(faults.clone());
+        let now = with_times(problems, &faults);
+        if faults != now {
+            for (device, fault) in &now {
+                warn!(%device, message = fault.message, "an HCA is not prepared");
             }
-            changed
-        });
+            faults = now;
+        }
         prepared.send_if_modified(|known| {
             let overlaid = overlay(&view, &faults);
             let changed = **known != *overlaid;

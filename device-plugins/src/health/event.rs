@@ -66,8 +66,6 @@ pub enum Mark {
     HeldElsewhere,
     /// A required limit cannot be kept.
     LimitsMissing,
-    /// Its CDI file could not be written.
-    NotPrepared,
 }
 
 /// What of a port decides about its HCA.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use larder_devices::cdi::{self, Format, Found, Spec, spec};
 use larder_devices::config::{Kind, Limits};
-use larder_devices::health::{Faults, Reason};
+use larder_devices::health::Reason;
 use larder_devices::instance::Instance;
 use larder_devices::machine::{LinkLayer, Machine};
 use larder_devices::view::View;
@@ -219,13 +219,13 @@ async fn what_cannot_be_written_is_out_of_service_until_it_can() {
     let mut process = node.start().await;
     kubelet.until("a list", |known| known.devices.get(HCA).is_some_and(|devices| devices.len() == 8)).await;
     assert_eq!(kubelet.known.borrow().healthy(HCA), Vec::<String>::new());
-    let faults = process.unprepared.wait_for(|faults| faults.len() == 8).await.unwrap().clone();
+    let faults = Arc::clone(&process.prepared.wait_for(|view| view.faults.len() == 8).await.unwrap().faults);
     let fault = &faults[&hca_key(0)];
     assert_eq!(fault.reason, Reason::NotPrepared);
     assert!(fault.message.contains(cdi::FILE), "{}", fault.message);
     std::fs::remove_file(node.path("cdi")).unwrap();
     kubelet.until_healthy(HCA, 8).await;
-    assert!(process.unprepared.borrow().is_empty());
+    assert!(process.prepared.borrow().faults.is_empty());
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn a_missing_device_node_takes_its_hca_out_of_service() {
     let kubelet = Kubelet::start(&node.plugins());
     let process = node.start().await;
     kubelet.until_healthy(HCA, 6).await;
-    let messages: Vec<String> = process.unprepared.borrow().values().map(|fault| fault.message.clone()).collect();
+    let messages: Vec<String> = process.prepared.borrow().faults.values().map(|fault| fault.message.clone()).collect();
     let wanted = [
         "/dev/infiniband/uverbs2 of mlx5_2 is missing",
         "mlx5_5 has no uverbs device: load the kernel module ib_uverbs",
@@ -252,10 +252,8 @@ async fn the_first_view_is_passed_on_even_if_there_is_nothing() {
     let node = Node::new(View::default());
     let instance = Arc::new(Instance::begin(&node.plugins()).await.unwrap());
     let (prepared, mut passed_on) = watch::channel(Arc::new(View::default()));
-    let (settings, unprepared) = (node.cdi_settings(true), watch::Sender::new(Arc::new(Faults::new())));
-    let stop = CancellationToken::new();
-    let keeping =
-        tokio::spawn(cdi::keep(settings, instance, node.views.subscribe(), prepared, unprepared, stop.clone()));
+    let (settings, stop) = (node.cdi_settings(true), CancellationToken::new());
+    let keeping = tokio::spawn(cdi::keep(settings, instance, node.views.subscribe(), prepared, stop.clone()));
     passed_on.changed().await.unwrap();
     stop.cancel();
     keeping.await.unwrap();
@@ -267,9 +265,8 @@ async fn an_older_process_leaves_the_file_to_the_newer_one() {
     let older = Arc::new(Instance::begin(&node.plugins()).await.unwrap());
     let prepared = watch::Sender::new(Arc::new(View::default()));
     let mut passed_on = prepared.subscribe();
-    let unprepared = watch::Sender::new(Arc::new(Faults::new()));
     let (settings, views) = (node.cdi_settings(true), node.views.subscribe());
-    tokio::spawn(cdi::keep(settings, older, views, prepared, unprepared, CancellationToken::new()));
+    tokio::spawn(cdi::keep(settings, older, views, prepared, CancellationToken::new()));
     passed_on.wait_for(|view| view.machine.hcas.len() == 8).await.unwrap();
     let before = std::fs::read(file(&node)).unwrap();
     let newer = Instance::begin(&node.plugins()).await.unwrap();

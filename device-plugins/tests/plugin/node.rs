@@ -179,7 +179,6 @@ impl Node {
         let instance = Arc::new(Instance::begin(&self.plugins()).await.unwrap());
         let stop = CancellationToken::new();
         let prepared = watch::Sender::new(Arc::new(View::default()));
-        let unprepared = watch::Sender::new(Arc::new(Faults::new()));
         let settings = plugin::Settings {
             folder: self.plugins(),
             cdi,
@@ -190,16 +189,9 @@ impl Node {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(plugin::run(settings, Arc::clone(&instance), prepared.subscribe(), stop.clone()));
-        let faults = unprepared.subscribe();
-        tasks.spawn(cdi::keep(
-            self.cdi_settings(cdi),
-            instance,
-            self.views.subscribe(),
-            prepared,
-            unprepared,
-            stop.clone(),
-        ));
-        Process { stop, tasks, unprepared: faults }
+        let passed_on = prepared.subscribe();
+        tasks.spawn(cdi::keep(self.cdi_settings(cdi), instance, self.views.subscribe(), prepared, stop.clone()));
+        Process { stop, tasks, prepared: passed_on }
     }
 
     pub(crate) fn cdi_settings(&self, cdi: bool) -> cdi::Settings {
@@ -216,7 +208,7 @@ impl Node {
 pub(crate) struct Process {
     stop: CancellationToken,
     tasks: JoinSet<()>,
-    pub(crate) unprepared: watch::Receiver<Arc<Faults>>,
+    pub(crate) prepared: watch::Receiver<Arc<View>>,
 }
 
 impl Process {

@@ -12,16 +12,25 @@ pub const FILE_VARIABLE: &str = "LARDER_MADE_UP_NVML";
 
 /// Answers of NVML's functions.
 pub mod code {
-    #![allow(missing_docs, clippy::allow_attributes, reason = "the names are NVML's")]
+    /// It was done.
     pub const SUCCESS: u32 = 0;
+    /// There is no session.
     pub const UNINITIALIZED: u32 = 1;
+    /// A pointer, an index or a handle is wrong.
     pub const INVALID_ARGUMENT: u32 = 2;
+    /// The GPU or the driver does not have that.
     pub const NOT_SUPPORTED: u32 = 3;
+    /// Nothing of that name or number is there.
     pub const NOT_FOUND: u32 = 6;
+    /// The buffer is too small.
     pub const INSUFFICIENT_SIZE: u32 = 7;
+    /// The driver is not loaded.
     pub const DRIVER_NOT_LOADED: u32 = 9;
+    /// No event came in time.
     pub const TIMEOUT: u32 = 10;
+    /// The GPU fell off the bus.
     pub const GPU_IS_LOST: u32 = 15;
+    /// Anything else.
     pub const UNKNOWN: u32 = 999;
 }
 

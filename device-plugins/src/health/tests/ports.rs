@@ -151,7 +151,6 @@ fn conditions_from_outside_hold_until_they_are_lifted_and_a_rail_needs_both_devi
     let gpu = super::world::gpu(0);
     let rail = Unit { id: "GPU-0".to_owned(), devices: vec![gpu.clone(), hca(1)], numa: [].into() };
     assert_eq!(fault_of(Give::One, &rail, world.health.faults()), None);
-    world.marks(Mark::NotPrepared, &[hca(1)]);
     world.marks(Mark::LimitsMissing, &[hca(1), hca(2), hca(9)]);
     assert_eq!(world.out(), [(hca(1), Reason::LimitsMissing), (hca(2), Reason::LimitsMissing)]);
     let (device, fault) = fault_of(Give::One, &rail, world.health.faults()).unwrap();
@@ -161,11 +160,11 @@ fn conditions_from_outside_hold_until_they_are_lifted_and_a_rail_needs_both_devi
     world.pass(10.0);
     world.marks(Mark::LimitsMissing, &[hca(1)]);
     assert_eq!(world.health.faults()[&hca(1)].since, since, "not since it was said again");
+    world.marks(Mark::HeldElsewhere, &[hca(1)]);
     world.marks(Mark::LimitsMissing, &[]);
-    assert_eq!(world.out(), [(hca(1), Reason::NotPrepared)]);
+    assert_eq!(world.out(), [(hca(1), Reason::HeldElsewhere)]);
     world.marks(Mark::HeldElsewhere, std::slice::from_ref(&gpu));
     assert_eq!(fault_of(Give::One, &rail, world.health.faults()).unwrap().0, &gpu);
-    world.marks(Mark::NotPrepared, &[]);
     world.marks(Mark::HeldElsewhere, &[]);
     assert_eq!(world.out(), []);
 }

@@ -158,7 +158,7 @@ fn play(world: &mut World, wrong: &mut Wrong, step: Step) {
                 marked.remove(&at)
             };
             let marked: Vec<DeviceKey> = marked.iter().map(|at| devices()[*at].clone()).collect();
-            world.marks(if kind { Mark::NotPrepared } else { Mark::LimitsMissing }, &marked);
+            world.marks(if kind { Mark::HeldElsewhere } else { Mark::LimitsMissing }, &marked);
         }
     }
 }
