@@ -13,6 +13,8 @@ mod tests;
 mod values;
 mod yaml;
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 pub use refusal::{ConfigError, Refusal};
@@ -21,28 +23,31 @@ pub use settings::{Config, Give, HealthConfig, Kind, Limits, Mode, ResourceConfi
 use document::Document;
 
 /// The most bytes of a file: more than a ConfigMap holds.
-const FILE_BYTES_MOST: usize = 1 << 20;
+pub(crate) const FILE_BYTES_MOST: usize = 1 << 20;
+
+/// The text of a file, of which no more is read than may be in it.
+///
+/// # Errors
+/// The file cannot be read, is too large, or is no text.
+pub fn read(path: &Path) -> Result<String, ConfigError> {
+    let read = || {
+        let mut text = String::new();
+        let bytes = File::open(path)?.take(FILE_BYTES_MOST as u64 + 1).read_to_string(&mut text)?;
+        if bytes > FILE_BYTES_MOST {
+            return Err(io::Error::other(format!("it is larger than {FILE_BYTES_MOST} bytes")));
+        }
+        Ok(text)
+    };
+    read().map_err(|source| ConfigError::Read { file: path.display().to_string(), source })
+}
 
 impl Config {
-    /// Reads a file.
-    pub fn open(path: &Path) -> Result<Self, ConfigError> {
-        let file = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&file, &text),
-            Err(source) => Err(ConfigError::Read { file, source }),
-        }
-    }
-
     /// Reads a text; `file` is named in errors. A text with the key `configList` is one of Mellanox's plugin, whatever its file is
     /// called.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let read = || {
-            if text.len() > FILE_BYTES_MOST {
-                return Err(Refusal { line: 1, why: format!("a configuration has {FILE_BYTES_MOST} bytes at most") });
-            }
-            let document = Document(text);
-            if document.root().key("configList").is_there() { mellanox::read(document) } else { yaml::read(document) }
-        };
-        read().map_err(|refusal| refusal.of(file))
+        let document = Document(text);
+        let is_mellanox = document.root().key("configList").is_there();
+        let config = if is_mellanox { mellanox::read(document) } else { yaml::read(document) };
+        config.map_err(|refusal| refusal.of(file))
     }
 }

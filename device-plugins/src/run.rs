@@ -24,7 +24,7 @@ use tracing::{info, warn};
 
 use crate::admin;
 use crate::cdi::{self, Found};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::dra;
 use crate::instance::{Begun, Instance};
 use crate::inventory::Roots;
@@ -80,8 +80,7 @@ pub struct Settings {
 pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
     // The first view and all that is waited for before it and after it are due by then.
     let started = state::now();
-    let text = fs::read_to_string(&settings.config);
-    let text = text.with_context(|| format!("read the resources of {}", settings.config.display()))?;
+    let text = config::read(&settings.config)?;
     let config = parse(&settings.config, &text).map_err(anyhow::Error::msg)?;
     let mut tasks = Tasks { set: JoinSet::new(), stop: stop.clone() };
 

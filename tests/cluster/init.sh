@@ -11,7 +11,7 @@
 # nowhere, so pods reach each other by the names of headless services.
 set -euo pipefail
 
-readonly BRIDGE=10.89.0.1 API=10.96.0.1 DNS=10.96.0.10 SECONDS_TO_START=90
+readonly BRIDGE=10.89.0.1 API=10.96.0.1 DNS=10.96.0.10 SECONDS_TO_START=240
 command=$1 dir=$2
 log=$dir/log
 PATH=$dir/bin:$PATH

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ const RESTART: Duration = Duration::from_millis(200);
 pub(crate) struct Process<'a> {
     /// `None` once it is killed.
     child: Arc<Mutex<Option<Child>>>,
+    /// Whether it has ended by itself and was started again.
+    restarted: Arc<AtomicBool>,
     admin: SocketAddr,
     identity: &'a str,
     log: PathBuf,
@@ -36,18 +39,25 @@ impl<'a> Process<'a> {
         let mut command = program.command();
         command.stdout(file.try_clone().expect("a file")).stderr(file);
         let child = Arc::new(Mutex::new(Some(command.spawn().expect("the controller starts"))));
-        let kept = Arc::clone(&child);
-        std::thread::spawn(move || keep_running(&kept, command));
-        Self { child, admin: program.admin, identity, log }
+        let restarted = Arc::new(AtomicBool::new(false));
+        let kept = (Arc::clone(&child), Arc::clone(&restarted));
+        std::thread::spawn(move || keep_running(&kept.0, &kept.1, command));
+        Self { child, restarted, admin: program.admin, identity, log }
     }
 
-    pub(crate) fn identity(&self) -> &str {
+    pub(crate) fn identity(&self) -> &'a str {
         self.identity
     }
 
-    /// Its metrics; none until it runs.
-    pub(crate) async fn figures(&self) -> Figures {
-        Figures::of(self.admin).await.unwrap_or_default()
+    /// Its metrics; `None` until it runs, and after it has ended by itself, as they begin anew then.
+    pub(crate) async fn figures(&self) -> Option<Figures> {
+        let figures = Figures::of(self.admin).await;
+        figures.filter(|_| !self.restarted.load(Ordering::Acquire))
+    }
+
+    /// Whether it is the one that acts; `None` while it does not answer.
+    pub(crate) async fn leads(&self) -> Option<bool> {
+        Figures::of(self.admin).await.map(|figures| figures.get("leading") == 1)
     }
 
     /// SIGKILL.
@@ -69,12 +79,13 @@ impl Drop for Process<'_> {
 }
 
 /// Starts it again whenever it has ended, until it is killed.
-fn keep_running(child: &Mutex<Option<Child>>, mut command: Command) {
+fn keep_running(child: &Mutex<Option<Child>>, restarted: &AtomicBool, mut command: Command) {
     loop {
         std::thread::sleep(RESTART);
         let mut child = child.lock().expect("no other panic");
         let Some(running) = child.as_mut() else { return };
         if running.try_wait().expect("a child").is_some() {
+            restarted.store(true, Ordering::Release);
             *running = command.spawn().expect("the controller starts again");
         }
     }

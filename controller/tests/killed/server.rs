@@ -117,9 +117,10 @@ impl Server {
         deleted.expect("the Datasets are deleted");
     }
 
+    /// Whether a Dataset is ready, as far as can be told: etcd on a busy disk may not answer in time.
     pub(crate) async fn is_ready(&self, name: &str) -> bool {
-        let dataset = self.datasets().get(name).await.expect("a Dataset");
-        conditions(&json!(dataset.status)).contains(&"Ready True Available".to_owned())
+        let ready = |dataset: Dataset| conditions(&json!(dataset.status)).contains(&"Ready True Available".to_owned());
+        self.datasets().get(name).await.is_ok_and(ready)
     }
 
     /// The holder of the lease, and how often it has changed.

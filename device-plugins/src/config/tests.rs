@@ -104,7 +104,7 @@ fn a_file_of_mellanoxs_plugin_is_read_as_it_is() {
 #[test]
 fn the_file_that_users_get_is_sound() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/components/devices/config.yaml");
-    let config = Config::open(Path::new(path)).unwrap();
+    let config = Config::parse(path, &super::read(Path::new(path)).unwrap()).unwrap();
     let names: Vec<&str> = config.resources.iter().map(|resource| resource.name.as_str()).collect();
     assert_eq!(names, ["larder.dev/rail", "larder.dev/gpu", "larder.dev/mig", "larder.dev/hca"]);
     assert_eq!(config.health, HealthConfig::default());
@@ -112,6 +112,12 @@ fn the_file_that_users_get_is_sound() {
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
-    let error = Config::open(Path::new("/nowhere/devices.yaml")).unwrap_err().to_string();
+    let error = super::read(Path::new("/nowhere/devices.yaml")).unwrap_err().to_string();
     assert!(error.starts_with("read /nowhere/devices.yaml: No such file"), "{error}");
+}
+
+#[test]
+fn of_an_endless_file_no_more_is_read_than_may_be_in_one() {
+    let error = super::read(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert_eq!(error, format!("read /dev/zero: it is larger than {} bytes", super::FILE_BYTES_MOST));
 }

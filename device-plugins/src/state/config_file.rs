@@ -10,13 +10,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Event;
-use crate::config::Config;
+use crate::config::{self, Config};
 
 /// How often the file is read.
 pub const INTERVAL: Duration = Duration::from_secs(5);
-
-/// The largest file that is read.
-pub const LARGEST: u64 = 1 << 20;
 
 /// Sends an [`Event::Config`] whenever the file's text is another than before; `text` is that of the configuration in force. An
 /// error of `parse` names the file and the line. Ends when `stop` is cancelled or nobody takes events.
@@ -47,15 +44,7 @@ pub async fn watch(
 
 /// The text of the file, or why it cannot be read.
 async fn read(path: &Path) -> Result<String, String> {
-    use tokio::io::AsyncReadExt;
-    let read = async {
-        let mut text = String::new();
-        let file = tokio::fs::File::open(path).await?;
-        let bytes = file.take(LARGEST + 1).read_to_string(&mut text).await?;
-        if bytes as u64 > LARGEST {
-            return Err(std::io::Error::other(format!("it is larger than {LARGEST} bytes")));
-        }
-        Ok(text)
-    };
-    read.await.map_err(|error: std::io::Error| format!("{}: {error}", path.display()))
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || config::read(&path).map_err(|error| error.to_string()));
+    read.await.unwrap_or_else(|error| Err(error.to_string()))
 }

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{Give, HealthConfig, Kind, Limits, Mode, ResourceConfig, ResourceName, Select, XidAction};
+use crate::config::{self, Give, HealthConfig, Kind, Limits, Mode, ResourceConfig, ResourceName, Select, XidAction};
 use crate::health::{PortSeen, Reason, RecoveryAction};
 use crate::machine::{Gpu, Hca, PciAddress, PhysState, Place, Port, PortState};
 use crate::resource::Unit;
@@ -366,7 +366,7 @@ async fn a_file_that_changes_is_read_by_whatever_way_it_changed() {
     assert!(next().await.unwrap_err().contains("larder.yaml"));
     version("..4", "two");
     assert_eq!(next().await, Ok(2));
-    std::fs::write(folder.path().join("..4/larder.yaml"), "x".repeat(config_file::LARGEST as usize + 1)).unwrap();
+    std::fs::write(folder.path().join("..4/larder.yaml"), "x".repeat(config::FILE_BYTES_MOST + 1)).unwrap();
     assert!(next().await.unwrap_err().contains("larger than"));
     tokio::time::sleep(10 * config_file::INTERVAL).await;
     assert!(heard.try_recv().is_err(), "what stays the same is told once");

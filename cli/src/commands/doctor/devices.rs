@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use larder_rdma_limit::Controller;
+
 use super::finding::{Finding, Verdict, finding};
 use super::host::release;
 use super::release::version;
@@ -56,34 +58,23 @@ fn netns(mode: &str) -> Finding {
     finding("RDMA namespaces", verdict, found.to_owned(), remedy)
 }
 
-/// The rdma controller, where the kubelet's cgroups are.
+/// The rdma controller, as larder-devices and its hook find it.
 fn controller(root: &Path) -> Finding {
     const WHAT: &str = "RDMA limits";
-    let has_rdma = |path: &str| text(root, path).split_whitespace().any(|name| name == "rdma");
-    if !root.join("sys/fs/cgroup/cgroup.controllers").exists() {
-        let cgroups = text(root, "proc/cgroups");
-        let mut enabled = cgroups.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let is_there = enabled.any(|words| words.first() == Some(&"rdma") && words.last() == Some(&"1"));
-        let (verdict, found) =
-            if is_there { (Verdict::Ok, "cgroup v1") } else { (Verdict::Fail, "no rdma controller") };
-        return finding(WHAT, verdict, found.to_owned(), "use a kernel with CONFIG_CGROUP_RDMA");
-    }
-    if !has_rdma("sys/fs/cgroup/cgroup.controllers") {
-        return finding(WHAT, Verdict::Fail, "no rdma controller".to_owned(), "use a kernel with CONFIG_CGROUP_RDMA");
-    }
-    let pods = ["sys/fs/cgroup/kubepods.slice", "sys/fs/cgroup/kubepods"].into_iter();
-    let lacks = pods.filter(|folder| root.join(folder).is_dir()).find(|folder| {
-        let controllers = format!("{folder}/cgroup.controllers");
-        !has_rdma(&controllers)
-    });
-    match lacks {
-        Some(folder) => finding(
-            WHAT,
-            Verdict::Fail,
-            format!("/{folder} lacks the rdma controller"),
-            "echo +rdma > /sys/fs/cgroup/cgroup.subtree_control, at each boot before the kubelet starts",
-        ),
-        None => finding(WHAT, Verdict::Ok, "cgroup v2".to_owned(), ""),
+    let cgroups = root.join("sys/fs/cgroup");
+    let Some(controller) = Controller::find(&cgroups) else {
+        let remedy =
+            "use a kernel with CONFIG_CGROUP_RDMA; with cgroup v1, mount its rdma controller below /sys/fs/cgroup";
+        return finding(WHAT, Verdict::Fail, "no rdma controller".to_owned(), remedy);
+    };
+    match (controller, Controller::withheld_from(&cgroups)) {
+        (Controller::V1, _) => finding(WHAT, Verdict::Ok, "cgroup v1".to_owned(), ""),
+        (Controller::V2, None) => finding(WHAT, Verdict::Ok, "cgroup v2".to_owned(), ""),
+        (Controller::V2, Some(folder)) => {
+            let folder = folder.strip_prefix(root).unwrap_or(&folder).display();
+            let remedy = "echo +rdma > /sys/fs/cgroup/cgroup.subtree_control, at each boot before the kubelet starts";
+            finding(WHAT, Verdict::Fail, format!("/{folder} lacks the rdma controller"), remedy)
+        }
     }
 }
 
@@ -197,7 +188,8 @@ mod tests {
             ("sys/class/infiniband/mlx5_0/node_type", "1"),
             ("sys/module/ib_core/parameters/netns_mode", "N\n"),
             ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module"),
-            ("proc/cgroups", "#subsys_name hierarchy num_cgroups enabled\nrdma 0 1 0\ncpu 1 1 1\n"),
+            // It was switched on and is not mounted.
+            ("proc/cgroups", "#subsys_name hierarchy num_cgroups enabled\nrdma 0 1 1\ncpu 1 1 1\n"),
             ("proc/7/comm", "containerd\n"),
             ("proc/7/limits", "Max locked memory         8388608              8388608              bytes     \n"),
         ]);
@@ -224,7 +216,7 @@ mod tests {
             "/sys/fs/cgroup/kubepods lacks the rdma controller"
         );
         assert_eq!(of(&[("sys/fs/cgroup/cgroup.controllers", "cpu rdmax")]), "no rdma controller");
-        assert_eq!(of(&[("proc/cgroups", "rdma 5 1 1\n")]), "cgroup v1");
+        assert_eq!(of(&[("sys/fs/cgroup/rdma/cgroup.procs", "")]), "cgroup v1");
     }
 
     #[test]

@@ -55,7 +55,6 @@ fn files_that_say_nothing() {
     is_refused("health: {}\n", 1, "missing field `resources`");
     is_refused("\nresources: []\n", 2, "resources is empty: say which resources");
     is_refused("resources:\n- {name: a/b, kind: gpu\n", 3, "did not find expected ',' or '}'");
-    is_refused(&format!("# {}", "x".repeat(1 << 20)), 1, "1048576 bytes at most");
     let many: String = (0..65).map(|nth| format!("- {{name: a/b{nth}, kind: gpu}}\n")).collect();
     is_refused(&format!("resources:\n{many}"), 66, "a node offers 64 resources at most");
 }
