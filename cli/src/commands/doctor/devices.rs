@@ -11,8 +11,12 @@ use super::release::version;
 /// The findings of the machine whose files are below `root`.
 pub(super) fn findings(root: &Path) -> Vec<Finding> {
     let hcas = names(&root.join("sys/class/infiniband"));
+    let gpus = gpus(root);
     let has_gpus = root.join("proc/driver/nvidia/version").exists();
     let mut findings = vec![hca(&hcas)];
+    if !gpus.is_empty() {
+        findings.push(driver(gpus.len(), has_gpus));
+    }
     if !hcas.is_empty() {
         findings.push(netns(&text(root, "sys/module/ib_core/parameters/netns_mode")));
         findings.push(controller(root));
@@ -39,6 +43,25 @@ fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
+}
+
+/// The PCI addresses of NVIDIA's GPUs.
+fn gpus(root: &Path) -> Vec<String> {
+    let devices = root.join("sys/bus/pci/devices");
+    let is_gpu = |address: &String| {
+        let attribute = |name: &str| text(&devices, &format!("{address}/{name}"));
+        // The class of a display controller is 03 with its kind below, such as 0302 for one without a display.
+        attribute("vendor").trim() == "0x10de" && attribute("class").starts_with("0x03")
+    };
+    names(&devices).into_iter().filter(is_gpu).collect()
+}
+
+fn driver(gpus: usize, is_there: bool) -> Finding {
+    let (verdict, found) = match is_there {
+        true => (Verdict::Ok, format!("{gpus} with NVIDIA's driver")),
+        false => (Verdict::Fail, format!("{gpus} without NVIDIA's driver: larder-devices offers none")),
+    };
+    finding("GPUs", verdict, found, "install NVIDIA's driver, or load it: modprobe nvidia")
 }
 
 fn hca(names: &[String]) -> Finding {
@@ -217,6 +240,23 @@ mod tests {
         );
         assert_eq!(of(&[("sys/fs/cgroup/cgroup.controllers", "cpu rdmax")]), "no rdma controller");
         assert_eq!(of(&[("sys/fs/cgroup/rdma/cgroup.procs", "")]), "cgroup v1");
+    }
+
+    #[test]
+    fn gpus_need_a_driver() {
+        let gpu = [
+            ("sys/bus/pci/devices/0000:18:00.0/vendor", "0x10de\n"),
+            ("sys/bus/pci/devices/0000:18:00.0/class", "0x030200\n"),
+            // Its audio, and a display of another vendor.
+            ("sys/bus/pci/devices/0000:18:00.1/vendor", "0x10de\n"),
+            ("sys/bus/pci/devices/0000:18:00.1/class", "0x040300\n"),
+            ("sys/bus/pci/devices/0000:02:00.0/vendor", "0x1a03\n"),
+            ("sys/bus/pci/devices/0000:02:00.0/class", "0x030000\n"),
+        ];
+        let told = shown(&findings(machine(&gpu).path()));
+        assert_eq!(told, ["HCAs Ok none", "GPUs Fail 1 without NVIDIA's driver: larder-devices offers none"]);
+        let driver = [&gpu[..], &[("proc/driver/nvidia/version", "NVRM version")]].concat();
+        assert_eq!(shown(&findings(machine(&driver).path()))[1], "GPUs Ok 1 with NVIDIA's driver");
     }
 
     #[test]
