@@ -159,8 +159,7 @@ pub(super) fn of(report: &Report) -> String {
     for resource in &report.resources {
         let count = match resource.devices {
             0 => "no device of this node".to_owned(),
-            1 => "1 device".to_owned(),
-            devices => format!("{devices} devices"),
+            devices => output::count(devices, "device"),
         };
         note(&format!("resource {}", resource.name), count);
     }
