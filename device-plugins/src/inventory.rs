@@ -20,14 +20,7 @@ use std::io;
 
 use folder::{Folder, Oddities};
 
-use crate::machine::{Gpu, Hca, Machine, Oddity, RdmaMode};
-
-/// All HCAs by PCI address, and what is odd about the rest.
-pub fn hcas(roots: &Roots) -> (Vec<Hca>, Vec<Oddity>) {
-    let mut oddities = Oddities::default();
-    let hcas = hca::read(roots, &mut oddities);
-    (hcas, oddities.into_vec())
-}
+use crate::machine::{Gpu, Machine, RdmaMode};
 
 /// The GPUs that NVML has told of, of whose places the addresses count alone. Of one that sysfs does not know, the address is all
 /// that is told. No device's firmware is asked.
@@ -54,11 +47,10 @@ pub fn read_with(roots: &Roots, gpus: &[Gpu], gpu_driver: Option<String>, kernel
     let mut oddities = Oddities::default();
     let hcas = hca::read(roots, &mut oddities);
     let gpus = placed(roots, gpus, &mut oddities);
-    let rdma_cm = hca::rdma_cm(roots, &mut oddities);
     let rdma_mode = rdma_mode(roots, kernel, !hcas.is_empty(), &mut oddities);
     let gpu_functions = pci::nvidia_gpus(roots);
     let (gpu_oddities, oddities) = (Vec::new(), oddities.into_vec());
-    Machine { gpus, hcas, rdma_cm, gpu_driver, gpu_oddities, gpu_functions, rdma_mode, oddities }
+    Machine { gpus, hcas, gpu_driver, gpu_oddities, gpu_functions, rdma_mode, oddities }
 }
 
 /// The mode that the kernel tells by netlink. Where it does not, the setting of its module counts, which follows the mode; and

@@ -26,6 +26,7 @@ pub mod nri;
 pub mod nvml;
 pub mod plugin;
 pub mod prefer;
+pub mod quantity;
 pub mod report;
 pub mod resource;
 pub mod run;

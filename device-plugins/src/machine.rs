@@ -13,18 +13,13 @@ pub use place::{PciAddress, Place};
 use serde::Serialize;
 
 /// All devices of a node that the program knows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
     /// By PCI address.
     pub gpus: Vec<Gpu>,
     /// By PCI address.
     pub hcas: Vec<Hca>,
-    /// `/dev/infiniband/rdma_cm`, which all HCAs share.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rdma_cm: Option<CharDevice>,
     /// The version of the GPUs' driver, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_driver: Option<String>,
     /// What NVML could not tell of GPUs and slices.
     pub gpu_oddities: Vec<Oddity>,

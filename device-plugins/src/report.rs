@@ -11,7 +11,7 @@ use crate::health::capabilities::Capabilities;
 use crate::machine::{Gpu, GpuFamily, Hca, LinkLayer, Machine, MigSlice, Oddity, PciAddress, Place, Port, RdmaMode};
 use crate::node::holders::Holder;
 use crate::node::pods::Known;
-use crate::resource::DeviceKey;
+use crate::resource::{DeviceKey, Resource};
 use crate::view::View;
 
 /// A node's devices at one moment.
@@ -24,18 +24,35 @@ pub struct Report {
     pub gpu_driver: Option<String>,
     /// How HCAs belong to network namespaces.
     pub rdma_mode: RdmaMode,
+    /// The resources of the configuration, also those that select nothing on this node.
+    pub resources: Vec<Offered>,
     /// GPUs, each with its slices behind it, and then HCAs.
     pub devices: Vec<Device>,
     /// Devices that a resource selects and does not offer, and why.
     pub withheld: Vec<Withheld>,
     /// What could not be read as it should be.
     pub oddities: Vec<Oddity>,
-    /// Why each part that limits depend on is missing; `null` if it is there.
+    /// Why each part that limits depend on is missing; `null` if it is there, or if no device of this node has limits.
     pub missing: Capabilities,
     /// Why the newest configuration is not in force.
     pub refused_config: Option<String>,
     /// Why the pods may be out of date.
     pub pods_trouble: Option<String>,
+}
+
+/// A resource.
+#[derive(Debug, Serialize)]
+pub struct Offered {
+    /// Its name.
+    pub name: String,
+    /// What it is made of.
+    pub kind: Kind,
+    /// Who hands it out.
+    pub mode: Mode,
+    /// How many devices it has.
+    pub devices: usize,
+    /// How many of them, or of their shares, containers can have.
+    pub ids: usize,
 }
 
 /// A device.
@@ -93,6 +110,8 @@ pub enum Described {
     },
     /// An HCA.
     Hca {
+        /// Its node GUID, as sysfs writes it.
+        node_guid: String,
         /// What its first port is connected to.
         link_layer: LinkLayer,
         /// The rate of its fastest port, in Gbit/s.
@@ -170,13 +189,34 @@ pub fn of(node: &str, view: &View, known: &Known) -> Report {
         node: node.to_owned(),
         gpu_driver: gpu_driver.clone(),
         rdma_mode: *rdma_mode,
+        resources: view.resources.iter().map(offered).collect(),
         devices,
         withheld: withheld.collect(),
         oddities: gpu_oddities.iter().chain(oddities).cloned().collect(),
-        missing: view.capabilities.clone(),
+        missing: missing(view),
         refused_config: view.refused_config.as_deref().map(str::to_owned),
         pods_trouble: known.trouble.clone(),
     }
+}
+
+fn offered(resource: &Resource) -> Offered {
+    let config = &resource.config;
+    Offered {
+        name: config.name.to_string(),
+        kind: config.kind,
+        mode: config.mode,
+        devices: resource.devices().count(),
+        ids: resource.ids().count(),
+    }
+}
+
+/// Nobody misses anything where no device has limits.
+fn missing(view: &View) -> Capabilities {
+    let has_limits = view.resources.iter().any(|it| it.config.limits.is_some() && !it.units.is_empty());
+    if has_limits {
+        return view.capabilities.clone();
+    }
+    Capabilities { controller: None, hook: None, nri: None, ..view.capabilities }
 }
 
 fn device(view: &View, known: &Known, key: DeviceKey, (name, place): (String, &Place), kind: Described) -> Device {
@@ -218,6 +258,7 @@ fn of_slice(gpu: &Gpu, slice: &MigSlice) -> Described {
 
 fn of_hca(hca: &Hca) -> Described {
     Described::Hca {
+        node_guid: hca.node_guid.clone(),
         link_layer: hca.ports.first().map(|port| port.link_layer).unwrap_or_default(),
         rate_gbps: hca.ports.iter().map(|port| port.rate_gbps).fold(0.0, f64::max),
         driver: hca.driver.clone(),
@@ -235,6 +276,7 @@ fn rfc3339(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -242,7 +284,11 @@ mod tests {
 
     use super::*;
     use crate::health::{Fault, Reason};
+    use crate::machine::{CharDevice, Gid};
+    use crate::node::holders::Held;
+    use crate::node::holders::tests::listed;
     use crate::node::samples;
+    use crate::node::uids::Uids;
 
     fn shown(view: &View, known: &Known) -> Value {
         serde_json::to_value(of("n1", view, known)).unwrap()
@@ -306,6 +352,112 @@ mod tests {
         assert_eq!(report["oddities"][0]["why"], "a dangling link");
         assert_eq!(report["missing"], json!({"controller": null, "hook": null, "nri": "it is away"}));
         assert_eq!((&report["refusedConfig"], &report["podsTrouble"]), (&json!("line 3"), &json!("no kubelet")));
+    }
+
+    #[test]
+    fn each_resource_says_how_many_devices_it_has_and_one_without_is_there() {
+        let mut resources = samples::view().resources.to_vec();
+        resources.push(samples::resource("larder.dev/mig", Kind::Mig, 1, &[]));
+        let view = View { resources: resources.into(), ..samples::view() };
+        let of = |name: &str, kind: &str, devices: u64, ids: u64| json!({"name": name, "kind": kind, "mode": "plugin", "devices": devices, "ids": ids});
+        let expected =
+            [of("larder.dev/gpu", "gpu", 2, 2), of("larder.dev/hca", "rdma", 2, 4), of("larder.dev/mig", "mig", 0, 0)];
+        assert_eq!(shown(&view, &Known::default())["resources"], json!(expected));
+    }
+
+    #[test]
+    fn where_no_device_has_limits_nothing_is_missing_for_them() {
+        let mut view = samples::view();
+        view.capabilities = Capabilities::default();
+        let missing = |view: &View| shown(view, &Known::default())["missing"].clone();
+        assert_eq!(missing(&view)["nri"], "NRI is not known yet");
+        let mut resources = view.resources.to_vec();
+        resources[1].units.clear();
+        view.resources = resources.into();
+        assert_eq!(missing(&view), json!({"controller": null, "hook": null, "nri": null}));
+    }
+
+    #[test]
+    fn addresses_are_texts_as_sysfs_writes_them() {
+        let report = shown(&full(), &Known::default());
+        let hca = &report["devices"][3];
+        assert_eq!(hca["nodeGuid"], "0c42:a103:0065:1a2b");
+        assert_eq!(hca["ports"][0]["gids"][0]["gid"], "fe80:0000:0000:0000:0000:0000:0000:1a2b");
+        assert_eq!((&hca["ports"][0]["state"], &hca["ports"][0]["physState"]), (&json!("ACTIVE"), &json!("LinkUp")));
+    }
+
+    /// A view whose report has every key.
+    fn full() -> View {
+        let mut view = samples::view();
+        let machine = Arc::make_mut(&mut view.machine);
+        machine.gpus[0].slices = vec![MigSlice { uuid: "MIG-1".into(), ..MigSlice::default() }];
+        machine.oddities = vec![Oddity { at: "a".into(), why: "b".into() }];
+        let hca = &mut machine.hcas[0];
+        hca.node_guid = "0c42:a103:0065:1a2b".into();
+        hca.place.bridges = (1..4).map(|n| format!("0000:0{n}:00.0").parse().unwrap()).collect();
+        let node = |name: &str| Some(CharDevice { name: name.into(), numbers: (231, 0) });
+        let mut gid = [0; 16];
+        (gid[0], gid[1], gid[14], gid[15]) = (0xfe, 0x80, 0x1a, 0x2b);
+        let port = &mut hca.ports[0];
+        port.gids = vec![Gid { index: 3, gid, netdev: "ib0".into(), ..Gid::default() }];
+        (port.umad, port.issm) = (node("umad0"), node("issm0"));
+        let fault = Fault {
+            reason: Reason::PortDown,
+            message: String::new(),
+            since: SystemTime::UNIX_EPOCH,
+            ends: String::new(),
+        };
+        view.faults = Arc::new([(samples::hca(0), fault)].into());
+        view.withheld = Arc::new([crate::view::Withheld { device: samples::hca(0), why: "no GPU is near".into() }]);
+        view
+    }
+
+    /// The paths of all keys, such as `devices[].place.pci`; not of objects.
+    fn paths(of: &Value, at: &str, to: &mut BTreeSet<String>) {
+        match of {
+            Value::Object(keys) => keys.iter().for_each(|(key, value)| {
+                let dot = if at.is_empty() { "" } else { "." };
+                paths(value, &format!("{at}{dot}{key}"), to);
+            }),
+            Value::Array(items) if items.iter().any(Value::is_object) => {
+                items.iter().for_each(|item| paths(item, &format!("{at}[]"), to));
+            }
+            _ => to.extend([at.to_owned()]),
+        }
+    }
+
+    /// The paths of the table of docs/DEVICES.md. A row tells of one key, or of several of an object: `a[]`: `b`, `c`.
+    fn documented() -> BTreeSet<String> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/DEVICES.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, table) = text.split_once("| field of the JSON | meaning |\n|---|---|\n").unwrap();
+        let mut documented = BTreeSet::new();
+        for row in table.lines().take_while(|line| line.starts_with('|')) {
+            let cell = row.split('|').nth(1).unwrap();
+            let mut words = cell.split('`').skip(1).step_by(2);
+            let first = words.next().unwrap();
+            let count = documented.len();
+            documented.extend(words.map(|key| format!("{first}.{key}")));
+            if documented.len() == count {
+                documented.insert(first.to_owned());
+            }
+        }
+        documented
+    }
+
+    #[test]
+    fn the_table_of_the_documents_has_every_key_and_no_other() {
+        let view = full();
+        let listed = listed(&[("a", "larder.dev/hca", &["0000:20:00.0::0"])]);
+        let held = Held::of(&view.resources, &listed, &Uids::default());
+        let known = Known { held, ..Known::default() };
+        let mut printed = BTreeSet::new();
+        paths(&shown(&view, &known), "", &mut printed);
+        // Of a device in service and of one that is not, and of one that nobody holds.
+        for empty in ["devices[].fault", "devices[].pods", "devices[].resources", "devices[].ports[].gids"] {
+            printed.remove(empty);
+        }
+        assert_eq!(documented(), printed);
     }
 
     #[test]

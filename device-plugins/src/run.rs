@@ -89,7 +89,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let nvml = nvml::Settings { library: settings.nvml.clone(), ..nvml::Settings::default() };
     let driver = nvml::run(nvml, driver, stop.clone());
     tasks.spawn("the GPUs' driver", async move { driver.await.map_err(Into::into) });
-    let mut devices = devices::Devices::new(settings.roots.clone(), driver_news);
+    let mut devices = devices::Devices::new(settings.roots.clone(), settings.nvml.clone(), driver_news);
     let Some(first) = stop.run_until_cancelled(devices.first()).await else { return tasks.finish().await };
     check(&first, &config).map_err(|why| anyhow!("{}: {why}", settings.config.display()))?;
     tasks.spawn("the inventory", ok(devices.follow(events.clone(), stop.clone())));

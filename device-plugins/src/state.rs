@@ -198,8 +198,8 @@ fn limits_missing(resources: &[Resource], capabilities: &Capabilities) -> BTreeM
     for resource in resources {
         let why = resource.config.limits.as_ref().and_then(|limits| capabilities.missing(limits));
         if let Some(why) = why {
-            let devices = resource.units.iter().flat_map(|unit| &unit.devices);
-            missing.extend(devices.map(|device| (device.clone(), format!("{}: {why}", resource.config.name))));
+            missing
+                .extend(resource.devices().map(|device| (device.clone(), format!("{}: {why}", resource.config.name))));
         }
     }
     missing
@@ -278,6 +278,13 @@ fn log_difference(old: &View, new: &View) {
     }
     for device in old.faults.keys().filter(|device| !new.faults.contains_key(device)) {
         info!(%device, "device back in service");
+    }
+    for resource in new.resources.iter() {
+        let devices = resource.devices().count();
+        let before = old.resources.iter().find(|before| before.config.name == resource.config.name);
+        if before.is_none_or(|before| before.devices().count() != devices) {
+            info!(resource = %resource.config.name, devices, "devices of a resource on this node");
+        }
     }
     if new.refused_config != old.refused_config {
         match &new.refused_config {

@@ -93,7 +93,7 @@ pub enum Kind {
 }
 
 /// The devices that one ID stands for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Give {
     /// One.
@@ -135,8 +135,7 @@ pub struct Select {
 }
 
 /// Limits of a container that uses a resource's HCAs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Handles of each HCA (`hca_handle` of the rdma controller). Never unlimited.
     pub hca_handles: Option<u32>,

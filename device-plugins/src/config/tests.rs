@@ -19,7 +19,7 @@ resources:
     share: 256
     give: all
     mad: true
-    limits: {hcaHandles: 2, hcaObjects: '2000', memlock: 64MiB, required: true}
+    limits: {hcaHandles: 2, hcaObjects: '2000', memlock: 64Mi, required: true}
   - {name: larder.dev/rail, kind: rail, mode: dra, limits: {memlock: unlimited}}
 health:
   portDown: 250ms

@@ -20,7 +20,7 @@ pub struct Fault {
 }
 
 /// Why a device can be out of service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// No port is up.
     PortDown,

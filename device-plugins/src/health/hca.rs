@@ -51,14 +51,14 @@ impl HcaHealth {
         let states: Vec<String> = self
             .ports
             .iter()
-            .map(|port| format!("port {} is {:?} and {:?}", port.number, port.state, port.phys_state))
+            .map(|port| format!("port {} is {} and {}", port.number, port.state, port.phys_state))
             .collect();
         let message = match (states.is_empty(), is_up(&self.ports)) {
             (true, _) => "it has no port".to_owned(),
             (false, true) => format!("not up for long enough: {}", states.join(", ")),
             (false, false) => format!("no port is up: {}", states.join(", ")),
         };
-        let ends = format!("a port is Active and LinkUp for {} s", config.port_up.as_secs_f64());
+        let ends = format!("a port is ACTIVE and LinkUp for {} s", config.port_up.as_secs_f64());
         Some(Fault { reason: Reason::PortDown, message, since, ends })
     }
 }

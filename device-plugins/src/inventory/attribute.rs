@@ -209,6 +209,14 @@ mod tests {
         for wrong in ["", "4", ": ACTIVE", "-1: X", "6: ?", "4294967296: ACTIVE", "04: ACTIVE", "ACTIVE"] {
             assert_eq!(port_state(wrong), None, "{wrong}");
         }
+        for (nth, name) in ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"].into_iter().enumerate() {
+            assert_eq!(port_state(&format!("{nth}: {name}")).unwrap().to_string(), name);
+        }
+        for text in
+            ["1: Sleep", "2: Polling", "3: Disabled", "4: PortConfigurationTraining", "5: LinkUp", "7: Phy Test"]
+        {
+            assert_eq!(phys_state(text).unwrap().to_string(), text[3..]);
+        }
         assert_eq!((phys_state("0: <unknown>"), phys_state("8: <unknown>")), (None, None));
     }
 

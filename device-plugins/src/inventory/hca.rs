@@ -194,12 +194,6 @@ impl Nodes {
     }
 }
 
-/// The device that `rdma_cm` is, which all HCAs share.
-pub(super) fn rdma_cm(roots: &Roots, oddities: &mut Oddities) -> Option<CharDevice> {
-    let folder = Folder::open(roots.class("misc").join("rdma_cm")).ok()?;
-    char_device(roots, &folder, "rdma_cm".to_owned(), oddities)
-}
-
 /// A device as sysfs numbers it. `None` if no such node is below `/dev/infiniband`: it could not be given to anyone.
 fn char_device(roots: &Roots, folder: &Folder, name: String, oddities: &mut Oddities) -> Option<CharDevice> {
     let numbers = folder.required("dev", attribute::device_numbers, oddities)?;

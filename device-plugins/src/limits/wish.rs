@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::quantity;
+
 /// What a pod asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
@@ -36,7 +38,7 @@ impl Wish {
         let is_new = match name {
             "hca_handle" => self.hca_handles.replace(number(value)?.try_into().ok()?).is_none(),
             "hca_object" => self.hca_objects.replace(number(value)?.try_into().ok()?).is_none(),
-            "memlock" => self.memlock.replace(bytes(value)?).is_none(),
+            "memlock" => self.memlock.replace(quantity::parse(value).ok()?).is_none(),
             _ => false,
         };
         is_new.then_some(())
@@ -45,14 +47,6 @@ impl Wish {
 
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|digit| digit.is_ascii_digit()).then(|| text.parse().ok()).flatten()
-}
-
-/// Bytes as Kubernetes writes them: a number, with `Ki`, `Mi`, `Gi` or `Ti` or without.
-fn bytes(text: &str) -> Option<u64> {
-    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
-    let unit = units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
-    let (count, shift) = unit.unwrap_or((text, 0));
-    number(count)?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -67,6 +61,7 @@ mod tests {
         assert_eq!("".parse(), Ok(Wish::default()));
         assert_eq!("memlock=4096".parse::<Wish>().unwrap().memlock, Some(4096));
         assert_eq!("memlock=2Ti".parse::<Wish>().unwrap().memlock, Some(2 << 40));
+        assert_eq!("memlock=2TiB".parse::<Wish>().unwrap().memlock, Some(2 << 40));
         for wrong in [
             "hca_handle",
             "hca_handle=",
@@ -75,7 +70,6 @@ mod tests {
             "hca_handle=1 hca_handle=1",
             "hca_handle=4294967296",
             "hca_handles=1",
-            "memlock=1GB",
             "memlock=Gi",
             "memlock=unlimited",
             "memlock=16777216Ti",

@@ -7,8 +7,7 @@ use serde::Serialize;
 use super::place::Place;
 
 /// A GPU.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gpu {
     /// NVML's UUID, such as `GPU-8f3…`, which is the same after every reboot.
     pub uuid: String,
@@ -23,17 +22,15 @@ pub struct Gpu {
     /// Where it is.
     pub place: Place,
     /// NVLinks to other GPUs, by their UUIDs; those to a switch count for every GPU that has links to one.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub nvlinks: BTreeMap<String, u32>,
     /// True if the GPU is cut into slices and cannot be given as a whole.
     pub mig: bool,
     /// Its slices.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<MigSlice>,
 }
 
 /// A generation of GPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum GpuFamily {
     /// A100 and its relatives.
@@ -50,8 +47,7 @@ pub enum GpuFamily {
 }
 
 /// A MIG slice (a compute instance).
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MigSlice {
     /// NVML's UUID, such as `MIG-…`.
     pub uuid: String,

@@ -1,12 +1,13 @@
 //! RDMA devices (HCAs).
 
-use serde::Serialize;
+use std::fmt;
+
+use serde::{Serialize, Serializer};
 
 use super::place::{PciAddress, Place};
 
 /// An RDMA device: an HCA of InfiniBand, or a network card with RoCE.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hca {
     /// The kernel's name, such as `mlx5_2`. It may be another one after a reboot; the PCI address stays.
     pub name: String,
@@ -21,7 +22,6 @@ pub struct Hca {
     /// Where it is.
     pub place: Place,
     /// The physical function, if this is a virtual one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub physical_function: Option<PciAddress>,
     /// How many virtual functions it has.
     pub virtual_functions: u32,
@@ -30,7 +30,6 @@ pub struct Hca {
     /// By number.
     pub ports: Vec<Port>,
     /// `uverbsN`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub uverbs: Option<CharDevice>,
 }
 
@@ -70,7 +69,7 @@ pub struct Port {
 }
 
 /// What a port is connected to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum LinkLayer {
     /// An InfiniBand fabric.
     InfiniBand,
@@ -81,9 +80,8 @@ pub enum LinkLayer {
     Unknown,
 }
 
-/// The logical state of a port (`state` in sysfs).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+/// The logical state of a port (`state` in sysfs), shown in the kernel's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortState {
     /// It is not told.
     #[default]
@@ -100,6 +98,25 @@ pub enum PortState {
     ActiveDefer,
 }
 
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nop => "NOP",
+            Self::Down => "DOWN",
+            Self::Init => "INIT",
+            Self::Armed => "ARMED",
+            Self::Active => "ACTIVE",
+            Self::ActiveDefer => "ACTIVE_DEFER",
+        })
+    }
+}
+
+impl Serialize for PortState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl PortState {
     /// True if traffic can flow through a port of this state and that physical one.
     pub fn is_up(self, phys_state: PhysState) -> bool {
@@ -107,8 +124,8 @@ impl PortState {
     }
 }
 
-/// The physical state of a port (`phys_state` in sysfs).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// The physical state of a port (`phys_state` in sysfs), shown in the kernel's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PhysState {
     /// Sleeping.
     Sleep,
@@ -129,6 +146,27 @@ pub enum PhysState {
     Unknown,
 }
 
+impl fmt::Display for PhysState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sleep => "Sleep",
+            Self::Polling => "Polling",
+            Self::Disabled => "Disabled",
+            Self::PortConfigurationTraining => "PortConfigurationTraining",
+            Self::LinkUp => "LinkUp",
+            Self::LinkErrorRecovery => "LinkErrorRecovery",
+            Self::PhyTest => "Phy Test",
+            Self::Unknown => "<unknown>",
+        })
+    }
+}
+
+impl Serialize for PhysState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl Port {
     /// True if traffic can flow.
     pub fn is_up(&self) -> bool {
@@ -142,13 +180,20 @@ impl Port {
 pub struct Gid {
     /// Its index, as `NCCL_IB_GID_INDEX` wants it.
     pub index: u32,
-    /// Sixteen bytes.
+    /// Sixteen bytes, shown as sysfs writes them.
+    #[serde(serialize_with = "as_in_sysfs")]
     pub gid: [u8; 16],
     /// The protocol.
     pub gid_type: GidType,
     /// The network interface that it belongs to, on RoCE. Empty if it is not told.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub netdev: String,
+}
+
+/// Eight groups of four hexadecimal digits.
+fn as_in_sysfs<S: Serializer>(gid: &[u8; 16], serializer: S) -> Result<S::Ok, S::Error> {
+    let groups = gid.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
+    serializer.serialize_str(&groups.collect::<Vec<_>>().join(":"))
 }
 
 /// The protocol of a GID.

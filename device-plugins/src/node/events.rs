@@ -71,7 +71,7 @@ pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: T
         }
         let device = words::device(&now.machine, key);
         let (reason, message, ends) = (fault.reason.name(), &fault.message, &fault.ends);
-        let note = format!("{device} is out of service: {message} ({reason}); it is back when {ends}");
+        let note = format!("{device} is out of service: {message} ({reason}); it is back once {ends}");
         to_holders(&mut told, held, &[key], at, (true, "DeviceOutOfService", note));
     }
     for (key, fault) in before.into_iter().flat_map(told_of) {
@@ -114,10 +114,10 @@ fn told_of(view: &View) -> impl Iterator<Item = (&DeviceKey, &Fault)> {
     view.faults.iter().filter(|(_, fault)| fault.reason != Reason::HeldElsewhere)
 }
 
-/// True if a limit of a resource depends on this part.
+/// True if a limit of a resource that has devices here depends on this part.
 fn is_needed(view: &View, part: &str) -> bool {
-    let limits = view.resources.iter().filter_map(|resource| resource.config.limits);
-    limits.into_iter().any(|limits| match part {
+    let mut limits = view.resources.iter().filter(|it| !it.units.is_empty()).filter_map(|it| it.config.limits);
+    limits.any(|limits| match part {
         "nri" => limits.memlock.is_some(),
         _ => limits.hca_handles.is_some() || limits.hca_objects.is_some(),
     })

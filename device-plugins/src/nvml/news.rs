@@ -90,8 +90,7 @@ pub enum DriverNews {
 }
 
 /// What a GPU needs before it can be used again (NVML's field 230).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryAction {
     /// Nothing.
     #[default]

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Serialize, Serializer};
-
 use crate::config::ResourceConfig;
 use crate::machine::PciAddress;
 
@@ -28,14 +26,8 @@ impl fmt::Display for DeviceKey {
     }
 }
 
-impl Serialize for DeviceKey {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 /// A device that a resource selects and does not offer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withheld {
     /// The device.
     pub device: DeviceKey,
@@ -66,6 +58,11 @@ pub struct Unit {
 }
 
 impl Resource {
+    /// Its devices: each is in one unit.
+    pub fn devices(&self) -> impl Iterator<Item = &DeviceKey> {
+        self.units.iter().flat_map(|unit| &unit.devices)
+    }
+
     /// All IDs, those of a unit one after the other.
     pub fn ids(&self) -> impl Iterator<Item = String> {
         let share = self.config.share;

@@ -11,6 +11,7 @@ mod oddities;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use tracing::warn;
 
 use crate::health::Event as HealthEvent;
 use crate::inventory::{self, Roots};
-use crate::machine::{Gpu, Machine, Oddity};
+use crate::machine::{Gpu, Machine, Oddity, Place};
 use crate::nvml::DriverNews;
 use crate::state::Event;
 use sysfs::{Look, Read, Sysfs};
@@ -40,12 +41,18 @@ const ALL_AFTER_CHANGE: Duration = Duration::from_secs(5);
 /// The longest that the first machine waits for the GPUs' driver.
 const FIRST: Duration = Duration::from_secs(2);
 
+/// What helps where there are GPUs and no library or driver of theirs.
+const WITHOUT_LIBRARY: &str =
+    "install NVIDIA's driver on the node, and let its library reach this pod (`runtimeClassName: nvidia`)";
+
 /// A look that takes longer is worth a warning.
 const LOOK_SLOW: Duration = Duration::from_secs(10);
 
 /// What is known of the node's devices.
 pub(super) struct Devices {
     roots: Roots,
+    /// The driver's library, which tells the news.
+    library: PathBuf,
     news: mpsc::Receiver<DriverNews>,
     sysfs: Arc<Mutex<Sysfs>>,
     /// The look that has not ended, if there is one.
@@ -56,6 +63,10 @@ pub(super) struct Devices {
     driver: Option<String>,
     /// What the driver could not tell.
     oddities: Vec<Oddity>,
+    /// Why the driver tells nothing, and what helps.
+    trouble: Option<String>,
+    /// What was last said of GPUs that it tells nothing of.
+    said: Option<Oddity>,
     /// Other GPUs were told since the look began.
     has_newer_gpus: bool,
     machine: Option<Machine>,
@@ -64,14 +75,15 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    pub(super) fn new(roots: Roots, news: mpsc::Receiver<DriverNews>) -> Self {
-        Self::reading(roots, news, inventory::read)
+    pub(super) fn new(roots: Roots, library: PathBuf, news: mpsc::Receiver<DriverNews>) -> Self {
+        Self::reading(roots, library, news, inventory::read)
     }
 
-    fn reading(roots: Roots, news: mpsc::Receiver<DriverNews>, read: Read) -> Self {
+    fn reading(roots: Roots, library: PathBuf, news: mpsc::Receiver<DriverNews>, read: Read) -> Self {
         let sysfs = Arc::new(Mutex::new(Sysfs::new(roots.clone(), read)));
         Self {
             roots,
+            library,
             news,
             sysfs,
             looks: JoinSet::new(),
@@ -79,6 +91,8 @@ impl Devices {
             gpus: Vec::new(),
             driver: None,
             oddities: Vec::new(),
+            trouble: None,
+            said: None,
             has_newer_gpus: false,
             machine: None,
             met: Vec::new(),
@@ -126,6 +140,7 @@ impl Devices {
                     if is_gpus {
                         told.extend(self.place_gpus().await);
                     }
+                    told.extend(self.tell_oddities());
                 }
                 Some(look) = self.looks.join_next() => told = self.see(look),
                 _ = tick.tick() => {
@@ -154,9 +169,43 @@ impl Devices {
             DriverNews::Xid { gpu, slice, xid } => HealthEvent::Xid { gpu, slice, xid },
             DriverNews::Recovery { gpu, action } => HealthEvent::Recovery { gpu, action },
             DriverNews::GpuFailed { gpu, why } => HealthEvent::GpuFailed { gpu, why },
-            DriverNews::Answered => HealthEvent::DriverAnswered,
-            DriverNews::Failed { why } | DriverNews::Absent { why } => HealthEvent::DriverFailed { why },
+            DriverNews::Answered => {
+                self.trouble = None;
+                HealthEvent::DriverAnswered
+            }
+            DriverNews::Failed { why } => {
+                self.trouble = Some(why.clone());
+                HealthEvent::DriverFailed { why }
+            }
+            DriverNews::Absent { why } => {
+                self.trouble = Some(format!("{why}; {WITHOUT_LIBRARY}"));
+                HealthEvent::DriverFailed { why }
+            }
         }]
+    }
+
+    /// What is odd about the GPUs of a machine. A driver that has named none of them although sysfs has some is said once.
+    fn gpu_oddities(&mut self, functions: &[Place]) -> Vec<Oddity> {
+        let trouble = self.trouble.as_ref().filter(|_| self.gpus.is_empty() && !functions.is_empty());
+        let unnamed = trouble.map(|trouble| Oddity {
+            at: self.library.display().to_string(),
+            why: format!("GPUs that are on the PCI bus and not offered: {}. {trouble}", functions.len()),
+        });
+        if let Some(Oddity { at, why }) = unnamed.as_ref().filter(|unnamed| self.said.as_ref() != Some(*unnamed)) {
+            warn!(library = at, why, "the node's GPUs are not offered");
+        }
+        self.said.clone_from(&unnamed);
+        self.oddities.iter().cloned().chain(unnamed).collect()
+    }
+
+    /// Tells the machine if something else is odd about its GPUs than before.
+    fn tell_oddities(&mut self) -> Option<HealthEvent> {
+        let mut machine = self.machine.take()?;
+        let oddities = self.gpu_oddities(&machine.gpu_functions);
+        let is_changed = oddities != machine.gpu_oddities;
+        machine.gpu_oddities = oddities;
+        self.machine = Some(machine.clone());
+        is_changed.then_some(HealthEvent::Machine(machine))
     }
 
     /// Finds the places of other GPUs than before: what the driver tells next is of these.
@@ -202,7 +251,7 @@ impl Devices {
         }
         let mut told = Vec::new();
         if let Some(mut machine) = machine {
-            machine.gpu_oddities.clone_from(&self.oddities);
+            machine.gpu_oddities = self.gpu_oddities(&machine.gpu_functions);
             if let Some(known) = self.machine.as_ref().filter(|_| self.has_newer_gpus) {
                 machine.gpus.clone_from(&known.gpus);
                 machine.gpu_driver.clone_from(&known.gpu_driver);

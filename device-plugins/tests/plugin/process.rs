@@ -1,6 +1,8 @@
 //! The whole program.
 
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use larder_devices::cdi;
@@ -14,8 +16,8 @@ const HCA: &str = "larder.dev/hca";
 struct Program(Child);
 
 impl Program {
-    /// On this machine, with its folders in `root`. There are no GPUs, no API server and no container runtime.
-    fn start(root: &std::path::Path, machine: &MadeUpMachine) -> Self {
+    /// On this machine, with its folders in `root`. There are no API server, no container runtime and no library of GPUs.
+    fn start(root: &Path, machine: &MadeUpMachine, log: impl Into<Stdio>) -> Self {
         let in_root = |flag: &str, name: &str| format!("--{flag}={}", root.join(name).display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_larder-devices"));
         command.args(["--node=n1", "--nvml=/no/nvml", "--vendor-cdi-dir=/no/cdi"]);
@@ -33,7 +35,7 @@ impl Program {
         ] {
             command.arg(in_root(flag, name));
         }
-        command.env_clear().env("KUBECONFIG", "/no/kubeconfig").stdout(Stdio::null());
+        command.env_clear().env("KUBECONFIG", "/no/kubeconfig").stdout(Stdio::null()).stderr(log);
         Self(command.spawn().unwrap())
     }
 }
@@ -60,7 +62,7 @@ async fn a_process_that_starts_again_leaves_the_cdi_file_as_it_is() {
     let kubelet = Kubelet::start(&plugins);
     let mut written = Vec::new();
     for life in 1..=3 {
-        let program = Program::start(root.path(), &machine);
+        let program = Program::start(root.path(), &machine, Stdio::inherit());
         kubelet.until("registered", |known| known.registrations.len() == life).await;
         kubelet.until_healthy(HCA, 8).await;
         let file = root.path().join("cdi").join(cdi::FILE);
@@ -71,4 +73,24 @@ async fn a_process_that_starts_again_leaves_the_cdi_file_as_it_is() {
     // Not for a moment was it without the devices: containers that start in it would fail.
     written.dedup();
     assert_eq!(written.len(), 1, "{written:?}");
+}
+
+#[tokio::test]
+async fn gpus_without_their_library_and_resources_without_devices_are_in_the_log_once() {
+    let root = tempfile::tempdir().unwrap();
+    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let config = format!("resources:\n- {{name: {HCA}, kind: rdma}}\n- {{name: larder.dev/gpu, kind: gpu}}\n");
+    std::fs::write(root.path().join("config.yaml"), config).unwrap();
+    let plugins = root.path().join("kubelet/device-plugins");
+    std::fs::create_dir_all(&plugins).unwrap();
+    let kubelet = Kubelet::start(&plugins);
+    let log = root.path().join("log");
+    let program = Program::start(root.path(), &machine, File::create(&log).unwrap());
+    kubelet.until_healthy(HCA, 8).await;
+    drop(program);
+    let log = std::fs::read_to_string(log).unwrap();
+    let lines = |words: &[&str]| log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+    assert_eq!(lines(&["WARN", "/no/nvml", "not offered: 8", "No such file"]), 1, "{log}");
+    assert_eq!(lines(&["INFO", "larder.dev/gpu", "devices of a resource", "devices=0"]), 1, "{log}");
+    assert_eq!(lines(&["INFO", HCA, "devices of a resource", "devices=8"]), 1, "{log}");
 }

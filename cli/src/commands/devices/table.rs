@@ -15,12 +15,20 @@ pub(super) struct Report {
     node: String,
     gpu_driver: Option<String>,
     rdma_mode: String,
+    resources: Vec<Resource>,
     devices: Vec<Device>,
     withheld: Vec<Withheld>,
     oddities: Vec<Oddity>,
     missing: BTreeMap<String, Option<String>>,
     refused_config: Option<String>,
     pods_trouble: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Resource {
+    name: String,
+    devices: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -148,10 +156,17 @@ pub(super) fn of(report: &Report) -> String {
     let mut note = |about: &str, what: String| {
         let _ = writeln!(text, "{}: {}", cell(about), cell(&what));
     };
+    for resource in &report.resources {
+        let count = match resource.devices {
+            0 => "no device of this node".to_owned(),
+            devices => output::count(devices, "device"),
+        };
+        note(&format!("resource {}", resource.name), count);
+    }
     for device in &report.devices {
         if let Some(fault) = &device.fault {
             let name = format!("{} ({})", device.name, device.id);
-            note(&name, format!("{}, since {}; back when {}", fault.message, fault.since, fault.ends));
+            note(&name, format!("{}, since {}; back once {}", fault.message, fault.since, fault.ends));
         }
     }
     for withheld in &report.withheld {
@@ -190,6 +205,10 @@ mod tests {
             |name: &str| json!({"namespace": "team-a", "pod": name, "container": "main", "resource": "r", "id": "i"});
         let text = shown(json!({
             "node": "n1", "gpuDriver": "570.86.15", "rdmaMode": "shared",
+            "resources": [
+                {"name": "larder.dev/rail", "devices": 1}, {"name": "larder.dev/hca", "devices": 2},
+                {"name": "larder.dev/mig", "devices": 0}
+            ],
             "devices": [
                 {
                     "id": "GPU-1", "name": "nvidia0", "kind": "gpu", "model": "NVIDIA H100 80GB HBM3", "fault": null,
@@ -215,7 +234,10 @@ node n1, GPU driver 570.86.15, RDMA shared
 DEVICE   PCI           SWITCH        NUMA  WHAT             RESOURCE            POD             HEALTH
 nvidia0  0000:13:00.0  0000:11:00.0  0     H100 80GB HBM3   larder.dev/rail     team-a/train-0  ok
 mlx5_0   0000:14:00.0  -             -     InfiniBand 400G  larder.dev/hca x64  team-a/a +1     PortDown
-mlx5_0 (0000:14:00.0): port 1 is DOWN, since 2026-01-31T09:00:00Z; back when port 1 is ACTIVE for 30 s
+resource larder.dev/rail: 1 device
+resource larder.dev/hca: 2 devices
+resource larder.dev/mig: no device of this node
+mlx5_0 (0000:14:00.0): port 1 is DOWN, since 2026-01-31T09:00:00Z; back once port 1 is ACTIVE for 30 s
 0000:15:00.0: not offered: no GPU is near
 nri: missing for limits: it is away
 ";

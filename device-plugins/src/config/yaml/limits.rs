@@ -1,11 +1,11 @@
 //! `limits` of a resource.
 
-use larder_dataset::size::parse_bytes;
 use serde::Deserialize;
 
 use crate::config::document::At;
 use crate::config::refusal::Refusal;
 use crate::config::settings::Limits;
+use crate::quantity;
 
 /// The most that is a limit.
 const OBJECTS_MOST: u32 = larder_rdma_limit::UNLIMITED - 1;
@@ -45,7 +45,7 @@ fn memlock(text: &str, at: &At) -> Result<u64, Refusal> {
     if text == "unlimited" {
         return Ok(u64::MAX);
     }
-    match parse_bytes(text) {
+    match quantity::parse(text) {
         Ok(0) => Err(at.refuse("memlock of 0: no HCA can be used without locked memory; write a size, or `unlimited`")),
         Ok(bytes) => Ok(bytes),
         Err(why) => Err(at.refuse(format!("memlock: {why}, or `unlimited`"))),

@@ -17,7 +17,7 @@ fn an_hca_leaves_after_five_seconds_without_a_port_and_is_back_after_thirty_with
     assert_eq!(world.out(), []);
     world.pass(0.1);
     assert_eq!(world.out(), [(hca(1), Reason::PortDown)], "the other HCA stays");
-    assert_eq!(world.message(&hca(1)), "no port is up: port 1 is Down and Polling, port 2 is Down and Polling");
+    assert_eq!(world.message(&hca(1)), "no port is up: port 1 is DOWN and Polling, port 2 is DOWN and Polling");
     assert_eq!(world.health.faults()[&hca(1)].since, world.start.wall, "since the port went down");
     world.pass(95.0);
     // The other port is as good.

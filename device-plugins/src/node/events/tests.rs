@@ -55,7 +55,7 @@ fn each_pod_that_holds_a_device_is_told_once_when_it_leaves_and_when_it_is_back(
     let well = view(&[]);
     let down = view(&[(samples::hca(0), fault(Reason::PortDown, "port 1 is DOWN"))]);
     let told = between("n1", Some(&well), &down, &held(), at(1));
-    let note = "DeviceOutOfService mlx5_0 (0000:20:00.0) is out of service: port 1 is DOWN (PortDown); it is back when port 1 \
+    let note = "DeviceOutOfService mlx5_0 (0000:20:00.0) is out of service: port 1 is DOWN (PortDown); it is back once port 1 \
                 is ACTIVE for 30 s";
     assert_eq!(shown(&told), [format!("team/a {note}"), format!("team/b {note}")]);
     assert!(told.iter().all(|told| told.is_warning && told.at == Some(at(1))));
@@ -127,6 +127,11 @@ fn the_node_is_told_what_limits_lack_and_why_a_configuration_is_refused() {
     unlimited[1].config.limits = None;
     let unlimited = View { resources: unlimited.into(), ..missing("a") };
     assert_eq!(between("n1", None, &unlimited, &held(), at(1)).len(), 1, "but the configuration");
+    let mut none = missing("a").resources.to_vec();
+    none[1].units.clear();
+    let none = View { resources: none.into(), ..missing("a") };
+    assert_eq!(between("n1", None, &none, &held(), at(1)).len(), 1, "no device has the limit");
+    assert_eq!(between("n1", Some(&none), &missing("a"), &held(), at(1)).len(), 1, "its first device has come");
     let event = told[0].event("n1", at(9));
     assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
     let regarding = event.regarding.unwrap();

@@ -23,7 +23,7 @@ async fn a_gpu_that_is_dead_from_the_start_is_in_the_report() {
     let settings = nvml::Settings { library: made_up.library(), ..nvml::Settings::default() };
     let driver = tokio::spawn(nvml::run(settings, sender, stop.clone()));
     let roots = Roots { sysfs: machine.sysfs(), dev: machine.dev() };
-    let machine = Devices::new(roots, news).first().await;
+    let machine = Devices::new(roots, made_up.library(), news).first().await;
     let view = View { machine: Arc::new(machine), ..View::default() };
     let report = report::of("n1", &view, &Known::default());
     let told: Vec<_> = report.oddities.iter().map(|oddity| &oddity.at).collect();
@@ -31,4 +31,59 @@ async fn a_gpu_that_is_dead_from_the_start_is_in_the_report() {
     assert_eq!(report.devices.len(), 7 + 8);
     stop.cancel();
     driver.await.unwrap().unwrap();
+}
+
+/// What is odd on this machine, whose driver tells these news, and then what later news make of it.
+async fn told(plan: MachinePlan, first: DriverNews, then: Vec<DriverNews>) -> Vec<Vec<Oddity>> {
+    let machine = MadeUpMachine::new(plan).unwrap();
+    let roots = Roots { sysfs: machine.sysfs(), dev: machine.dev() };
+    let (sender, news) = mpsc::channel(16);
+    sender.send(first).await.unwrap();
+    let mut devices = Devices::new(roots, "/no/nvml.so".into(), news);
+    let mut told = vec![devices.first().await.gpu_oddities];
+    for news in then {
+        devices.hear(news);
+        let machine = devices.tell_oddities();
+        told.extend(machine.map(|event| match event {
+            HealthEvent::Machine(machine) => machine.gpu_oddities,
+            other => panic!("{other:?}"),
+        }));
+    }
+    told
+}
+
+fn absent(why: &str) -> DriverNews {
+    DriverNews::Absent { why: why.into() }
+}
+
+#[tokio::test]
+async fn gpus_of_the_pci_bus_without_the_drivers_library_are_odd_until_it_answers() {
+    let then = vec![absent("cannot open it"), absent("it is no library"), DriverNews::Answered];
+    let told = told(MachinePlan::eight_pairs(), absent("cannot open it"), then).await;
+    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 0], "once for each reason: {told:?}");
+    let begin = "GPUs that are on the PCI bus and not offered: 8. ";
+    for (oddities, error) in told.iter().zip(["cannot open it", "it is no library"]) {
+        assert_eq!(oddities[0].at, "/no/nvml.so");
+        let words = format!("{begin}{error}; install NVIDIA's driver");
+        assert!(oddities[0].why.starts_with(&words), "{oddities:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_driver_that_fails_before_it_names_a_gpu_is_odd_and_later_it_is_not() {
+    let failed = || DriverNews::Failed { why: "Driver/library version mismatch".into() };
+    let plan = MachinePlan::eight_pairs();
+    let place = Place { pci: plan.gpus[0].slot.pci.parse().unwrap(), ..Place::default() };
+    let gpus = vec![Gpu { uuid: "GPU-0".into(), place, ..Gpu::default() }];
+    let named = DriverNews::Gpus { driver: "580.1".into(), gpus, oddities: Vec::new() };
+    let told = told(plan, failed(), vec![named, DriverNews::Answered, failed()]).await;
+    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 0], "{told:?}");
+    assert!(told[0][0].why.ends_with("8. Driver/library version mismatch"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_machine_without_gpus_misses_no_library() {
+    for plan in [MachinePlan::none(), MachinePlan { gpus: Vec::new(), ..MachinePlan::eight_pairs() }] {
+        assert_eq!(told(plan, absent("cannot open it"), vec![absent("still not")]).await, [Vec::new()]);
+    }
 }

@@ -7,6 +7,8 @@ use super::*;
 use crate::health::PortSeen;
 use crate::machine::{PhysState, Place, PortState};
 
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
 /// Followed devices.
 struct Followed {
     machine: MadeUpMachine,
@@ -22,7 +24,7 @@ impl Followed {
         let machine = MadeUpMachine::new(plan).unwrap();
         let (news, taken) = mpsc::channel(16);
         news.send(DriverNews::Answered).await.unwrap();
-        let mut devices = Devices::reading(roots(&machine), taken, read);
+        let mut devices = Devices::reading(roots(&machine), LIBRARY.into(), taken, read);
         let first = devices.first().await;
         let (events, seen) = mpsc::channel(16);
         let stop = CancellationToken::new();
