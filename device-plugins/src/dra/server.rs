@@ -18,7 +18,7 @@ use tracing::{error, warn};
 use super::names::DRIVER;
 use super::service::Service;
 use crate::instance::Instance;
-use crate::plugin::socket::Listening;
+use crate::socket::Listening;
 
 /// How often the sockets are looked at.
 const LOOK: Duration = Duration::from_secs(1);
