@@ -125,6 +125,20 @@ async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it
 }
 
 #[tokio::test]
+async fn the_kubelet_is_told_that_the_driver_takes_no_parameters() {
+    let node = Node::new(rails());
+    let mut tuned = claim("u1", &[("r", "gpu-0")]);
+    let opaque = serde_json::json!({"driver": "devices.larder.dev", "parameters": {"sharing": "mps"}});
+    tuned["status"]["allocation"]["devices"]["config"] = serde_json::json!([{"source": "FromClaim", "opaque": opaque}]);
+    node.make("tuned", tuned);
+    node.make("plain", claim("u2", &[("r", "gpu-1")]));
+    let answers = prepare_all(&node.start(), &[("tuned", "u1"), ("plain", "u2")]).await;
+    assert!(answers[0].starts_with("u1: devices.larder.dev takes no parameters: "), "{answers:?}");
+    assert!(answers[1].starts_with("u2: r gpu-1 "), "{answers:?}");
+    assert_eq!(node.files(), ["larder.dev-claim-u2.json"]);
+}
+
+#[tokio::test]
 async fn an_administrator_gets_a_device_that_is_out_of_service() {
     let faults = [(samples::gpu(0), Reason::GpuFault)];
     let node = Node::new(with_faults(rails(), &faults));
