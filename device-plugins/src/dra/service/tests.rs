@@ -166,11 +166,11 @@ async fn a_claim_that_was_given_other_devices_and_a_damaged_file_are_prepared_an
     for damaged in [&b""[..], b"{}", &sound[..sound.len() / 2], b"\0\xff"] {
         std::fs::write(&file, damaged).unwrap();
         // A process was killed before it could rename.
-        std::fs::write(node.file("larder.dev-claim-u1.tmp"), damaged).unwrap();
+        std::fs::write(node.file(".larder.dev-claim-u1.json.x1.tmp"), damaged).unwrap();
         assert_eq!(prepare_all(&node.start(), &[("c", "u1")]).await, second);
         assert_eq!(std::fs::read(&file).unwrap(), sound);
     }
-    std::fs::write(node.file("larder.dev-claim-u1.tmp"), b"").unwrap();
+    std::fs::write(node.file(".larder.dev-claim-u1.json.x1.tmp"), b"").unwrap();
     assert_eq!(unprepare(&service, "c", "u1").await, "");
     assert_eq!(node.files(), [""; 0]);
 }
