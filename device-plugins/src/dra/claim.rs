@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceAllocationResult, ResourceClaim};
 
-use super::names::DRIVER;
+use crate::names::DRIVER;
 
 /// The uid of a claim, fit for a file's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::claim::Uid;
-use super::prepared::{ClaimFile, Prepared};
+use super::claim_file::{ClaimFile, Prepared};
 use crate::names::CLAIM_FILE;
 use crate::whole_file;
 
@@ -29,10 +29,8 @@ impl Files {
 
     /// Makes the claim's file this one.
     pub fn write(&self, uid: &Uid, file: &ClaimFile) -> io::Result<()> {
-        let mut text = serde_json::to_vec_pretty(file)?;
-        text.push(b'\n');
         std::fs::create_dir_all(&self.0)?;
-        whole_file::replace(&self.path(uid), &text, 0o644)
+        whole_file::replace(&self.path(uid), &file.encode()?, 0o644)
     }
 
     /// Removes the claim's file, if there is one, and what a process that was killed has left of it.
@@ -64,5 +62,5 @@ fn uid(name: &str) -> Option<Uid> {
 fn read(path: &Path) -> Option<Prepared> {
     let mut text = Vec::new();
     File::open(path).ok()?.take(BYTES_MOST).read_to_end(&mut text).ok()?;
-    serde_json::from_slice::<ClaimFile>(&text).ok()?.prepared()
+    ClaimFile::decode(&text)
 }

@@ -63,6 +63,19 @@ fn parameters_for_us_are_refused_and_those_for_others_are_none_of_ours() {
 }
 
 #[test]
+fn a_claim_with_everything_that_it_may_have_is_read() {
+    let golden = include_str!("../../../golden/claim.dra");
+    let claim: ResourceClaim = serde_json::from_str(golden).unwrap();
+    let uid = Uid::new(claim.metadata.uid.as_deref().unwrap()).unwrap();
+    let allocated = allocated(&claim, &uid, "n1").unwrap();
+    let shown: Vec<(&str, &str, bool, bool)> =
+        allocated.iter().map(|it| (&*it.request, &*it.device, it.share.is_some(), it.admin)).collect();
+    let expected =
+        [("gpu", "gpu-0", false, false), ("hca", "hca-0000-20-00-0", true, false), ("look", "gpu-1", false, true)];
+    assert_eq!(shown, expected);
+}
+
+#[test]
 fn a_uid_is_fit_for_a_file_name() {
     for sound in ["3b2e8a0c-0000-4000-8000-000000000001", "a", &"a".repeat(64)] {
         assert_eq!(Uid::new(sound).map(|uid| uid.as_str().to_owned()).as_deref(), Some(sound));
