@@ -2,12 +2,13 @@
 //!
 //! The cast: [`devices`] says what the API server is told of them, [`slices`] in which objects, [`moves`] which of them the device
 //! plugin has not let go of yet, and [`Publisher`] writes that. The kubelet calls [`Service`], by the sockets of `server`: [`claim`]
-//! reads what a claim was given, [`prepared`] says what its containers get, and [`files`] keeps that as CDI files, the only memory of
-//! claims. `health` tells the kubelet which devices are out of service.
+//! reads what a claim was given, [`prepared`] says what its containers get, a [`claim_file`] holds that as a CDI file, and [`files`] keeps
+//! these files, the only memory of claims. `health` tells the kubelet which devices are out of service.
 //!
 //! Invariant: no device is offered here and by the device plugin at a time.
 
 pub mod claim;
+pub mod claim_file;
 pub mod devices;
 pub mod files;
 mod health;
@@ -37,6 +38,7 @@ pub use service::Service;
 use crate::cdi::Found;
 use crate::config::Mode;
 use crate::instance::Instance;
+use crate::names::DRIVER;
 use crate::node::counters::Counters;
 use crate::node::pods::Pods;
 use crate::state::Event;
@@ -90,7 +92,7 @@ pub async fn run(
         return;
     }
     let Some(client) = stop.run_until_cancelled(client).await else { return };
-    info!(driver = names::DRIVER, "dynamic resource allocation begins");
+    info!(driver = DRIVER, "dynamic resource allocation begins");
     let (changes, answers) = (watch::Sender::new(0), watch::Sender::new(Answer::None));
     let (changed, answered) = (changes.subscribe(), answers.subscribe());
     let service = service::Settings { node: node.clone(), cdi, found: Found::new(cdi_found) };

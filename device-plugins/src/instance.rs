@@ -28,6 +28,7 @@ const TURN: Duration = Duration::from_secs(20);
 pub struct Instance {
     folder: PathBuf,
     sockets: PathBuf,
+    /// A newer process has a higher one.
     number: u64,
     sockets_made: AtomicU64,
     /// Locked as long as this process lives.
@@ -71,11 +72,6 @@ impl Instance {
         instance.sweep()?;
         drop(turn);
         Ok(instance)
-    }
-
-    /// Its number: a newer process has a higher one.
-    pub fn number(&self) -> u64 {
-        self.number
     }
 
     /// A file name for a socket, which no other socket has or had.
@@ -179,7 +175,7 @@ mod tests {
         let older = Instance::begin(folder.path()).await.unwrap();
         assert!(older.turn().await.unwrap().is_some());
         let newer = Instance::begin(folder.path()).await.unwrap();
-        assert!(newer.number() > older.number());
+        assert!(newer.number > older.number);
         assert!(older.turn().await.unwrap().is_none());
         assert!(newer.turn().await.unwrap().is_some());
         drop(newer);

@@ -6,7 +6,8 @@
 //! gets, [`cdi`] is how it gets HCAs, [`prefer`] chooses devices that are near each other, and [`instance`] says which of two
 //! processes registers. [`dra`] offers those to the scheduler that the configuration says. [`limits`] and [`nri`] limit what
 //! containers do with HCAs. [`node`] tells Kubernetes of the devices, and [`admin`] people, with a [`report`] and the [`usage`] of what
-//! is limited.
+//! is limited. Several of them share `socket`, where the kubelet calls us, `pace`, which says when a failed request is tried again, and
+//! `whole_file`, which writes what must survive a crash.
 //!
 //! Invariant: whatever talks to others reads the newest view and decides nothing about devices.
 
@@ -24,12 +25,15 @@ pub mod names;
 pub mod node;
 pub mod nri;
 pub mod nvml;
+mod pace;
 pub mod plugin;
 pub mod prefer;
 pub mod quantity;
 pub mod report;
 pub mod resource;
 pub mod run;
+mod socket;
 pub mod state;
 pub mod usage;
 pub mod view;
+mod whole_file;

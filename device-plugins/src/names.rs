@@ -12,6 +12,9 @@ pub const CDI_CLAIM: &str = "claim";
 /// What the names of the CDI files of claims begin with; the claim's uid follows.
 pub const CLAIM_FILE: &str = "larder.dev-claim-";
 
+/// The name of the driver of dynamic resource allocation.
+pub const DRIVER: &str = "devices.larder.dev";
+
 /// The annotation of a pod that asks for lower limits than those of its resources, such as
 /// `hca_handle=1 hca_object=500 memlock=1Gi`.
 pub const LIMITS_ANNOTATION: &str = "rdma.larder.dev/limits";

@@ -13,7 +13,6 @@ pub mod events;
 pub mod holders;
 pub mod labels;
 mod object;
-pub(crate) mod pace;
 pub mod pods;
 mod tell;
 pub mod uids;

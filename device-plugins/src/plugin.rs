@@ -1,7 +1,7 @@
 //! Serves the kubelet's device plugin API: one server for each resource of mode `plugin`.
 //!
-//! The cast: `list` says what the kubelet is told of a resource, `service` answers its calls, `socket` is where it calls us,
-//! `registration` tells it so, `folder` notices changes of its folder, and `server` keeps all of that up for one resource.
+//! The cast: `list` says what the kubelet is told of a resource, `service` answers its calls, `registration` tells it where, `folder`
+//! notices changes of its folder, and `server` keeps all of that up for one resource.
 
 mod folder;
 mod list;
@@ -9,7 +9,6 @@ mod registration;
 mod server;
 mod service;
 mod settings;
-pub(crate) mod socket;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,9 +5,8 @@
 //! the devices that it fails for out of service.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,6 +21,7 @@ use crate::health::{Fault, Faults, Reason};
 use crate::instance::Instance;
 use crate::resource::DeviceKey;
 use crate::view::View;
+use crate::whole_file;
 
 /// The name of our file.
 pub const FILE: &str = "larder.dev-hca.json";
@@ -124,7 +124,7 @@ fn prepare(settings: &Settings, instance: &Instance, view: &View) -> (Unprepared
     }
     let last = read(&folder.join(FILE)).ok().and_then(|text| serde_json::from_slice::<Spec>(&text).ok());
     let wanted = spec::spec(view, last.as_ref(), &settings.host_dev, &settings.hook_folder);
-    if let Err(error) = write(folder, instance.number(), &wanted) {
+    if let Err(error) = write(folder, &wanted) {
         // What the last file says about a device may still be right.
         let known = last.map(|last| last.devices).unwrap_or_default();
         let stale = |device: &&Device| !known.contains(device);
@@ -156,12 +156,10 @@ fn missing_nodes(settings: &Settings, view: &View) -> Unprepared {
     problems
 }
 
-/// Makes the file hold this, or not exist if there is no device. It is replaced as a whole: the runtime reads names that end
-/// with `.json`, never the temporary one.
-fn write(folder: &Path, number: u64, spec: &Spec) -> io::Result<()> {
+/// Makes the file hold this, or not exist if there is no device.
+fn write(folder: &Path, spec: &Spec) -> io::Result<()> {
     let path = folder.join(FILE);
-    let temporary = folder.join(format!("{FILE}.{number:x}.tmp"));
-    sweep(folder, &temporary);
+    whole_file::sweep(&path);
     if spec.devices.is_empty() {
         return match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -173,10 +171,7 @@ fn write(folder: &Path, number: u64, spec: &Spec) -> io::Result<()> {
         return Ok(());
     }
     std::fs::create_dir_all(folder)?;
-    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o644).open(&temporary)?;
-    file.write_all(&text)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, &path)?;
+    whole_file::replace(&path, &text, 0o644)?;
     info!(path = %path.display(), devices = spec.devices.len(), "wrote the CDI file");
     Ok(())
 }
@@ -192,15 +187,4 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     File::open(path)?.take(super::decode::BYTES_MOST as u64).read_to_end(&mut text)?;
     Ok(text)
-}
-
-/// Removes the temporary files that processes left when they were killed.
-fn sweep(folder: &Path, own: &Path) {
-    for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let ours = name.strip_prefix(FILE).is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".tmp"));
-        if ours && path != own {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! What a ResourceClaim was given of this node's devices. Pure; a claim is what others wrote.
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceAllocationResult, ResourceClaim};
 
-use super::names::DRIVER;
+use crate::names::DRIVER;
 
 /// The uid of a claim, fit for a file's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +57,9 @@ pub enum Refusal {
         /// This node.
         node: String,
     },
+    /// It has parameters, its own or those of its class.
+    #[error("{DRIVER} takes no parameters: remove those for it from the `config` of the {0}, and make the claim again")]
+    Parameters(&'static str),
     /// The name of a request is none that the API server takes.
     #[error("{0:?} is no name of a request")]
     Request(String),
@@ -68,9 +71,10 @@ pub fn allocated(claim: &ResourceClaim, uid: &Uid, node: &str) -> Result<Vec<All
     if found != uid.as_str() {
         return Err(Refusal::Replaced(found.to_owned()));
     }
-    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
-    let results = devices.and_then(|devices| devices.results.as_ref()).into_iter().flatten();
+    if let Some(of) = parameters(claim) {
+        return Err(Refusal::Parameters(of));
+    }
+    let results = devices(claim).and_then(|devices| devices.results.as_ref()).into_iter().flatten();
     let ours = results.filter(|result| result.driver == DRIVER).map(|result| {
         if result.pool != node {
             let (device, pool) = (result.device.clone(), result.pool.clone());
@@ -88,6 +92,20 @@ pub fn allocated(claim: &ResourceClaim, uid: &Uid, node: &str) -> Result<Vec<All
     });
     let ours = ours.collect::<Result<Vec<Allocated>, Refusal>>()?;
     if ours.is_empty() { Err(Refusal::Nothing) } else { Ok(ours) }
+}
+
+/// Where parameters for us come from. Whoever writes some expects that they have an effect.
+fn parameters(claim: &ResourceClaim) -> Option<&'static str> {
+    let all = devices(claim)?.config.as_ref()?;
+    let is_ours = |config: &&DeviceAllocationConfiguration| {
+        config.opaque.as_ref().is_some_and(|parameters| parameters.driver == DRIVER)
+    };
+    let ours = all.iter().find(is_ours)?;
+    Some(if ours.source == "FromClass" { "DeviceClass" } else { "claim" })
+}
+
+fn devices(claim: &ResourceClaim) -> Option<&DeviceAllocationResult> {
+    claim.status.as_ref()?.allocation.as_ref()?.devices.as_ref()
 }
 
 #[cfg(test)]

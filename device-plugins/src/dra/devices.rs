@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::names;
 use crate::config::{Kind, Mode, ResourceConfig};
 use crate::health::{Fault, Reason};
-use crate::machine::{Gpu, Hca, LinkLayer, Machine, MigSlice, Place};
+use crate::machine::{Gpu, Hca, LinkLayer, Machine, MigSlice, Place, Port};
 use crate::resource::{DeviceKey, Unit};
 use crate::view::View;
 
@@ -112,7 +112,7 @@ impl Told {
     fn gpu(&mut self, gpu: &Gpu, slice: Option<&MigSlice>, driver: Option<&str>) {
         self.place(&gpu.place);
         self.text("model", &gpu.model);
-        self.text("driver", driver.unwrap_or_default());
+        self.text("driverVersion", driver.unwrap_or_default());
         match slice {
             None => {
                 self.text("kind", "gpu");
@@ -133,7 +133,7 @@ impl Told {
         self.place(&hca.place);
         self.text("kind", "hca");
         self.text("name", &hca.name);
-        self.text("driver", &hca.driver);
+        self.text("kernelDriver", &hca.driver);
         let link_layer = hca.ports.first().map(|port| port.link_layer).unwrap_or_default();
         let link_layer = match link_layer {
             LinkLayer::InfiniBand => "InfiniBand",
@@ -141,9 +141,9 @@ impl Told {
             LinkLayer::Unknown => "",
         };
         self.text("linkLayer", link_layer);
-        let rate = hca.ports.iter().map(|port| port.rate_gbps).fold(0.0, f64::max);
-        if rate > 0.0 {
-            self.number("rateGbps", rate as i64);
+        let rate = hca.ports.iter().map(Port::whole_gbps).max().unwrap_or_default();
+        if rate > 0 {
+            self.number("rateGbps", rate.into());
         }
     }
 

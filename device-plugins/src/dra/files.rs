@@ -1,13 +1,13 @@
 //! The CDI files of claims. All of it blocks.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::claim::Uid;
-use super::prepared::{ClaimFile, Prepared};
+use super::claim_file::{ClaimFile, Prepared};
 use crate::names::CLAIM_FILE;
+use crate::whole_file;
 
 /// Larger files are none of ours: a claim has 32 devices at most.
 const BYTES_MOST: u64 = 1 << 20;
@@ -27,27 +27,20 @@ impl Files {
         read(&self.path(uid))
     }
 
-    /// Makes the claim's file this one. It is replaced as a whole: the runtime reads names that end with `.json`.
+    /// Makes the claim's file this one.
     pub fn write(&self, uid: &Uid, file: &ClaimFile) -> io::Result<()> {
-        let (path, temporary) = (self.path(uid), self.temporary(uid));
-        let mut text = serde_json::to_vec_pretty(file)?;
-        text.push(b'\n');
         std::fs::create_dir_all(&self.0)?;
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o644).open(&temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &path)
+        whole_file::replace(&self.path(uid), &file.encode()?, 0o644)
     }
 
     /// Removes the claim's file, if there is one, and what a process that was killed has left of it.
     pub fn remove(&self, uid: &Uid) -> io::Result<()> {
-        for path in [self.temporary(uid), self.path(uid)] {
-            match std::fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        let path = self.path(uid);
+        whole_file::sweep(&path);
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// All claims that are prepared.
@@ -55,10 +48,6 @@ impl Files {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         let ours = entries.filter(|entry| entry.file_name().to_str().and_then(uid).is_some());
         ours.filter_map(|entry| read(&entry.path())).collect()
-    }
-
-    fn temporary(&self, uid: &Uid) -> PathBuf {
-        self.0.join(format!("{CLAIM_FILE}{}.tmp", uid.as_str()))
     }
 
     fn path(&self, uid: &Uid) -> PathBuf {
@@ -73,5 +62,5 @@ fn uid(name: &str) -> Option<Uid> {
 fn read(path: &Path) -> Option<Prepared> {
     let mut text = Vec::new();
     File::open(path).ok()?.take(BYTES_MOST).read_to_end(&mut text).ok()?;
-    serde_json::from_slice::<ClaimFile>(&text).ok()?.prepared()
+    ClaimFile::decode(&text)
 }

@@ -1,9 +1,7 @@
 //! What devices and slices are called at the API server: names that are the same after every restart and reboot.
 
+use crate::names::DRIVER;
 use crate::resource::DeviceKey;
-
-/// The driver's name.
-pub const DRIVER: &str = "devices.larder.dev";
 
 /// The longest name of an object.
 const OBJECT_NAME_BYTES: usize = 253;

@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tracing::{error, warn};
 
-use super::names::DRIVER;
 use super::service::Service;
 use crate::instance::Instance;
-use crate::plugin::socket::Listening;
+use crate::names::DRIVER;
+use crate::socket::Listening;
 
 /// How often the sockets are looked at.
 const LOOK: Duration = Duration::from_secs(1);

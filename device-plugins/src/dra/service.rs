@@ -26,10 +26,11 @@ use tonic::{Request, Response, Status, async_trait};
 use tracing::{info, warn};
 
 use super::claim::{Allocated, Uid, allocated};
+use super::claim_file::{Prepared, PreparedDevice};
 use super::devices::offered;
 use super::files::Files;
 use super::health::Lists;
-use super::prepared::{Given, Prepared, prepare};
+use super::prepared::{Given, prepare};
 use crate::cdi::Found;
 use crate::view::View;
 
@@ -151,7 +152,7 @@ impl DraPlugin for Service {
         let claims = request.into_inner().claims;
         let answer = async |claim: &Claim| match self.prepare(claim).await {
             Ok(prepared) => {
-                let device = |device: super::prepared::PreparedDevice| Device {
+                let device = |device: PreparedDevice| Device {
                     request_names: vec![device.request],
                     pool_name: self.0.node.clone(),
                     device_name: device.device,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use super::names::{self, DRIVER};
+use super::names;
+use crate::names::DRIVER;
 
 /// The devices of a slice. The API takes 128, but 64 if one of them is tainted: a fault moves no device to another slice.
 pub const DEVICES: usize = 64;

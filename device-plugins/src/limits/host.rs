@@ -1,7 +1,7 @@
 //! What this host can keep of limits, and the hook on it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::health::capabilities::Capabilities;
 use crate::names::HOOK;
+use crate::whole_file;
 
 /// How long another process may take to install the hook.
 const TURN: Duration = Duration::from_secs(1);
@@ -59,25 +60,14 @@ pub fn install(program: &Path, folder: &Path) -> Result<(), InstallError> {
     let steps = || {
         let wanted = std::fs::read(program)?;
         std::fs::create_dir_all(folder)?;
-        // One at a time: the file that is being written has one name, so that killed processes leave one at most.
+        // One at a time: each removes the file that another is writing.
         let _turn = turn(folder)?;
         let installed = folder.join(HOOK);
         let is_file = installed.symlink_metadata().is_ok_and(|found| found.is_file());
         if is_file && std::fs::read(&installed).is_ok_and(|found| found == wanted) {
             return std::fs::set_permissions(&installed, PermissionsExt::from_mode(0o755));
         }
-        let begun = folder.join(format!(".{HOOK}.new"));
-        if begun.symlink_metadata().is_ok() {
-            std::fs::remove_file(&begun)?;
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o755).open(&begun)?;
-        file.write_all(&wanted)?;
-        // Whatever the umask.
-        file.set_permissions(PermissionsExt::from_mode(0o755))?;
-        file.sync_all()?;
-        drop(file);
-        std::fs::rename(&begun, &installed)?;
-        File::open(folder)?.sync_all()
+        whole_file::replace(&installed, &wanted, 0o755)
     };
     let (program, folder) = (program.to_owned(), folder.to_owned());
     steps().map_err(|source| InstallError { program, folder, source })
@@ -103,6 +93,8 @@ fn turn(folder: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -135,7 +127,7 @@ mod tests {
         for content in ["one", "another"] {
             std::fs::write(&program, content).unwrap();
             // Left by a process that was killed.
-            let _ = std::fs::write(folder.join(".larder-rdma-limit.new"), "half");
+            let _ = std::fs::write(folder.join(".larder-rdma-limit.x1.tmp"), "half");
             install(&program, &folder).unwrap();
             assert_eq!(std::fs::read_to_string(&hook).unwrap(), content);
             assert!(found());

@@ -172,6 +172,11 @@ impl Port {
     pub fn is_up(&self) -> bool {
         self.state.is_up(self.phys_state)
     }
+
+    /// The rate in whole Gbit/s, rounded: the kernel rounds FDR's 13.64 Gbit/s a lane in its own way.
+    pub fn whole_gbps(&self) -> u32 {
+        self.rate_gbps.round() as u32
+    }
 }
 
 /// An address of a port.

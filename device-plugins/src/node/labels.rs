@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::machine::{LinkLayer, Machine};
+use crate::machine::{LinkLayer, Machine, Port};
 
 /// What the keys of all labels begin with; no other label is ever changed.
 pub const PREFIX: &str = "device.larder.dev/";
@@ -49,11 +49,11 @@ pub fn of(machine: &Machine) -> BTreeMap<&'static str, String> {
 }
 
 /// The fabric and its rate.
-fn fabric(machine: &Machine) -> Option<(&'static str, u64)> {
+fn fabric(machine: &Machine) -> Option<(&'static str, u32)> {
     let rate_of = |layer| {
         let ports = machine.hcas.iter().flat_map(|hca| &hca.ports).filter(|port| port.link_layer == layer);
-        // The kernel rounds FDR's 13.64 Gbit/s a lane in its own way; integers compare with `Gt`.
-        ports.map(|port| port.rate_gbps.round() as u64).max()
+        // Integers compare with `Gt`.
+        ports.map(Port::whole_gbps).max()
     };
     rate_of(LinkLayer::InfiniBand)
         .map(|rate| ("InfiniBand", rate))
@@ -79,7 +79,7 @@ fn sanitized(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Gpu, Hca, Port};
+    use crate::machine::{Gpu, Hca};
 
     fn gpu(model: &str, mib: u64) -> Gpu {
         Gpu { model: model.to_owned(), memory_bytes: mib << 20, ..Gpu::default() }

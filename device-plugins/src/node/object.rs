@@ -19,8 +19,8 @@ use super::condition::{self, Condition};
 use super::counters::Counters;
 use super::events::REPORTER;
 use super::labels;
-use super::pace::{Backoff, part};
 use crate::names::DEVICE_FAULT_CONDITION;
+use crate::pace::{Backoff, part};
 use crate::view::View;
 
 /// The least time between two looks at the object.

@@ -16,9 +16,9 @@ use tracing::warn;
 
 use super::counters::Counters;
 use super::events::{About, Told, between, noticed};
-use super::pace::Backoff;
 use super::pods::{Known, Pods};
 use crate::health::Notice;
+use crate::pace::Backoff;
 use crate::resource::Resource;
 use crate::view::View;
 

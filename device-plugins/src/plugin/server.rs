@@ -20,9 +20,9 @@ use tracing::{error, info, warn};
 use super::registration::{KUBELET_SOCKET, register};
 use super::service::{Service, Streams};
 use super::settings::Settings;
-use super::socket::{Listening, Pinned};
 use crate::config::ResourceName;
 use crate::instance::Instance;
+use crate::socket::{Listening, Pinned};
 use crate::view::View;
 
 /// How soon the first failure is tried again; each further one doubles it, up to [`RETRY_MOST`]. Not at once: a kubelet that

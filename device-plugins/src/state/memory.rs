@@ -8,8 +8,8 @@
 //!
 //! The file is a help, no necessity: one that is missing, torn or of another version is as if it were empty.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::health::Remembered;
+use crate::whole_file;
 
 const VERSION: u32 = 1;
 
@@ -87,12 +88,7 @@ pub async fn keep(
 }
 
 fn write(path: &Path, kept: &Kept) -> io::Result<()> {
-    let folder = path.parent().ok_or_else(|| io::Error::other("it has no folder"))?;
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    serde_json::to_writer(&mut file, kept)?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    File::open(folder)?.sync_all()
+    let mut text = serde_json::to_vec(kept)?;
+    text.push(b'\n');
+    whole_file::replace(path, &text, 0o644)
 }

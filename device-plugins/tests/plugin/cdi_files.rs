@@ -141,7 +141,7 @@ fn file(node: &Node) -> std::path::PathBuf {
 #[tokio::test]
 async fn the_file_is_there_before_the_devices_and_goes_with_the_last() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));
-    let (foreign, torn) = (node.path("cdi/vendor.json"), node.path("cdi/larder.dev-hca.json.1.tmp"));
+    let (foreign, torn) = (node.path("cdi/vendor.json"), node.path("cdi/.larder.dev-hca.json.x1.tmp"));
     std::fs::write(&foreign, b"foreign").unwrap();
     std::fs::write(&torn, b"{").unwrap();
     let kubelet = Kubelet::start(&node.plugins());

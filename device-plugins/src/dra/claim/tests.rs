@@ -42,6 +42,40 @@ fn a_claim_that_is_not_what_the_kubelet_asked_for_is_refused() {
 }
 
 #[test]
+fn parameters_for_us_are_refused_and_those_for_others_are_none_of_ours() {
+    let with = |config: serde_json::Value| {
+        let mut claim = claim("u1", &[("gpu", "gpu-0")]);
+        claim["status"]["allocation"]["devices"]["config"] = config;
+        of(claim)
+    };
+    let config = |source: &str, driver: &str| json!({"requests": ["gpu"], "source": source, "opaque": {"driver": driver, "parameters": {}}});
+    let [others, ours] = ["net.example.com", "devices.larder.dev"].map(|driver| config("FromClaim", driver));
+    let sound = Ok(vec!["gpu gpu-0 None".to_owned()]);
+    for none_of_ours in [json!(null), json!([]), json!([others]), json!([{"source": "FromClaim"}])] {
+        assert_eq!(with(none_of_ours), sound);
+    }
+    let refused = |of: &str| {
+        let remove = format!("remove those for it from the `config` of the {of}, and make the claim again");
+        Err(format!("devices.larder.dev takes no parameters: {remove}"))
+    };
+    assert_eq!(with(json!([others, ours])), refused("claim"));
+    assert_eq!(with(json!([config("FromClass", "devices.larder.dev")])), refused("DeviceClass"));
+}
+
+#[test]
+fn a_claim_with_everything_that_it_may_have_is_read() {
+    let golden = include_str!("../../../golden/claim.dra");
+    let claim: ResourceClaim = serde_json::from_str(golden).unwrap();
+    let uid = Uid::new(claim.metadata.uid.as_deref().unwrap()).unwrap();
+    let allocated = allocated(&claim, &uid, "n1").unwrap();
+    let shown: Vec<(&str, &str, bool, bool)> =
+        allocated.iter().map(|it| (&*it.request, &*it.device, it.share.is_some(), it.admin)).collect();
+    let expected =
+        [("gpu", "gpu-0", false, false), ("hca", "hca-0000-20-00-0", true, false), ("look", "gpu-1", false, true)];
+    assert_eq!(shown, expected);
+}
+
+#[test]
 fn a_uid_is_fit_for_a_file_name() {
     for sound in ["3b2e8a0c-0000-4000-8000-000000000001", "a", &"a".repeat(64)] {
         assert_eq!(Uid::new(sound).map(|uid| uid.as_str().to_owned()).as_deref(), Some(sound));

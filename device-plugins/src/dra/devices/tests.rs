@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::super::samples::{rails, view, with_faults};
 use super::*;
-use crate::node::samples;
+use crate::node::{labels, samples};
 
 fn told(view: &View) -> Value {
     serde_json::to_value(devices(view, &BTreeSet::new())).unwrap()
@@ -19,7 +19,7 @@ fn a_device_has_its_place_its_kind_and_its_memory() {
         "name": "gpu-0",
         "attributes": {
             "resource": {"string": "larder.dev/gpu"}, "kind": {"string": "gpu"}, "uuid": {"string": "GPU-0"},
-            "model": {"string": "NVIDIA H100 80GB HBM3"}, "driver": {"string": "570.86.15"},
+            "model": {"string": "NVIDIA H100 80GB HBM3"}, "driverVersion": {"string": "570.86.15"},
             "resource.kubernetes.io/pcieRoot": {"string": "pci0000:10"},
             "resource.kubernetes.io/pciBusID": {"string": "0000:10:00.0"},
             "resource.kubernetes.io/numaNode": {"int": 0},
@@ -42,6 +42,20 @@ fn a_device_has_its_place_its_kind_and_its_memory() {
     assert_eq!(devices[2], hca);
     assert_eq!(devices.as_array().unwrap().len(), 4);
     assert_eq!(told(&view(Mode::Plugin, Mode::Plugin)), json!([]));
+}
+
+#[test]
+fn an_hca_has_its_driver_and_the_rate_that_the_nodes_label_has() {
+    let mut machine = (*samples::view().machine).clone();
+    machine.hcas[0].driver = "mlx5_core".into();
+    for (rate, whole) in [(2.5, json!({"int": 3})), (54.54, json!({"int": 55})), (0.4, Value::Null)] {
+        machine.hcas.iter_mut().flat_map(|hca| &mut hca.ports).for_each(|port| port.rate_gbps = rate);
+        let view = View { machine: machine.clone().into(), ..view(Mode::Dra, Mode::Dra) };
+        let hca = &told(&view)[2];
+        assert_eq!((attribute(hca, "kernelDriver"), &hca["attributes"]["rateGbps"]), (&json!("mlx5_core"), &whole));
+        let label = labels::of(&machine).get(labels::FABRIC_RATE).and_then(|label| label.parse::<u32>().ok());
+        assert_eq!(whole["int"], json!(label));
+    }
 }
 
 #[test]
@@ -112,7 +126,7 @@ fn what_is_not_known_is_left_out_and_what_is_long_is_cut() {
     let device = &told(&view)[0];
     assert_eq!(attribute(device, "model"), &"ä".repeat(32));
     let names: Vec<&String> = device["attributes"].as_object().unwrap().keys().collect();
-    assert_eq!(names, ["driver", "kind", "model", "resource", "resource.kubernetes.io/pciBusID", "uuid"]);
+    assert_eq!(names, ["driverVersion", "kind", "model", "resource", "resource.kubernetes.io/pciBusID", "uuid"]);
     assert_eq!(device["capacity"], Value::Null);
 }
 

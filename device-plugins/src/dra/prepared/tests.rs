@@ -23,6 +23,7 @@ fn prepared(view: &View, given: &[(&str, &str)], vendor: &[&str]) -> (Prepared, 
 /// takes each once and lets the last value of a variable hold.
 fn container((prepared, file): &(Prepared, ClaimFile), request: Option<&str>) -> (Vec<String>, Vec<String>) {
     let devices = prepared.devices.iter().filter(|it| request.is_none_or(|request| it.request == request));
+    let file = serde_json::to_value(file).unwrap();
     let (mut names, mut env) = (Vec::new(), BTreeMap::new());
     for name in devices.flat_map(|device| &device.cdi) {
         if names.contains(name) {
@@ -30,8 +31,9 @@ fn container((prepared, file): &(Prepared, ClaimFile), request: Option<&str>) ->
         }
         names.push(name.clone());
         if let Some(own) = name.strip_prefix("larder.dev/claim=") {
-            let edited = file.devices.iter().find(|edited| edited.name == own).unwrap();
-            env.extend(edited.container_edits.env.iter().map(|line| line.split_once('=').unwrap()));
+            let edited = file["devices"].as_array().unwrap().iter().find(|edited| edited["name"] == own).unwrap();
+            let lines = edited["containerEdits"]["env"].as_array().unwrap();
+            env.extend(lines.iter().map(|line| line.as_str().unwrap().split_once('=').unwrap()));
         }
     }
     names.retain(|name| !name.starts_with("larder.dev/claim="));
@@ -83,9 +85,8 @@ fn the_first_name_of_each_device_is_its_own() {
 #[test]
 fn the_file_says_what_was_prepared() {
     let (prepared, file) = prepared(&rails(), &PAIRS, &[]);
-    let text = serde_json::to_string(&file).unwrap();
-    let read: ClaimFile = serde_json::from_str(&text).unwrap();
-    assert_eq!(read.prepared(), Some(prepared.clone()));
+    let text = String::from_utf8(file.encode().unwrap()).unwrap();
+    assert_eq!(ClaimFile::decode(text.as_bytes()), Some(prepared.clone()));
     let given = |(request, device): (&str, &str)| Allocated {
         request: request.into(),
         device: device.into(),
@@ -97,15 +98,26 @@ fn the_file_says_what_was_prepared() {
     let mut other = PAIRS.map(given);
     other[3].share = Some("s1".into());
     assert!(!prepared.is_of(&other));
-    for damaged in [text.replace("devices.larder.dev/prepared", "x"), text.replace("\\\"claim\\\"", "1")] {
-        assert_eq!(serde_json::from_str::<ClaimFile>(&damaged).unwrap().prepared(), None);
+    let absent = |name: &str| text.replace(&format!("\"name\": \"u1.{name}\""), "\"name\": \"u1.other\"");
+    let nameless = text.replace(",\\\"larder.dev/claim=u1.request.hca-0\\\"", "");
+    for damaged in [
+        text.replace("devices.larder.dev/prepared", "x"),
+        text.replace("\\\"claim\\\"", "1"),
+        text.replace("\"kind\": \"larder.dev/claim\"", "\"kind\": \"larder.dev/hca\""),
+        nameless,
+        absent("device.gpu-0"),
+        absent("request.hca-0"),
+        absent("claim"),
+    ] {
+        assert_ne!(damaged, text);
+        assert_eq!(ClaimFile::decode(damaged.as_bytes()), None, "{damaged}");
     }
 }
 
 #[test]
 fn the_file_of_a_claim_is_as_it_was() {
-    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/claim.cdi");
-    let text = serde_json::to_string_pretty(&prepared(&rails(), &PAIRS[..2], &[]).1).unwrap() + "\n";
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/claim-file.dra");
+    let text = String::from_utf8(prepared(&rails(), &PAIRS[..2], &[]).1.encode().unwrap()).unwrap();
     if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
         std::fs::write(&golden, &text).unwrap();
     }

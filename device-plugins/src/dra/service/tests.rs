@@ -125,6 +125,20 @@ async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it
 }
 
 #[tokio::test]
+async fn the_kubelet_is_told_that_the_driver_takes_no_parameters() {
+    let node = Node::new(rails());
+    let mut tuned = claim("u1", &[("r", "gpu-0")]);
+    let opaque = serde_json::json!({"driver": "devices.larder.dev", "parameters": {"sharing": "mps"}});
+    tuned["status"]["allocation"]["devices"]["config"] = serde_json::json!([{"source": "FromClaim", "opaque": opaque}]);
+    node.make("tuned", tuned);
+    node.make("plain", claim("u2", &[("r", "gpu-1")]));
+    let answers = prepare_all(&node.start(), &[("tuned", "u1"), ("plain", "u2")]).await;
+    assert!(answers[0].starts_with("u1: devices.larder.dev takes no parameters: "), "{answers:?}");
+    assert!(answers[1].starts_with("u2: r gpu-1 "), "{answers:?}");
+    assert_eq!(node.files(), ["larder.dev-claim-u2.json"]);
+}
+
+#[tokio::test]
 async fn an_administrator_gets_a_device_that_is_out_of_service() {
     let faults = [(samples::gpu(0), Reason::GpuFault)];
     let node = Node::new(with_faults(rails(), &faults));
@@ -152,11 +166,11 @@ async fn a_claim_that_was_given_other_devices_and_a_damaged_file_are_prepared_an
     for damaged in [&b""[..], b"{}", &sound[..sound.len() / 2], b"\0\xff"] {
         std::fs::write(&file, damaged).unwrap();
         // A process was killed before it could rename.
-        std::fs::write(node.file("larder.dev-claim-u1.tmp"), damaged).unwrap();
+        std::fs::write(node.file(".larder.dev-claim-u1.json.x1.tmp"), damaged).unwrap();
         assert_eq!(prepare_all(&node.start(), &[("c", "u1")]).await, second);
         assert_eq!(std::fs::read(&file).unwrap(), sound);
     }
-    std::fs::write(node.file("larder.dev-claim-u1.tmp"), b"").unwrap();
+    std::fs::write(node.file(".larder.dev-claim-u1.json.x1.tmp"), b"").unwrap();
     assert_eq!(unprepare(&service, "c", "u1").await, "");
     assert_eq!(node.files(), [""; 0]);
 }

@@ -1,11 +1,12 @@
-//! Random events: a device is never in service while something is wrong with it, and always in the end.
+//! Random events: a device is never in service while something is wrong with it, never out for what was not said to be wrong, and
+//! always in service in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
 use super::world::{World, gpu, hca};
-use crate::health::{Event, Mark, RecoveryAction};
+use crate::health::{Event, Mark, Reason, RecoveryAction};
 use crate::resource::DeviceKey;
 
 #[derive(Clone, Debug)]
@@ -51,6 +52,8 @@ struct Wrong {
     was_out: BTreeSet<u8>,
     last_xid: BTreeMap<u8, (f64, bool)>,
     asked: BTreeMap<u8, RecoveryAction>,
+    /// GPUs that an Xid or a recovery action has ever concerned.
+    ever_faulty: BTreeSet<u8>,
     driver: Option<f64>,
     silent: BTreeMap<u8, f64>,
     missing: BTreeSet<usize>,
@@ -79,6 +82,46 @@ impl Wrong {
         }
         out
     }
+
+    /// True if something was said that takes the device out of service for this reason. Of faults of GPUs it is not asked whether
+    /// they are over, which the driver has to say, too.
+    fn explains(&self, device: &DeviceKey, reason: Reason, now: f64) -> bool {
+        let at = place_of(device);
+        let n = at as u8;
+        let is_late = |since: &f64, seconds: f64| now - since >= seconds - 0.001;
+        match reason {
+            Reason::PortDown => {
+                let bus = n - 2;
+                let down = self.port_down.get(&bus);
+                let is_young = self.port_up.get(&bus).is_some_and(|since| !is_late(since, 30.002));
+                down.is_some_and(|since| is_late(since, 5.0))
+                    || self.was_out.contains(&bus) && (is_young || down.is_some())
+            }
+            Reason::GpuFault => self.ever_faulty.contains(&n),
+            Reason::DriverSilent => self.driver.iter().chain(self.silent.get(&n)).any(|since| is_late(since, 30.0)),
+            Reason::Gone => self.gone.contains(&at),
+            Reason::LimitsMissing => self.marked[0].contains(&at),
+            Reason::HeldElsewhere => self.marked[1].contains(&at),
+            Reason::NotPrepared => false,
+        }
+    }
+
+    fn concern(&mut self, n: u8, is_node: bool) {
+        if is_node {
+            self.ever_faulty.extend(0..3);
+        } else {
+            self.ever_faulty.insert(n);
+        }
+    }
+}
+
+/// Where a device is among [`devices`]; a slice is where its GPU is.
+fn place_of(device: &DeviceKey) -> usize {
+    let gpu = match device {
+        DeviceKey::Slice(uuid) => gpu(uuid.as_bytes()[4] - b'0'),
+        whole => whole.clone(),
+    };
+    devices().iter().position(|known| *known == gpu).unwrap_or_else(|| panic!("{device} is not there"))
 }
 
 fn inventory(world: &mut World, wrong: &mut Wrong) {
@@ -118,10 +161,14 @@ fn play(world: &mut World, wrong: &mut Wrong, step: Step) {
             if [48, 79, 95, 4711].contains(&xid) {
                 let node = xid == 79 || wrong.last_xid.get(&n).is_some_and(|(at, node)| *node && now - at < 59.0);
                 wrong.last_xid.insert(n, (now, node));
+                wrong.concern(n, node);
             }
         }
         Step::Recovery(n, action) => {
             world.recovery(n, action);
+            if action != RecoveryAction::None {
+                wrong.concern(n, action == RecoveryAction::NodeReboot);
+            }
             wrong.asked.insert(n, action);
             wrong.silent.remove(&n);
         }
@@ -181,6 +228,7 @@ proptest! {
             // And what was never said to be wrong with a device does not take it out.
             for (device, fault) in world.health.faults().iter() {
                 prop_assert!(fault.since <= world.now.wall, "{device} {fault:?}");
+                prop_assert!(wrong.explains(device, fault.reason, now), "{device} at {now}: {fault:?}");
             }
         }
         let recover = (0..3).map(|n| Step::Recovery(n, RecoveryAction::None));

@@ -12,16 +12,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A file, by its inode. While it is open, no other file has its inode number.
 #[derive(Debug)]
-pub(super) struct Pinned(File);
+pub(crate) struct Pinned(File);
 
 impl Pinned {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::open(path, flags, Mode::empty())?.into()))
     }
 
     /// True if `path` is still this file.
-    pub(super) fn is_at(&self, path: &Path) -> bool {
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
         match (std::fs::symlink_metadata(path), self.0.metadata()) {
             (Ok(found), Ok(known)) => (found.dev(), found.ino()) == (known.dev(), known.ino()),
             _ => false,
@@ -64,7 +64,7 @@ impl Listening {
     }
 
     /// The name of the file.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
 
