@@ -234,6 +234,45 @@ async fn a_gpu_that_is_lost_costs_itself_alone() {
 }
 
 #[tokio::test]
+async fn one_wait_hears_all_gpus() {
+    let mut machine = Machine::h100s(8);
+    let nvml = MadeUpNvml::with(&machine);
+    let patient = Settings { listen_every: Duration::from_secs(3600), ..settings(nvml.library()) };
+    let mut driver = Driver::start(patient, 64);
+    driver.until(DriverNews::Answered).await;
+    for gpu in [7, 0, 4] {
+        xid(&mut machine, gpu, 31);
+        nvml.set(&machine);
+        assert_eq!(driver.xid().await, (machine.gpus[gpu].uuid.clone(), None, 31));
+    }
+    driver.end().await;
+}
+
+#[tokio::test]
+async fn what_happens_as_a_gpu_is_lost_is_told_of_all_gpus() {
+    let mut machine = Machine::h100s(8);
+    let nvml = MadeUpNvml::with(&machine);
+    let mut driver = Driver::of(&nvml);
+    driver.gpus().await;
+    // Its events are listened to.
+    xid(&mut machine, 2, 31);
+    nvml.set(&machine);
+    driver.xid().await;
+    machine.gpus[2].error = Some(code::GPU_IS_LOST);
+    let happened = [(2, 79), (5, 13), (2, 154), (0, 31)];
+    happened.into_iter().for_each(|(gpu, number)| xid(&mut machine, gpu, number));
+    nvml.set(&machine);
+    let mut told = Vec::new();
+    for _ in happened {
+        let (gpu, _, number) = driver.xid().await;
+        told.push((machine.gpus.iter().position(|made| made.uuid == gpu).unwrap(), number));
+    }
+    told.sort_unstable();
+    assert_eq!(told, [(0, 31), (2, 79), (2, 154), (5, 13)]);
+    driver.end().await;
+}
+
+#[tokio::test]
 async fn a_gpu_that_never_answered_is_an_oddity() {
     let mut machine = Machine::h100s(3);
     machine.gpus[0].error = Some(code::GPU_IS_LOST);

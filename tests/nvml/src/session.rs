@@ -7,15 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::changes::Changes;
 use crate::library;
 use crate::machine::{FILE_NAME, FILE_VARIABLE, Gpu, Machine, Slice, code};
 
 /// How often a call that hangs looks at the file.
 const HANG_TICK: Duration = Duration::from_millis(5);
-
-/// How often a call that waits for an Xid looks at the file. NVIDIA's library sleeps meanwhile, and what is measured with this one
-/// should not be its own cost.
-const WAIT_TICK: Duration = Duration::from_millis(50);
 
 /// One for each copy of the library that a process loads.
 static SESSION: Mutex<Session> = Mutex::new(Session {
@@ -191,19 +188,31 @@ pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
     Ok(())
 }
 
-/// The next Xid of a set, as soon as there is one.
+/// The next Xid of a set, as soon as there is one. A set with a GPU that is lost tells what has happened, and then fails.
 pub(crate) fn wait(set: usize, timeout: Duration) -> Result<Told, u32> {
     let started = Instant::now();
+    // From now on, so that no change is missed between a look at the file and the wait for another.
+    let changes = Changes::of(file());
     loop {
         let machine = machine()?;
         if let Some(told) = next_of(set, &machine)? {
             return Ok(told);
         }
-        if started.elapsed() >= timeout {
-            return Err(code::TIMEOUT);
+        if has_lost_gpu(set, &machine)? {
+            return Err(code::GPU_IS_LOST);
         }
-        sleep(WAIT_TICK.min(timeout));
+        let Some(left) = timeout.checked_sub(started.elapsed()).filter(|left| !left.is_zero()) else {
+            return Err(code::TIMEOUT);
+        };
+        changes.wait(left);
     }
+}
+
+fn has_lost_gpu(set: usize, machine: &Machine) -> Result<bool, u32> {
+    let session = session();
+    let gpus = session.sets.get(&set).ok_or(code::INVALID_ARGUMENT)?;
+    let is_lost = |gpu: &Gpu| [gpu.error, gpu.handle_error].contains(&Some(code::GPU_IS_LOST));
+    Ok(machine.gpus.iter().any(|gpu| gpus.contains(&gpu.uuid) && (is_lost(gpu) || session.lost.contains(&gpu.uuid))))
 }
 
 fn next_of(set: usize, machine: &Machine) -> Result<Option<Told>, u32> {
