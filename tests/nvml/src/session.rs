@@ -48,8 +48,13 @@ struct Session {
 /// A file that has been replaced has another one.
 type Stamp = (u64, i64, i64, u64);
 
-/// The GPUs that were registered with it.
-type EventSet = BTreeSet<String>;
+#[derive(Default)]
+struct EventSet {
+    /// Those that were registered with it.
+    gpus: BTreeSet<String>,
+    /// A wait has met one that is lost: it tells nothing any more.
+    has_failed: bool,
+}
 
 /// An Xid, as an event set tells it.
 pub(crate) struct Told {
@@ -184,7 +189,7 @@ pub(crate) fn free_set(set: usize) -> Result<(), u32> {
 /// From now on the set tells the GPU's Xids.
 pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
     let mut session = session();
-    session.sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?.insert(gpu.uuid.clone());
+    session.sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?.gpus.insert(gpu.uuid.clone());
     Ok(())
 }
 
@@ -209,16 +214,22 @@ pub(crate) fn wait(set: usize, timeout: Duration) -> Result<Told, u32> {
 }
 
 fn has_lost_gpu(set: usize, machine: &Machine) -> Result<bool, u32> {
-    let session = session();
-    let gpus = session.sets.get(&set).ok_or(code::INVALID_ARGUMENT)?;
+    let mut session = session();
+    let Session { sets, lost, .. } = &mut *session;
+    let set = sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?;
     let is_lost = |gpu: &Gpu| [gpu.error, gpu.handle_error].contains(&Some(code::GPU_IS_LOST));
-    Ok(machine.gpus.iter().any(|gpu| gpus.contains(&gpu.uuid) && (is_lost(gpu) || session.lost.contains(&gpu.uuid))))
+    let is_lost = |gpu: &Gpu| set.gpus.contains(&gpu.uuid) && (is_lost(gpu) || lost.contains(&gpu.uuid));
+    set.has_failed = machine.gpus.iter().any(is_lost);
+    Ok(set.has_failed)
 }
 
 fn next_of(set: usize, machine: &Machine) -> Result<Option<Told>, u32> {
     let xid = {
         let mut session = session();
-        let gpus = session.sets.get(&set).ok_or(code::INVALID_ARGUMENT)?;
+        let EventSet { gpus, has_failed } = session.sets.get(&set).ok_or(code::INVALID_ARGUMENT)?;
+        if *has_failed {
+            return Err(code::GPU_IS_LOST);
+        }
         let passed = |gpu| session.xids_passed.get(gpu).copied().unwrap_or(session.xids_before);
         let mut all = machine.xids.iter().enumerate();
         let next = all.find(|(number, xid)| gpus.contains(&xid.gpu) && *number >= passed(&xid.gpu));
