@@ -16,7 +16,7 @@ use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 
 use super::config::DevicesConfig;
-use super::hardware::{Hardware, PAIRS};
+use super::hardware::{HOOK, Hardware, PAIRS};
 use super::kubelet::{Kubelet, Resource};
 use super::nri::Nri;
 use crate::figures::{Latencies, machine_load};
@@ -151,7 +151,7 @@ pub(super) fn start(program: &Path, hardware: &Hardware, kubelet: &Kubelet, shap
         ("vendor-cdi-dir", hardware.path("vendor-cdi")),
         ("nri-socket", hardware.path("nri.sock")),
         ("cgroups", hardware.path("cgroup")),
-        ("hook", hardware.path("no-hook")),
+        ("hook", hardware.path(HOOK)),
         ("hook-dir", hardware.path("hook")),
         ("faults", hardware.path("faults.json")),
     ] {

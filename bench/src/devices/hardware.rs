@@ -10,6 +10,9 @@ use tempfile::TempDir;
 /// GPUs, and as many HCAs.
 pub(super) const PAIRS: u8 = 16;
 
+/// What stands for the hook's program.
+pub(super) const HOOK: &str = "hook-program";
+
 /// What the machine has.
 pub(super) fn plan() -> MachinePlan {
     let slot = |nth: u8, device: u8| {
@@ -35,9 +38,12 @@ impl Hardware {
         let folder = tempfile::tempdir().context("make a temporary folder")?;
         let machine = MadeUpMachine::in_folder(folder.path(), plan()).context("make a machine up (needs root)")?;
         let hardware = Self { folder, machine };
-        for folder in ["nvml", "cgroup", "kubelet/device-plugins"] {
+        for folder in ["nvml", "cgroup/rdma", "kubelet/device-plugins"] {
             std::fs::create_dir_all(hardware.path(folder)).with_context(|| format!("make the folder {folder}"))?;
         }
+        // What limits of RDMA objects need: else no HCA is in service.
+        hardware.write("cgroup/rdma/cgroup.procs", "")?;
+        hardware.write(HOOK, "not run")?;
         std::fs::copy(library, hardware.nvml()).with_context(|| format!("copy {}", library.display()))?;
         let mut driver = hardware.machine.plan().driver();
         for gpu in &mut driver.gpus {

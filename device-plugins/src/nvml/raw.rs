@@ -24,23 +24,33 @@ pub(super) enum Event {
     Other,
 }
 
-/// Has the set tell Xids of the GPU, and changes of its recovery action if the GPU tells those.
-pub(super) fn register(device: &Device<'_>, set: &EventSet<'_>) -> Result<(), NvmlError> {
-    let library = device.nvml().lib();
-    let supported = nvml_sym(library.nvmlDeviceGetSupportedEventTypes.as_ref())?;
-    let register = nvml_sym(library.nvmlDeviceRegisterEvents.as_ref())?;
+/// The types of events that a GPU is to tell: Xids, and changes of its recovery action if it tells those.
+pub(super) fn event_types(device: &Device<'_>) -> Result<u64, NvmlError> {
+    let supported = nvml_sym(device.nvml().lib().nvmlDeviceGetSupportedEventTypes.as_ref())?;
     let mut types = 0;
     // SAFETY: the handle is that of a device of a live session, and `types` outlives the call.
     nvml_try(unsafe { supported(device.handle(), &raw mut types) })?;
-    if types & XID == 0 {
-        return Err(NvmlError::NotSupported);
-    }
+    if types & XID == 0 { Err(NvmlError::NotSupported) } else { Ok(types & (XID | RECOVERY_ACTION)) }
+}
+
+/// Has the set tell these events of the GPU. After a failure the set is undefined, and must be freed.
+pub(super) fn register(device: &Device<'_>, types: u64, set: &EventSet<'_>) -> Result<(), NvmlError> {
+    let register = nvml_sym(device.nvml().lib().nvmlDeviceRegisterEvents.as_ref())?;
     // SAFETY: both handles are of the same live session. Whether this fails or not, the set stays its owner's to free.
-    nvml_try(unsafe { register(device.handle(), types & (XID | RECOVERY_ACTION), set.handle()) })
+    nvml_try(unsafe { register(device.handle(), types, set.handle()) })
+}
+
+/// What a device is called in this session.
+pub(super) fn handle(device: &Device<'_>) -> usize {
+    // SAFETY: the handle is looked at as a number, and outlives nothing.
+    unsafe { device.handle() }.addr()
 }
 
 /// Waits for the set's next event; `None` if there is none for so long.
-pub(super) fn wait(set: &EventSet<'_>, timeout: Duration) -> Result<Option<Event>, NvmlError> {
+pub(super) fn wait<'nvml>(
+    set: &EventSet<'nvml>,
+    timeout: Duration,
+) -> Result<Option<(Device<'nvml>, Event)>, NvmlError> {
     let wait = nvml_sym(set.nvml.lib().nvmlEventSetWait_v2.as_ref())?;
     let (none, timeout_ms) = (u32::MAX, u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1));
     let mut event = nvmlEventData_t {
@@ -55,12 +65,14 @@ pub(super) fn wait(set: &EventSet<'_>, timeout: Duration) -> Result<Option<Event
         Err(NvmlError::Timeout) => return Ok(None),
         result => result?,
     }
+    // SAFETY: NVML gives a handle of the set's session with each event.
+    let device = unsafe { Device::new(event.device, set.nvml) };
     if event.eventType != XID {
-        return Ok(Some(Event::Other));
+        return Ok(Some((device, Event::Other)));
     }
     let instance = |id: u32| (id != none).then_some(id);
     let slice = instance(event.gpuInstanceId).map(|gpu| (gpu, instance(event.computeInstanceId)));
-    Ok(Some(Event::Xid { xid: event.eventData, slice }))
+    Ok(Some((device, Event::Xid { xid: event.eventData, slice })))
 }
 
 /// The GPU instance and compute instance of a slice.

@@ -59,7 +59,8 @@ pub(super) struct Devices {
     looks: JoinSet<Look>,
     /// When everything is to be read again.
     all_due: Instant,
-    gpus: Vec<Gpu>,
+    /// Shared with the looks, of which there is one every second.
+    gpus: Arc<Vec<Gpu>>,
     driver: Option<String>,
     /// What the driver could not tell.
     oddities: Vec<Oddity>,
@@ -88,7 +89,7 @@ impl Devices {
             sysfs,
             looks: JoinSet::new(),
             all_due: Instant::now(),
-            gpus: Vec::new(),
+            gpus: Arc::default(),
             driver: None,
             oddities: Vec::new(),
             trouble: None,
@@ -163,7 +164,7 @@ impl Devices {
                 for oddity in &oddities {
                     warn!(at = oddity.at, why = oddity.why, "a GPU cannot be read as it should be");
                 }
-                (self.driver, self.gpus, self.oddities) = (Some(driver), gpus, oddities);
+                (self.driver, self.gpus, self.oddities) = (Some(driver), Arc::new(gpus), oddities);
                 return Vec::new();
             }
             DriverNews::Xid { gpu, slice, xid } => HealthEvent::Xid { gpu, slice, xid },
@@ -211,7 +212,7 @@ impl Devices {
     /// Finds the places of other GPUs than before: what the driver tells next is of these.
     async fn place_gpus(&mut self) -> Option<HealthEvent> {
         (self.has_newer_gpus, self.all_due) = (true, Instant::now());
-        let (roots, gpus) = (self.roots.clone(), self.gpus.clone());
+        let (roots, gpus) = (self.roots.clone(), Arc::clone(&self.gpus));
         let placed = tokio::task::spawn_blocking(move || inventory::gpus(&roots, &gpus)).await;
         let machine = self.machine.as_mut()?;
         match placed {
@@ -231,7 +232,7 @@ impl Devices {
             self.all_due = Instant::now() + ALL_EVERY;
         }
         self.has_newer_gpus = false;
-        let (sysfs, gpus, driver) = (Arc::clone(&self.sysfs), self.gpus.clone(), self.driver.clone());
+        let (sysfs, gpus, driver) = (Arc::clone(&self.sysfs), Arc::clone(&self.gpus), self.driver.clone());
         self.looks.spawn_blocking(move || {
             sysfs.lock().unwrap_or_else(PoisonError::into_inner).look(&gpus, driver, everything)
         });

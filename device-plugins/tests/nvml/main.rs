@@ -234,6 +234,64 @@ async fn a_gpu_that_is_lost_costs_itself_alone() {
 }
 
 #[tokio::test]
+async fn one_wait_hears_all_gpus() {
+    let mut machine = Machine::h100s(8);
+    let nvml = MadeUpNvml::with(&machine);
+    let patient = Settings { listen_every: Duration::from_secs(3600), ..settings(nvml.library()) };
+    let mut driver = Driver::start(patient, 64);
+    driver.until(DriverNews::Answered).await;
+    for gpu in [7, 0, 4] {
+        xid(&mut machine, gpu, 31);
+        nvml.set(&machine);
+        assert_eq!(driver.xid().await, (machine.gpus[gpu].uuid.clone(), None, 31));
+    }
+    driver.end().await;
+}
+
+/// Its events are listened to, and so are those of all GPUs.
+async fn is_heard(driver: &mut Driver, nvml: &MadeUpNvml, machine: &mut Machine, gpu: usize) {
+    driver.gpus().await;
+    xid(machine, gpu, 31);
+    nvml.set(machine);
+    driver.xid().await;
+}
+
+#[tokio::test]
+async fn what_a_gpu_told_before_it_was_lost_is_heard_out() {
+    let mut machine = Machine::h100s(8);
+    let nvml = MadeUpNvml::with(&machine);
+    // With room for one, both threads tell in turn: the GPU is known to fail while there is more to tell.
+    let mut driver = Driver::start(settings(nvml.library()), 1);
+    is_heard(&mut driver, &nvml, &mut machine, 2).await;
+    machine.gpus[2].error = Some(code::GPU_IS_LOST);
+    (0..50).for_each(|number| xid(&mut machine, 2, number));
+    nvml.set(&machine);
+    for number in 0..50 {
+        assert_eq!(driver.xid().await, (machine.gpus[2].uuid.clone(), None, number));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    driver.end().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_lost_takes_no_events_of_others_with_it() {
+    let mut machine = Machine::h100s(8);
+    let nvml = MadeUpNvml::with(&machine);
+    // The wait meets the loss, and no query.
+    let rarely = Settings { every: Duration::from_secs(3600), ..settings(nvml.library()) };
+    let mut driver = Driver::start(rarely, 64);
+    is_heard(&mut driver, &nvml, &mut machine, 2).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    machine.gpus[2].error = Some(code::GPU_IS_LOST);
+    nvml.set(&machine);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    xid(&mut machine, 5, 13);
+    nvml.set(&machine);
+    assert_eq!(driver.xid().await, (machine.gpus[5].uuid.clone(), None, 13));
+    driver.end().await;
+}
+
+#[tokio::test]
 async fn a_gpu_that_never_answered_is_an_oddity() {
     let mut machine = Machine::h100s(3);
     machine.gpus[0].error = Some(code::GPU_IS_LOST);

@@ -9,6 +9,7 @@
 //! before its GPU is registered for events is kept until it is.
 
 mod abi;
+mod changes;
 mod library;
 mod machine;
 mod session;

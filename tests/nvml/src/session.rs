@@ -7,15 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::changes::Changes;
 use crate::library;
 use crate::machine::{FILE_NAME, FILE_VARIABLE, Gpu, Machine, Slice, code};
 
 /// How often a call that hangs looks at the file.
 const HANG_TICK: Duration = Duration::from_millis(5);
-
-/// How often a call that waits for an Xid looks at the file. NVIDIA's library sleeps meanwhile, and what is measured with this one
-/// should not be its own cost.
-const WAIT_TICK: Duration = Duration::from_millis(50);
 
 /// One for each copy of the library that a process loads.
 static SESSION: Mutex<Session> = Mutex::new(Session {
@@ -51,8 +48,13 @@ struct Session {
 /// A file that has been replaced has another one.
 type Stamp = (u64, i64, i64, u64);
 
-/// The GPUs that were registered with it.
-type EventSet = BTreeSet<String>;
+#[derive(Default)]
+struct EventSet {
+    /// Those that were registered with it.
+    gpus: BTreeSet<String>,
+    /// A wait has met one that is lost: it tells nothing any more.
+    has_failed: bool,
+}
 
 /// An Xid, as an event set tells it.
 pub(crate) struct Told {
@@ -187,29 +189,47 @@ pub(crate) fn free_set(set: usize) -> Result<(), u32> {
 /// From now on the set tells the GPU's Xids.
 pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
     let mut session = session();
-    session.sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?.insert(gpu.uuid.clone());
+    session.sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?.gpus.insert(gpu.uuid.clone());
     Ok(())
 }
 
-/// The next Xid of a set, as soon as there is one.
+/// The next Xid of a set, as soon as there is one. A set with a GPU that is lost tells what has happened, and then fails.
 pub(crate) fn wait(set: usize, timeout: Duration) -> Result<Told, u32> {
     let started = Instant::now();
+    // From now on, so that no change is missed between a look at the file and the wait for another.
+    let changes = Changes::of(file());
     loop {
         let machine = machine()?;
         if let Some(told) = next_of(set, &machine)? {
             return Ok(told);
         }
-        if started.elapsed() >= timeout {
-            return Err(code::TIMEOUT);
+        if has_lost_gpu(set, &machine)? {
+            return Err(code::GPU_IS_LOST);
         }
-        sleep(WAIT_TICK.min(timeout));
+        let Some(left) = timeout.checked_sub(started.elapsed()).filter(|left| !left.is_zero()) else {
+            return Err(code::TIMEOUT);
+        };
+        changes.wait(left);
     }
+}
+
+fn has_lost_gpu(set: usize, machine: &Machine) -> Result<bool, u32> {
+    let mut session = session();
+    let Session { sets, lost, .. } = &mut *session;
+    let set = sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?;
+    let is_lost = |gpu: &Gpu| [gpu.error, gpu.handle_error].contains(&Some(code::GPU_IS_LOST));
+    let is_lost = |gpu: &Gpu| set.gpus.contains(&gpu.uuid) && (is_lost(gpu) || lost.contains(&gpu.uuid));
+    set.has_failed = machine.gpus.iter().any(is_lost);
+    Ok(set.has_failed)
 }
 
 fn next_of(set: usize, machine: &Machine) -> Result<Option<Told>, u32> {
     let xid = {
         let mut session = session();
-        let gpus = session.sets.get(&set).ok_or(code::INVALID_ARGUMENT)?;
+        let EventSet { gpus, has_failed } = session.sets.get(&set).ok_or(code::INVALID_ARGUMENT)?;
+        if *has_failed {
+            return Err(code::GPU_IS_LOST);
+        }
         let passed = |gpu| session.xids_passed.get(gpu).copied().unwrap_or(session.xids_before);
         let mut all = machine.xids.iter().enumerate();
         let next = all.find(|(number, xid)| gpus.contains(&xid.gpu) && *number >= passed(&xid.gpu));

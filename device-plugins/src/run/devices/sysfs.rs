@@ -21,7 +21,7 @@ pub(super) struct Sysfs {
 pub(super) struct Look {
     /// Everything, if it was read.
     pub(super) machine: Option<Machine>,
-    /// The ports of each HCA.
+    /// The ports of each HCA; none if nothing but them was read, and nothing changed.
     pub(super) ports: BTreeMap<String, Vec<PortSeen>>,
     /// True if HCAs came or went or ports are in other states than at the look before.
     pub(super) is_changed: bool,
@@ -40,11 +40,17 @@ impl Sysfs {
         let changes = self.ports.poll();
         let everything = everything || !changes.vanished.is_empty() || !changes.appeared.is_empty();
         let machine = everything.then(|| (self.read)(&self.roots, gpus, driver));
+        let is_changed = !changes.is_empty();
+        let ports = if is_changed || everything { self.ports_seen() } else { BTreeMap::new() };
+        Look { machine, ports, is_changed }
+    }
+
+    fn ports_seen(&self) -> BTreeMap<String, Vec<PortSeen>> {
         let mut ports: BTreeMap<String, Vec<PortSeen>> = BTreeMap::new();
         for port in self.ports.readings() {
             let seen = PortSeen { number: port.port, state: port.state, phys_state: port.phys_state };
             ports.entry(port.hca.clone()).or_default().push(seen);
         }
-        Look { machine, ports, is_changed: !changes.is_empty() }
+        ports
     }
 }

@@ -1,0 +1,44 @@
+//! Waits until the file may be another one.
+//!
+//! NVIDIA's library sleeps while it waits for events, and what is measured with this one should not be its own cost.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+
+/// How often the file is looked at without inotify, of which a user has a bounded number.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The changes of the file's folder.
+pub(crate) struct Changes(Option<&'static OwnedFd>);
+
+impl Changes {
+    /// From now on. One thread at a time is told of a change.
+    pub(crate) fn of(file: &Path) -> Self {
+        static WATCH: OnceLock<Option<OwnedFd>> = OnceLock::new();
+        Self(WATCH.get_or_init(|| watch(file.parent()?).ok()).as_ref())
+    }
+
+    /// Returns after so long, or when the file may have been replaced.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let Some(watch) = self.0 else { return sleep(TICK.min(timeout)) };
+        let timeout = Timespec::try_from(timeout).ok();
+        let _ = poll(&mut [PollFd::new(watch, PollFlags::IN)], timeout.as_ref());
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(watch, &mut buffer);
+        while reader.next().is_ok() {}
+    }
+}
+
+fn watch(folder: &Path) -> rustix::io::Result<OwnedFd> {
+    let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    let what = WatchFlags::CREATE | WatchFlags::CLOSE_WRITE | WatchFlags::DELETE | WatchFlags::MOVE;
+    inotify::add_watch(&watch, folder, what)?;
+    Ok(watch)
+}
