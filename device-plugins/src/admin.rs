@@ -120,7 +120,7 @@ impl Admin for Status {
         for ((kind, reason), count) in faults {
             labelled.push(of("devices_out_of_service", format!("kind=\"{kind}\",reason=\"{reason}\""), count));
         }
-        for (part, why) in view.capabilities.all() {
+        for (part, why) in view.missing().all() {
             labelled.push(of("devices_limits_missing", format!("part=\"{part}\""), u64::from(why.is_some())));
         }
         for action in XIDS {

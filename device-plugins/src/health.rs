@@ -275,7 +275,7 @@ impl Health {
         let (mark, (message, since)) =
             self.marks.iter().find_map(|(mark, devices)| Some((mark, devices.get(device)?)))?;
         let (reason, ends) = match mark {
-            Mark::HeldElsewhere => (Reason::HeldElsewhere, "the pod that holds it has ended"),
+            Mark::HeldElsewhere => (Reason::HeldElsewhere, "the pod or the kubelet has let go of it"),
             Mark::LimitsMissing => (Reason::LimitsMissing, "the limits can be kept on this node"),
         };
         Some(Fault { reason, message: message.clone(), since: *since, ends: ends.to_owned() })

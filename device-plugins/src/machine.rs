@@ -31,7 +31,7 @@ pub struct Machine {
     pub oddities: Vec<Oddity>,
 }
 
-/// Something in sysfs or NVML that is not as it should be. It costs the device an attribute, or one device.
+/// Something in sysfs or NVML that is not as it should be. It costs the device an attribute, or one device; without NVML all GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Oddity {
     /// The file or the call.

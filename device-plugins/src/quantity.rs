@@ -5,7 +5,9 @@ use larder_dataset::size::parse_bytes;
 /// Parses a number of bytes as Larder writes it (`64GiB`), or as Kubernetes does, which leaves out the B (`64Gi`, `500M`). The
 /// error names the forms of Larder.
 pub fn parse(text: &str) -> Result<u64, String> {
-    parse_bytes(&format!("{text}B")).or_else(|_| parse_bytes(text))
+    // A thousandth, for Kubernetes.
+    let kubernetes = if text.ends_with('m') { text.to_owned() } else { format!("{text}B") };
+    parse_bytes(&kubernetes).or_else(|_| parse_bytes(text))
 }
 
 #[cfg(test)]
@@ -28,7 +30,7 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for wrong in ["", "B", "Gi", "1XB", "7BB", "-1Gi", "16777216Ti", "unlimited"] {
+        for wrong in ["", "B", "Gi", "1XB", "7BB", "500m", "-1Gi", "16777216Ti", "unlimited"] {
             assert!(parse(wrong).unwrap_err().starts_with(&format!("`{wrong}` is not a size")), "{wrong}");
         }
     }

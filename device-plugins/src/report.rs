@@ -32,7 +32,8 @@ pub struct Report {
     pub withheld: Vec<Withheld>,
     /// What could not be read as it should be.
     pub oddities: Vec<Oddity>,
-    /// Why each part that limits depend on is missing; `null` if it is there, or if no device of this node has limits.
+    /// Why each part that limits depend on is missing; `null` if it is there, or if no limit of the node's
+    /// devices needs it.
     pub missing: Capabilities,
     /// Why the newest configuration is not in force.
     pub refused_config: Option<String>,
@@ -193,7 +194,7 @@ pub fn of(node: &str, view: &View, known: &Known) -> Report {
         devices,
         withheld: withheld.collect(),
         oddities: gpu_oddities.iter().chain(oddities).cloned().collect(),
-        missing: missing(view),
+        missing: view.missing(),
         refused_config: view.refused_config.as_deref().map(str::to_owned),
         pods_trouble: known.trouble.clone(),
     }
@@ -208,15 +209,6 @@ fn offered(resource: &Resource) -> Offered {
         devices: resource.devices().count(),
         ids: resource.ids().count(),
     }
-}
-
-/// Nobody misses anything where no device has limits.
-fn missing(view: &View) -> Capabilities {
-    let has_limits = view.resources.iter().any(|it| it.config.limits.is_some() && !it.units.is_empty());
-    if has_limits {
-        return view.capabilities.clone();
-    }
-    Capabilities { controller: None, hook: None, nri: None, ..view.capabilities }
 }
 
 fn device(view: &View, known: &Known, key: DeviceKey, (name, place): (String, &Place), kind: Described) -> Device {
@@ -366,12 +358,20 @@ mod tests {
     }
 
     #[test]
-    fn where_no_device_has_limits_nothing_is_missing_for_them() {
+    fn only_what_the_limits_of_devices_need_is_missing() {
         let mut view = samples::view();
         view.capabilities = Capabilities::default();
         let missing = |view: &View| shown(view, &Known::default())["missing"].clone();
         assert_eq!(missing(&view)["nri"], "NRI is not known yet");
         let mut resources = view.resources.to_vec();
+        if let Some(limits) = &mut resources[1].config.limits {
+            (limits.hca_handles, limits.memlock) = (Some(2), None);
+        }
+        view.resources = resources.clone().into();
+        assert_eq!(
+            (&missing(&view)["nri"], &missing(&view)["hook"]),
+            (&Value::Null, &json!("the hook is not known yet"))
+        );
         resources[1].units.clear();
         view.resources = resources.into();
         assert_eq!(missing(&view), json!({"controller": null, "hook": null, "nri": null}));

@@ -25,3 +25,21 @@ pub struct View {
     /// What limits need of the node.
     pub capabilities: Capabilities,
 }
+
+impl View {
+    /// What the node lacks of what the limits of its devices need.
+    pub fn missing(&self) -> Capabilities {
+        let offered = self.resources.iter().filter(|it| !it.units.is_empty());
+        let limits: Vec<_> = offered.filter_map(|it| it.config.limits).collect();
+        let of_objects = limits.iter().any(|it| it.hca_handles.is_some() || it.hca_objects.is_some());
+        let of_memory = limits.iter().any(|it| it.memlock.is_some());
+        let missing = |why: &Option<String>, is_needed: bool| why.clone().filter(|_| is_needed);
+        let Capabilities { controller, hook, nri, unified } = &self.capabilities;
+        Capabilities {
+            controller: missing(controller, of_objects),
+            hook: missing(hook, of_objects),
+            nri: missing(nri, of_memory),
+            unified: *unified,
+        }
+    }
+}

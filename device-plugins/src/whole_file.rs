@@ -8,9 +8,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+const SUFFIX: &str = ".tmp";
+
 /// Makes the file hold these bytes, with this mode whatever the umask. Its folder must be there. Blocks until the disk has it.
 ///
 /// Of two writers of one file one may fail, and nothing is torn. What a writer that was killed has left is removed.
+///
+/// # Errors
+/// The folder cannot be written to, the disk is full, or the path is that of a folder.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     sweep(path);
     let (folder, name) = parts(path)?;
@@ -19,8 +24,8 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(bytes)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()?;
-    // Until then, an error removes it.
-    beside.persist(path)?;
+    // Closed first: the kernel does not run a program that is open for writing. Dropped before that by an error, it is removed.
+    beside.into_temp_path().persist(path)?;
     File::open(folder)?.sync_all()
 }
 
@@ -37,8 +42,6 @@ pub(crate) fn sweep(path: &Path) {
         }
     }
 }
-
-const SUFFIX: &str = ".tmp";
 
 /// What the names of the new files of a file begin with.
 fn prefix(name: &str) -> String {

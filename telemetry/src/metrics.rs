@@ -134,7 +134,7 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "devices_limits_missing",
         "parts",
-        "1 for each `part` that limits depend on (`controller`, `hook`, `nri`) and that the node lacks, else 0",
+        "1 for each `part` (`controller`, `hook`, `nri`) that limits of the node's devices need and that it lacks, else 0",
     ),
     counter("devices_node_writes_total", "writes", "writes of the node's labels and of its condition"),
     gauge("devices_oddities", "entries", "entries of sysfs and NVML that could not be read as they should be"),

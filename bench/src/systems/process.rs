@@ -52,8 +52,8 @@ fn read(id: u32, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap_or_default()
 }
 
-/// The CPU that all threads of a process have used, those that have ended, too. `stat` tells it in hundredths of a second, which is
-/// much of what a process uses that rests.
+/// The CPU that all threads of a process have used, those that have ended, too. `stat` tells it in hundredths of a second, too
+/// coarse for an idle process.
 #[expect(unsafe_code, reason = "the C library alone names the clock of another process")]
 fn cpu_seconds(id: u32) -> f64 {
     let Ok(id) = libc::pid_t::try_from(id) else { return 0.0 };

@@ -52,7 +52,7 @@ pub(crate) struct StatsArgs {
 #[command(after_help = "\
 Examples:
   larder doctor                    does `larder mount` work on this machine?
-  larder doctor --node             do the CSI driver and RDMA work on this node? (as root)")]
+  larder doctor --node             do the CSI driver, GPUs and RDMA work on this node? (as root)")]
 pub(crate) struct DoctorArgs {
     /// Check this machine as a Kubernetes node, for larder-csi, larderd and larder-devices instead of `larder mount`.
     #[arg(long)]

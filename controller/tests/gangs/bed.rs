@@ -256,10 +256,11 @@ impl Bed {
         Process::start(&self.kubeconfig, SYSTEM_NAMESPACE, identity, self.logs.path().join(format!("{nth:04}.log")))
     }
 
-    /// How often the controllers' lease was taken after the first time.
-    pub(crate) async fn lease_changes(&self) -> i32 {
+    /// The holder of the controllers' lease, and how often it was taken after the first time.
+    pub(crate) async fn lease(&self) -> (String, i32) {
         let lease = Api::<Lease>::namespaced(self.client.clone(), SYSTEM_NAMESPACE).get(LEASE).await.expect("a Lease");
-        lease.spec.and_then(|spec| spec.lease_transitions).unwrap_or_default()
+        let spec = lease.spec.expect("its spec");
+        (spec.holder_identity.unwrap_or_default(), spec.lease_transitions.unwrap_or_default())
     }
 
     /// Waits until `done`.

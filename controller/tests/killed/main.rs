@@ -97,6 +97,8 @@ fn of_two_one_acts_and_after_its_kill_the_other() {
         if let (Some(one), Some(other), 0) = (figures.0, figures.1, transitions) {
             let wrote = [one.all_writes(), other.all_writes()];
             assert!(wrote.contains(&0) && wrote != [0, 0], "one of them writes: {wrote:?}");
+        } else {
+            eprintln!("who writes was not looked at: the machine stalled");
         }
         let (acting, waiting) = if holder == first.identity() { (first, second) } else { (second, first) };
 
@@ -114,6 +116,8 @@ fn of_two_one_acts_and_after_its_kill_the_other() {
         if let (Some(figures), true) = (figures, now == transitions + 1) {
             assert_eq!(now_holder, waiting.identity());
             assert_eq!((figures.get("leading"), figures.all_writes()), (0, 0));
+        } else {
+            eprintln!("who waits was not looked at: the machine stalled");
         }
     });
 }

@@ -40,8 +40,8 @@ impl Found {
             let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
             let others =
                 entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(CLAIM_FILE.as_bytes()));
-            for path in others.map(|entry| entry.path()).take(FILES_MOST) {
-                let Some(format) = format(&path) else { continue };
+            let files = others.filter_map(|entry| Some((format(&entry.path())?, entry.path())));
+            for (format, path) in files.take(FILES_MOST) {
                 let Some(version) =
                     std::fs::metadata(&path).ok().filter(Metadata::is_file).map(|found| version(&found))
                 else {

@@ -71,8 +71,11 @@ pub async fn keep(
         let wait = if problems.is_empty() && is_ours { LOOK } else { RETRY };
         let now = with_times(problems, &faults);
         if faults != now {
-            for (device, fault) in &now {
+            for (device, fault) in now.iter().filter(|(device, _)| !faults.contains_key(device)) {
                 warn!(%device, message = fault.message, "an HCA is not prepared");
+            }
+            for device in faults.keys().filter(|device| !now.contains_key(device)) {
+                info!(%device, "an HCA is prepared again");
             }
             faults = now;
         }

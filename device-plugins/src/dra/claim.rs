@@ -71,8 +71,8 @@ pub fn allocated(claim: &ResourceClaim, uid: &Uid, node: &str) -> Result<Vec<All
     if found != uid.as_str() {
         return Err(Refusal::Replaced(found.to_owned()));
     }
-    if let Some(of) = parameters(claim) {
-        return Err(Refusal::Parameters(of));
+    if let Some(source) = parameters(claim) {
+        return Err(Refusal::Parameters(source));
     }
     let results = devices(claim).and_then(|devices| devices.results.as_ref()).into_iter().flatten();
     let ours = results.filter(|result| result.driver == DRIVER).map(|result| {

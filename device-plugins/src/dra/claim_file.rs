@@ -103,8 +103,8 @@ impl ClaimFile {
     pub fn decode(bytes: &[u8]) -> Option<Prepared> {
         let file: Self = serde_json::from_slice(bytes).ok()?;
         let prepared: Prepared = serde_json::from_str(file.annotations.get(PREPARED)?).ok()?;
-        let is_whole = file.kind == kind() && prepared.devices.iter().all(|device| file.brings(device));
-        is_whole.then_some(prepared)
+        let is_sound = file.kind == kind() && prepared.devices.iter().all(|device| file.brings(device));
+        is_sound.then_some(prepared)
     }
 
     /// True if a container can get the device: a name that the runtime does not find starts none, and without the name of its

@@ -92,13 +92,12 @@ pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: T
             at,
         });
     };
-    for (number, (name, why)) in now.capabilities.all().into_iter().enumerate() {
-        let was = before.filter(|view| is_needed(view, name)).and_then(|view| view.capabilities.all()[number].1);
+    let (was, missing) = (before.map(View::missing), now.missing());
+    for (number, (part, why)) in missing.all().into_iter().enumerate() {
         if let Some(why) = why
-            && is_needed(now, name)
-            && was != Some(why)
+            && was.as_ref().and_then(|was| was.all()[number].1) != Some(why)
         {
-            to_node("LimitsMissing", format!("limits of containers cannot be kept, {name} is missing: {why}"));
+            to_node("LimitsMissing", format!("limits of containers cannot be kept, {part} is missing: {why}"));
         }
     }
     if let Some(why) = &now.refused_config
@@ -112,15 +111,6 @@ pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: T
 /// The faults that holders of devices are told of. A device that is held elsewhere is so by them, and nothing is wrong with it.
 fn told_of(view: &View) -> impl Iterator<Item = (&DeviceKey, &Fault)> {
     view.faults.iter().filter(|(_, fault)| fault.reason != Reason::HeldElsewhere)
-}
-
-/// True if a limit of a resource that has devices here depends on this part.
-fn is_needed(view: &View, part: &str) -> bool {
-    let mut limits = view.resources.iter().filter(|it| !it.units.is_empty()).filter_map(|it| it.config.limits);
-    limits.any(|limits| match part {
-        "nri" => limits.memlock.is_some(),
-        _ => limits.hca_handles.is_some() || limits.hca_objects.is_some(),
-    })
 }
 
 /// What the holders of a device are told of a notice.

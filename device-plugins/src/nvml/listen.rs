@@ -1,9 +1,9 @@
 //! The thread that listens: it waits for events of every GPU, and tells Xids.
 //!
-//! A wait costs little however long it is, and wakes of it cost all that this thread costs, so one set has all GPUs as long as
-//! nothing is wrong. NVML fails the wait of a set as soon as one GPU of it is lost: each GPU has a set of its own from then on.
+//! This thread's CPU goes into waking up, not into waiting, so one set holds all GPUs as long as nothing is wrong. NVML fails the wait of a set as soon as one GPU of it is lost: each GPU has a set of its own from then on.
 //!
-//! Invariant: a new set hears a GPU before the old one is heard out and freed, so no event falls between the two.
+//! Invariant: a new set hears a GPU before the old one is heard out and freed, so no event falls between the two. What a set has
+//! not told when NVML fails it is lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn listen_to(
     loop {
         let wanted = shared.wanted(driver);
         if let Some(wanted) = &wanted {
-            ears.listen_to(wanted)?;
+            ears.follow(wanted)?;
         }
         let sets = ears.sets();
         let turn = settings.listen_every / u32::try_from(sets.max(1)).unwrap_or(u32::MAX);
@@ -103,31 +103,36 @@ impl<'a> Ears<'a> {
         Self { driver, settings, shared, news, all, members, is_broken: false, gpus }
     }
 
-    /// The sets that are waited for.
+    /// How many sets are waited for.
     fn sets(&self) -> usize {
         let own = self.gpus.values().filter(|(_, ear)| matches!(ear, Ear::Own(_))).count();
         own + usize::from(!self.members.is_empty())
     }
 
-    /// Registers the GPUs that are not yet, and forgets others.
-    fn listen_to(&mut self, wanted: &Wanted) -> Result<(), NobodyListens> {
+    /// Registers the GPUs that are not yet, and those anew that have failed since; forgets others.
+    fn follow(&mut self, wanted: &Wanted) -> Result<(), NobodyListens> {
         let is_as_wanted = |uuid: &String, failures: &u64| wanted.get(uuid) == Some(failures);
         // NVML lets no GPU leave a set.
         let leaves = |(uuid, (failures, ear)): (_, &_)| matches!(ear, Ear::All) && !is_as_wanted(uuid, failures);
         if self.gpus.iter().any(leaves) {
-            self.part()?;
+            self.split(wanted)?;
         }
         let is_due = |ear: &Ear<'_>| matches!(ear, Ear::Deaf(retry) if *retry <= Instant::now());
-        let gpus = &mut self.gpus;
-        let stays = |uuid: &String, (failures, ear): &mut _| is_as_wanted(uuid, failures) && !is_due(ear);
-        self.shared.listening.during(FREE, || gpus.retain(stays));
+        let leaves = |(uuid, (failures, ear)): &(String, (u64, Ear<'_>))| !is_as_wanted(uuid, failures) || is_due(ear);
+        let (left, stay): (BTreeMap<_, _>, _) = std::mem::take(&mut self.gpus).into_iter().partition(leaves);
+        self.gpus = stay;
         for (uuid, failures) in wanted {
             if !self.gpus.contains_key(uuid) {
                 let ear = self.register(uuid);
                 self.gpus.insert(uuid.clone(), (*failures, ear));
             }
         }
-        if self.is_broken { self.part() } else { Ok(()) }
+        for (uuid, (_, ear)) in left {
+            if let Ear::Own(set) = ear {
+                self.hear_out(set, |_| Some(uuid.clone()))?;
+            }
+        }
+        if self.is_broken { self.split(wanted) } else { Ok(()) }
     }
 
     /// Has one set tell the GPU's events.
@@ -135,7 +140,7 @@ impl<'a> Ears<'a> {
         let shared = self.shared;
         let ear = shared.listening.during(REGISTER, || {
             let (device, types) = find(self.driver, uuid)?;
-            if let Some(all) = &self.all {
+            if let Some(all) = self.all.as_ref().filter(|_| !self.is_broken) {
                 match raw::register(&device, types, all) {
                     Ok(()) => {
                         self.members.push((raw::handle(&device), uuid.to_owned()));
@@ -154,19 +159,24 @@ impl<'a> Ears<'a> {
     }
 
     /// Gives each GPU a set of its own instead of that of all, until the session ends.
-    fn part(&mut self) -> Result<(), NobodyListens> {
+    fn split(&mut self, wanted: &Wanted) -> Result<(), NobodyListens> {
         let (all, members) = (self.all.take(), std::mem::take(&mut self.members));
         self.is_broken = false;
         for (_, uuid) in &members {
-            let own = self.register(uuid);
-            if let Some((_, ear)) = self.gpus.get_mut(uuid) {
-                *ear = own;
+            self.gpus.remove(uuid);
+            if let Some(failures) = wanted.get(uuid) {
+                let ear = self.register(uuid);
+                self.gpus.insert(uuid.clone(), (*failures, ear));
             }
         }
-        let Some(all) = all else { return Ok(()) };
+        all.map_or(Ok(()), |all| self.hear_out(all, |device| member(&members, device)))
+    }
+
+    /// Tells the last events of a set that others have taken the place of.
+    fn hear_out(&self, set: EventSet<'_>, of: impl Fn(&Device<'_>) -> Option<String>) -> Result<(), NobodyListens> {
         // It is over, whether it fails or not.
-        let heard = self.hear_set(&all, Duration::ZERO, LAST_EVENTS, |device| member(&members, device));
-        self.shared.listening.during(FREE, || drop(all));
+        let heard = self.hear_set(&set, Duration::ZERO, LAST_EVENTS, of);
+        self.shared.listening.during(FREE, || drop(set));
         heard.map(|_| ())
     }
 
@@ -177,6 +187,8 @@ impl<'a> Ears<'a> {
         {
             tracing::debug!(%error, "wait for events of all GPUs");
             self.is_broken = true;
+            // What the set has not told, the GPUs may still say of themselves.
+            self.shared.ask_now();
         }
         let mut failed = Vec::new();
         for (uuid, (_, ear)) in &self.gpus {

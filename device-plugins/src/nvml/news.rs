@@ -52,7 +52,7 @@ pub enum DriverNews {
         /// GPUs and slices that could not be read.
         oddities: Vec<Oddity>,
     },
-    /// A GPU has reported an error. It is told once.
+    /// A GPU has reported an error. It is told once, or twice if it comes in the moment in which the GPU gets another event set.
     Xid {
         /// The GPU's UUID.
         gpu: String,

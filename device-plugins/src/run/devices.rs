@@ -32,7 +32,7 @@ use sysfs::{Look, Read, Sysfs};
 const PORTS_EVERY: Duration = Duration::from_secs(1);
 
 /// How often all of sysfs is read, for what no port tells: addresses, virtual functions, network interfaces. It opens thousands of
-/// files, and is most of what this program costs.
+/// files.
 const ALL_EVERY: Duration = Duration::from_secs(60);
 
 /// All of sysfs is read so soon after a port or an HCA has changed: its addresses and device nodes change with it, a moment later.
@@ -42,7 +42,7 @@ const ALL_AFTER_CHANGE: Duration = Duration::from_secs(5);
 const FIRST: Duration = Duration::from_secs(2);
 
 /// What helps where there are GPUs and no library or driver of theirs.
-const WITHOUT_LIBRARY: &str =
+const LIBRARY_REMEDY: &str =
     "install NVIDIA's driver on the node, and let its library reach this pod (`runtimeClassName: nvidia`)";
 
 /// A look that takes longer is worth a warning.
@@ -179,18 +179,18 @@ impl Devices {
                 HealthEvent::DriverFailed { why }
             }
             DriverNews::Absent { why } => {
-                self.trouble = Some(format!("{why}; {WITHOUT_LIBRARY}"));
+                self.trouble = Some(format!("{why}; {LIBRARY_REMEDY}"));
                 HealthEvent::DriverFailed { why }
             }
         }]
     }
 
-    /// What is odd about the GPUs of a machine. A driver that has named none of them although sysfs has some is said once.
-    fn gpu_oddities(&mut self, functions: &[Place]) -> Vec<Oddity> {
+    /// What is odd about the GPUs of a machine. A driver that has named none of them although sysfs has some is also logged, once.
+    fn update_oddities(&mut self, functions: &[Place]) -> Vec<Oddity> {
         let trouble = self.trouble.as_ref().filter(|_| self.gpus.is_empty() && !functions.is_empty());
         let unnamed = trouble.map(|trouble| Oddity {
             at: self.library.display().to_string(),
-            why: format!("GPUs that are on the PCI bus and not offered: {}. {trouble}", functions.len()),
+            why: format!("{} GPUs on the PCI bus are not offered: {trouble}", functions.len()),
         });
         if let Some(Oddity { at, why }) = unnamed.as_ref().filter(|unnamed| self.said.as_ref() != Some(*unnamed)) {
             warn!(library = at, why, "the node's GPUs are not offered");
@@ -202,11 +202,12 @@ impl Devices {
     /// Tells the machine if something else is odd about its GPUs than before.
     fn tell_oddities(&mut self) -> Option<HealthEvent> {
         let mut machine = self.machine.take()?;
-        let oddities = self.gpu_oddities(&machine.gpu_functions);
+        let oddities = self.update_oddities(&machine.gpu_functions);
         let is_changed = oddities != machine.gpu_oddities;
         machine.gpu_oddities = oddities;
-        self.machine = Some(machine.clone());
-        is_changed.then_some(HealthEvent::Machine(machine))
+        let told = is_changed.then(|| HealthEvent::Machine(machine.clone()));
+        self.machine = Some(machine);
+        told
     }
 
     /// Finds the places of other GPUs than before: what the driver tells next is of these.
@@ -252,7 +253,7 @@ impl Devices {
         }
         let mut told = Vec::new();
         if let Some(mut machine) = machine {
-            machine.gpu_oddities = self.gpu_oddities(&machine.gpu_functions);
+            machine.gpu_oddities = self.update_oddities(&machine.gpu_functions);
             if let Some(known) = self.machine.as_ref().filter(|_| self.has_newer_gpus) {
                 machine.gpus.clone_from(&known.gpus);
                 machine.gpu_driver.clone_from(&known.gpu_driver);

@@ -292,6 +292,54 @@ async fn a_gpu_that_is_lost_takes_no_events_of_others_with_it() {
 }
 
 #[tokio::test]
+async fn no_event_falls_between_the_sets_when_all_get_one_of_their_own() {
+    let mut machine = Machine { sets_hear_apart: true, free_hang_ms: 1000, ..Machine::h100s(8) };
+    let nvml = MadeUpNvml::with(&machine);
+    let mut driver = Driver::of(&nvml);
+    // Until its set is made, nobody hears it.
+    let mut is_heard = false;
+    while !is_heard {
+        xid(&mut machine, 2, 31);
+        nvml.set(&machine);
+        is_heard = tokio::time::timeout(Duration::from_millis(100), driver.xid()).await.is_ok();
+    }
+    machine.gpus[2].error = Some(code::GPU_IS_LOST);
+    nvml.set(&machine);
+    driver.failed_gpu().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The set of all is being freed: another one has to hear this.
+    xid(&mut machine, 5, 13);
+    nvml.set(&machine);
+    driver.until(DriverNews::Xid { gpu: machine.gpus[5].uuid.clone(), slice: None, xid: 13 }).await;
+    machine.free_hang_ms = 0;
+    nvml.set(&machine);
+    driver.end().await;
+}
+
+#[tokio::test]
+async fn the_set_of_a_gpu_that_is_lost_later_is_heard_out_too() {
+    let mut machine = Machine::h100s(8);
+    let nvml = MadeUpNvml::with(&machine);
+    let mut driver = Driver::start(settings(nvml.library()), 1);
+    is_heard(&mut driver, &nvml, &mut machine, 2).await;
+    machine.gpus[2].error = Some(code::GPU_IS_LOST);
+    nvml.set(&machine);
+    driver.failed_gpu().await;
+    // Each GPU has a set of its own from now on.
+    xid(&mut machine, 4, 31);
+    nvml.set(&machine);
+    driver.xid().await;
+    machine.gpus[4].error = Some(code::GPU_IS_LOST);
+    (0..50).for_each(|number| xid(&mut machine, 4, number));
+    nvml.set(&machine);
+    for number in 0..50 {
+        assert_eq!(driver.xid().await, (machine.gpus[4].uuid.clone(), None, number));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    driver.end().await;
+}
+
+#[tokio::test]
 async fn a_gpu_that_never_answered_is_an_oddity() {
     let mut machine = Machine::h100s(3);
     machine.gpus[0].error = Some(code::GPU_IS_LOST);

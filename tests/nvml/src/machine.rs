@@ -46,6 +46,9 @@ pub struct Machine {
     pub hang_ms: u64,
     /// To free an event set takes so long, or until the file says otherwise.
     pub free_hang_ms: u64,
+    /// An event set tells the Xids that come after its GPU was registered with it, and what one set has told, another tells, too.
+    /// Else the sets of a session tell each Xid once, whenever their GPUs were registered.
+    pub sets_hear_apart: bool,
     /// A session that has once met a GPU with [`code::GPU_IS_LOST`] never sees it again; a new one does.
     pub lost_for_good: bool,
     /// The driver's version.
@@ -145,6 +148,7 @@ impl Default for Machine {
             load: 1,
             hang_ms: 0,
             free_hang_ms: 0,
+            sets_hear_apart: false,
             lost_for_good: false,
             driver,
             gpus: Vec::new(),

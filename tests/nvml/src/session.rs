@@ -50,8 +50,8 @@ type Stamp = (u64, i64, i64, u64);
 
 #[derive(Default)]
 struct EventSet {
-    /// Those that were registered with it.
-    gpus: BTreeSet<String>,
+    /// Those that were registered with it, with how many of all Xids each has passed here.
+    gpus: BTreeMap<String, usize>,
     /// A wait has met one that is lost: it tells nothing any more.
     has_failed: bool,
 }
@@ -189,7 +189,8 @@ pub(crate) fn free_set(set: usize) -> Result<(), u32> {
 /// From now on the set tells the GPU's Xids.
 pub(crate) fn register(set: usize, gpu: &Gpu) -> Result<(), u32> {
     let mut session = session();
-    session.sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?.gpus.insert(gpu.uuid.clone());
+    let passed = session.machine(file())?.xids.len();
+    session.sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?.gpus.insert(gpu.uuid.clone(), passed);
     Ok(())
 }
 
@@ -218,7 +219,7 @@ fn has_lost_gpu(set: usize, machine: &Machine) -> Result<bool, u32> {
     let Session { sets, lost, .. } = &mut *session;
     let set = sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?;
     let is_lost = |gpu: &Gpu| [gpu.error, gpu.handle_error].contains(&Some(code::GPU_IS_LOST));
-    let is_lost = |gpu: &Gpu| set.gpus.contains(&gpu.uuid) && (is_lost(gpu) || lost.contains(&gpu.uuid));
+    let is_lost = |gpu: &Gpu| set.gpus.contains_key(&gpu.uuid) && (is_lost(gpu) || lost.contains(&gpu.uuid));
     set.has_failed = machine.gpus.iter().any(is_lost);
     Ok(set.has_failed)
 }
@@ -226,15 +227,20 @@ fn has_lost_gpu(set: usize, machine: &Machine) -> Result<bool, u32> {
 fn next_of(set: usize, machine: &Machine) -> Result<Option<Told>, u32> {
     let xid = {
         let mut session = session();
-        let EventSet { gpus, has_failed } = session.sets.get(&set).ok_or(code::INVALID_ARGUMENT)?;
+        let Session { sets, xids_passed, xids_before, .. } = &mut *session;
+        let EventSet { gpus, has_failed } = sets.get_mut(&set).ok_or(code::INVALID_ARGUMENT)?;
         if *has_failed {
             return Err(code::GPU_IS_LOST);
         }
-        let passed = |gpu| session.xids_passed.get(gpu).copied().unwrap_or(session.xids_before);
+        let passed = |gpu| {
+            let of_all = xids_passed.get(gpu).unwrap_or(xids_before);
+            gpus.get(gpu).map(|of_set| if machine.sets_hear_apart { *of_set } else { *of_all })
+        };
         let mut all = machine.xids.iter().enumerate();
-        let next = all.find(|(number, xid)| gpus.contains(&xid.gpu) && *number >= passed(&xid.gpu));
+        let next = all.find(|(number, xid)| passed(&xid.gpu).is_some_and(|passed| *number >= passed));
         let Some((number, xid)) = next else { return Ok(None) };
-        session.xids_passed.insert(xid.gpu.clone(), number + 1);
+        xids_passed.insert(xid.gpu.clone(), number + 1);
+        gpus.insert(xid.gpu.clone(), number + 1);
         xid
     };
     let (gpu_instance, compute_instance) = (xid.gpu_instance, xid.compute_instance);

@@ -29,6 +29,7 @@ pub(super) struct Report {
 struct Resource {
     name: String,
     devices: u64,
+    ids: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -147,7 +148,7 @@ pub(super) fn of(report: &Report) -> String {
     let _ =
         writeln!(text, "node {}, GPU driver {}, RDMA {}", cell(&report.node), cell(driver), cell(&report.rdma_mode));
     if report.devices.is_empty() {
-        text += "no GPU and no HCA\n";
+        text += "no GPU and no HCA is known\n";
     } else {
         let rows: Vec<_> = report.devices.iter().map(row).collect();
         let head = ["DEVICE", "PCI", "SWITCH", "NUMA", "WHAT", "RESOURCE", "POD", "HEALTH"];
@@ -159,7 +160,9 @@ pub(super) fn of(report: &Report) -> String {
     for resource in &report.resources {
         let count = match resource.devices {
             0 => "no device of this node".to_owned(),
-            devices => output::count(devices, "device"),
+            devices if resource.ids == devices => output::count(devices, "device"),
+            // Of rails half as many, of shared devices more.
+            devices => format!("capacity {}, of {}", resource.ids, output::count(devices, "device")),
         };
         note(&format!("resource {}", resource.name), count);
     }
@@ -206,8 +209,8 @@ mod tests {
         let text = shown(json!({
             "node": "n1", "gpuDriver": "570.86.15", "rdmaMode": "shared",
             "resources": [
-                {"name": "larder.dev/rail", "devices": 1}, {"name": "larder.dev/hca", "devices": 2},
-                {"name": "larder.dev/mig", "devices": 0}
+                {"name": "larder.dev/rail", "devices": 2, "ids": 1}, {"name": "larder.dev/gpu", "devices": 1, "ids": 1},
+                {"name": "larder.dev/mig", "devices": 0, "ids": 0}
             ],
             "devices": [
                 {
@@ -234,8 +237,8 @@ node n1, GPU driver 570.86.15, RDMA shared
 DEVICE   PCI           SWITCH        NUMA  WHAT             RESOURCE            POD             HEALTH
 nvidia0  0000:13:00.0  0000:11:00.0  0     H100 80GB HBM3   larder.dev/rail     team-a/train-0  ok
 mlx5_0   0000:14:00.0  -             -     InfiniBand 400G  larder.dev/hca x64  team-a/a +1     PortDown
-resource larder.dev/rail: 1 device
-resource larder.dev/hca: 2 devices
+resource larder.dev/rail: capacity 1, of 2 devices
+resource larder.dev/gpu: 1 device
 resource larder.dev/mig: no device of this node
 mlx5_0 (0000:14:00.0): port 1 is DOWN, since 2026-01-31T09:00:00Z; back once port 1 is ACTIVE for 30 s
 0000:15:00.0: not offered: no GPU is near
@@ -261,7 +264,7 @@ nri: missing for limits: it is away
     fn a_node_without_devices_says_so() {
         assert_eq!(
             shown(json!({"node": "n1", "rdmaMode": "none"})),
-            "node n1, GPU driver none, RDMA none\nno GPU and no HCA\n"
+            "node n1, GPU driver none, RDMA none\nno GPU and no HCA is known\n"
         );
     }
 }

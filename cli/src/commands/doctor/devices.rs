@@ -45,13 +45,15 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The PCI addresses of NVIDIA's GPUs.
+/// The PCI addresses of NVIDIA's GPUs, without those that another driver has, such as one that gives them to virtual machines.
 fn gpus(root: &Path) -> Vec<String> {
     let devices = root.join("sys/bus/pci/devices");
     let is_gpu = |address: &String| {
         let attribute = |name: &str| text(&devices, &format!("{address}/{name}"));
         // The class of a display controller is 03 with its kind below, such as 0302 for one without a display.
-        attribute("vendor").trim() == "0x10de" && attribute("class").starts_with("0x03")
+        let driver = std::fs::read_link(devices.join(address).join("driver")).ok();
+        let is_for_pods = driver.is_none_or(|driver| driver.ends_with("nvidia"));
+        attribute("vendor").trim() == "0x10de" && attribute("class").starts_with("0x03") && is_for_pods
     };
     names(&devices).into_iter().filter(is_gpu).collect()
 }
@@ -87,7 +89,7 @@ fn controller(root: &Path) -> Finding {
     let cgroups = root.join("sys/fs/cgroup");
     let Some(controller) = Controller::find(&cgroups) else {
         let remedy =
-            "use a kernel with CONFIG_CGROUP_RDMA; with cgroup v1, mount its rdma controller below /sys/fs/cgroup";
+            "use a kernel with CONFIG_CGROUP_RDMA; with cgroup v1, mount its rdma controller at /sys/fs/cgroup/rdma";
         return finding(WHAT, Verdict::Fail, "no rdma controller".to_owned(), remedy);
     };
     match (controller, Controller::withheld_from(&cgroups)) {
@@ -139,7 +141,7 @@ fn nri(root: &Path) -> Finding {
     let is_there = ["run/nri/nri.sock", "var/run/nri/nri.sock"].iter().any(|path| root.join(path).exists());
     let (verdict, found) =
         if is_there { (Verdict::Ok, "/var/run/nri/nri.sock") } else { (Verdict::Warn, "no /var/run/nri/nri.sock") };
-    let remedy = "use containerd 2, or switch NRI on in containerd 1.7; without it pods keep the runtime's limit of locked \
+    let remedy = "use containerd 2, or switch NRI on in containerd 1.7.7 or later; without it pods keep the runtime's limit of locked \
                   memory, and cannot ask for lower limits of RDMA";
     finding("NRI", verdict, found.to_owned(), remedy)
 }
@@ -253,8 +255,11 @@ mod tests {
             ("sys/bus/pci/devices/0000:02:00.0/vendor", "0x1a03\n"),
             ("sys/bus/pci/devices/0000:02:00.0/class", "0x030000\n"),
         ];
-        let told = shown(&findings(machine(&gpu).path()));
+        let root = machine(&gpu);
+        let told = shown(&findings(root.path()));
         assert_eq!(told, ["HCAs Ok none", "GPUs Fail 1 without NVIDIA's driver: larder-devices offers none"]);
+        std::os::unix::fs::symlink("../vfio-pci", root.path().join(gpu[0].0).with_file_name("driver")).unwrap();
+        assert_eq!(shown(&findings(root.path())), ["HCAs Ok none"], "it is given to a virtual machine");
         let driver = [&gpu[..], &[("proc/driver/nvidia/version", "NVRM version")]].concat();
         assert_eq!(shown(&findings(machine(&driver).path()))[1], "GPUs Ok 1 with NVIDIA's driver");
     }

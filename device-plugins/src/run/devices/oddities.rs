@@ -61,7 +61,7 @@ async fn gpus_of_the_pci_bus_without_the_drivers_library_are_odd_until_it_answer
     let then = vec![absent("cannot open it"), absent("it is no library"), DriverNews::Answered];
     let told = told(MachinePlan::eight_pairs(), absent("cannot open it"), then).await;
     assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 0], "once for each reason: {told:?}");
-    let begin = "GPUs that are on the PCI bus and not offered: 8. ";
+    let begin = "8 GPUs on the PCI bus are not offered: ";
     for (oddities, error) in told.iter().zip(["cannot open it", "it is no library"]) {
         assert_eq!(oddities[0].at, "/no/nvml.so");
         let words = format!("{begin}{error}; install NVIDIA's driver");
@@ -78,7 +78,7 @@ async fn a_driver_that_fails_before_it_names_a_gpu_is_odd_and_later_it_is_not() 
     let named = DriverNews::Gpus { driver: "580.1".into(), gpus, oddities: Vec::new() };
     let told = told(plan, failed(), vec![named, DriverNews::Answered, failed()]).await;
     assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 0], "{told:?}");
-    assert!(told[0][0].why.ends_with("8. Driver/library version mismatch"), "{told:?}");
+    assert!(told[0][0].why.ends_with("not offered: Driver/library version mismatch"), "{told:?}");
 }
 
 #[tokio::test]
