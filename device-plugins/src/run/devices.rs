@@ -28,8 +28,8 @@ use crate::nvml::DriverNews;
 use crate::state::Event;
 use sysfs::{Look, Read, Sysfs};
 
-/// How often the states of ports are read.
-const PORTS_EVERY: Duration = Duration::from_secs(1);
+/// How often the states of ports are read: with a margin below the second within which a fault is to be known.
+const PORTS_EVERY: Duration = Duration::from_millis(750);
 
 /// How often all of sysfs is read, for what no port tells: addresses, virtual functions, network interfaces. It opens thousands of
 /// files.
@@ -59,7 +59,7 @@ pub(super) struct Devices {
     looks: JoinSet<Look>,
     /// When everything is to be read again.
     all_due: Instant,
-    /// Shared with the looks, of which there is one every second.
+    /// Shared with the looks, of which there is one each time that ports are read.
     gpus: Arc<Vec<Gpu>>,
     driver: Option<String>,
     /// What the driver could not tell.
