@@ -47,7 +47,7 @@ impl Config {
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
         let document = Document(text);
         let is_mellanox = document.root().key("configList").is_there();
-        let config = if is_mellanox { mellanox::read(document) } else { yaml::read(document) };
+        let config = if is_mellanox { mellanox::read(file, document) } else { yaml::read(file, document) };
         config.map_err(|refusal| refusal.of(file))
     }
 }

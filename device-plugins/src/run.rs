@@ -91,7 +91,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     tasks.spawn("the GPUs' driver", async move { driver.await.map_err(Into::into) });
     let mut devices = devices::Devices::new(settings.roots.clone(), settings.nvml.clone(), driver_news);
     let Some(first) = stop.run_until_cancelled(devices.first()).await else { return tasks.finish().await };
-    check(&first, &config).map_err(|why| anyhow!("{}: {why}", settings.config.display()))?;
+    check(&first, &config).map_err(anyhow::Error::msg)?;
     tasks.spawn("the inventory", ok(devices.follow(events.clone(), stop.clone())));
 
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
@@ -186,7 +186,7 @@ fn parse(path: &Path, text: &str) -> Result<Config, String> {
 }
 
 fn check(machine: &Machine, config: &Config) -> Result<(), String> {
-    resource::check(machine, config).map_err(|refusal| refusal.to_string())
+    resource::check(machine, config).map_err(|refusal| refusal.of(&config.file).to_string())
 }
 
 async fn ok(task: impl Future<Output = ()>) -> anyhow::Result<()> {

@@ -1,5 +1,7 @@
 //! How many RDMA objects pods have now, as the kernel counts them in the cgroups of their containers.
 
+mod cgroup;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -14,9 +16,6 @@ use crate::nri::Containers;
 
 /// The longest text that is read of a cgroup.
 const BYTES_MOST: u64 = 1 << 16;
-
-/// The kinds of objects that the kernel counts.
-const OBJECTS: [&str; 2] = ["hca_handle", "hca_object"];
 
 /// What a count is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,13 +53,13 @@ fn read(containers: &Containers, root: &Path) -> BTreeMap<Of, u64> {
     let mut counts = BTreeMap::new();
     let Some(controller) = Controller::find(root) else { return counts };
     for held in containers.values() {
-        let Some(group) = group(&held.cgroups_path) else { continue };
+        let Some(group) = cgroup::path(&held.cgroups_path) else { continue };
         let mut text = String::new();
         let opened = File::open(controller.folder(root, &group).join("rdma.current"));
         if opened.and_then(|file| file.take(BYTES_MOST).read_to_string(&mut text)).is_err() {
             continue;
         }
-        for (hca, object, count) in text.lines().flat_map(counts_of) {
+        for (hca, object, count) in text.lines().flat_map(cgroup::counts) {
             if held.hcas.iter().any(|own| own == hca) {
                 let (namespace, pod) = (held.namespace.clone(), held.pod.clone());
                 *counts.entry(Of { namespace, pod, hca: hca.to_owned(), object }).or_default() += count;
@@ -68,32 +67,6 @@ fn read(containers: &Containers, root: &Path) -> BTreeMap<Of, u64> {
         }
     }
     counts
-}
-
-/// The counts of a line such as `mlx5_2 hca_handle=2 hca_object=2000`.
-fn counts_of(line: &str) -> impl Iterator<Item = (&str, &'static str, u64)> {
-    let mut words = line.split_ascii_whitespace();
-    let hca = words.next().unwrap_or_default();
-    words.filter_map(move |word| {
-        let (name, count) = word.split_once('=')?;
-        let object = OBJECTS.into_iter().find(|object| *object == name)?;
-        Some((hca, object, count.parse().ok()?))
-    })
-}
-
-/// The path of a container's cgroup from the top of the hierarchy: as it is, or `SLICE:PREFIX:NAME` of systemd, whose slices are
-/// nested by the dashes in their names. `None` if it is neither.
-fn group(path: &str) -> Option<String> {
-    let path = match path.split(':').collect::<Vec<_>>()[..] {
-        [slice, prefix, name] if !path.starts_with('/') => {
-            let slices = slice.strip_suffix(".slice")?;
-            let nested = slices.match_indices('-').map(|(end, _)| &slices[..end]).chain([slices]);
-            let folders: String = nested.map(|slice| format!("/{slice}.slice")).collect();
-            format!("{folders}/{prefix}-{name}.scope")
-        }
-        _ => path.to_owned(),
-    };
-    (path.starts_with('/') && path.split('/').all(|part| part != "..")).then_some(path)
 }
 
 #[cfg(test)]
@@ -131,7 +104,7 @@ mod tests {
             ("/pods/ended", &["mlx5_0"]),
             ("/../1", &["mlx5_0"]),
         ]);
-        let one = "mlx5_0 hca_handle=1 hca_object=20\nmlx5_1 hca_handle=0 hca_object=max\nmlx5_2 hca_handle=9\n";
+        let one = include_str!("../golden/current.node");
         let two = "mlx5_0 hca_handle=2 hca_object=5 other=7\n\nmlx5_0\n";
         let read = || {
             let counted = read(&all, root).into_iter();
@@ -150,27 +123,5 @@ mod tests {
         std::fs::remove_dir_all(root.join("rdma")).unwrap();
         write(root.join("cgroup.controllers"), "rdma\n");
         assert_eq!(read(), counted, "cgroup v2");
-    }
-
-    #[test]
-    fn cgroups_are_named_by_paths_or_by_systemds_slices() {
-        let cases = [
-            ("/kubepods/burstable/podX/c1", Some("/kubepods/burstable/podX/c1")),
-            ("/with:two:colons", Some("/with:two:colons")),
-            ("kubepods.slice:cri:c1", Some("/kubepods.slice/cri-c1.scope")),
-            (
-                "kubepods-burstable-pod1_2.slice:cri-containerd:c1",
-                Some(
-                    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/cri-containerd-c1.scope",
-                ),
-            ),
-            ("/a/../b", None),
-            ("../x.slice:cri:c1", None),
-            ("", None),
-            ("relative", None),
-        ];
-        for (path, wanted) in cases {
-            assert_eq!(group(path).as_deref(), wanted, "{path}");
-        }
     }
 }

@@ -45,6 +45,16 @@ async fn what_is_served_is_in_the_table_and_the_other_way_round() {
 }
 
 #[tokio::test]
+async fn a_refused_configuration_counts_until_one_is_accepted() {
+    let refused = |view: View| {
+        let samples = status(view).samples();
+        samples.iter().find(|sample| sample.name == "devices_config_refused").map(|sample| sample.value)
+    };
+    let view = View { refused_config: Some("config.yaml, line 3: x".into()), ..samples::view() };
+    assert_eq!((refused(view), refused(samples::view())), (Some(1), Some(0)));
+}
+
+#[tokio::test]
 async fn devices_are_counted_by_what_takes_them_out_of_service_and_back_to_nothing() {
     let fault =
         Fault { reason: Reason::PortDown, message: String::new(), since: SystemTime::UNIX_EPOCH, ends: String::new() };

@@ -44,7 +44,7 @@ struct Selectors {
 }
 
 /// Reads a text that has the key `configList`.
-pub(super) fn read(document: Document) -> Result<Config, Refusal> {
+pub(super) fn read(path: &str, document: Document) -> Result<Config, Refusal> {
     let file: File = document.read()?;
     let root = document.root();
     if file.periodic_update_interval.is_some_and(|seconds| seconds < 0) {
@@ -60,7 +60,7 @@ pub(super) fn read(document: Document) -> Result<Config, Refusal> {
         let at = list.item(nth);
         values::add(&mut resources, resource(entry, &at)?, &at)?;
     }
-    Ok(Config { resources, health: HealthConfig::default() })
+    Ok(Config { file: path.to_owned(), resources, health: HealthConfig::default() })
 }
 
 fn resource(entry: Entry, at: &At) -> Result<ResourceConfig, Refusal> {

@@ -8,6 +8,8 @@ use crate::machine::LinkLayer;
 /// The file, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Its path, which errors name.
+    pub file: String,
     /// In the order of the file.
     pub resources: Vec<ResourceConfig>,
     /// When devices leave service and come back.

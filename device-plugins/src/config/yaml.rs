@@ -37,8 +37,8 @@ struct Entry {
     limits: Option<limits::Entry>,
 }
 
-/// Reads a text.
-pub(super) fn read(document: Document) -> Result<Config, Refusal> {
+/// Reads a text; `path` is that of its file.
+pub(super) fn read(path: &str, document: Document) -> Result<Config, Refusal> {
     let file: File = document.read()?;
     let list = document.root().key("resources");
     if file.resources.is_empty() {
@@ -50,7 +50,7 @@ pub(super) fn read(document: Document) -> Result<Config, Refusal> {
         values::add(&mut resources, resource(entry, &at)?, &at)?;
     }
     let health = health::read(file.health.unwrap_or_default(), &document.root().key("health"))?;
-    Ok(Config { resources, health })
+    Ok(Config { file: path.to_owned(), resources, health })
 }
 
 fn resource(entry: Entry, at: &At) -> Result<ResourceConfig, Refusal> {

@@ -67,13 +67,7 @@ mod tests {
     #[test]
     fn a_pod_is_found_by_what_it_holds_unless_two_do() {
         // As kubelet 1.36 writes it.
-        let file = br#"{"Data":{"PodDeviceEntries":[
-            {"PodUID":"u1","ContainerName":"a","ResourceName":"r/a","DeviceIDs":{"-1":["x"],"0":["y"]},"AllocResp":"Cg=="},
-            {"PodUID":"u2","ContainerName":"a","ResourceName":"r/a","DeviceIDs":{"0":["z","y"]},"AllocResp":""},
-            {"PodUID":"u1","ContainerName":"b","ResourceName":"r/b","DeviceIDs":{"0":["x"]},"AllocResp":""},
-            {"PodUID":"u3","ContainerName":"b","ResourceName":"r/b","DeviceIDs":{"0":null},"AllocResp":""},
-            {"PodUID":"u3","ContainerName":"b","ResourceName":"r/b","DeviceIDs":null,"AllocResp":""}
-            ],"RegisteredDevices":{"r/a":["x","y","z"]}},"Checksum":3127836471}"#;
+        let file = include_bytes!("../../golden/checkpoint.node");
         let uids = Uids::parse(file).unwrap();
         let found = [("r/a", "x"), ("r/a", "z"), ("r/b", "x"), ("r/a", "y"), ("r/b", "z"), ("r/c", "x")];
         let found = found.map(|(resource, id)| uids.of(resource, id));

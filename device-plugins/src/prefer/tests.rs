@@ -178,6 +178,35 @@ proptest! {
     }
 
     #[test]
+    fn of_sixteen_no_other_choice_is_nearer(
+        links in prop::collection::vec((0..16_usize, 0..16_usize, 1..9_u32), 0..60),
+        must in prop::collection::vec(0..16_usize, 0..4),
+        size in 1..16_usize,
+    ) {
+        let places: Vec<(u32, u8, u8)> = (0..16).map(|nth| (u32::from(nth / 8), nth % 8 / 3, nth % 3)).collect();
+        let machine = linked(&places, &links);
+        let available: Vec<String> = (0..16).map(|nth| format!("GPU-{nth}")).collect();
+        let index = |id: &String| available.iter().position(|other| other == id).unwrap();
+        let mut must: Vec<String> = must.into_iter().map(|nth| available[nth].clone()).collect();
+        must.sort();
+        must.dedup();
+        must.truncate(size);
+        let chosen = choose(&machine, &resource(&machine, "kind: gpu"), &available, &must, size);
+        prop_assert_eq!(chosen.len(), size);
+        let bits = |ids: &[String]| ids.iter().fold(0_u32, |bits, id| bits | 1 << index(id));
+        let pairs: Vec<(u32, (u32, usize, usize))> = (0..16)
+            .flat_map(|a| (0..a).map(move |b| (a, b)))
+            .map(|(a, b)| (1 << a | 1 << b, quality(&machine, &[available[a].clone(), available[b].clone()])))
+            .collect();
+        let within = |set: u32| {
+            let found = pairs.iter().filter(|(pair, _)| set & pair == *pair);
+            found.fold((0, 0, 0), |sum, (_, one)| (sum.0 + one.0, sum.1 + one.1, sum.2 + one.2))
+        };
+        let others = (0..1_u32 << 16).filter(|set| set.count_ones() as usize == size && set & bits(&must) == bits(&must));
+        prop_assert_eq!(others.map(within).max(), Some(within(bits(&chosen))));
+    }
+
+    #[test]
     fn of_many_gpus_no_exchange_is_better(links in prop::collection::vec((0..18_usize, 0..18_usize, 1..9_u32), 20..80)) {
         let places: Vec<(u32, u8, u8)> = (0..18).map(|nth| (u32::from(nth / 9), nth % 9 / 3, nth % 3)).collect();
         let machine = linked(&places, &links);

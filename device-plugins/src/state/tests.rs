@@ -37,7 +37,11 @@ fn config(names: &[&str], limits: Option<Limits>) -> Config {
         limits,
         line: 1,
     };
-    Config { resources: names.iter().map(resource).collect(), health: HealthConfig::default() }
+    Config {
+        file: "larder.yaml".to_owned(),
+        resources: names.iter().map(resource).collect(),
+        health: HealthConfig::default(),
+    }
 }
 
 fn both() -> Config {

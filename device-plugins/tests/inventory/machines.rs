@@ -1,12 +1,17 @@
 //! Sound machines: every number is that of the plan.
 
 use std::io;
+use std::sync::Arc;
 
 use larder_devices::inventory;
 use larder_devices::machine::{
     CharDevice, Gid, GidType, Hca, LinkLayer, Machine, PciAddress, PhysState, Place, Port, PortState, RdmaMode,
 };
-use larder_testkit::machine::{GidPlan, HcaPlan, MachinePlan, MadeUpMachine, PcieSlot, PortPlan};
+use larder_devices::node::pods::Known;
+use larder_devices::report;
+use larder_devices::view::View;
+use larder_testkit::machine::{GidPlan, GpuPlan, HcaPlan, MachinePlan, MadeUpMachine, PcieSlot, PortPlan};
+use serde_json::{Value, json};
 
 use crate::{from_nvml, hca, read, roots};
 
@@ -96,6 +101,88 @@ fn every_number_of_a_made_up_machine_is_read() {
         let read = read(&machine);
         assert_eq!(read, expected(&plan));
         assert_eq!((read.gpus.len(), read.hcas.len()), (gpus, hcas));
+    }
+}
+
+/// The keys of a device that a plan tells of, as the report should have them.
+fn reported(slot: &PcieSlot, id: &str, name: &str) -> Value {
+    let mut place = json!({"pci": slot.pci, "root": slot.root});
+    if let [_, .., upstream, _] = &slot.bridges[..] {
+        // Below a root port.
+        place["switch"] = json!(upstream);
+    }
+    if slot.numa >= 0 {
+        place["numa"] = json!(slot.numa);
+    }
+    json!({"id": id, "name": name, "place": place, "resources": [], "pods": [], "fault": null})
+}
+
+fn reported_port(plan: &PortPlan) -> Value {
+    let rate: f64 = plan.rate.split(' ').next().unwrap().parse().unwrap();
+    let gid = |gid: &GidPlan| {
+        let mut value = json!({"index": gid.index, "gid": gid.gid, "gidType": gid.gid_type});
+        if !gid.netdev.is_empty() {
+            value["netdev"] = json!(gid.netdev);
+        }
+        value
+    };
+    let file = |name: String, minor: u32| json!({"name": name, "numbers": [231, minor]});
+    let mut port = json!({
+        "number": plan.number, "linkLayer": plan.link_layer, "state": "ACTIVE", "physState": "LinkUp", "rateGbps": rate,
+        "lid": plan.lid, "gids": plan.gids.iter().map(gid).collect::<Vec<_>>(),
+        "umad": file(format!("umad{}", plan.umad), plan.umad),
+    });
+    if plan.link_layer == "InfiniBand" {
+        port["issm"] = file(format!("issm{}", plan.umad), 64 + plan.umad);
+    }
+    port
+}
+
+fn with(mut device: Value, keys: Value) -> Value {
+    for (key, value) in keys.as_object().unwrap() {
+        device[key] = value.clone();
+    }
+    device
+}
+
+fn reported_gpu(plan: &GpuPlan) -> Value {
+    let device = reported(&plan.slot, &plan.uuid, &format!("nvidia{}", plan.minor));
+    let (model, memory) = (&plan.model, plan.memory_bytes);
+    with(device, json!({"kind": "gpu", "model": model, "family": "other", "memoryBytes": memory, "mig": false}))
+}
+
+fn reported_hca(plan: &HcaPlan) -> Value {
+    let ports: Vec<Value> = plan.ports.iter().map(reported_port).collect();
+    let rates = ports.iter().map(|port| port["rateGbps"].as_f64().unwrap());
+    let hca = json!({
+        "kind": "hca", "nodeGuid": plan.node_guid, "linkLayer": plan.ports[0].link_layer, "driver": plan.driver,
+        "rateGbps": rates.fold(0.0, f64::max), "netdevs": plan.netdevs, "physicalFunction": plan.physical_function,
+        "ports": ports,
+    });
+    with(reported(&plan.slot, &plan.slot.pci, &plan.name), hca)
+}
+
+#[test]
+fn every_number_of_a_made_up_machine_is_reported() {
+    for plan in [
+        MachinePlan::eight_pairs(),
+        MachinePlan::roce_beside_infiniband(),
+        MachinePlan::three_hcas_on_a_switch(),
+        MachinePlan::virtual_functions(),
+        MachinePlan::none(),
+    ] {
+        let machine = MadeUpMachine::new(plan.clone()).unwrap();
+        let view = View { machine: Arc::new(read(&machine)), ..View::default() };
+        let report = serde_json::to_value(report::of("n1", &view, &Known::default())).unwrap();
+        let mut hcas: Vec<&HcaPlan> = plan.hcas.iter().collect();
+        hcas.sort_by_key(|hca| hca.slot.pci.clone());
+        let expected: Vec<Value> =
+            plan.gpus.iter().map(reported_gpu).chain(hcas.into_iter().map(reported_hca)).collect();
+        let devices = report["devices"].as_array().unwrap();
+        assert_eq!(devices.len(), expected.len());
+        for (device, expected) in devices.iter().zip(&expected) {
+            assert_eq!(device, expected);
+        }
     }
 }
 

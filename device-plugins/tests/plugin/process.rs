@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use larder_devices::cdi;
 use larder_testkit::machine::{MachinePlan, MadeUpMachine};
@@ -37,6 +38,11 @@ impl Program {
         }
         command.env_clear().env("KUBECONFIG", "/no/kubeconfig").stdout(Stdio::null()).stderr(log);
         Self(command.spawn().unwrap())
+    }
+
+    /// Waits until it ends by itself.
+    fn end(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
     }
 }
 
@@ -93,4 +99,61 @@ async fn gpus_without_their_library_and_resources_without_devices_are_in_the_log
     assert_eq!(lines(&["WARN", "/no/nvml", "8 GPUs on the PCI bus are not offered", "No such file"]), 1, "{log}");
     assert_eq!(lines(&["INFO", "larder.dev/gpu", "devices of a resource", "devices=0"]), 1, "{log}");
     assert_eq!(lines(&["INFO", HCA, "devices of a resource", "devices=8"]), 1, "{log}");
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_ends_a_start_and_names_the_file_and_the_line() {
+    let root = tempfile::tempdir().unwrap();
+    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    std::fs::create_dir_all(root.path().join("kubelet/device-plugins")).unwrap();
+    let both = format!("resources:\n- {{name: {HCA}, kind: rdma}}\n- {{name: larder.dev/hcb, kind: rdma}}\n");
+    for (config, line, why) in [
+        ("resources:\n- {name: a/b, kind: rdma, shrae: 2}\n", 2, "unknown field `shrae`"),
+        ("resources: []\n", 1, "resources is empty"),
+        // This one is wrong on this machine alone.
+        (both.as_str(), 3, "larder.dev/hcb and larder.dev/hca (line 2) both select 0000:14:00.0"),
+    ] {
+        let (file, log) = (root.path().join("config.yaml"), root.path().join("log"));
+        std::fs::write(&file, config).unwrap();
+        let mut program = Program::start(root.path(), &machine, File::create(&log).unwrap());
+        assert_eq!(program.end(), Some(1), "{config}");
+        let log = std::fs::read_to_string(log).unwrap();
+        let at = format!("{}, line {line}: ", file.display());
+        assert!(log.contains(&at) && log.contains(why), "{config}{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_of_a_running_process_is_in_the_log_and_the_old_one_stays_in_force() {
+    let root = tempfile::tempdir().unwrap();
+    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let config = root.path().join("config.yaml");
+    let right = format!("resources:\n- {{name: {HCA}, kind: rdma}}\n");
+    std::fs::write(&config, &right).unwrap();
+    let plugins = root.path().join("kubelet/device-plugins");
+    std::fs::create_dir_all(&plugins).unwrap();
+    let kubelet = Kubelet::start(&plugins);
+    let log = root.path().join("log");
+    let _program = Program::start(root.path(), &machine, File::create(&log).unwrap());
+    kubelet.until_healthy(HCA, 8).await;
+    std::fs::write(&config, format!("{right}- {{name: larder.dev/hcb, kind: rdma}}\n")).unwrap();
+    let at = format!("{}, line 3: larder.dev/hcb and {HCA} (line 2) both select", config.display());
+    until_logged(&log, &["WARN", "new configuration refused", &at]).await;
+    std::fs::write(&config, format!("{right}- {{name: larder.dev/gpu, kind: gpu}}\n")).unwrap();
+    until_logged(&log, &["INFO", "configuration accepted"]).await;
+    kubelet.until_healthy(HCA, 8).await;
+}
+
+/// Waits for a line with all of these words.
+async fn until_logged(log: &Path, words: &[&str]) {
+    let is_logged = |text: &str| text.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    let since = Instant::now();
+    loop {
+        let text = std::fs::read_to_string(log).unwrap();
+        if is_logged(&text) {
+            return;
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "{words:?} is not in the log:\n{text}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }

@@ -1,4 +1,5 @@
-//! Whatever RBAC grants, larder-devices writes its labels and its condition of its own node, and events in its own name.
+//! Whatever RBAC grants, larder-devices writes its labels, its condition and the slices of its own node, and events in its own
+//! name.
 
 use larder_controller_api::names::SYSTEM_NAMESPACE;
 use larder_testkit::{Cluster, repository};
@@ -18,14 +19,54 @@ fn event(about: &str, name: &str, reporter: &str, instance: &str) -> Value {
     })
 }
 
+fn slice(name: &str, driver: &str, node: &str, pool: &str) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+        "spec": {
+            "driver": driver, "nodeName": node, "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}]
+        }
+    })
+}
+
+fn writes_slices_of_its_own_node_and_driver_alone(server: &Server, token: &str) {
+    const DRIVER: &str = "devices.larder.dev";
+    let node = "larder-devices writes ResourceSlices of its own Node only";
+    let driver = "larder-devices writes ResourceSlices of devices.larder.dev only";
+    let (own, other) = (slice("own", DRIVER, "n1", "n1"), slice("other", DRIVER, "n2", "n2"));
+    let foreign = slice("foreign", "gpu.nvidia.com", "n1", "n1");
+    server.cluster.wait_for("the policy of slices counts", TIMEOUT, || {
+        let create = |file: &str| server.cluster.kubectl(&["--token", token, "create", "--dry-run=server", "-f", file]);
+        said(&server.with_file(&foreign, create)).contains(driver)
+    });
+    for (slice, refused) in
+        [(&own, None), (&other, Some(node)), (&slice("pool", DRIVER, "n1", "n2"), Some(node)), (&foreign, Some(driver))]
+    {
+        server.with_file(slice, |file| server.expect(token, &["create", "--dry-run=server", "-f", file], refused));
+    }
+    // Those of others, which an administrator made here.
+    for slice in [&own, &other, &foreign] {
+        server.apply(slice);
+    }
+    let more = r#"{"spec": {"pool": {"generation": 2}}}"#;
+    for (name, refused) in [("own", None), ("other", Some(node)), ("foreign", Some(driver))] {
+        server.expect(token, &["patch", "resourceslice", name, "--type=merge", "-p", more], refused);
+        server.expect(token, &["delete", "resourceslice", name], refused);
+    }
+    server.cluster.kubectl_ok(&["delete", "resourceslice", "other", "foreign"]);
+}
+
 #[test]
 fn larder_devices_changes_its_labels_and_its_condition_of_its_own_node_alone() {
     let server = Server::start("devices-rights");
     server.cluster.kubectl(&["create", "serviceaccount", ACCOUNT, "-n", SYSTEM_NAMESPACE]);
-    let policies = repository().join("deploy/components/devices/policies.yaml");
-    server.cluster.kubectl_ok(&["apply", "-f", &policies.display().to_string()]);
+    for component in ["devices", "devices-dra"] {
+        let policies = repository().join("deploy/components").join(component).join("policies.yaml");
+        server.cluster.kubectl_ok(&["apply", "-f", &policies.display().to_string()]);
+    }
     let _nodes = server.grant(ACCOUNT, "", "nodes");
     let _events = server.grant(ACCOUNT, "events.k8s.io", "events");
+    let _slices = server.grant(ACCOUNT, "resource.k8s.io", "resourceslices");
     server.apply(&json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "devices-of-n1", "namespace": SYSTEM_NAMESPACE},
         "spec": {
@@ -80,6 +121,7 @@ fn larder_devices_changes_its_labels_and_its_condition_of_its_own_node_alone() {
     ] {
         server.with_file(&event, |file| server.expect(&token, &["create", "--dry-run=server", "-f", file], refused));
     }
+    writes_slices_of_its_own_node_and_driver_alone(&server, &token);
     // Others use this node after it.
     let undo = json!({"status": {"conditions": [{"type": "larder.dev/DeviceFault", "$patch": "delete"}]}}).to_string();
     let patch = ["patch", "node", "n1", "--subresource=status", "--type=strategic", "-p"];
