@@ -373,6 +373,7 @@ mod tests {
         assert!(!wait_for_folder(&good).await);
     }
 
+    // SEMANTICS: C4
     #[tokio::test]
     async fn a_home_that_cannot_be_written_to_is_replaced_by_one_that_shows_its_manifests() {
         let folder = tempfile::tempdir().unwrap();

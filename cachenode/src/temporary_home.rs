@@ -339,6 +339,7 @@ mod tests {
         std::fs::read_to_string(home.dir().join(file)).ok()
     }
 
+    // SEMANTICS: C4
     #[test]
     fn what_a_killed_process_kept_in_a_temporary_home_is_there_for_the_next_ones() {
         let bed = Bed::new();
@@ -365,6 +366,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: C4
     #[test]
     fn a_home_that_can_be_written_to_again_gets_what_was_kept_elsewhere() {
         let bed = Bed::new();
@@ -384,6 +386,7 @@ mod tests {
         assert!(bed.choose(None).is_none());
     }
 
+    // SEMANTICS: C4
     #[test]
     fn a_home_on_a_full_disk_stays_the_home() {
         let bed = Bed::new();
@@ -409,6 +412,7 @@ mod tests {
         assert!(bed.choose(Some(io::ErrorKind::StorageFull)).is_some());
     }
 
+    // SEMANTICS: C4
     #[tokio::test]
     async fn a_home_that_becomes_writable_gets_new_manifests_while_the_process_runs() {
         let bed = Bed::new();

@@ -77,6 +77,7 @@ pub fn noting(client: Client, kind: Kind, heard: Arc<Heard>) -> Client {
 mod tests {
     use super::*;
 
+    // SEMANTICS: X4
     #[tokio::test(start_paused = true)]
     async fn the_kind_that_is_silent_for_longest_counts() {
         let heard = Heard::default();

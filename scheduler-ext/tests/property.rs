@@ -118,6 +118,7 @@ fn any_names() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
+    // SEMANTICS: X1
     #[test]
     fn the_order_of_names_does_not_matter(world in any_world(), names in any_names()) {
         let verbs = world.verbs();
@@ -135,6 +136,7 @@ proptest! {
         }
     }
 
+    // SEMANTICS: X1
     #[test]
     fn a_node_that_holds_more_does_not_score_less(world in any_world(), at: prop::sample::Index, which in 0..2usize, more: u64) {
         prop_assume!(!world.nodes.is_empty());
@@ -150,6 +152,7 @@ proptest! {
     }
 }
 
+// SEMANTICS: X1
 #[test]
 fn an_empty_cluster_and_no_names_have_answers_too() {
     let world = World { nodes: vec![], copies: [None, Some(1)], bytes: [0, 100] };

@@ -55,6 +55,7 @@ fn verbs() -> Verbs {
     Verbs::new(Arc::new(Settings::default()), shown, Arc::new(Counters::default())).0
 }
 
+// SEMANTICS: X1
 #[test]
 fn recorded_requests_are_answered_byte_for_byte() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

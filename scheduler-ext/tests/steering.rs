@@ -185,6 +185,7 @@ fn devices_that_jobs_wait_for_stay_together() {
     assert!(n2 > n1, "{n1} {n2}");
 }
 
+// SEMANTICS: X2
 #[test]
 fn required_data_refuses_the_nodes_that_hold_less() {
     let mut cluster = Cluster::new();
@@ -225,6 +226,7 @@ fn many_refused_nodes_share_a_sentence() {
     assert!(failed.values().all(|why| why == "holds less than 90 percent of a/d1, which is required"), "{answer}");
 }
 
+// SEMANTICS: X6
 #[test]
 fn a_dataset_that_a_pod_may_not_read_makes_nodes_equal_and_refuses_them_where_data_is_required() {
     let mut cluster = Cluster::new();
@@ -304,6 +306,7 @@ fn two_preemptions_in_a_row_do_not_take_the_same_worker_twice() {
     assert_eq!(ask("first", all), ["n2", "n3"]);
 }
 
+// SEMANTICS: X5
 #[test]
 fn a_pod_that_names_a_job_that_there_is_not_is_spared_by_nobody() {
     let mut cluster = Cluster::new();

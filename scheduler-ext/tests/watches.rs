@@ -240,6 +240,7 @@ impl Running {
     }
 }
 
+// SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn answers_go_on_while_the_api_is_away_and_catch_up_when_it_is_back() {
     let running = Running::start().await;
@@ -271,6 +272,7 @@ async fn answers_go_on_while_the_api_is_away_and_catch_up_when_it_is_back() {
 }
 
 /// Nothing was ever known of what may not be read: who is not ready is not asked.
+// SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn without_its_rights_it_is_not_ready_until_it_has_them() {
     let api = Api::default();
@@ -283,6 +285,7 @@ async fn without_its_rights_it_is_not_ready_until_it_has_them() {
     assert_eq!(running.score(), 1);
 }
 
+// SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn a_watch_whose_version_is_too_old_begins_with_a_list() {
     let running = Running::start().await;
@@ -304,6 +307,7 @@ async fn a_watch_whose_version_is_too_old_begins_with_a_list() {
     assert_eq!(running.score(), 7);
 }
 
+// SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn a_quiet_cluster_is_not_stale_and_one_watch_that_is_cut_is_seen() {
     let running = Running::start().await;

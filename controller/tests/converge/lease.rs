@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::Api;
 
+// SEMANTICS: K15
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
     // Whenever the API server stops to answer, also just before or in the middle of a renewal.

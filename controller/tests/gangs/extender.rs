@@ -198,6 +198,7 @@ async fn dataset(bed: &Bed, held: &[(&str, u64)]) {
 }
 
 /// Each pod is placed in its first attempt, in which the scheduler waits for the extender for as long as it is configured to.
+// SEMANTICS: X3
 #[test]
 fn pods_are_placed_without_an_extender_that_is_dead_stopped_slow_or_talks_nonsense() {
     in_cluster(&[0; 6], async |bed| {
@@ -240,6 +241,7 @@ fn pods_are_placed_without_an_extender_that_is_dead_stopped_slow_or_talks_nonsen
 
 /// Two elastic gangs use all GPUs, half of them beyond their floors. Pods of a higher priority take the surplus: no more, and all
 /// of it.
+// SEMANTICS: X5
 #[test]
 fn pods_of_a_higher_priority_end_surplus_workers_and_no_gang_falls_below_its_floor() {
     const EACH: u32 = 50;

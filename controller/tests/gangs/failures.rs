@@ -15,6 +15,7 @@ fn at(bed: &Bed, job: &str, role: &str, index: u32) -> Pod {
     pod.unwrap_or_else(|| panic!("{job} has no {role} {index}"))
 }
 
+// SEMANTICS: J5
 #[test]
 fn pods_of_a_dead_node_are_replaced_elsewhere_and_one_stuck_there_blocks_nothing() {
     // A pod fills a node. Two nodes are spare.

@@ -10,6 +10,7 @@ use crate::bed::{PRODUCTION, Role, in_cluster, runs_for};
 use crate::pods::Pod;
 
 /// The seed: "an experiment uses all 100 GPUs, a production job needs 50 of them".
+// SEMANTICS: J4
 #[test]
 fn seed_003_production_takes_workers_50_to_99_of_the_experiment_and_no_other() {
     in_cluster(&[4; 25], async |bed| {

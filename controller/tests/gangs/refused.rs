@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Role, TEAM, in_cluster, runs_for};
 
+// SEMANTICS: J7
 #[test]
 fn a_bad_job_says_what_is_wrong_with_it_and_good_ones_beside_it_run() {
     in_cluster(&[4; 2], async |bed| {

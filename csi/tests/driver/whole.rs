@@ -147,6 +147,7 @@ async fn a_plugin_that_stops_while_larderd_restarts_hands_its_connections_over_f
     rig.assert_clean();
 }
 
+// SEMANTICS: K4
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_moment_it_leaves_nothing_that_unpublish_does_not_clean() {
     let rig = Rig::new();

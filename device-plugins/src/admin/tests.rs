@@ -70,6 +70,7 @@ async fn devices_are_counted_by_what_takes_them_out_of_service_and_back_to_nothi
     assert_eq!(count(samples::view(), "kind=\"gpu\""), Some(2));
 }
 
+// SEMANTICS: D24
 #[tokio::test]
 async fn pods_show_what_they_have_of_an_hca() {
     let root = tempfile::tempdir().unwrap();
@@ -78,6 +79,7 @@ async fn pods_show_what_they_have_of_an_hca() {
     assert_eq!(read, [Labelled { name: "devices_rdma_current", labels, value: 7 }]);
 }
 
+// SEMANTICS: D24
 #[tokio::test]
 async fn a_report_is_for_the_loopback_alone() {
     let status = Arc::new(status(samples::view()));

@@ -219,6 +219,7 @@ impl Drop for Open {
 mod tests {
     use super::*;
 
+    // SEMANTICS: D12
     #[tokio::test(start_paused = true)]
     async fn the_list_is_sent_every_minute_and_when_asked_for() {
         let folder = tempfile::tempdir().unwrap();

@@ -83,6 +83,7 @@ async fn kept(node: &Arc<Node>) -> Vec<u64> {
     node.cache_report().await.unwrap().promises.iter().map(|promise| promise.disk_bytes).collect()
 }
 
+// SEMANTICS: C18
 #[tokio::test(start_paused = true)]
 async fn promises_are_kept_before_the_status_says_so_and_nothing_is_written_at_rest() {
     let world = World::new();
@@ -104,6 +105,7 @@ async fn promises_are_kept_before_the_status_says_so_and_nothing_is_written_at_r
     assert!(world.status()["unkept"].as_array().is_none_or(Vec::is_empty), "{}", world.status());
 }
 
+// SEMANTICS: C18
 #[tokio::test(start_paused = true)]
 async fn many_changes_are_one_write_in_ten_seconds_and_the_last_one_counts() {
     let world = World::new();
@@ -120,6 +122,7 @@ async fn many_changes_are_one_write_in_ten_seconds_and_the_last_one_counts() {
     assert_eq!(kept(&node).await, [59_000]);
 }
 
+// SEMANTICS: C17
 #[tokio::test(start_paused = true)]
 async fn promises_stand_without_an_api_server_over_a_restart_and_while_the_object_is_deleted() {
     let world = World::new();
@@ -143,6 +146,7 @@ async fn promises_stand_without_an_api_server_over_a_restart_and_while_the_objec
     assert_eq!(kept(&node).await, [0; 0]);
 }
 
+// SEMANTICS: C18
 #[tokio::test(start_paused = true)]
 async fn refused_writes_are_tried_again_and_a_spec_that_cannot_be_read_changes_nothing() {
     for code in [409, 429, 500] {

@@ -87,6 +87,7 @@ impl Drop for Listening {
 mod tests {
     use super::*;
 
+    // SEMANTICS: D13
     #[tokio::test]
     async fn a_socket_that_took_our_place_is_left() {
         let folder = tempfile::tempdir().unwrap();

@@ -282,6 +282,7 @@ fn a_name_of_another_namespace_makes_no_reader() {
 }
 
 proptest! {
+    // SEMANTICS: X1
     #[test]
     fn the_order_of_news_does_not_matter(order in Just((0..12usize).collect::<Vec<_>>()).prop_shuffle()) {
         let all = objects();

@@ -150,6 +150,7 @@ fn no_other_owner_gives_a_place_in_a_job() {
     }
 }
 
+// SEMANTICS: X3
 #[test]
 fn of_a_pod_with_endless_names_of_datasets_none_is_kept() {
     let names: String = (0..MOST_READS).map(|nth| format!("d{nth},")).collect();

@@ -66,6 +66,7 @@ fn every_command_has_help_and_the_main_ones_examples() {
     }
 }
 
+// SEMANTICS: P2
 #[test]
 fn a_busy_mount_says_so_and_leaves_only_when_told_to() {
     let lab = Lab::new();
@@ -80,6 +81,7 @@ fn a_busy_mount_says_so_and_leaves_only_when_told_to() {
     assert_eq!(std::io::read_to_string(open).unwrap(), "1", "an open file can still be read");
 }
 
+// SEMANTICS: P1
 #[test]
 fn after_an_umount_the_cache_is_free_for_the_next_mount() {
     let lab = Lab::new();
@@ -105,6 +107,7 @@ fn mounting_over_a_mount_is_refused() {
     assert_eq!(std::fs::read(mount.path("a")).unwrap(), b"1");
 }
 
+// SEMANTICS: C7
 #[test]
 fn warming_fills_the_cache_so_that_readers_ask_the_origin_for_nothing() {
     let lab = Lab::new();
@@ -123,6 +126,7 @@ fn warming_fills_the_cache_so_that_readers_ask_the_origin_for_nothing() {
     assert_eq!(lab.server.counters().gets, 0);
 }
 
+// SEMANTICS: C7
 #[test]
 fn warming_stops_when_the_cache_is_full_and_evicts_nothing_under_any_policy() {
     for policy in ["nr", "lru", "fifo", "random"] {
@@ -139,6 +143,7 @@ fn warming_stops_when_the_cache_is_full_and_evicts_nothing_under_any_policy() {
     }
 }
 
+// SEMANTICS: C7
 #[test]
 fn warming_more_than_the_reservation_says_how_much_does_not_fit_and_is_no_failure() {
     let lab = Lab::new();
@@ -193,6 +198,7 @@ fn verify_finds_what_changed_at_the_origin() {
     assert_eq!(said["files_ok"], 8);
 }
 
+// SEMANTICS: V5, I2
 #[test]
 fn a_manifest_beside_the_data_is_found_by_every_node_and_cannot_point_elsewhere() {
     let lab = Lab::new();
@@ -220,6 +226,7 @@ fn a_manifest_beside_the_data_is_found_by_every_node_and_cannot_point_elsewhere(
     assert!(error.contains("describes s3://bucket/other"), "{error}");
 }
 
+// SEMANTICS: I2
 #[test]
 fn a_manifest_from_afar_cannot_open_a_folder_of_this_machine() {
     let lab = Lab::new();
@@ -233,6 +240,7 @@ fn a_manifest_from_afar_cannot_open_a_folder_of_this_machine() {
     assert!(error.contains("folder of the machine that made it"), "{error}");
 }
 
+// SEMANTICS: C1
 #[test]
 fn the_quickstart_keeps_what_nr_promises_and_leaves_a_plot() {
     let lab = Lab::new();

@@ -122,6 +122,7 @@ impl Bucket {
     }
 }
 
+// SEMANTICS: V4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_for_which_nobody_could_wait_is_for_the_next_caller_and_for_no_other() {
     let world = World::new();
@@ -141,6 +142,7 @@ async fn a_listing_for_which_nobody_could_wait_is_for_the_next_caller_and_for_no
     assert!(world.finder.look_ups.lock().unheard.is_empty());
 }
 
+// SEMANTICS: V4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_that_fails_leaves_the_old_one_and_its_reason_survives_a_restart() {
     let world = World::new();
@@ -161,6 +163,7 @@ async fn a_listing_that_fails_leaves_the_old_one_and_its_reason_survives_a_resta
     assert_eq!(again.refresh_failed, None);
 }
 
+// SEMANTICS: V4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_up_that_listed_nothing_saves_the_next_caller_no_listing() {
     let world = World::new();
@@ -174,6 +177,7 @@ async fn a_look_up_that_listed_nothing_saves_the_next_caller_no_listing() {
     assert_eq!(world.files(Refresh::Always).await, 2);
 }
 
+// SEMANTICS: K7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_for_which_nobody_could_wait_opens_nothing_to_credentials_that_were_revoked_meanwhile() {
     let bucket = Bucket::new().await;
@@ -189,6 +193,7 @@ async fn a_listing_for_which_nobody_could_wait_opens_nothing_to_credentials_that
     assert_eq!(bucket.server.counters().lists, 1);
 }
 
+// SEMANTICS: K11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tenants_with_the_same_data_have_mounts_of_their_own_whatever_becomes_of_their_keys() {
     let bucket = Bucket::new().await;
@@ -224,6 +229,7 @@ async fn tenants_with_the_same_data_have_mounts_of_their_own_whatever_becomes_of
     assert_eq!([earlier(&request(Some("a"), "1")), earlier(&request(Some("c"), "1"))], [1, 0]);
 }
 
+// SEMANTICS: K7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_that_is_gone_proves_no_right_to_read_the_others() {
     let bucket = Bucket::new().await;
@@ -240,6 +246,7 @@ async fn an_object_that_is_gone_proves_no_right_to_read_the_others() {
     }
 }
 
+// SEMANTICS: K1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_manifest_that_is_kept_for_a_mount_is_its_own_whoever_lists_meanwhile() {
     let world = World::new();
@@ -263,6 +270,7 @@ async fn the_manifest_that_is_kept_for_a_mount_is_its_own_whoever_lists_meanwhil
     }
 }
 
+// SEMANTICS: K1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_whose_kept_manifest_is_anothers_is_found_again_at_its_source() {
     let world = World::new();

@@ -89,6 +89,7 @@ fn bytes_come_before_domains_and_domains_before_fullness() {
     assert_eq!(one_role(&rooms, &three), ["a1", "a1", "a2"], "less than a tenth counts as none");
 }
 
+// SEMANTICS: J1
 #[test]
 fn seed_001_servers_without_and_workers_with_gpus_start_at_once_or_not_at_all() {
     let nodes = [node("cpu", &[("kind", "cpu")]), node("gpu", &[("kind", "gpu")])];
@@ -220,6 +221,7 @@ fn gang_of(made: &[MadeRole]) -> Gang {
 }
 
 proptest! {
+    // SEMANTICS: J1
     #[test]
     fn a_plan_overcommits_no_node_and_is_whole_or_none(nodes in any_cluster(), roles in any_gang()) {
         let objects = nodes_of(&nodes);

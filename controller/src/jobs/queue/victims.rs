@@ -98,6 +98,7 @@ mod tests {
         Some((lost(&kept, 0), lost(&kept, 1)))
     }
 
+    // SEMANTICS: J4
     #[test]
     fn the_first_surplus_goes_first_and_no_more_than_is_needed() {
         for (needed, expected) in [(0, (0, 0)), (1, (1, 0)), (6, (6, 0)), (7, (6, 1)), (10, (6, 4))] {
@@ -105,6 +106,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: J4
     #[test]
     fn whole_jobs_go_last_and_spare_the_surplus_of_others() {
         // All of the first job is enough, so the second keeps what it can.

@@ -153,6 +153,7 @@ fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
     assert!(state.jobs.trials.is_empty());
 }
 
+// SEMANTICS: J7
 #[test]
 fn a_job_that_cannot_be_rendered_is_rendered_once_for_each_change() {
     let mut state = state(2, 0);
@@ -208,6 +209,7 @@ fn an_answer_is_about_the_pods_that_were_asked_about() {
     assert_eq!(state.jobs.trials[&old].asker(), Some(&Key::new("team-a", "second")));
 }
 
+// SEMANTICS: J2
 #[test]
 fn pods_of_an_earlier_job_have_names_that_a_job_which_was_invalid_at_first_does_not_use() {
     let mut state = state(2, 0);

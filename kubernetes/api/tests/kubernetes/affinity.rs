@@ -79,6 +79,7 @@ fn a_pod_prefers_nodes_that_have_its_datasets() {
     assert_eq!(got["podAntiAffinity"], with_own["podAntiAffinity"]);
 }
 
+// SEMANTICS: X2
 #[test]
 fn a_pod_that_requires_its_data_keeps_its_own_requirements() {
     let server = start();

@@ -56,6 +56,7 @@ fn writes_slices_of_its_own_node_and_driver_alone(server: &Server, token: &str) 
     server.cluster.kubectl_ok(&["delete", "resourceslice", "other", "foreign"]);
 }
 
+// SEMANTICS: D22
 #[test]
 fn larder_devices_changes_its_labels_and_its_condition_of_its_own_node_alone() {
     let server = Server::start("devices-rights");

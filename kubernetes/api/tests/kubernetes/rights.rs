@@ -58,6 +58,7 @@ fn node_cache(node: u32, spec: Value) -> Value {
     json!({"apiVersion": "larder.dev/v1alpha1", "kind": "NodeCache", "metadata": metadata, "spec": spec})
 }
 
+// SEMANTICS: K12
 #[test]
 fn a_larderd_writes_the_status_of_its_own_node_cache_and_nothing_else() {
     let server = Server::start("node-caches");
@@ -144,6 +145,7 @@ fn the_controller_changes_labels_of_datasets_and_nothing_else_of_a_node() {
     server.cluster.kubectl_ok(&["label", "node", "n1", "gpu-"]);
 }
 
+// SEMANTICS: J3
 #[test]
 fn pods_of_jobs_are_made_by_the_controller_alone() {
     const NAMESPACE: &str = "job-pods";

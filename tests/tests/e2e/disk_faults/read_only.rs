@@ -45,6 +45,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_disk_gone_read_only_costs_hits_and_no_reads() {
     let lab = Lab::new();
@@ -100,6 +101,7 @@ fn a_new_cache_folder_that_cannot_be_made_costs_the_cache_and_no_mount() {
     lab.larder_ok(&["umount", dir.to_str().unwrap()]);
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_cache_folder_on_a_read_only_disk_costs_the_cache_and_no_mount() {
     let lab = Lab::new();
@@ -143,6 +145,7 @@ fn a_home_or_a_cache_folder_that_is_read_only_is_named_with_what_to_set() {
 }
 
 /// The cache, the home and the former folder of the sockets are on the disk, as in the manifests for Kubernetes.
+// SEMANTICS: C4
 #[test]
 fn a_node_whose_disk_is_read_only_starts_and_serves_its_pods_and_new_ones() {
     let lab = Lab::new();

@@ -201,6 +201,7 @@ fn the_pods_that_an_ended_job_leaves_keep_their_quota_until_they_have_ended() {
     }
 }
 
+// SEMANTICS: J9
 #[test]
 fn a_pod_that_hangs_in_its_end_keeps_the_quota_of_an_evicted_job() {
     let mut case = Case::running(Some(there(&sample(), eviction("Preempted", "why"))), 8);

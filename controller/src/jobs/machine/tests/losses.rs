@@ -130,6 +130,7 @@ fn a_pod_that_fails_soon_after_the_start_is_replaced_after_a_pause_that_doubles(
     assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 64, 128, 256, 256, 0]);
 }
 
+// SEMANTICS: J1
 #[test]
 fn a_gang_of_which_a_pod_is_rejected_again_and_again_gives_its_room_back() {
     let lose = |min: u32, times: u32| {

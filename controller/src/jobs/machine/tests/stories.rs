@@ -80,6 +80,7 @@ fn a_gang_whose_type_allows_one_pod_starts_again_as_a_whole_once_live_pods_are_g
     assert_eq!(state.restarts, Restarts { evicted: 1, ..Restarts::default() });
 }
 
+// SEMANTICS: J5
 #[test]
 fn a_crashed_pod_is_replaced_alone_and_only_crashes_are_limited() {
     let (mut state, mut observed) = running(one_pod(elastic(3)));
@@ -181,6 +182,7 @@ fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_releas
     assert_eq!((state.not_before, again(&actions)), (Some(NOW + 64), Some(NOW + 64)));
 }
 
+// SEMANTICS: J2
 #[test]
 fn an_index_that_is_done_gets_no_other_pod_when_the_others_have_lost_their_room() {
     let (state, mut observed) = running(elastic(3));

@@ -145,6 +145,7 @@ fn the_ending_pods_of_a_job_that_starts_again_count_beside_its_new_ones() {
 }
 
 proptest! {
+    // SEMANTICS: J3
     #[test]
     fn no_order_of_events_lets_a_queue_exceed_its_quota(queues in any_queues(), events in any_events(), gpus in 1..5_u64) {
         let mut world = World::new(queues, 5, gpus);
@@ -172,6 +173,7 @@ proptest! {
         prop_assert_eq!(decide(&queues, &jobs, &[], &mut cluster.clone(), world.now), once);
     }
 
+    // SEMANTICS: J3
     #[test]
     fn lowered_quotas_are_kept_once_pods_have_ended(before in any_queues(), after in any_queues(), events in any_events()) {
         let mut world = World::new(before, 5, 3);

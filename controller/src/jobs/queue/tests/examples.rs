@@ -86,6 +86,7 @@ fn queues_take_turns_by_their_share_for_their_weight() {
     assert_eq!((world.used("heavy"), world.used("light")), (6, 2));
 }
 
+// SEMANTICS: J3
 #[test]
 fn a_queue_borrows_what_it_may_and_lends_what_it_must() {
     let queues = vec![
@@ -167,6 +168,7 @@ fn whole_jobs_go_after_all_surplus_and_lower_priorities_before_higher() {
     assert_eq!(world.workers("elastic").len(), 3);
 }
 
+// SEMANTICS: J4
 #[test]
 fn nothing_ends_where_the_nodes_would_still_have_no_place() {
     // Quota for all, and half of each node is used by pods that are nobody's to end.
@@ -207,6 +209,7 @@ fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
     assert!(world.waiting("bad").claims);
 }
 
+// SEMANTICS: J6
 #[test]
 fn the_next_two_of_each_queue_are_warmed_ahead() {
     let mut world = alone(4);
@@ -220,6 +223,7 @@ fn the_next_two_of_each_queue_are_warmed_ahead() {
     assert_eq!(warm, [true, true, false, false]);
 }
 
+// SEMANTICS: J6
 #[test]
 fn jobs_that_cannot_start_soon_take_no_turn_of_those_that_are_warmed_ahead() {
     let mut world = alone(4);
@@ -281,6 +285,7 @@ fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_ro
     assert_eq!(world.waiting("next").why, "queue vision uses 8 of 8 GPUs, needs 4");
 }
 
+// SEMANTICS: J3
 #[test]
 fn pods_that_ended_jobs_keep_stop_no_other_job() {
     let all = |nominal: u64| {

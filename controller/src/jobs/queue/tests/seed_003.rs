@@ -37,6 +37,7 @@ fn seed_003_a_production_job_takes_workers_50_to_99_of_an_experiment_and_no_othe
     assert_eq!(world.workers("experiment"), (0..100).collect::<Vec<_>>());
 }
 
+// SEMANTICS: J4
 #[test]
 fn seed_003_an_experiment_that_cannot_shrink_so_far_is_not_shrunk_in_vain() {
     let mut world = cluster(60);

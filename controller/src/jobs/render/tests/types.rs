@@ -129,6 +129,7 @@ fn no_template_takes_more_memory_than_is_counted() {
         .expect("valid");
 }
 
+// SEMANTICS: J7
 #[test]
 fn no_template_is_deeper_than_a_stack() {
     let of = |count: usize| {
@@ -180,6 +181,7 @@ fn no_template_is_deeper_than_a_stack() {
     .expect("not too deep");
 }
 
+// SEMANTICS: J7
 #[test]
 fn no_type_takes_more_steps_than_are_counted() {
     let all = "{% for a in range(1000) %}{{ -1 in range(100000) }}{% endfor %}";
