@@ -14,6 +14,8 @@
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.
 
+#![warn(missing_docs)]
+
 mod ahead;
 pub mod counters;
 pub mod dataset;

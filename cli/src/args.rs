@@ -76,7 +76,7 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Say why an object of a Kubernetes cluster is not ready, or is where it is.
     Explain(ExplainArgs),
-    /// Run benchmarks.
+    /// Time epochs over a folder, or simulate them. larder-bench has all other benchmarks.
     Bench(bench::BenchArgs),
     /// Print the text of docs/COMMANDS.md.
     #[command(hide = true)]

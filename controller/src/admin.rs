@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use larder_controller_api::Phase;
+use larder_api::Phase;
 use larder_telemetry::admin::{Admin, Labelled, Sample};
 
-use crate::job::known::Jobs;
-use crate::job::machine::Cause;
-use crate::job::tally::Tally;
+use crate::jobs::counts::Tally;
+use crate::jobs::index::Jobs;
+use crate::jobs::machine::Cause;
 use crate::write::Write;
 
 /// The counters of a controller.
@@ -143,8 +143,8 @@ mod tests {
     use larder_telemetry::METRICS;
 
     use super::*;
-    use crate::kinds::Kind;
     use crate::write::Change;
+    use larder_kube::kinds::Kind;
 
     #[test]
     fn what_is_served_is_in_the_table_and_the_other_way_round() {

@@ -10,26 +10,16 @@
 
 pub mod admin;
 pub mod control;
-pub mod decide;
-mod digest;
-mod event;
+pub mod datasets;
 mod execute;
-mod fields;
-pub mod job;
-pub mod key;
-pub mod kinds;
+pub mod jobs;
 pub mod kueue;
-pub mod lease;
-pub mod nodes;
 pub mod objects;
-pub mod presence;
-pub mod queue;
+pub mod optional_api;
 pub mod read;
-pub mod registry;
 pub mod state;
-pub mod store;
 pub mod watch;
-pub mod world;
+pub mod work_queue;
 pub mod write;
 
 pub use control::{Config, run};

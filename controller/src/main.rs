@@ -102,7 +102,7 @@ fn start(config: Config) -> anyhow::Result<()> {
             info!("stopping");
             stopping.cancel();
         });
-        let client = kube::Client::try_default()
+        let client = larder_kube::Client::try_default()
             .await
             .context("connect to the Kubernetes API: run in a pod with a service account, or set KUBECONFIG")?;
         run(client, config, stop).await

@@ -3,28 +3,28 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::api::DynamicObject;
-use larder_controller_api::names::{
+use larder_api::names::{
     CSI_DRIVER, DATASET_ANNOTATION, DEVICE_FAULT_CONDITION, ENDPOINTS_CONFIG_MAP, ENDPOINTS_KEY, FOLLOW_ANNOTATION,
     JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY, NODE_LABEL, REGISTRY_CONFIG_MAP, REGISTRY_KEY, ROLE_LABEL,
     SNAPSHOT_ANNOTATION, STORAGE_CLASS, UID_LABEL,
 };
-use larder_controller_api::{Dataset, NodeCache};
+use larder_api::{Dataset, NodeCache};
+use larder_kube::api::DynamicObject;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::fields::{ConditionFields, annotation, fields, has_condition, label, meta, seconds, whole};
-use crate::job::amounts::Amounts;
-use crate::job::objects::ObjectOfJobs;
-use crate::job::read as job_read;
-use crate::job::requests::{PodResources, amounts};
-use crate::kinds::Kind;
+use crate::jobs::objects::ObjectOfJobs;
+use crate::jobs::read as job_read;
 use crate::kueue::objects::KueueObject;
 use crate::kueue::read;
 use crate::objects::{
     CacheObject, Claim, ConfigMap, DESCRIPTION_ANNOTATION, DatasetObject, Deployment, Job, JobEnd, Key, Meta, Node,
     Pod, Role, Taint, Terminated, Volume, Waiting,
 };
+use larder_kube::fields::{ConditionFields, annotation, fields, has_condition, label, meta, seconds, whole};
+use larder_kube::kinds::Kind;
+use larder_kube::pod::amounts::Amounts;
+use larder_kube::pod::requests::{PodResources, amounts};
 
 /// An object of any kind.
 #[derive(Debug)]

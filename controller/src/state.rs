@@ -5,30 +5,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_controller_api::names::ROLE_WARM;
-use larder_controller_api::{CleanedSnapshot, PromisedDataset};
+use larder_api::names::ROLE_WARM;
+use larder_api::{CleanedSnapshot, PromisedDataset};
 
-use crate::job::known::Jobs;
-use crate::kinds::{Kind, Part};
+use crate::datasets::input::{Refusals, Settings};
+use crate::jobs::index::Jobs;
 use crate::kueue::known::Kueue;
 use crate::objects::{CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Key, Node, Pod, Volume, by_uid};
-use crate::presence::Presence;
-use crate::queue::Work;
+use crate::optional_api::Presence;
 use crate::read::{Object, Unreadable};
-use crate::store::{Put, Store};
 use crate::watch::News;
-use crate::world::{Refusals, Settings};
-use sums::mark;
-use touched::{put_into, take_from};
+use crate::work_queue::Work;
+use affected::{put_into, take_from};
+use larder_kube::kinds::{Kind, Part};
+use larder_kube::store::{Put, Store};
+use promises::mark;
 
+mod affected;
 mod changes;
-mod clean;
+mod cleaning;
 mod deletions;
+mod events_sent;
 mod job_pods;
 mod jobs;
-mod sums;
-mod told;
-mod touched;
+mod promises;
 mod view;
 mod warming;
 mod workloads;

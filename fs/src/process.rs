@@ -57,7 +57,7 @@ pub fn serve(flags: DaemonFlags) -> anyhow::Result<()> {
         match node_cache {
             Some(name) => {
                 let (node, stop) = (Arc::clone(daemon.node()), daemon.stopping().clone());
-                tokio::spawn(larder_controller_node::follow(node, name, stop));
+                tokio::spawn(larder_node_cache::follow(node, name, stop));
             }
             // Nobody makes promises any more.
             None => {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use kube::Client;
-use kube::client::Body;
+use larder_kube::Client;
+use larder_kube::client::Body;
 use tokio::time::Instant;
 
 use crate::index::Kind;
@@ -62,7 +62,7 @@ pub fn noting(client: Client, kind: Kind, heard: Arc<Heard>) -> Client {
                 }
             };
             note();
-            Ok::<_, kube::Error>(response.map(|body| {
+            Ok::<_, larder_kube::Error>(response.map(|body| {
                 body.map_frame(move |frame| {
                     note();
                     frame

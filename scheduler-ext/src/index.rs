@@ -11,7 +11,7 @@ pub mod state;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use larder_controller::job::amounts::Amounts;
+use larder_kube::pod::amounts::Amounts;
 
 use counts::count;
 use facts::{CacheFacts, DatasetFacts, Held, JobFacts, Name, NodeFacts, Nomination, PodFacts, Read, VolumeFacts};

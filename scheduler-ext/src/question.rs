@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use larder_controller::job::requests::PodResources;
 use larder_dataset::SnapshotId;
 use larder_dataset::score::{Devices, Standing, Weights};
+use larder_kube::pod::requests::PodResources;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Settings;

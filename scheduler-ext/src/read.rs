@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::api::DynamicObject;
-use larder_controller::job::requests::{PodResources, amounts};
-use larder_controller_api::names::{
+use larder_api::names::{
     CORDON_ANNOTATION, CSI_DRIVER, DATASET_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, JOB_INDEX_LABEL, JOB_LABEL,
     JOB_ROLE_LABEL, LARDERD_ACCOUNT, PINNED_ANNOTATION, SYSTEM_NAMESPACE, UID_LABEL,
 };
-use larder_controller_api::{DatasetSpec, DatasetStatus, NodeCacheSpec, NodeCacheStatus, Phase};
+use larder_api::{DatasetSpec, DatasetStatus, NodeCacheSpec, NodeCacheStatus, Phase};
 use larder_dataset::{Placement, SnapshotId};
+use larder_kube::api::DynamicObject;
+use larder_kube::pod::requests::{PodResources, amounts};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

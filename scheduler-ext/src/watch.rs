@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use kube::api::DynamicObject;
-use kube::runtime::watcher;
-use kube::{Api, Client, Error};
-use larder_controller::key::Key;
-use larder_controller::kinds;
-use larder_controller::watch::{End, Told, listen};
+use larder_kube::api::DynamicObject;
+use larder_kube::key::Key;
+use larder_kube::kinds;
+use larder_kube::runtime::watcher;
+use larder_kube::watch::{End, Told, listen};
+use larder_kube::{Api, Client, Error};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{info, warn};

@@ -13,7 +13,7 @@ use futures::channel::mpsc;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
-use kube::client::Body;
+use larder_kube::client::Body;
 use larder_scheduler_ext::admin::{Counters, Status};
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
@@ -84,7 +84,7 @@ impl Api {
         self.0.lock().expect("no test panicked")
     }
 
-    fn client(&self) -> kube::Client {
+    fn client(&self) -> larder_kube::Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
@@ -100,7 +100,7 @@ impl Api {
                 }
             }
         });
-        kube::Client::new(service, "default")
+        larder_kube::Client::new(service, "default")
     }
 
     fn answer(&self, path: &str, query: &str) -> Option<Answer> {

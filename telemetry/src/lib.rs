@@ -5,6 +5,8 @@
 //!
 //! Invariant: no metric is named elsewhere, and no label or field carries a secret.
 
+#![warn(missing_docs)]
+
 pub mod admin;
 mod metrics;
 

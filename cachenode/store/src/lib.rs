@@ -16,6 +16,8 @@
 //! The store does not know where blocks come from or who reads them, and nothing in it is async:
 //! [`DatasetCache::write`] and all of [`Store`] block, the rest is quick.
 
+#![warn(missing_docs)]
+
 mod aliases;
 mod base;
 mod buffer;

@@ -5,9 +5,9 @@ use std::fmt;
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::Error;
-use kube::core::ApiResource;
-use larder_controller_api::{Dataset, Queue, TrainingJob};
+use larder_api::{Dataset, Queue, TrainingJob};
+use larder_kube::Error;
+use larder_kube::core::ApiResource;
 
 /// A kind of object.
 #[derive(Clone, Copy)]

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::kueue::workload::JobWorkload;
-use crate::key::Key;
-use crate::kinds::{Kind, KueueKind, KueueVersion};
+use crate::jobs::kueue::workload::JobWorkload;
 use crate::kueue::objects::{Check, Class, Flavor, Workload};
 use crate::kueue::wish::{Progress, Wisher};
-use crate::presence::Presence;
-use crate::store::Store;
+use crate::optional_api::Presence;
+use larder_kube::key::Key;
+use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
+use larder_kube::store::Store;
 
 /// Kueue's state as the controller knows it.
 #[derive(Debug, Default)]

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use larder_controller_api::names::DatasetKey;
+use larder_api::names::DatasetKey;
 
-use crate::job::kueue::workload::JobWorkload;
-use crate::key::{Key, Meta};
-use crate::kueue::places::{Places, Toleration};
-use crate::store::Stored;
+use crate::jobs::kueue::workload::JobWorkload;
+use larder_kube::key::{Key, Meta};
+use larder_kube::pod::node_affinity::{Places, Toleration};
+use larder_kube::store::Stored;
 
 /// An object of Kueue's.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,19 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::DynamicObject;
-use larder_controller_api::names::{
+use larder_api::names::{
     ADMISSION_CONTROLLER, CSI_DRIVER, DATASETS_ANNOTATION, DatasetKey, MIN_WARM_ANNOTATION, SYSTEM_NAMESPACE,
     WARM_DEADLINE_ANNOTATION,
 };
+use larder_kube::api::DynamicObject;
 use serde::Deserialize;
 use serde_json::{Error, Value};
 
-use crate::fields::{ConditionFields, annotation, fields, has_condition, meta, seconds};
-use crate::job::kueue::workload;
-use crate::kinds::KueueKind;
+use crate::jobs::kueue::workload;
 use crate::kueue::objects::{Check, CheckState, Class, Flavor, KueueObject, Patience, PodSet, Workload};
-use crate::kueue::places::{Places, Term, Toleration};
+use larder_kube::fields::{ConditionFields, annotation, fields, has_condition, meta, seconds};
+use larder_kube::kinds::KueueKind;
+use larder_kube::pod::node_affinity::{Places, Term, Toleration};
 
 /// Reads an object; `None` if it is of no interest.
 pub fn object(kind: KueueKind, object: DynamicObject) -> Result<Option<KueueObject>, Error> {

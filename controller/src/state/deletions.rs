@@ -2,10 +2,10 @@
 //! later.
 
 use super::State;
-use crate::key::{Key, Meta};
-use crate::kinds::{Kind, KueueKind};
-use crate::queue::Work;
+use crate::work_queue::Work;
 use crate::write::Deletion;
+use larder_kube::key::{Key, Meta};
+use larder_kube::kinds::{Kind, KueueKind};
 
 impl State {
     /// The watch of a kind has told of everything up to this version.

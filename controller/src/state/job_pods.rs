@@ -1,11 +1,11 @@
 //! Pods as training jobs see them: what they take of nodes, and how far those of a job are.
 
 use super::State;
-use super::touched::{put_into, take_from};
-use crate::job::usage::Usage;
-use crate::key::Key;
+use super::affected::{put_into, take_from};
+use crate::jobs::usage::Usage;
 use crate::objects::Pod;
-use crate::queue::Work;
+use crate::work_queue::Work;
+use larder_kube::key::Key;
 
 impl State {
     pub(super) fn put_pod(&mut self, pod: Pod, work: &mut Vec<Work>) {

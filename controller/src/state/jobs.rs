@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use larder_controller_api::QueueStatus;
-use larder_controller_api::training_job::checked::{CheckedJob, Queueing};
+use larder_api::QueueStatus;
+use larder_api::training_job::checked::{CheckedJob, Queueing};
 
 use super::State;
-use crate::job::kueue::decide::abandon;
-use crate::job::objects::{JobObject, ObjectOfJobs};
-use crate::job::round::{Round, round};
-use crate::job::scene::Scene;
-use crate::job::trial::{Trial, tries};
-use crate::key::Key;
-use crate::kinds::{Kind, Part};
+use crate::jobs::cluster_view::Scene;
+use crate::jobs::dry_run::{Trial, tries};
+use crate::jobs::kueue::decide::abandon;
+use crate::jobs::objects::{JobObject, ObjectOfJobs};
+use crate::jobs::round::{Round, round};
 use crate::kueue::wish::Wish;
-use crate::queue::Work;
-use crate::store::{Put, Store};
+use crate::work_queue::Work;
 use crate::write::Write;
+use larder_kube::key::Key;
+use larder_kube::kinds::{Kind, Part};
+use larder_kube::store::{Put, Store};
 
 impl State {
     /// This cluster has no training jobs: what was known of them is over.

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::kueue::workload::JobWorkload;
-use crate::key::Key;
-use crate::kinds::KueueKind;
+use crate::jobs::kueue::workload::JobWorkload;
 use crate::kueue::check::Situation;
 use crate::kueue::objects::{KueueObject, PodSet, Workload};
 use crate::kueue::wish::{Progress, Wish, Wisher};
 use crate::objects::Claim;
-use crate::queue::Work;
 use crate::state::State;
-use crate::state::touched::{put_into, take_from};
-use crate::store::{Put, Stored};
+use crate::state::affected::{put_into, take_from};
+use crate::work_queue::Work;
+use larder_kube::key::Key;
+use larder_kube::kinds::KueueKind;
+use larder_kube::store::{Put, Stored};
 
 impl State {
     /// This cluster has no Kueue: what was known of one is over.

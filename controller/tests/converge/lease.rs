@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_controller::lease::Election;
+use larder_kube::lease::Election;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

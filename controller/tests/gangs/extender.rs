@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::{Patch, PatchParams, PostParams};
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
-use larder_controller_api::names::SYSTEM_NAMESPACE;
+use larder_api::Phase;
+use larder_api::names::SYSTEM_NAMESPACE;
+use larder_kube::api::{Patch, PatchParams, PostParams};
+use larder_kube::kinds::Kind;
 use larder_stand_in::program::free_address;
 use larder_testkit::{Fault, FaultProxy, built, repository};
 use rustix::process::{Pid, Signal, kill_process};
@@ -158,7 +158,7 @@ async fn account(bed: &Bed, path: &Path) {
         "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": SYSTEM_NAMESPACE}],
     }))
     .await;
-    let accounts: kube::Api<ServiceAccount> = kube::Api::namespaced(bed.client(), SYSTEM_NAMESPACE);
+    let accounts: larder_kube::Api<ServiceAccount> = larder_kube::Api::namespaced(bed.client(), SYSTEM_NAMESPACE);
     let request = TokenRequest::default();
     let request = accounts.create_token_request("default", &PostParams::default(), &request).await.expect("a token");
     let mut config: Value =

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
+use larder_api::Phase;
+use larder_kube::kinds::Kind;
 use serde_json::json;
 
 use crate::bed::{Bed, Role, in_cluster, runs_for};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use kube::api::ListParams;
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
-use larder_controller_api::training_job::conditions::JobConditionKind;
+use larder_api::Phase;
+use larder_api::training_job::conditions::JobConditionKind;
+use larder_kube::api::ListParams;
+use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

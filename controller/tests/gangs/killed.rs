@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kube::api::{DeleteParams, ListParams};
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
-use larder_controller_api::names::JOB_LABEL;
+use larder_api::Phase;
+use larder_api::names::JOB_LABEL;
+use larder_kube::api::{DeleteParams, ListParams};
+use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use larder_controller_api::Phase;
+use larder_api::Phase;
 use serde_json::json;
 
 use crate::bed::{PRODUCTION, Role, in_cluster, runs_for};

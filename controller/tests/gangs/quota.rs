@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::ListParams;
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
+use larder_api::Phase;
+use larder_kube::api::ListParams;
+use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::health::capabilities::Capabilities;
 use crate::names::HOOK;
-use crate::whole_file;
+use larder_kubelet::atomic_file;
 
 /// How long another process may take to install the hook.
 const TURN: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ pub fn install(program: &Path, folder: &Path) -> Result<(), InstallError> {
         if is_file && std::fs::read(&installed).is_ok_and(|found| found == wanted) {
             return std::fs::set_permissions(&installed, PermissionsExt::from_mode(0o755));
         }
-        whole_file::replace(&installed, &wanted, 0o755)
+        atomic_file::replace(&installed, &wanted, 0o755)
     };
     let (program, folder) = (program.to_owned(), folder.to_owned());
     steps().map_err(|source| InstallError { program, folder, source })

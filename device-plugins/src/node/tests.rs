@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use axum::body::{Body as Answer, to_bytes};
 use axum::http::{Request, Response, Uri};
 use k8s_openapi::jiff::Timestamp;
-use kube::client::Body;
+use larder_kube::client::Body;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
-use larder_devices_api::deviceplugin::device_plugin_server::DevicePlugin;
-use larder_devices_api::deviceplugin::{
+use larder_kubelet::deviceplugin::device_plugin_server::DevicePlugin;
+use larder_kubelet::deviceplugin::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
     Device, DevicePluginOptions, DeviceSpec, Empty, ListAndWatchResponse, PreStartContainerRequest,
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,

@@ -7,7 +7,7 @@ use larder_devices::grant::{Grant, Refusal, grant};
 use larder_devices::machine::{Gid, GidType, LinkLayer, Machine, PhysState, PortState};
 use larder_devices::resource::Resource;
 use larder_devices::view::View;
-use larder_devices_api::deviceplugin::{
+use larder_kubelet::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
 

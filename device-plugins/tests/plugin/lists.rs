@@ -8,7 +8,7 @@ use larder_devices::config::{Kind, Mode};
 use larder_devices::health::Faults;
 use larder_devices::plugin::devices;
 use larder_devices::resource::DeviceKey;
-use larder_devices_api::deviceplugin::Empty;
+use larder_kubelet::deviceplugin::Empty;
 
 use crate::kubelet::Kubelet;
 use crate::node::{Node, all, faults, gpu_id, hca_key, machine, resource_of, view};

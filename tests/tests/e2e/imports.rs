@@ -163,8 +163,7 @@ fn an_order_that_is_no_regular_file_is_refused_before_anything_is_listed() {
 fn bench_import_measures_complete_imports_and_leaves_nothing() {
     let lab = Lab::new();
     let (json, folder) = (lab.folder().join("import.json"), lab.folder().join("disk"));
-    let shown = lab.larder_ok(&[
-        "bench",
+    let shown = lab.larder_bench(&[
         "import",
         "--keys=20000",
         "--page-ms=1",

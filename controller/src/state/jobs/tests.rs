@@ -1,14 +1,14 @@
 use std::time::{Duration, Instant};
 
-use kube::api::DynamicObject;
-use larder_controller_api::Phase;
+use larder_api::Phase;
+use larder_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kinds::Part;
 use crate::read::Object;
 use crate::watch::News;
 use crate::write::Change;
+use larder_kube::kinds::Part;
 
 const SINGLE: &str = include_str!("../../../../deploy/components/jobs/types/single.yaml");
 

@@ -1,6 +1,6 @@
 use k8s_openapi::api::core::v1::NodeStatus;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use larder_devices_api::podresources::{ContainerDevices, ContainerResources, ListPodResourcesResponse, PodResources};
+use larder_kubelet::podresources::{ContainerDevices, ContainerResources, ListPodResourcesResponse, PodResources};
 
 use super::super::samples::view;
 use super::*;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use larder_devices_api::podresources::{ContainerDevices, ContainerResources, ListPodResourcesResponse, PodResources};
+use larder_kubelet::podresources::{ContainerDevices, ContainerResources, ListPodResourcesResponse, PodResources};
 
 use super::*;
 use crate::config::Kind;
