@@ -5,6 +5,8 @@
 //!   HASH.lock             locked while the origin is listed: who waits for it takes what the other has listed
 //!   HASH.refresh-failed   why the manifest could not be renewed, as long as that is so
 //! ```
+//!
+//! Invariant: one process of a machine lists an origin at a time; the others wait for its listing and use it (ADR 18).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
