@@ -79,12 +79,11 @@ impl KeptListing {
     /// Notes why it could not be renewed, for all that open it later; `None`: it was.
     pub fn note_failure(&self, why: Option<&str>) {
         let note = self.0.with_extension("refresh-failed");
-        // The note is lost on a disk that fails. The log has it. The old one may be a link to a disk that takes no
-        // writes.
-        let _ = std::fs::remove_file(&note);
-        if let Some(why) = why {
-            let _ = std::fs::write(note, why);
-        }
+        // The note is lost on a disk that fails. The log has it.
+        let _ = match why {
+            Some(why) => std::fs::write(note, why),
+            None => std::fs::remove_file(note),
+        };
     }
 
     /// Why it could not be renewed, if that is so.
