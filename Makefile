@@ -64,9 +64,9 @@ doc: packages
 	cargo test --workspace --doc
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-# Licenses and duplicate versions, by deny.toml.
-deny:
-	.ci/deny
+# Licenses, duplicate versions and sources, by deny.toml.
+deny: tools
+	cargo deny --locked check licenses bans sources
 
 # Bounded: the same targets run for hours with SECONDS_EACH=3600.
 fuzz: tools

@@ -236,7 +236,10 @@ impl Running {
     /// How old the news are, in seconds.
     fn age(&self) -> u64 {
         let samples = self.status.samples();
-        samples.iter().find(|sample| sample.name == "scheduler_watch_age_seconds").expect("the metric").value
+        match samples.iter().find(|sample| sample.name == "scheduler_watch_age_seconds").map(|sample| &sample.value) {
+            Some(larder_telemetry::admin::Value::Number(seconds)) => *seconds,
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+mod connect;
 pub mod events;
 pub mod fields;
 pub mod key;
@@ -17,5 +18,6 @@ pub mod short_hash;
 pub mod store;
 pub mod watch;
 
+pub use connect::connect;
 pub use key::{Key, Meta};
 pub use kube::{Api, Client, Config, Error, Resource, ResourceExt, Result, api, client, config, core, runtime};
