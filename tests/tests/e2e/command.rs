@@ -161,7 +161,7 @@ fn the_fields_that_the_documents_give_to_jq_exist() {
     let stats: Value =
         serde_json::from_str(&lab.larder_ok(&["stats", mount.dir().to_str().unwrap(), "--json"])).unwrap();
     let mut fields = 0;
-    for document in ["docs/COMMANDS.md", "docs/GUIDE.md", "docs/KUBERNETES.md", "README.md"] {
+    for document in ["docs/COMMANDS.md", "docs/MOUNT.md", "docs/START.md", "docs/KUBERNETES.md", "README.md"] {
         let text = std::fs::read_to_string(larder_testkit::repository().join(document)).unwrap();
         for line in text.lines().filter(|line| line.contains("larder stats")) {
             let Some((_, field)) = line.split_once("| jq .") else { continue };

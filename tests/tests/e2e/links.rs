@@ -131,7 +131,8 @@ fn a_link_to_a_missing_file_or_heading_is_found() {
                 ```\n[code](nowhere.md)\n# no heading\n```\n`[code](nowhere.md)` [f](#no-heading) [g](#twice-2)\n\
                 [h]: ../README.md#start\n";
     std::fs::write(folder.path().join("docs/PAGE.md"), page).unwrap();
-    std::fs::write(folder.path().join("README.md"), "# The end (100 %)\n[docs](docs) [page](docs/PAGE.md#end)\n").unwrap();
+    std::fs::write(folder.path().join("README.md"), "# The end (100 %)\n[docs](docs) [page](docs/PAGE.md#end)\n")
+        .unwrap();
     let expected = [
         "README.md:2: docs/PAGE.md#end: no such heading",
         "docs/PAGE.md:2: ../../x.md: no such file",
