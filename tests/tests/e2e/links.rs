@@ -154,3 +154,21 @@ fn the_book_has_every_page_once() {
     let pages = documents.keys().filter(|page| *page != Path::new("SUMMARY.md"));
     assert_eq!(listed, pages.map(|page| page.display().to_string()).collect::<Vec<_>>());
 }
+
+#[test]
+fn the_book_lists_the_decisions_by_their_titles() {
+    let path = repository().join("docs/SUMMARY.md");
+    let summary = std::fs::read_to_string(&path).unwrap();
+    let index = "(adr/README.md)\n";
+    let mut made = summary.split_inclusive(index).next().unwrap().to_owned();
+    for (name, text) in documents(&repository().join("docs/adr")) {
+        if name != Path::new("README.md") {
+            let title = text.lines().next().unwrap().trim_start_matches("# ");
+            made += &format!("  - [{title}](adr/{})\n", name.display());
+        }
+    }
+    if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), made, "run this test with LARDER_WRITE_GOLDEN=1");
+}
