@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ledger::Turn;
-use super::{PodCase, Case, NodeCase, RoleRoom};
+use super::{Case, NodeCase, PodCase, RoleRoom};
 use crate::index::facts::{Name, PodFacts, Seat};
 use crate::index::state::Snapshot;
 use crate::wire::{PreemptArgs, Refused, Victims};

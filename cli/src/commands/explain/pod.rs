@@ -85,7 +85,8 @@ impl<'d> Story<'d> {
         };
         let filter = last_of(Verb::Filter);
         // Those of an attempt before the last say nothing about it.
-        let scored = last_of(Verb::Prioritize).filter(|scored| filter.is_none_or(|filter| filter.decision.at <= scored.decision.at));
+        let scored = last_of(Verb::Prioritize)
+            .filter(|scored| filter.is_none_or(|filter| filter.decision.at <= scored.decision.at));
         let asked = filter.or(scored).and_then(|served| match &served.decision.about {
             About::Nodes { question, candidates } => Some((served, question, candidates)),
             About::Victims(_) => None,
