@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::devices::offered;
 use crate::health::Reason;
-use crate::node::words::within;
+use larder_kube::events::within;
 use crate::view::View;
 
 /// How often the list is sent although nothing changed.

@@ -4,6 +4,7 @@
 //! - [`TempTree`] makes reference folders whose bytes follow from a seed.
 //! - [`RealServer`] starts a MinIO, a Ceph or an emulator of a cloud's store and stops it.
 //! - [`FailingDisk`] is an ext4 with bad sectors.
+//! - [`FakeApi`] is an API server in memory.
 //! - [`Cluster`] is a real Kubernetes: one of a test's own, or the one that the tests of a run share.
 //! - [`kernel`] is the kernel's side of a FUSE connection.
 //! - [`machine`] is machines with GPUs and HCAs, made up in a folder.
@@ -15,6 +16,7 @@
 mod binary;
 mod cluster;
 mod failing_disk;
+pub mod fake_api;
 mod fault_proxy;
 pub mod kernel;
 mod made_up_nvml;
@@ -25,6 +27,7 @@ mod temp_tree;
 
 pub use binary::{built, built_library, larder_binary};
 pub use cluster::Cluster;
+pub use fake_api::FakeApi;
 pub use failing_disk::{DiskErrors, FailingDisk};
 pub use fault_proxy::{Fault, FaultProxy, ProxyCounters, RequestHead};
 pub use larder_made_up_machine as machine;
