@@ -16,7 +16,7 @@ pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     let programs = DevicesPrograms {
         larder_devices: program::find("--devices", "larder-devices", args.devices.as_deref())?,
         hook: program::find("--hook", "larder-rdma-limit", args.hook.as_deref())?,
-        nvml: program::find("--nvml", "liblarder_made_up_nvml.so", args.nvml.as_deref())?,
+        nvml: program::find("--nvml", "liblarder_fake_nvml.so", args.nvml.as_deref())?,
     };
     let view = Steps::new("{msg:60} {bar:30} {pos}/{len} steps [{elapsed}]");
     let outcome = run_devices(&config, &programs, &view);
