@@ -124,8 +124,9 @@ mod tests {
     #[test]
     fn every_command_in_the_documents_is_one_that_larder_takes() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let mut documents =
-            ["README.md", "docs/COMMANDS.md", "docs/DEVICES.md", "docs/MOUNT.md", "docs/START.md"].map(|path| root.join(path)).to_vec();
+        let mut documents = ["README.md", "docs/COMMANDS.md", "docs/DEVICES.md", "docs/MOUNT.md", "docs/START.md"]
+            .map(|path| root.join(path))
+            .to_vec();
         let pages = std::fs::read_dir(root.join("docs/kubernetes")).unwrap().map(|page| page.unwrap().path());
         documents.extend(pages);
         assert!(documents.len() >= 5 + 7, "{documents:?}");
