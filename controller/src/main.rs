@@ -18,9 +18,9 @@ use tracing::info;
     version,
     max_term_width = 100,
     after_help = "Examples:
-  larder-controller --image larder.dev/larder:0.1.0
+  larder-controller --image larder.dev/larder:0.2.0
       in a pod, with its service account
-  KUBECONFIG=admin.yaml larder-controller --image larder.dev/larder:0.1.0
+  KUBECONFIG=admin.yaml larder-controller --image larder.dev/larder:0.2.0
       outside of the cluster
 LARDER_LOG sets the log level, such as `info` or `larder_controller=debug`."
 )]

@@ -2,13 +2,15 @@
 //!
 //! The cast: [`mod@watch`] follows the objects of one kind, which a [`store`] keeps by their [`key`]; [`kinds`] are the
 //! kinds of objects, and [`fields`] what objects of all kinds have; [`pod`] and [`node`] are the one reader of pods and
-//! of nodes; [`lease`] elects a leader, [`events`] are Events about an object, and [`mod@short_hash`] makes names.
+//! of nodes; [`endpoints`] follows the endpoints of a Service; [`lease`] elects a leader; [`events`] are Events about an
+//! object; [`mod@short_hash`] makes names.
 //!
 //! Invariant: an object is read with the types of Kubernetes here, and cut to what a program keeps before it is kept.
 
 #![warn(missing_docs)]
 
 mod connect;
+pub mod endpoints;
 pub mod events;
 pub mod fields;
 pub mod key;

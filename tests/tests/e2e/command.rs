@@ -167,7 +167,8 @@ fn the_fields_that_the_documents_give_to_jq_exist() {
         serde_json::from_str(&lab.larder_ok(&["stats", mount.dir().to_str().unwrap(), "--json"])).unwrap();
     let mut fields = 0;
     let root = larder_testkit::repository();
-    let mut documents = ["docs/COMMANDS.md", "docs/GUIDE.md", "README.md"].map(|path| root.join(path)).to_vec();
+    let mut documents =
+        ["docs/COMMANDS.md", "docs/MOUNT.md", "docs/START.md", "README.md"].map(|path| root.join(path)).to_vec();
     documents.extend(std::fs::read_dir(root.join("docs/kubernetes")).unwrap().map(|page| page.unwrap().path()));
     for document in documents {
         let text = std::fs::read_to_string(&document).unwrap();
@@ -175,7 +176,11 @@ fn the_fields_that_the_documents_give_to_jq_exist() {
             let Some((_, field)) = line.split_once("| jq .") else { continue };
             let field = field.split_whitespace().next().unwrap();
             let found = field.split('.').try_fold(&stats, |value, name| value.get(name));
-            assert!(found.is_some_and(|found| !found.is_null()), "{}: .{field} is not in {stats:#}", document.display());
+            assert!(
+                found.is_some_and(|found| !found.is_null()),
+                "{}: .{field} is not in {stats:#}",
+                document.display()
+            );
             fields += 1;
         }
     }
