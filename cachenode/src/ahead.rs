@@ -2,7 +2,7 @@
 //!
 //! A *stream* begins with a missing block of which those before it were missed recently. Within a large file these are
 //! the two blocks before it (or one, if the file begins there), and the stream ends with the file. Across files they
-//! are the `k` files before it, where a run of files that one GET fetched counts as one. A stream goes on when the
+//! are the `k` files before it, where a run of files that one GET fetched counts as one. A stream continues when the
 //! middle of the blocks that it brought is read and half of those before the middle were read, too; otherwise it ends.
 //!
 //! A shuffled epoch must not look like a stream across files. Of `n` files in random order, the `k` before a given one
@@ -68,7 +68,7 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// For a dataset of so many files, or runs of files that one GET fetches.
+    /// For a dataset of this many files, or runs of files that one GET fetches.
     fn for_files(files: u32) -> Self {
         let base = (files / FILES_PER_MISS).clamp(REMEMBERED_LEAST, REMEMBERED);
         let enough = |k: &u32| false_streams(files, base.max(*k), *k) * FALSE_GETS <= FALSE_GETS_MOST;
@@ -152,7 +152,7 @@ impl Missed {
 }
 
 impl ReadAhead {
-    /// For a snapshot of so many files, or runs of files that one GET fetches.
+    /// For a snapshot of this many files, or runs of files that one GET fetches.
     pub(crate) fn new(files: u32) -> Self {
         Self::with_evidence(Evidence::for_files(files))
     }

@@ -82,7 +82,7 @@ pub(crate) fn others<F: Filesystem + Clone>(
         let mut answered = 0;
         let Err(error) = play(filesystem.clone(), requests, init, fuse, &mut answered) else { return };
         let Some((failed, rest)) = requests[answered..].split_first() else {
-            return debug!(%error, "a session that answered all its requests ended badly");
+            return debug!(%error, "a replay session failed after it had answered all requests");
         };
         warn!(%error, "cannot answer a request that an earlier larderd had taken: it fails with EIO");
         if let Some(failed) = Taken::parse(failed) {

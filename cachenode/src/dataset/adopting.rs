@@ -31,7 +31,7 @@ impl Dataset {
         self.cache.is_adopting()
     }
 
-    /// Frees the room of taken over blocks that no dataset uses any more. Blocks on the disk.
+    /// Frees the room of adopted blocks that no dataset uses. Blocks on the disk.
     pub(crate) fn free_unused(&self) {
         self.cache.free_unused();
     }

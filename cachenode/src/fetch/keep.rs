@@ -165,7 +165,7 @@ impl Keeper {
         self.leaving.run_until_cancelled(adopted).await;
     }
 
-    /// Memory for blocks of so many KiB that wait for the store; none if too many wait already.
+    /// Memory for this many KiB of blocks that wait for the store; `None` if too many wait already.
     pub(super) fn memory_to_wait(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.waiting).try_acquire_many_owned(kib).ok()
     }

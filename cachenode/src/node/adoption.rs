@@ -57,7 +57,8 @@ impl Node {
                     if let Some(dataset) = adopting.upgrade()
                         && let Err(error) = settling.budget().grow_adopted(&dataset)
                     {
-                        warn!(dataset = dataset.name(), %error, "the reservation does not follow what was taken over");
+                        warn!(dataset = dataset.name(), %error, "cannot adjust the reservation to the adopted \
+                        blocks");
                     }
                     settling.tidy();
                     // What had to wait for the earlier snapshots.
@@ -66,7 +67,7 @@ impl Node {
                     settling.open.all().iter().for_each(|dataset| dataset.free_unused());
                 };
                 if let Err(error) = tokio::task::spawn_blocking(settle).await {
-                    warn!(%error, "the room that earlier snapshots no longer need is not freed");
+                    warn!(%error, "cannot free the room that earlier snapshots no longer need");
                 }
             });
         });
@@ -75,7 +76,7 @@ impl Node {
     /// Releases closed datasets for which there is no room, now that it is known what datasets share.
     fn tidy(&self) {
         if let Err(error) = self.budget().tidy() {
-            warn!(%error, "closed datasets are not released for the promises of open ones");
+            warn!(%error, "cannot release closed datasets to make room for open ones");
         }
     }
 }

@@ -382,7 +382,7 @@ impl Claim<'_> {
                 let wanted = format_args!("{:?}, {:?}", self.spec.cache_bytes, self.spec.policy);
                 warn!(
                     source = self.spec.source, what, has, %wanted,
-                    "a volume states another setting than the open dataset, which keeps its own"
+                    "a volume requests another setting than the dataset is open with: the dataset keeps its own"
                 );
             }
         }

@@ -33,12 +33,12 @@ impl Node {
             if promised.contains(&dataset.manifest().snapshot())
                 && let Err(error) = self.budget().grow_promised(&dataset)
             {
-                warn!(dataset = dataset.name(), %error, "the reservation does not follow its promise");
+                warn!(dataset = dataset.name(), %error, "cannot adjust a reservation to its promise");
             }
         }
     }
 
-    /// A report about the cache. Errors: the disk does not tell its free room.
+    /// A report about the cache. Errors: the free space of the disk cannot be read.
     pub async fn cache_report(self: &Arc<Self>) -> Result<CacheReport, NodeError> {
         let node = Arc::clone(self);
         Ok(tokio::task::spawn_blocking(move || node.report()).await??)

@@ -297,7 +297,7 @@ impl Store {
             Some(folder) => folder.snapshots().unwrap_or_else(|error| {
                 warn!(
                     %error, dir = ?folder.dir(),
-                    "the datasets of the cache cannot be listed: those that were there before count"
+                    "cannot list the datasets of the cache: those known at the start count"
                 );
                 self.base.reservations.all().into_iter().map(|(snapshot, _)| snapshot).collect()
             }),
@@ -339,7 +339,7 @@ impl Store {
             } else if known.connections.iter().flatten().any(|connection| !is_left(connection)) {
                 info!(
                     dataset = known.name, %snapshot,
-                    "the dataset was mounted when the last process ended, and is not any more"
+                    "the dataset was mounted when the previous process ended, and no longer is"
                 );
                 self.change(&snapshot, |known| {
                     known.connections.get_or_insert_default().retain(|connection| is_left(connection));

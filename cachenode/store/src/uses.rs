@@ -2,7 +2,7 @@
 //! blocks.
 //!
 //! Invariant: what is in use is not released, and a dataset has at most one cache. A cache that is being closed counts
-//! until nothing of it runs any more.
+//! until all of its work has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -136,11 +136,17 @@ async fn a_listing_for_which_nobody_could_wait_is_for_the_next_caller_and_for_no
     assert_eq!(world.files(Refresh::After(WAIT)).await, 2);
     assert_eq!(world.files(Refresh::Always).await, 3);
     world.look_and_leave(Refresh::Always).await;
-    assert_eq!(world.finder.look_ups.lock().unheard.len(), 1);
-    world.finder.look_ups.lock().unheard.values_mut().for_each(|it| *it = it.checked_sub(UNHEARD_MOST).unwrap());
+    assert_eq!(world.finder.look_ups.lock().undelivered.len(), 1);
+    world
+        .finder
+        .look_ups
+        .lock()
+        .undelivered
+        .values_mut()
+        .for_each(|it| *it = it.checked_sub(UNDELIVERED_MOST).unwrap());
     world.add("fourth");
     assert_eq!(world.files(Refresh::Always).await, 4, "after a while it is for nobody");
-    assert!(world.finder.look_ups.lock().unheard.is_empty());
+    assert!(world.finder.look_ups.lock().undelivered.is_empty());
 }
 
 // SEMANTICS: V4

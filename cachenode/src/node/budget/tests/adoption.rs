@@ -107,7 +107,7 @@ async fn a_new_snapshot_larger_than_the_cache_takes_over_the_room_of_the_closed_
     adopted(&new).await;
     for _ in 0..2 {
         for file in 0..40 {
-            new.open.read_later(FileIndex(file), 0, FILE_BYTES as u32).await.unwrap();
+            new.open.read_file(file, 0, FILE_BYTES as u32).await.unwrap();
         }
         new.open.settle().await;
     }
