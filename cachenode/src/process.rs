@@ -1,8 +1,6 @@
-//! The common parts of the processes `larderd` and `cachenode`: a node's flags, its folders, and running until a
-//! signal.
+//! The common parts of the processes `larderd` and `cachenode`: a node's flags and its folders.
 
 use std::io::ErrorKind;
-use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,9 +13,6 @@ use larder_origin::{Env, OriginConfig};
 use larder_peers::membership::Watcher;
 use larder_peers::{MemberSource, NodeList, Security, Tls, TlsFiles};
 use larder_store::probe::try_to_write;
-use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::folder::{FolderRefused, HOME_FLAG};
@@ -208,28 +203,6 @@ pub fn doubt_cache_size(bytes: u64, cache_dir: &Path) -> Option<String> {
 pub fn parse_percent(text: &str) -> Result<u8, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).trim().parse().ok().filter(|percent| *percent < 100);
     percent.ok_or_else(|| "not a percentage: write for example 20%, at most 99%".to_owned())
-}
-
-/// A runtime that is never shut down before the process ends. A task that a shutdown drops would answer its reader with
-/// EIO; the requests that a process leaves unanswered when it ends are answered by the next process.
-pub fn runtime() -> anyhow::Result<ManuallyDrop<Runtime>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-    Ok(ManuallyDrop::new(runtime))
-}
-
-/// Cancels `stopping` at SIGTERM or SIGINT.
-/// Must be called within a runtime. Errors: signals cannot be received.
-pub fn stop_on_signal(stopping: CancellationToken) -> anyhow::Result<impl Future<Output = ()> + Send> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = stopping.cancelled() => {}
-        }
-        stopping.cancel();
-    })
 }
 
 /// Raises the soft limit of open files to the hard one: segments, sockets and RocksDB need many, and the soft limit is

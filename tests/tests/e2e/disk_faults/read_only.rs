@@ -129,9 +129,9 @@ fn a_home_or_a_cache_folder_that_is_read_only_is_named_with_what_to_set() {
     };
     let cache = read_only(lab.folder().join("node-ro/cache"));
     let larderd = Larderd::start(&lab, "ro", &[]);
-    wait_until("larderd gives up", || larderd.log().contains("error: "));
+    wait_until("larderd gives up", || larderd.log().contains("larderd failed"));
     let log = larderd.log();
-    let error = log.lines().find(|line| line.contains("error: ")).unwrap();
+    let error = log.lines().find(|line| line.contains("larderd failed")).unwrap();
     assert!(error.contains(&format!("{} (--cache-dir", cache.0.display())) && error.contains("read-only"), "{log}");
 
     let home = read_only(lab.folder().join("home-ro"));
