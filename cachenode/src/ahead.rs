@@ -181,6 +181,7 @@ impl ReadAhead {
                 // Another part of a block that was missed already.
                 return None;
             }
+            // A copy: `previous` reads the manifest, which may wait for its disk, and must not hold this lock.
             let before = missed.clone();
             missed.add((block.0, block.0), self.evidence.remembered);
             before
@@ -215,14 +216,16 @@ impl ReadAhead {
     /// Starts or continues a stream.
     pub(crate) fn follow(&self, stream: Stream) {
         let slot = &self.slots[self.next_slot.fetch_add(1, Ordering::Relaxed) % STREAMS];
+        // First, so that a reader of a half replaced slot finds no stream in most cases.
         slot.blocks.store(NO_STREAM, Ordering::Relaxed);
         slot.limit.store(stream.limit.0, Ordering::Relaxed);
         slot.read.store(stream.read, Ordering::Relaxed);
+        // Pairs with the Acquire of `touched`: a reader that sees the blocks sees their limit.
         slot.blocks.store((u64::from(stream.first.0) << 32) | u64::from(stream.last.0), Ordering::Release);
     }
 
     /// Records the read of a block. If it is the middle of what a stream brought, the stream ends, and is returned if
-    /// it is to go on. One caller gets it.
+    /// it is to continue. One caller gets it.
     pub(crate) fn touched(&self, block: BlockIndex) -> Option<Stream> {
         self.slots.iter().find_map(|slot| slot.touched(block))
     }
@@ -236,10 +239,12 @@ impl Slot {
             return None;
         }
         let at = block.0 - first;
+        // A stream has at most 64 blocks; the modulo keeps a half replaced slot from overflowing the shift.
         let read = self.read.fetch_or(1 << (at % u64::BITS), Ordering::Relaxed);
         let limit = BlockIndex(self.limit.load(Ordering::Relaxed));
         let stream = Stream { first: BlockIndex(first), last: BlockIndex(last), limit, read };
         let middle = stream.middle();
+        // The exchange: of several readers of the middle block, one continues the stream.
         if at != middle
             || self.blocks.compare_exchange(blocks, NO_STREAM, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {

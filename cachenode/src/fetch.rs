@@ -7,7 +7,7 @@
 //! it in one of the three, and never causes a second GET. A block for which neither the store nor the window has room
 //! is read in pieces, each fetched for its reader alone. The fetch of a packed file includes its neighbours as long as
 //! the store has room for them. Readers in order are read ahead of (`ahead`). Blocks in an earlier snapshot's
-//! cache, while they are taken over, are read there part by part and are not in flight.
+//! cache, while they are adopted, are read there part by part and are not in flight.
 //!
 //! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
 //! within the read deadline; no lock is held across an await.

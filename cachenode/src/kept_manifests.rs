@@ -1,5 +1,5 @@
 //! The manifests that a node keeps of the datasets that it has found: the next process opens mounts with them that
-//! outlive this one, and the next snapshot of an origin takes over blocks by them.
+//! outlive this one, and the next snapshot of an origin adopts blocks by them.
 //!
 //! ```text
 //!   mounts/ID.manifest          the manifest of the dataset ID

@@ -2,7 +2,7 @@
 //!
 //! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget`
 //! decides how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening`
-//! opens them, `adoption` has them take over blocks of earlier snapshots, and `open` is the table of those that are
+//! opens them, `adoption` has them adopt blocks of earlier snapshots, and `open` is the table of those that are
 //! open; `promises` keeps room for datasets whether or not they are; `cluster` serves them to peers.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.

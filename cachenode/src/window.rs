@@ -220,6 +220,7 @@ impl Window {
     fn make_room(&self, inner: &mut Inner, bytes: u64) -> bool {
         let now = Instant::now();
         while inner.bytes() > 0 && inner.bytes() + bytes > self.capacity_bytes {
+            // Blocks that were read stay only for late requests of their parts, so they go first.
             if let Some(&oldest) = inner.read.order.front() {
                 inner.read.remove(oldest);
                 continue;

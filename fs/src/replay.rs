@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use crate::buffers;
 use crate::errno::Errno;
 use crate::reading::{ReadReply, Reader};
-use crate::requests::{Left, Requests};
+use crate::requests::{Requests, Unanswered};
 use crate::wire::{self, Taken};
 
 #[cfg(test)]
@@ -63,8 +63,8 @@ impl Drop for Answer {
 }
 
 /// Answers the reads. Blocks for as long as the disk takes; what must be fetched is answered later.
-pub(crate) fn reads(reader: &Reader, left: Left, requests: &Arc<Requests>, fuse: &Arc<OwnedFd>) {
-    for (read, kept) in left.into_reads(requests) {
+pub(crate) fn reads(reader: &Reader, unanswered: Unanswered, requests: &Arc<Requests>, fuse: &Arc<OwnedFd>) {
+    for (read, kept) in unanswered.into_reads(requests) {
         let answer = Answer { fuse: Arc::clone(fuse), unique: read.unique, sent: false };
         reader.guard(|| reader.read(read, Some(kept), answer));
     }

@@ -1,4 +1,4 @@
-//! A new snapshot of an origin takes over the blocks that the cache has of an earlier one.
+//! A new snapshot of an origin adopts the blocks that the cache has of an earlier one.
 //!
 //! Invariant: two snapshots are of one origin only if their URLs and the servers and accounts that they are read from
 //! are the same. The name under which a manifest was kept for its mount is a hash of these, so a manifest under that
@@ -15,7 +15,7 @@ use crate::dataset::Dataset;
 use crate::manifest_file::MappedManifest;
 use crate::request::DatasetRequest;
 
-/// Snapshots whose blocks a dataset takes over: the last one may have been mounted for too short a time to fill the
+/// Snapshots whose blocks a dataset adopts: the last one may have been mounted for too short a time to fill the
 /// cache.
 const EARLIER_MOST: usize = 4;
 
@@ -32,7 +32,7 @@ impl Node {
         earlier
     }
 
-    /// Makes a dataset that was just opened take over the blocks of earlier snapshots, in the background; those of them
+    /// Makes a dataset that was just opened adopt the blocks of earlier snapshots, in the background; those of them
     /// that are `promised` have room of their own. Without any, its opening has released what was in its way.
     pub(super) fn adopt(
         self: &Arc<Self>,
@@ -46,7 +46,7 @@ impl Node {
         let (node, runtime, adopting) = (Arc::downgrade(self), self.runtime.clone(), Arc::downgrade(dataset));
         dataset.adopt(earlier, promised, move |is_complete| {
             if !is_complete {
-                // What is left is taken over when the dataset is opened again, unless its room is needed before.
+                // What is left is adopted when the dataset is opened again, unless its room is needed before.
                 return;
             }
             runtime.spawn(async move {

@@ -65,7 +65,7 @@ impl Node {
         Ok(CacheReport { capacity_bytes, promised_bytes, snapshots, promises: self.store.promises() })
     }
 
-    /// Drops what is cached of a snapshot that nobody has open or takes over blocks of, and that was last in use before
+    /// Drops what is cached of a snapshot that nobody has open or adopts blocks of, and that was last in use before
     /// `before_unix_s`. True if there was something.
     pub async fn drop_unused(self: &Arc<Self>, snapshot: SnapshotId, before_unix_s: u64) -> Result<bool, NodeError> {
         let _opening = self.opening.lock().await;

@@ -200,7 +200,7 @@ impl Store {
 
     /// Deletes all that the store holds of a dataset. False if it held nothing. Returns before its room on the disk is
     /// free; until then [`dropped_bytes`](Self::dropped_bytes) counts it. Errors: it is open, or another dataset is
-    /// taking over its blocks, or its folder cannot be removed.
+    /// adopting its blocks, or its folder cannot be removed.
     pub fn release(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
         // Locked until it is gone: an adoption that begins now finds all of it or nothing.
         let (_open, _uses) = loop {

@@ -24,7 +24,7 @@ use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::mount::{MountConfig, unmount};
 
-/// How long a stop waits for mounts that are being made, and for reads that were taken over handed-over connections.
+/// How long a stop waits for mounts that are being made, and for reads taken from handed-over connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before a connection is tried again; it doubles up to [`PAUSE_MAX`].
@@ -106,7 +106,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Waits until the reads that were taken over handed-over connections have been answered.
+    /// Waits until the reads taken from handed-over connections have been answered.
     async fn answer_reads(&self) {
         for requests in self.mounts.now().mounts.iter().filter_map(|mount| mount.requests.as_ref()) {
             requests.answered().await;

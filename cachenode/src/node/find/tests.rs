@@ -283,7 +283,7 @@ async fn tenants_with_the_same_data_have_mounts_of_their_own_whatever_becomes_of
     assert!(shared != a && shared != b);
     assert_eq!(id(&request(None, "2")).await, shared);
     assert_eq!(id(&Bucket::request(Refresh::Never)).await, shared);
-    // What a tenant's new snapshot takes over is looked up under the tenant's name.
+    // What a tenant's new snapshot adopts is looked up under the tenant's name.
     let manifest = bucket.prepare(Refresh::Never).await.unwrap().manifest;
     let earlier = |request: &DatasetRequest| {
         bucket.finder.earlier(&manifest, request, std::iter::once(manifest.snapshot())).len()
