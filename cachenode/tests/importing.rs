@@ -231,7 +231,7 @@ async fn a_killed_process_is_an_error_and_the_next_continues() {
     };
     let (error, ()) = tokio::join!(import, kill);
     let text = Chain(&error.unwrap_err()).to_string();
-    assert!(text.contains("SIGKILL") && text.contains("nothing is published"), "{text}");
+    assert!(text.contains("SIGKILL") && text.contains("published nothing"), "{text}");
     assert_eq!((world.kept().stamp(), drafts(&world.imports())), (None, 0));
     world.import(&process, "s3://made-up", &config).await.unwrap();
     assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 100_000);

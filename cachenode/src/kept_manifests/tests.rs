@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
-use larder_dataset::{DatasetSpec, FileIndex};
+use larder_dataset::DatasetSpec;
 use larder_origin::OriginConfig;
 
 use super::*;
@@ -65,7 +65,7 @@ impl World {
     async fn open(&self, node: &Arc<Node>, name: &str) -> OpenDataset {
         let (found, request) = self.find(node, name).await;
         let open = node.open_dataset(found, &request, User::Connection).await.unwrap();
-        open.read_later(FileIndex(0), 0, 1).await.unwrap();
+        open.read_file(0, 0, 1).await.unwrap();
         open.settle().await;
         open
     }

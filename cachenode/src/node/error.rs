@@ -50,10 +50,10 @@ pub enum NodeError {
     NoPeers,
     /// The cache is promised to other datasets.
     #[error(
-        "--cache-size: the dataset would take {} of the disk (up to 5 KiB a file more than its bytes), and of the {} \
-         of larderd's own --cache-size only {} are not promised to other datasets: request less, or restart larderd \
+        "--cache-size: the dataset would take {} of disk space (up to 5 KiB a file more than its bytes), but only {} \
+         of the {} of larderd's own --cache-size are not promised to other datasets: request less, or restart larderd \
          with a larger --cache-size",
-        show_bytes(*.wanted), show_bytes(*.budget), show_bytes(*.free)
+        show_bytes(*.wanted), show_bytes(*.free), show_bytes(*.budget)
     )]
     NoRoom {
         /// Bytes requested.
@@ -137,7 +137,7 @@ fn of_source(error: &SourceError) -> ErrorKind {
             // Another process is listing the origin, or the disk is full.
             ImportError::Journal(_) | ImportError::Disk { .. } => ErrorKind::Unavailable,
         },
-        SourceError::Told { kind, .. } => *kind,
+        SourceError::Reported { kind, .. } => *kind,
         SourceError::ManifestFile(_) | SourceError::Manifest { .. } => ErrorKind::DataLoss,
         SourceError::Home(_) => ErrorKind::Internal,
     }

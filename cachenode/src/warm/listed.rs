@@ -83,7 +83,7 @@ fn find(manifest: &MappedManifest, mut lines: mpsc::Receiver<Vec<u8>>, found: &m
             tokio::select! {
                 () = found.closed() => None,
                 next = tokio::time::timeout(SILENCE_MOST, lines.recv()) => next.unwrap_or_else(|_| {
-                    warn!("a list of files to warm was not continued: its sender is gone");
+                    warn!("dropped an incomplete list of files to warm: its sender is gone");
                     None
                 }),
             }

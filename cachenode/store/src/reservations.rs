@@ -183,7 +183,7 @@ impl Reservations {
         if let Err(error) = done
             && error.kind() != io::ErrorKind::NotFound
         {
-            debug!(%snapshot, %error, "how much is cached is not written down: a later process estimates it");
+            debug!(%snapshot, %error, "cannot record how much is cached: the next process estimates it");
         }
     }
 

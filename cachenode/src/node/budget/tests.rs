@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use larder_dataset::{DatasetSpec, FileIndex, PolicyKind};
+use larder_dataset::{DatasetSpec, PolicyKind};
 use larder_store::Usage;
 
 use crate::node::{NodeError, User};
@@ -331,7 +331,7 @@ async fn a_new_snapshot_gets_its_room_while_the_old_one_is_mounted_or_closed() {
         adopted(&new).await;
         for _ in 0..2 {
             for file in 0..40 {
-                let read = new.open.read_later(FileIndex(file), 0, FILE_BYTES as u32).await.unwrap();
+                let read = new.open.read_file(file, 0, FILE_BYTES as u32).await.unwrap();
                 assert!(read.len() == FILE_BYTES as usize);
             }
             new.open.settle().await;

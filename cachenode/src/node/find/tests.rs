@@ -136,11 +136,17 @@ async fn a_listing_for_which_nobody_could_wait_is_for_the_next_caller_and_for_no
     assert_eq!(world.files(Refresh::After(WAIT)).await, 2);
     assert_eq!(world.files(Refresh::Always).await, 3);
     world.look_and_leave(Refresh::Always).await;
-    assert_eq!(world.finder.look_ups.lock().unheard.len(), 1);
-    world.finder.look_ups.lock().unheard.values_mut().for_each(|it| *it = it.checked_sub(UNHEARD_MOST).unwrap());
+    assert_eq!(world.finder.look_ups.lock().undelivered.len(), 1);
+    world
+        .finder
+        .look_ups
+        .lock()
+        .undelivered
+        .values_mut()
+        .for_each(|it| *it = it.checked_sub(UNDELIVERED_MOST).unwrap());
     world.add("fourth");
     assert_eq!(world.files(Refresh::Always).await, 4, "after a while it is for nobody");
-    assert!(world.finder.look_ups.lock().unheard.is_empty());
+    assert!(world.finder.look_ups.lock().undelivered.is_empty());
 }
 
 // SEMANTICS: V4
@@ -277,7 +283,7 @@ async fn tenants_with_the_same_data_have_mounts_of_their_own_whatever_becomes_of
     assert!(shared != a && shared != b);
     assert_eq!(id(&request(None, "2")).await, shared);
     assert_eq!(id(&Bucket::request(Refresh::Never)).await, shared);
-    // What a tenant's new snapshot takes over is looked up under the tenant's name.
+    // What a tenant's new snapshot adopts is looked up under the tenant's name.
     let manifest = bucket.prepare(Refresh::Never).await.unwrap().manifest;
     let earlier = |request: &DatasetRequest| {
         bucket.finder.earlier(&manifest, request, std::iter::once(manifest.snapshot())).len()

@@ -114,16 +114,16 @@ impl World {
 
 async fn read(dataset: &Dataset, files: std::ops::Range<u32>) {
     for file in files {
-        dataset.read_later(FileIndex(file), 0, FILE_BYTES as u32).await.unwrap();
+        dataset.read_file(file, 0, FILE_BYTES as u32).await.unwrap();
     }
     dataset.settle().await;
 }
 
 fn is_kept(dataset: &Dataset, file: u32) -> bool {
-    let row = dataset.manifest().file(FileIndex(file)).unwrap();
+    let row = dataset.manifest().file_blocks(FileIndex(file)).unwrap();
     let stored = || dataset.counters().read_bytes_store.load(std::sync::atomic::Ordering::Relaxed);
     let before = stored();
-    dataset.read_now(&row, 0, FILE_BYTES as u32, |_| ()) && stored() > before
+    dataset.read_now(row, 0, FILE_BYTES as u32, |_| ()) && stored() > before
 }
 
 /// Begins a call that does not end at once.
