@@ -49,10 +49,10 @@ build: packages
 # Unit tests only: no program has to be linked but theirs. Those of quickstart mount, which needs root: `make test` runs them.
 unit:
 	.ci/install-packages unit
-	cargo nextest run --workspace --lib --bins -E 'not (package(larder-bench) and test(quickstart::tests))'
+	cargo nextest run --workspace --lib --bins -E 'not (package(larder-epochs) and test(quickstart::tests))'
 
 e2e: tools build
-	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-agent -p larder-controller -p larder-controller-api --test-threads $(TEST_THREADS) $(ARGS)
+	cargo nextest run --cargo-profile $(PROFILE) -p larder-e2e -p larder-testkit -p larder-agent -p larder-controller -p larder-api --test-threads $(TEST_THREADS) $(ARGS)
 
 # The same tests, with the release profile and LARDER_TEST_SCALE times as many kills, restarts and cases.
 soak: tools
@@ -69,10 +69,11 @@ doc: packages
 docs:
 	.ci/install-packages docs
 	mdbook build --dest-dir $(CARGO_TARGET_DIR)/book
+	.ci/book check $(CARGO_TARGET_DIR)/book
 
-# Licenses and duplicate versions, by deny.toml.
-deny:
-	.ci/deny
+# Licenses, duplicate versions and sources, by deny.toml.
+deny: tools
+	cargo deny --locked check licenses bans sources
 
 # Bounded: the same targets run for hours with SECONDS_EACH=3600.
 fuzz: tools
@@ -82,8 +83,8 @@ fuzz: tools
 packages:
 	.ci/install-packages build
 
-# Further requirements for testing: nextest, cargo-fuzz, mdBook, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes, kwok,
-# and an image of PyTorch and Open MPI.
+# Further requirements for testing: nextest, cargo-fuzz, cargo-deny, mdBook, MinIO, Ceph, fake-gcs-server, Azurite,
+# Kubernetes, kwok, and an image of PyTorch and Open MPI.
 tools:
 	.ci/install-packages test
 
@@ -99,8 +100,8 @@ cluster-down:
 # Takes half an hour; docs/PERFORMANCE.md says what it does.
 peers: packages
 	bench/install-peers
-	cargo build --release -p larder
-	$(CARGO_TARGET_DIR)/release/larder bench peers $(ARGS)
+	cargo build --release -p larder -p larder-bench
+	$(CARGO_TARGET_DIR)/release/larder-bench peers $(ARGS)
 
 # Other queues and schedulers, and another Kubernetes: never built by `make test`.
 platform-peers:

@@ -1,5 +1,4 @@
 //! The time that larderd takes for a request, without the kernel's part: this benchmark plays the kernel.
-#![expect(missing_docs, reason = "criterion's macros make functions without them")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
 use std::os::fd::AsFd;

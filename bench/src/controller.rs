@@ -15,18 +15,18 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use kube::Client;
+use larder_kube::Client;
 use larder_stand_in::{Config as Play, StandIn, handover};
 
-use crate::figures::machine_load;
 pub use crate::kubernetes::Places;
 use crate::kubernetes::objects::{self, NAMESPACE};
 use crate::kubernetes::running::Running;
 use crate::kubernetes::{connect, wait};
 use crate::side_by_side::Progress;
 use crate::systems::Stop;
-use crate::systems::process::Usage;
 use cluster::Objects;
+use larder_epochs::figures::machine_load;
+use larder_epochs::process::Usage;
 use observer::Observer;
 pub use outcome::{ControllerConfig, ControllerOutcome, Latencies, Rest, Restart, WriteRow};
 

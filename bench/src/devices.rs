@@ -21,7 +21,6 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::figures::machine_load;
 use crate::side_by_side::{LeftOut, Progress};
 use crate::systems::{Stop, find_program};
 pub use choices::ChoiceRow;
@@ -30,6 +29,7 @@ use daemon::Shape;
 pub use daemon::{CallRow, DaemonRow};
 use hardware::Hardware;
 pub use hook::HookRow;
+use larder_epochs::figures::machine_load;
 pub use outcome::DevicesOutcome;
 
 /// The programs.

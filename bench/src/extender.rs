@@ -21,9 +21,8 @@ mod wake;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use kube::Client;
+use larder_kube::Client;
 
-use crate::figures::machine_load;
 use crate::jobs::cluster;
 use crate::jobs::turn::Ground;
 use crate::kubernetes::{Places, connect, datasets, objects, wait};
@@ -31,6 +30,7 @@ use crate::side_by_side::Progress;
 use crate::systems::Stop;
 pub use answers::{Answers, AnswersRow, Asked, InProcessRow, Load, ServerRow};
 use data::Data;
+use larder_epochs::figures::machine_load;
 pub use outcome::{ExtenderConfig, ExtenderOutcome, Scenario};
 pub use scheduler::Programs;
 pub use serving::{Known, serve};

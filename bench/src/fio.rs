@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use tokio::runtime::Handle;
 
-use crate::kernel_caches::drop_kernel_caches;
 use crate::side_by_side::{Progress, Rounds, Scratch, State, SystemInfo, chosen};
-use crate::systems::process::Usage;
 use crate::systems::{Corpus, CorpusOptions, Stop, System, child};
-use crate::tree;
 use jobs::{Jobs, LARGE, SMALL, SMALL_MEAN, bytes_to_read};
+use larder_epochs::kernel_caches::drop_kernel_caches;
+use larder_epochs::process::Usage;
+use larder_epochs::tree;
 pub use outcome::{FioConfig, FioOutcome, FioRow};
 pub use output::FioResult;
 use program::Fio;

@@ -22,7 +22,6 @@ pub(crate) mod work;
 
 use anyhow::Context;
 
-use crate::figures::machine_load;
 pub use crate::kubernetes::Places;
 use crate::kubernetes::connect;
 use crate::kubernetes::{objects, wait};
@@ -30,6 +29,7 @@ use crate::side_by_side::{LeftOut, Progress};
 use crate::systems::Stop;
 pub use cohorts::{ClassWait, CohortsRow};
 pub use gangs::GangsRow;
+use larder_epochs::figures::machine_load;
 pub use outcome::{JobsConfig, JobsOutcome, Scenario};
 pub use plan::PlanRow;
 pub use preempt::PreemptRow;

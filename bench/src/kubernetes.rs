@@ -13,8 +13,8 @@ pub(crate) mod running;
 pub(crate) mod wait;
 
 use anyhow::Context;
-use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use larder_kube::Client;
+use larder_kube::config::{KubeConfigOptions, Kubeconfig};
 pub use running::Places;
 
 /// A client of the cluster.
@@ -25,6 +25,6 @@ pub(crate) async fn connect(places: &Places) -> anyhow::Result<Client> {
     let named = || format!("--kubeconfig {}", path.display());
     let kubeconfig = Kubeconfig::read_from(path).with_context(named)?;
     let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(named)?;
+    let config = larder_kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(named)?;
     Client::try_from(config).with_context(named)
 }

@@ -16,11 +16,11 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use crate::kernel_caches::drop_kernel_caches;
-use crate::order::shuffled;
 use crate::side_by_side::{Progress, Rounds, Scratch, SystemInfo, chosen};
-use crate::systems::process::Usage;
 use crate::systems::{AnySystem, Corpus, CorpusOptions, Stop, System, child};
+use larder_epochs::kernel_caches::drop_kernel_caches;
+use larder_epochs::order::shuffled;
+use larder_epochs::process::Usage;
 use outcome::FILE_BYTES;
 pub use outcome::{MetaConfig, MetaOutcome, MetaRow};
 pub use synthetic::SyntheticRow;

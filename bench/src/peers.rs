@@ -19,13 +19,13 @@ use std::path::Path;
 use anyhow::Context;
 use larder_s3_server::S3Server;
 
-use crate::epochs::{Epoch, write_expected};
-use crate::fuse_requests::Counting;
-use crate::kernel_caches::drop_kernel_caches;
 use crate::side_by_side::{Progress, Rounds, Scratch, State, SystemInfo, chosen};
-use crate::systems::process::Usage;
 use crate::systems::{AnySystem, Corpus, CorpusOptions, Kind, Stop, System, child};
-use crate::tree;
+use larder_epochs::epochs::{Epoch, write_expected};
+use larder_epochs::fuse_requests::Counting;
+use larder_epochs::kernel_caches::drop_kernel_caches;
+use larder_epochs::process::Usage;
+use larder_epochs::tree;
 pub use machine::Machine;
 use outcome::FILES_OF_FEWER_READERS;
 pub use outcome::{Measurement, PeersConfig, PeersOutcome, RAW};

@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::systems::process::Usage;
 use certificates::write_certificates;
 pub use kind::ServerKind;
+use larder_epochs::process::Usage;
 pub use outcome::{PeersNetOutcome, PeersNetRow};
 use reading::read_for;
 pub use serving::{ServeConfig, serve};
@@ -98,7 +98,7 @@ struct Process {
 impl Process {
     fn start(program: &Path, serve: &ServeConfig) -> anyhow::Result<Self> {
         let mut command = Command::new(program);
-        command.args(["bench", "peers-net", "--serve", &serde_json::to_string(serve)?]);
+        command.args(["peers-net", "--serve", &serde_json::to_string(serve)?]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start the server")?;
         let mut line = String::new();
         let said = child.stdout.take().context("take the server's output")?;

@@ -3,7 +3,7 @@
 //!
 //! The cast: [`Corpus`] is the data, as files and as the same objects in an S3 server; a [`System`] serves it through a
 //! folder; [`all`] finds the systems of this machine. [`child`] runs their daemons, [`mounts`] waits for their mounts
-//! and removes them, [`process`] reads the resources that a daemon used.
+//! and removes them.
 //!
 //! Invariant: when a system is dropped, its processes have ended and its mount is detached. Both end with this process
 //! even if it is killed. Keys of the S3 server reach a daemon in its environment or in a private file, never in an
@@ -11,7 +11,6 @@
 
 pub mod child;
 pub mod mounts;
-pub mod process;
 
 mod corpus;
 mod folder;

@@ -77,6 +77,7 @@ mod tests {
     use super::*;
     use crate::fetch::tests::manifest;
 
+    // SEMANTICS: C16
     #[test]
     fn a_comparison_ends_when_it_is_stopped_however_many_files_differ() {
         let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());

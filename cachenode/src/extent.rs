@@ -87,6 +87,7 @@ mod tests {
         file.parts(0, file.size).map(|part| place_key(manifest, index, part.block)).collect()
     }
 
+    // SEMANTICS: C18
     #[test]
     fn files_keep_their_keys_in_the_next_snapshot_whatever_comes_and_goes_beside_them() {
         let path = |number: u64| format!("class-{}/image-{number}", number % 7);
@@ -107,6 +108,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: C18
     #[test]
     fn packs_keep_their_keys_in_the_next_snapshot_and_the_files_of_an_extent_share_one() {
         let packed = |packs: &[&str]| {

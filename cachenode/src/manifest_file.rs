@@ -155,6 +155,7 @@ pub fn link_manifest(manifest: &MappedManifest, to: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    // SEMANTICS: C7
     #[test]
     fn an_order_is_replaced_whole_and_what_a_killed_writer_left_is_in_nobodys_way() {
         let folder = tempfile::tempdir().unwrap();

@@ -223,6 +223,7 @@ mod tests {
 
     use super::*;
 
+    // SEMANTICS: S3
     #[tokio::test]
     async fn a_node_that_knows_of_no_node_keeps_nothing_that_may_be_anothers() {
         let (sender, membership) = watch::channel(Arc::new(Vec::new()));

@@ -130,6 +130,7 @@ async fn bucket() -> (S3Server, FaultProxy, OriginConfig) {
     (server, proxy, config)
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_makes_the_manifest_that_this_one_would_and_tells_what_happened() {
     let (server, _proxy, config) = bucket().await;
@@ -167,6 +168,7 @@ async fn a_journal_that_cannot_be_continued_is_told_by_the_process() {
     assert!(notes.len() == 1 && notes[0].contains("started over"), "{notes:?}");
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn the_errors_of_the_process_have_the_kind_and_the_words_of_those_of_an_import_here() {
     let (server, proxy, config) = bucket().await;
@@ -196,6 +198,7 @@ async fn both(url: &str, config: &OriginConfig) -> (ErrorKind, String) {
     here
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_that_needs_more_memory_than_it_may_have_is_an_error_and_publishes_nothing() {
     let (server, config) = made_up(300_000, Duration::ZERO).await;
@@ -212,6 +215,7 @@ async fn an_import_that_needs_more_memory_than_it_may_have_is_an_error_and_publi
     assert!(server.lists() - calls < 300, "{calls} calls, then {}", server.lists() - calls);
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_process_is_an_error_and_the_next_continues() {
     let (_server, config) = made_up(100_000, Duration::from_millis(50)).await;
@@ -233,6 +237,7 @@ async fn a_killed_process_is_an_error_and_the_next_continues() {
     assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 100_000);
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_ends_when_nobody_waits_for_its_import() {
     let (_server, config) = made_up(1_000_000, Duration::from_secs(2)).await;
@@ -245,6 +250,7 @@ async fn a_process_ends_when_nobody_waits_for_its_import() {
     assert_eq!(world.kept().stamp(), None);
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_has_no_credentials_in_its_arguments_or_environment_and_no_descriptor_of_the_node() {
     let (_server, mut config) = made_up(1_000_000, Duration::from_secs(2)).await;
@@ -270,6 +276,7 @@ async fn the_process_has_no_credentials_in_its_arguments_or_environment_and_no_d
     wait_until("the process has ended", || importing().is_empty()).await;
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_than_two_processes_import_at_once_and_the_others_wait() {
     let (_server, config) = made_up(20_000, Duration::from_millis(50)).await;
@@ -295,6 +302,7 @@ async fn no_more_than_two_processes_import_at_once_and_the_others_wait() {
     }
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_that_waits_for_others_is_cancelled_like_one_that_runs() {
     let (_server, config) = made_up(1_000_000, Duration::from_secs(2)).await;
@@ -315,6 +323,7 @@ async fn an_import_that_waits_for_others_is_cancelled_like_one_that_runs() {
     World::new().import(&process, "s3://made-up", &config).await.unwrap();
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_keeps_a_lower_limit_of_its_container() {
     let (_server, config) = made_up(1_000_000, Duration::from_secs(2)).await;
@@ -331,6 +340,7 @@ async fn a_process_keeps_a_lower_limit_of_its_container() {
     wait_until("the process has ended", || importing().is_empty()).await;
 }
 
+// SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_cannot_begin_says_why() {
     let (_server, config) = made_up(1000, Duration::ZERO).await;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DynamicObject, ListParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, Error};
+use larder_kube::api::{DynamicObject, ListParams};
+use larder_kube::config::{KubeConfigOptions, Kubeconfig};
+use larder_kube::{Api, Client, Config, Error};
 use serde::de::DeserializeOwned;
 
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};

@@ -10,8 +10,8 @@ use anyhow::{Context, anyhow, bail};
 use futures::FutureExt;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Error;
-use larder_controller_api::names::SYSTEM_NAMESPACE;
+use larder_api::names::SYSTEM_NAMESPACE;
+use larder_kube::Error;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -90,7 +90,7 @@ async fn ready(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     match (all, names.is_empty()) {
         (0, _) => bail!(
             "no scheduler of Larder runs in {SYSTEM_NAMESPACE}: an administrator turns it on with the component \
-             `scheduler` (docs/KUBERNETES.md), and --extender URL names an extender elsewhere"
+             `scheduler` (docs/kubernetes/scheduling.md), and --extender URL names an extender elsewhere"
         ),
         (_, true) => bail!(
             "none of the pods {SELECTOR} in {SYSTEM_NAMESPACE} is ready: `kubectl describe pods -n {SYSTEM_NAMESPACE} -l \

@@ -1,8 +1,7 @@
 //! The command `larder`. Every sub-command is a file in `commands`; flags are parsed once, here.
 //!
-//! Exit codes: 0 success, 1 failure, 2 wrong usage, 141 if the reader of the output is gone, as for a program that
-//! SIGPIPE ends. Errors go to standard error and say what to do; results go to standard output, as a table or as JSON
-//! (`--json`). No output contains a secret.
+//! Results go to standard output, as a table or as JSON (`--json`); [`larder::exit`] has the exit codes. No output
+//! contains a secret.
 
 mod args;
 mod cluster;
@@ -13,7 +12,6 @@ mod help_page;
 mod http;
 mod ioctl;
 mod mount_stats;
-mod output;
 mod queues;
 mod source;
 
@@ -21,9 +19,7 @@ use std::process::ExitCode;
 
 use args::{Cli, Command};
 use clap::Parser;
-
-/// 128 and the number of SIGPIPE.
-const READER_GONE: u8 = 141;
+use larder::{exit, files, output};
 
 fn main() -> ExitCode {
     if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
@@ -31,17 +27,9 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     // What the client of clusters logs, a command says itself.
-    if let Err(error) = larder_telemetry::init_logs(if cli.verbose { "info" } else { "warn,kube_client=off" }) {
-        output::note(format_args!("error: {error}"));
-        return ExitCode::from(2);
-    }
-    match run(cli.command) {
-        Ok(code) => code,
-        Err(error) if error.is::<output::ReaderGone>() => ExitCode::from(READER_GONE),
-        Err(error) => {
-            output::error(&error);
-            ExitCode::FAILURE
-        }
+    match exit::init_logs(if cli.verbose { "info" } else { "warn,kube_client=off" }) {
+        Ok(()) => exit::code(run(cli.command)),
+        Err(code) => code,
     }
 }
 

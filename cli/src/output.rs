@@ -23,7 +23,7 @@ use larder_dataset::size::show_bytes;
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// A bar on standard error; hidden if that is not a terminal.
-pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
+pub fn bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
@@ -32,20 +32,20 @@ pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
 /// The reader of standard output has closed it. There is nobody to tell.
 #[derive(Debug, thiserror::Error)]
 #[error("the reader of the output is gone")]
-pub(crate) struct ReaderGone;
+pub struct ReaderGone;
 
 /// Prints a line of a result. Errors: [`ReaderGone`], or the output cannot be written.
-pub(crate) fn line(line: fmt::Arguments<'_>) -> anyhow::Result<()> {
+pub fn line(line: fmt::Arguments<'_>) -> anyhow::Result<()> {
     text(&format_args!("{line}\n"))
 }
 
 /// Prints a result that ends its lines itself. Errors as for [`line()`].
-pub(crate) fn text(text: &impl fmt::Display) -> anyhow::Result<()> {
+pub fn text(text: &impl fmt::Display) -> anyhow::Result<()> {
     bytes(plain(&text.to_string()).as_bytes())
 }
 
 /// Writes bytes as they are. Errors as for [`line()`].
-pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
+pub fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
@@ -64,7 +64,7 @@ fn plain(text: &str) -> Cow<'_, str> {
 }
 
 /// A text of somebody else as a cell of a table: one line, and not too long.
-pub(crate) fn cell(text: &str) -> String {
+pub fn cell(text: &str) -> String {
     const MOST: usize = 300;
     let words: Vec<&str> =
         text.split(|c: char| c.is_whitespace() || is_obeyed(c)).filter(|word| !word.is_empty()).collect();
@@ -76,7 +76,7 @@ pub(crate) fn cell(text: &str) -> String {
 }
 
 /// Rows in columns, of which all but the last are as wide as their widest cell.
-pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let head = head.map(str::to_owned);
     let all = || std::iter::once(&head).chain(rows);
     let widths: [usize; N] = std::array::from_fn(|at| all().map(|row| row[at].chars().count()).max().unwrap_or(0));
@@ -90,27 +90,27 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
 }
 
 /// Prints a line to standard error, for a person. If nobody can read it, so be it.
-pub(crate) fn note(line: fmt::Arguments<'_>) {
+pub fn note(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{}", plain(&line.to_string()));
 }
 
 /// "1 key", "2 keys".
-pub(crate) fn count(number: u64, what: &str) -> String {
+pub fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Prints an error and its causes, each once.
-pub(crate) fn error(error: &anyhow::Error) {
+pub fn error(error: &anyhow::Error) {
     note(format_args!("error: {}", Chain(&**error)));
 }
 
 /// Prints a result as JSON. Errors as for [`line()`].
-pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     json_text(&serde_json::to_string_pretty(value)?)
 }
 
 /// Prints a result as JSON on one line. Errors as for [`line()`].
-pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
+pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     json_text(&serde_json::to_string(value)?)
 }
 
@@ -128,7 +128,7 @@ fn escaped(text: &str) -> Cow<'_, str> {
 }
 
 /// Progress of a listing, a packing or a check.
-pub(crate) struct ProgressView {
+pub struct ProgressView {
     bar: ProgressBar,
     last_line: Mutex<Instant>,
     moved: AtomicBool,
@@ -136,7 +136,7 @@ pub(crate) struct ProgressView {
 
 impl ProgressView {
     /// A bar of this length; 0 if the amount of work is unknown.
-    pub(crate) fn new(length: u64, doing: &'static str) -> Self {
+    pub fn new(length: u64, doing: &'static str) -> Self {
         let template = if length == 0 {
             "{spinner} {msg} [{elapsed}]"
         } else {
@@ -148,7 +148,7 @@ impl ProgressView {
     }
 
     /// Whether any progress was reported.
-    pub(crate) fn has_moved(&self) -> bool {
+    pub fn has_moved(&self) -> bool {
         self.moved.load(Ordering::Relaxed)
     }
 
@@ -167,7 +167,8 @@ impl ProgressView {
         self.bar.set_message(text);
     }
 
-    pub(crate) fn finish(&self) {
+    /// Takes the bar away.
+    pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -4,8 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
-use larder_controller_api::queue::line::Priorities;
-use larder_controller_api::{Queue, TrainingJob};
+use larder_api::queue::line::Priorities;
+use larder_api::{Queue, TrainingJob};
 
 use crate::cluster::{Asked, Cluster, JOB, PRIORITY_CLASS, QUEUE, is_denied, typed};
 
@@ -25,7 +25,7 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// All queues. One of an odd form is none that could be shown.
-async fn listed(cluster: &Cluster) -> Result<Vec<Queue>, kube::Error> {
+async fn listed(cluster: &Cluster) -> Result<Vec<Queue>, larder_kube::Error> {
     let mut queues = Vec::new();
     cluster.list(&Asked::all(QUEUE, None), None, |object| queues.extend(typed::<Queue>(object).ok())).await?;
     Ok(queues)

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use kube::Client;
-use larder_controller_api::names::{LEASE, REGISTRY_CONFIG_MAP};
+use larder_api::names::{LEASE, REGISTRY_CONFIG_MAP};
+use larder_kube::Client;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -17,20 +17,19 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::admin::{Counters, Status};
-use crate::decide::decide;
+use crate::datasets::decide;
+use crate::datasets::{inline_registry, node_labels};
 use crate::execute::{Written, execute_all, warming};
-use crate::job::discovery::{follow_gangs, follow_jobs};
-use crate::kinds::Kind;
+use crate::jobs::discovery::{follow_gangs, follow_jobs};
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
-use crate::lease::Election;
 use crate::objects::Key;
-use crate::queue::{Queue, Work};
-use crate::read::Object;
-use crate::state::State;
+use crate::state::{Object, State};
 use crate::watch::{News, follow};
+use crate::work_queue::{Queue, Work};
 use crate::write::{Change, Write};
-use crate::{nodes, registry};
+use larder_kube::kinds::Kind;
+use larder_kube::lease::Election;
 
 mod jobs;
 
@@ -231,14 +230,14 @@ impl Control {
                     return Vec::new();
                 };
                 let (cache, clean) = (self.state.caches.get(&key), self.state.clean(node));
-                nodes::promises(found, cache, self.state.promised(node), &clean).into_iter().collect()
+                node_labels::promises(found, cache, self.state.promised(node), &clean).into_iter().collect()
             }
             Work::Labels(node) => {
                 let key = Key::cluster(node);
                 let Some(found) = self.state.nodes.get(&key) else { return Vec::new() };
                 let current = |snapshot: &str| self.state.labelled(snapshot);
                 let is_kept = |label: &str| self.state.is_label_of_unreadable(label);
-                nodes::labels(found, self.state.caches.get(&key), current, is_kept).into_iter().collect()
+                node_labels::labels(found, self.state.caches.get(&key), current, is_kept).into_iter().collect()
             }
             Work::Orphans(uid) => {
                 let orphans = self.state.orphans(uid).into_iter();
@@ -250,7 +249,7 @@ impl Control {
                 let there = self.state.config_maps.get(&Key::new(&self.config.namespace, REGISTRY_CONFIG_MAP));
                 let there = there.map(|map| map.text.as_str());
                 let (state, endpoints) = (&self.state, &self.state.settings.endpoints);
-                let made = registry::registry(
+                let made = inline_registry::registry(
                     &self.config.namespace,
                     there,
                     state.datasets.iter(),
@@ -355,7 +354,7 @@ impl Control {
             match Object::read(kind, object) {
                 // An object that was changed and is not known any more is gone: the watch was faster than the answer.
                 Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
-                Ok(Some(object)) => self.take_in(News::Written(kind, Box::new(object))),
+                Ok(Some(object)) => self.take_in(News::Written(kind, object)),
                 Ok(None) => {}
                 Err(unreadable) => self.take_in(News::Unreadable(unreadable)),
             }

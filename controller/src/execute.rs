@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::api::DynamicObject;
-use kube::{Client, Error};
-use larder_controller_api::names::{ROLE_LABEL, ROLE_WARM};
+use larder_api::names::{ROLE_LABEL, ROLE_WARM};
+use larder_kube::api::DynamicObject;
+use larder_kube::{Client, Error};
 use serde_json::Value;
 use tokio::time::error::Elapsed;
 use tracing::{debug, warn};
 
 use crate::admin::Counters;
-use crate::kinds::Kind;
+use crate::datasets::input::Refusals;
 use crate::objects::Key;
-use crate::queue::Work;
-use crate::world::Refusals;
+use crate::work_queue::Work;
 use crate::write::{Change, Deletion, Done, Write, execute, is_final};
+use larder_kube::kinds::Kind;
 
 /// The longest that one write may take.
 const WRITE: Duration = Duration::from_secs(30);

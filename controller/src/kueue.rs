@@ -11,6 +11,5 @@ pub mod check;
 pub mod discovery;
 pub mod known;
 pub mod objects;
-pub mod places;
 pub mod read;
 pub mod wish;

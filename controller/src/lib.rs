@@ -7,29 +7,22 @@
 //!
 //! Invariant: nothing that matters is in memory only. A controller that starts reads everything again and comes to the
 //! same decisions, whatever its predecessor had begun.
+//!
+//! Invariant: what the controller decides follows from the objects of the cluster alone, and repeating one of its
+//! writes changes nothing. A controller that is killed at any write is followed by one that reaches the same state.
 
 pub mod admin;
 pub mod control;
-pub mod decide;
-mod digest;
-mod event;
+pub mod datasets;
 mod execute;
-mod fields;
-pub mod job;
-pub mod key;
-pub mod kinds;
+pub mod jobs;
 pub mod kueue;
-pub mod lease;
-pub mod nodes;
 pub mod objects;
-pub mod presence;
-pub mod queue;
+pub mod optional_api;
 pub mod read;
-pub mod registry;
 pub mod state;
-pub mod store;
 pub mod watch;
-pub mod world;
+pub mod work_queue;
 pub mod write;
 
 pub use control::{Config, run};

@@ -1,12 +1,11 @@
 //! The objects of Kubernetes, cut to the fields that decisions need: what a store keeps of a thousand nodes must be
 //! small.
 
-use std::collections::BTreeMap;
-
-use crate::job::amounts::Amounts;
-use crate::job::objects::JobPod;
-pub use crate::key::{Key, Meta};
-use crate::store::Stored;
+use crate::jobs::objects::JobPod;
+pub use larder_kube::key::{Key, Meta};
+pub use larder_kube::node::{Node, Taint};
+use larder_kube::pod::amounts::Amounts;
+use larder_kube::store::Stored;
 
 /// On a job: what exactly it was made for, in words of the controller.
 pub const PURPOSE_ANNOTATION: &str = "larder.dev/purpose";
@@ -30,7 +29,7 @@ pub struct DatasetObject {
     /// Its name and version.
     pub meta: Meta,
     /// The whole object.
-    pub dataset: larder_controller_api::Dataset,
+    pub dataset: larder_api::Dataset,
 }
 
 /// A NodeCache.
@@ -41,42 +40,9 @@ pub struct CacheObject {
     /// Grows with each change of the promises.
     pub generation: i64,
     /// The promises.
-    pub spec: larder_controller_api::NodeCacheSpec,
+    pub spec: larder_api::NodeCacheSpec,
     /// The node's report, once there is one.
-    pub status: Option<larder_controller_api::NodeCacheStatus>,
-}
-
-/// A node.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Node {
-    /// Its name and version.
-    pub meta: Meta,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// The kubelet is well.
-    pub ready: bool,
-    /// No new pods may go there.
-    pub unschedulable: bool,
-    /// Its taints: pods that do not tolerate them stay away.
-    pub taints: Vec<Taint>,
-    /// All that pods may request on it.
-    pub allocatable: Amounts,
-    /// Since when the kubelet is not well.
-    pub unready_since: Option<i64>,
-    /// What its condition `larder.dev/DeviceFault` says, if it has one.
-    pub device_fault: Option<bool>,
-}
-
-/// A taint of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    /// Its key.
-    pub key: String,
-    /// Its value.
-    pub value: String,
-    /// One of `NoSchedule`, `PreferNoSchedule` and `NoExecute`.
-    pub effect: String,
+    pub status: Option<larder_api::NodeCacheStatus>,
 }
 
 /// A pod that uses a volume or room on a node, or that the controller made.
@@ -233,7 +199,6 @@ stored! {
         uids.dedup();
         uids
     };
-    Node: |_| Vec::new();
     Pod: |pod| {
         let claims = pod.claims.iter().map(|claim| Key::new(&pod.meta.key.namespace, claim));
         claims.chain(pod.role.iter().map(|role| by_uid(&role.uid))).chain(pod.inline_keys()).collect()
@@ -252,7 +217,7 @@ impl Pod {
             if name.contains('/') {
                 Key::parse(name)
             } else {
-                Some(Key::new(larder_controller_api::names::SYSTEM_NAMESPACE, name))
+                Some(Key::new(larder_api::names::SYSTEM_NAMESPACE, name))
             }
         })
     }

@@ -4,13 +4,15 @@
 //! makes no second object, and a deletion names the uid that it means. So a controller that dies between two writes
 //! leaves nothing that the next one does not finish.
 
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::Status;
-use kube::{Client, Error};
-use larder_controller_api::names::{FIELD_MANAGER, JOB_LABEL};
+use larder_api::names::{FIELD_MANAGER, JOB_LABEL};
+use larder_kube::api::{
+    Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
+};
+use larder_kube::core::Status;
+use larder_kube::{Client, Error};
 use serde_json::Value;
 
-use crate::kinds::Kind;
+use larder_kube::kinds::Kind;
 
 /// What became of an object that was to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -245,6 +245,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: K7
     #[test]
     fn the_entry_sizes_the_cache_whatever_a_pod_wishes() {
         let asks = |dataset, size| {

@@ -15,7 +15,7 @@ use larder_csi_api::csi::identity_server::IdentityServer;
 use larder_csi_api::csi::node_server::NodeServer;
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_dataset::written::Rules;
-use larder_registration::{Answer, Plugin};
+use larder_kubelet::registration::{Answer, Plugin};
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -163,7 +163,8 @@ impl Driver {
             endpoint: self.config.kubelet_endpoint.clone(),
             versions: &["1.0.0"],
         };
-        let registration = larder_registration::serve(plugin, kubelet, answers, stop.clone().cancelled_owned());
+        let registration =
+            larder_kubelet::registration::serve(plugin, kubelet, answers, stop.clone().cancelled_owned());
 
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { driver.await.context("serve the CSI socket") });

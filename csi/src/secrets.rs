@@ -197,6 +197,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: K7
     #[test]
     fn a_token_is_for_the_administrators_volumes() {
         let secrets = map(&[("accessKeyId", "a"), ("secretAccessKey", "s"), ("LARDER_PEER_TOKEN", "hunter2\n")]);
@@ -207,6 +208,7 @@ mod tests {
         assert!(!error.contains("hunter2"), "{error}");
     }
 
+    // SEMANTICS: K18
     #[test]
     fn a_service_accounts_key_does_not_say_which_server_is_asked() {
         let sound = r#"{"client_email": "a@b", "private_key": "hunter2", "private_key_id": "1"}"#;
@@ -223,6 +225,7 @@ mod tests {
             }
         }
     }
+    // SEMANTICS: K18
     #[test]
     fn a_secret_does_not_say_which_server_is_asked_by_an_accounts_name() {
         for name in ["evil.example/?", "a@evil.example/", "Upper", "ab", "-abc", &"a".repeat(25), "abc\nd"] {
@@ -232,6 +235,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: K18
     #[test]
     fn a_secret_must_have_the_keys_of_its_origin_and_never_leads_to_the_machines_identity() {
         let given = |pairs: &[(&str, &str)]| credentials(&map(pairs), false).expect("good");
@@ -262,6 +266,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: K18
     #[test]
     fn a_volume_that_must_be_read_with_its_secret_is_refused_without_keys() {
         for source in ["s3://b", "gs://b", "az://b", "file:///data"] {

@@ -1,5 +1,4 @@
 //! Lookups in a manifest of a million files, as for LOOKUP, GETATTR and READDIRPLUS.
-#![expect(missing_docs, reason = "criterion's macros make functions without them")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
 use std::hint::black_box;

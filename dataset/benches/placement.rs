@@ -1,5 +1,4 @@
 //! Finding the owners of a block, as each miss does.
-#![expect(missing_docs, reason = "criterion's macros make functions without them")]
 
 use std::hint::black_box;
 use std::num::NonZeroU8;

@@ -12,6 +12,8 @@
 //! Invariant: everything here is pure. No I/O, no clock, no logging, no async: the same input gives the same answer on
 //! every node, so readers, schedulers and controllers cannot disagree.
 
+#![warn(missing_docs)]
+
 pub mod block;
 mod chain;
 mod checksum;

@@ -169,6 +169,7 @@ async fn lock(folder: &Path, operation: FlockOperation) -> io::Result<File> {
 mod tests {
     use super::*;
 
+    // SEMANTICS: D13
     #[tokio::test]
     async fn the_newest_that_lives_registers() {
         let folder = tempfile::tempdir().unwrap();
@@ -182,6 +183,7 @@ mod tests {
         assert!(older.turn().await.unwrap().is_some());
     }
 
+    // SEMANTICS: D13
     #[tokio::test]
     async fn a_start_waits_for_a_registration() {
         let folder = tempfile::tempdir().unwrap();
@@ -198,6 +200,7 @@ mod tests {
         assert!(newer.is_newest() && !older.is_newest());
     }
 
+    // SEMANTICS: D13
     #[tokio::test]
     async fn leftovers_may_go_while_a_process_starts() {
         let folder = tempfile::tempdir().unwrap();
@@ -219,6 +222,7 @@ mod tests {
         emptying.join().unwrap();
     }
 
+    // SEMANTICS: D13
     #[tokio::test]
     async fn leftovers_of_the_dead_are_removed_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();

@@ -32,8 +32,6 @@ pub mod quantity;
 pub mod report;
 pub mod resource;
 pub mod run;
-mod socket;
 pub mod state;
 pub mod usage;
 pub mod view;
-mod whole_file;

@@ -89,6 +89,7 @@ mod tests {
         effective(&resource, limits, &wish.parse().unwrap()).map_err(|error| error.to_string())
     }
 
+    // SEMANTICS: D21
     #[test]
     fn a_pod_lowers_the_limits_of_its_resource() {
         assert_eq!(lowered(Some(LIMITS), ""), Ok(Some(LIMITS)));
@@ -98,6 +99,7 @@ mod tests {
         assert_eq!(lowered(None, ""), Ok(None));
     }
 
+    // SEMANTICS: D21
     #[test]
     fn a_pod_cannot_raise_a_limit_or_ask_for_one_that_nothing_would_keep() {
         let begin = "the pod's annotation rdma.larder.dev/limits asks for ";

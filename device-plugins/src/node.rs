@@ -24,7 +24,7 @@ pub(crate) mod samples;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
+use larder_kube::Client;
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 

@@ -94,6 +94,7 @@ mod tests {
         std::fs::write(path, text).unwrap();
     }
 
+    // SEMANTICS: D24
     #[test]
     fn a_pod_has_what_its_containers_have_of_their_hcas() {
         let root = tempfile::tempdir().unwrap();

@@ -180,6 +180,7 @@ fn the_buffers_are_in_memory_before_the_first_request_and_nothing_else_is() {
     end(kernel, serving);
 }
 
+// SEMANTICS: K1
 #[test]
 fn what_a_killed_process_left_is_answered_once_each_and_torn_requests_are_skipped() {
     let rig = Rig::new();

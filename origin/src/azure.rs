@@ -54,6 +54,7 @@ mod tests {
         builder(&"az://c/p".parse().expect("a URL"), &OriginConfig { env, anonymous, ..OriginConfig::default() })
     }
 
+    // SEMANTICS: K18
     #[test]
     fn an_accounts_name_does_not_say_which_server_is_asked() {
         for name in ["evil.example/?", "evil.example#", "u@evil", "a.b", "a b", "a/b"] {
@@ -63,6 +64,7 @@ mod tests {
         built("devstoreaccount1", &[], false).expect("a name");
     }
 
+    // SEMANTICS: K18
     #[test]
     fn the_environment_may_have_requests_sent_without_credentials() {
         let skips = |more: &[(&str, &str)], anonymous| {

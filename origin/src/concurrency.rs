@@ -200,6 +200,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: O7
     #[test]
     fn it_doubles_to_the_most_and_only_while_somebody_waits() {
         let mut rule = Rule::new(100);
@@ -212,6 +213,7 @@ mod tests {
         assert_eq!(rule.limit, LEAST);
     }
 
+    // SEMANTICS: O7
     #[test]
     fn a_storm_of_refusals_is_one_sign_and_lasting_refusals_lead_to_the_least() {
         let mut rule = Rule::new(256);
@@ -226,6 +228,7 @@ mod tests {
         assert_eq!(Rule::new(4).limit, 4, "never more than configured");
     }
 
+    // SEMANTICS: O7
     #[test]
     fn a_queue_at_the_origin_is_seen_and_an_origin_that_became_slower_for_good_is_believed() {
         let mut rule = Rule::new(256);

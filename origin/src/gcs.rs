@@ -44,6 +44,7 @@ fn builder(url: &OriginUrl, config: &OriginConfig) -> GoogleCloudStorageBuilder 
 mod tests {
     use super::*;
 
+    // SEMANTICS: K18
     #[test]
     fn the_environment_may_have_requests_sent_without_credentials() {
         let skips = |variables: &[(&str, &str)], anonymous| {

@@ -9,6 +9,8 @@
 //! call ends within a stated time. This crate knows nothing of manifests, of blocks, or of which names a filesystem can
 //! hold: a listing returns every key unchanged, including hostile ones.
 
+#![warn(missing_docs)]
+
 mod azure;
 mod concurrency;
 mod config;

@@ -15,6 +15,7 @@ fn config(server: &S3Server) -> OriginConfig {
     OriginConfig { env: server.env().into_iter().collect(), ..OriginConfig::default() }
 }
 
+// SEMANTICS: I4
 #[tokio::test]
 async fn folder_conforms() {
     let folder = tempfile::tempdir().expect("a folder");

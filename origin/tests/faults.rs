@@ -306,6 +306,7 @@ fn strict(ahead: i64, says_why: bool) -> impl Fn(&RequestHead) -> Fault + Send +
     }
 }
 
+// SEMANTICS: O8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_clock_is_seen_and_the_servers_time_used_from_then_on() {
     for (ahead, says_why) in [(3 * 3600, true), (-40 * 60, true), (26 * 3600, false)] {
@@ -334,6 +335,7 @@ async fn a_wrong_clock_is_seen_and_the_servers_time_used_from_then_on() {
     }
 }
 
+// SEMANTICS: O8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_the_server_refuses_twice_is_an_error_that_names_it() {
     let bench = Bench::new(Duration::from_secs(20)).await;
@@ -354,6 +356,7 @@ async fn a_clock_that_the_server_refuses_twice_is_an_error_that_names_it() {
     assert_eq!(requests.load(Relaxed), 2, "it is tried once more");
 }
 
+// SEMANTICS: I7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_whose_tokens_loop_is_an_error() {
     let bench = Bench::new(Duration::from_secs(20)).await;

@@ -44,21 +44,25 @@ async fn wrong_credentials_are_denied(server: &RealServer) {
     }
 }
 
+// SEMANTICS: I4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn minio_conforms() {
     conforms(ServerKind::Minio, 1500).await;
 }
 
+// SEMANTICS: I4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ceph_conforms() {
     conforms(ServerKind::Ceph, 1500).await;
 }
 
+// SEMANTICS: I4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gcs_conforms() {
     conforms(ServerKind::Gcs, 1100).await;
 }
 
+// SEMANTICS: I4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn azurite_conforms() {
     conforms(ServerKind::Azurite, 1100).await;
@@ -88,6 +92,7 @@ async fn gcs_folders_made_by_others_are_no_obstacle() {
     assert_eq!(keys(b"sub/", Depth::One).await, [b"sub/".as_slice(), b"sub/x"]);
 }
 
+// SEMANTICS: I4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_object_store_cannot_hold_fails_the_listing_by_name() {
     for kind in [ServerKind::Gcs, ServerKind::Azurite] {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use larder_controller_api::names::JOB_LABEL;
+use larder_api::names::JOB_LABEL;
 use larder_dataset::score::Weights;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};

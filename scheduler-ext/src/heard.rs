@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use kube::Client;
-use kube::client::Body;
+use larder_kube::Client;
+use larder_kube::client::Body;
 use tokio::time::Instant;
 
-use crate::index::Kind;
+use crate::index::{FOLLOWED, Kind};
 
 /// When the API last said anything, by kind.
 #[derive(Debug)]
 pub struct Heard {
     begun: Instant,
     /// By kind: milliseconds since then, and one more; 0: never.
-    at: [AtomicU64; Kind::ALL.len()],
+    at: [AtomicU64; FOLLOWED.len()],
 }
 
 impl Default for Heard {
@@ -36,7 +36,8 @@ impl Heard {
 
     /// It said something.
     pub fn note(&self, kind: Kind) {
-        self.at[kind as usize].store(self.milliseconds(), Ordering::Relaxed);
+        let at = FOLLOWED.iter().zip(&self.at).find(|(followed, _)| **followed == kind);
+        at.into_iter().for_each(|(_, at)| at.store(self.milliseconds(), Ordering::Relaxed));
     }
 
     /// How long it has been silent about the kind that it has been silent about for longest. Those that were never there or never
@@ -62,7 +63,7 @@ pub fn noting(client: Client, kind: Kind, heard: Arc<Heard>) -> Client {
                 }
             };
             note();
-            Ok::<_, kube::Error>(response.map(|body| {
+            Ok::<_, larder_kube::Error>(response.map(|body| {
                 body.map_frame(move |frame| {
                     note();
                     frame
@@ -77,6 +78,7 @@ pub fn noting(client: Client, kind: Kind, heard: Arc<Heard>) -> Client {
 mod tests {
     use super::*;
 
+    // SEMANTICS: X4
     #[tokio::test(start_paused = true)]
     async fn the_kind_that_is_silent_for_longest_counts() {
         let heard = Heard::default();

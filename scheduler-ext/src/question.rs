@@ -7,9 +7,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use larder_controller::job::requests::PodResources;
+use k8s_openapi::api::core::v1::PodSpec;
 use larder_dataset::SnapshotId;
 use larder_dataset::score::{Devices, Standing, Weights};
+use larder_kube::pod::requests::requests;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Settings;
@@ -92,8 +93,8 @@ pub fn ask<'s>(
     let (metadata, spec) = (&pod.metadata, pod.spec()?);
     let annotations = metadata.annotations();
     let namespace = &*metadata.namespace;
-    let reads = read::reads(namespace, &spec.volumes, annotations.datasets.as_deref());
-    let (weights, percent) = settings.of(&spec.scheduler_name);
+    let reads = read::reads(namespace, &spec, annotations.datasets.as_deref());
+    let (weights, percent) = settings.of(spec.scheduler_name.as_deref().unwrap_or_default());
     let mut question = Question { weights, ..Question::default() };
     let mut wanted = Vec::new();
     match reads {
@@ -126,7 +127,7 @@ pub fn ask<'s>(
         question.required = Some(asked.unwrap_or(percent));
     }
     let group = read::group(settings, namespace, |key| metadata.label(key)).and_then(|name| snapshot.groups.get(&name));
-    let (device, devices) = devices(pod, settings, snapshot);
+    let (device, devices) = devices(&spec, settings, snapshot);
     let requires = question.required.is_some();
     Ok(Some((question, Sight { snapshot, wanted, requires, group, device, devices })))
 }
@@ -168,11 +169,11 @@ fn find<'s>(
 }
 
 /// The devices that a pod asks for, if training jobs wait for any: their kind, and how many.
-fn devices(pod: &Pod<'_>, settings: &Settings, snapshot: &Snapshot) -> (usize, Devices) {
+fn devices(spec: &PodSpec, settings: &Settings, snapshot: &Snapshot) -> (usize, Devices) {
     if snapshot.waiting_jobs == 0 || settings.devices.is_empty() {
         return (0, Devices::default());
     }
-    let requests = pod.part::<PodResources>().requests();
+    let requests = requests(spec);
     let asked = |at: usize| u32::try_from(requests.get(&settings.devices[at].resource)).unwrap_or(u32::MAX);
     let at = (0..settings.devices.len()).find(|at| asked(*at) > 0).unwrap_or(0);
     let together = settings.devices[at].together;

@@ -2,6 +2,8 @@
 //!
 //! A request hands over what it was about and goes on; a task looks at the nodes once more, cuts what it sees to plain numbers and
 //! lets go of the snapshot. If it cannot keep up, decisions are dropped and counted.
+//!
+//! Invariant: with each decision goes everything that it follows from.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

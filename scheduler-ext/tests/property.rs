@@ -10,7 +10,7 @@ use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
 use larder_scheduler_ext::index::facts::{CacheFacts, DatasetFacts, Held, NodeFacts, PodFacts};
-use larder_scheduler_ext::index::{Event, Facts, Index, Kind, Object};
+use larder_scheduler_ext::index::{Event, FOLLOWED, Facts, Index, Kind, Object};
 use larder_scheduler_ext::ring::Verb;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn snapshot(number: usize) -> SnapshotId {
 impl World {
     fn verbs(&self) -> Verbs {
         let mut index = Index::new(vec!["nvidia.com/gpu".into()]);
-        for kind in Kind::ALL {
+        for kind in FOLLOWED {
             index.apply(Event::All(kind, Vec::new()));
         }
         let mut put = |kind, key: String, facts| {
@@ -54,7 +54,7 @@ impl World {
                 wanted: 100,
                 comes: *comes,
             });
-            put(Kind::Cache, node.clone(), Facts::Cache(CacheFacts { held: held.collect(), cordon: None }));
+            put(Kind::NodeCache, node.clone(), Facts::Cache(CacheFacts { held: held.collect(), cordon: None }));
             for pod in 0..*pods + usize::from(*larderd) {
                 let key = format!("a/p{number}-{pod}");
                 let facts = PodFacts {
@@ -118,6 +118,7 @@ fn any_names() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
+    // SEMANTICS: X1
     #[test]
     fn the_order_of_names_does_not_matter(world in any_world(), names in any_names()) {
         let verbs = world.verbs();
@@ -135,6 +136,7 @@ proptest! {
         }
     }
 
+    // SEMANTICS: X1
     #[test]
     fn a_node_that_holds_more_does_not_score_less(world in any_world(), at: prop::sample::Index, which in 0..2usize, more: u64) {
         prop_assume!(!world.nodes.is_empty());
@@ -150,6 +152,7 @@ proptest! {
     }
 }
 
+// SEMANTICS: X1
 #[test]
 fn an_empty_cluster_and_no_names_have_answers_too() {
     let world = World { nodes: vec![], copies: [None, Some(1)], bytes: [0, 100] };

@@ -13,7 +13,7 @@ use futures::channel::mpsc;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
-use kube::client::Body;
+use larder_kube::client::Body;
 use larder_scheduler_ext::admin::{Counters, Status};
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
@@ -84,7 +84,7 @@ impl Api {
         self.0.lock().expect("no test panicked")
     }
 
-    fn client(&self) -> kube::Client {
+    fn client(&self) -> larder_kube::Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
@@ -100,7 +100,7 @@ impl Api {
                 }
             }
         });
-        kube::Client::new(service, "default")
+        larder_kube::Client::new(service, "default")
     }
 
     fn answer(&self, path: &str, query: &str) -> Option<Answer> {
@@ -236,10 +236,14 @@ impl Running {
     /// How old the news are, in seconds.
     fn age(&self) -> u64 {
         let samples = self.status.samples();
-        samples.iter().find(|sample| sample.name == "scheduler_watch_age_seconds").expect("the metric").value
+        match samples.iter().find(|sample| sample.name == "scheduler_watch_age_seconds").map(|sample| &sample.value) {
+            Some(larder_telemetry::admin::Value::Number(seconds)) => *seconds,
+            other => panic!("{other:?}"),
+        }
     }
 }
 
+// SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn answers_go_on_while_the_api_is_away_and_catch_up_when_it_is_back() {
     let running = Running::start().await;
@@ -271,6 +275,7 @@ async fn answers_go_on_while_the_api_is_away_and_catch_up_when_it_is_back() {
 }
 
 /// Nothing was ever known of what may not be read: who is not ready is not asked.
+// SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn without_its_rights_it_is_not_ready_until_it_has_them() {
     let api = Api::default();
@@ -283,6 +288,7 @@ async fn without_its_rights_it_is_not_ready_until_it_has_them() {
     assert_eq!(running.score(), 1);
 }
 
+// SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn a_watch_whose_version_is_too_old_begins_with_a_list() {
     let running = Running::start().await;
@@ -304,6 +310,7 @@ async fn a_watch_whose_version_is_too_old_begins_with_a_list() {
     assert_eq!(running.score(), 7);
 }
 
+// SEMANTICS: X4
 #[tokio::test(start_paused = true)]
 async fn a_quiet_cluster_is_not_stale_and_one_watch_that_is_cut_is_seen() {
     let running = Running::start().await;

@@ -4,7 +4,7 @@
 #   kueue.sh install            builds the pinned Kueue, unless it is there
 #   kueue.sh check              fails unless it is there
 #   kueue.sh start DIR [jobs]   installs it into the cluster in DIR and waits until it answers; it ends with the cluster. With
-#                               `jobs` it is as `larder bench jobs` measures it: only the API server limits it, and it has no
+#                               `jobs` it is as `larder-bench jobs` measures it: only the API server limits it, and it has no
 #                               part in pods without jobs
 #
 # Kueue runs as a process in the cluster's network and needs no image. The API server reaches its webhooks by the address of

@@ -5,7 +5,7 @@
 #   kwok.sh install                            builds kwok, unless it is there
 #   kwok.sh start DIR [OWNER [pods [NODES]]]   starts such a cluster, as `cluster.sh start` does. With `pods` kwok runs the pods
 #                                              of its nodes, too, as kwok-pods.yaml says; without, nobody does
-#                                              (`larder bench controller`). NODES real ones are beside them, by default none
+#                                              (`larder-bench controller`). NODES real ones are beside them, by default none
 #
 # cluster.sh stops it, and runs commands in it.
 set -euo pipefail

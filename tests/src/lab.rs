@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use larder_s3_server::{S3Server, S3ServerConfig};
-use larder_testkit::{Fault, FaultProxy, larder_binary};
+use larder_testkit::{Fault, FaultProxy, built, larder_binary};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
@@ -130,7 +130,11 @@ impl Lab {
 
     /// The command with this lab's environment, and no variable of the machine's but PATH.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.namespace.command(larder_binary());
+        self.program(larder_binary(), args)
+    }
+
+    fn program(&self, program: PathBuf, args: &[&str]) -> Command {
+        let mut command = self.namespace.command(program);
         let environment = self.environment(&self.home.path().join("larder"), &self.proxy.endpoint());
         command.args(args).env_clear().envs(environment).env("HOME", self.home.path()).stdin(Stdio::null());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
@@ -159,6 +163,14 @@ impl Lab {
         let output = self.larder(args);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "larder {args:?} failed: {out}{err}");
+        out.into_owned()
+    }
+
+    /// Runs a benchmark, which must succeed, and returns its output.
+    pub fn larder_bench(&self, args: &[&str]) -> String {
+        let output = self.program(built("larder-bench"), args).output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "larder-bench {args:?} failed: {out}{err}");
         out.into_owned()
     }
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use anyhow::Context;
 use futures::stream::{StreamExt, TryStreamExt};
-use kube::api::{DeleteParams, PostParams};
-use kube::{Api, Client};
-use larder_controller_api::Dataset;
+use larder_api::Dataset;
+use larder_kube::api::{DeleteParams, PostParams};
+use larder_kube::{Api, Client};
 use larder_stand_in::handover;
 use serde_json::json;
 

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
-use larder_controller_api::names::DatasetKey;
-use larder_controller_api::{ConditionKind, Dataset};
+use larder_api::names::DatasetKey;
+use larder_api::{ConditionKind, Dataset};
+use larder_kube::runtime::watcher::Event;
+use larder_kube::runtime::{WatchStreamExt, watcher};
+use larder_kube::{Api, Client};
 use tokio::task::JoinSet;
 
 use crate::kubernetes::objects::{BENCH_LABEL, NAMESPACE};

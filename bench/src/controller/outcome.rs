@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use crate::figures::Latencies;
-use crate::figures::{Goal, Spread, columns, goals_table};
+pub use larder_epochs::figures::Latencies;
+use larder_epochs::figures::{Goal, Spread, columns, goals_table};
 
 /// The settings of a run.
 #[derive(Clone, Debug, Default, Serialize)]

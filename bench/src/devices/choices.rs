@@ -12,7 +12,7 @@ use larder_made_up_machine::GpuPlan;
 use serde::Serialize;
 
 use super::hardware::{PAIRS, plan};
-use crate::figures::Latencies;
+use larder_epochs::figures::Latencies;
 
 /// GPUs that are chosen.
 const CHOSEN: usize = 8;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use larder_devices_api::deviceplugin::{
+use larder_kubelet::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
 use serde::Serialize;
@@ -19,10 +19,10 @@ use super::config::DevicesConfig;
 use super::hardware::{HOOK, Hardware, PAIRS};
 use super::kubelet::{Kubelet, Resource};
 use super::nri::Nri;
-use crate::figures::{Latencies, machine_load};
 use crate::systems::Stop;
 use crate::systems::child::Child;
-use crate::systems::process::{Usage, family};
+use larder_epochs::figures::{Latencies, machine_load};
+use larder_epochs::process::{Usage, family};
 
 /// Our program.
 pub(super) const LARDER: &str = "larder-devices";

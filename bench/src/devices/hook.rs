@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::figures::Latencies;
+use larder_epochs::figures::Latencies;
 
 /// Times of the hook in one round.
 #[derive(Clone, Copy, Debug, Serialize)]

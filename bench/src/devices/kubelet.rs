@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hyper_util::rt::TokioIo;
-use larder_devices_api::deviceplugin::device_plugin_client::DevicePluginClient;
-use larder_devices_api::deviceplugin::registration_server::{Registration, RegistrationServer};
-use larder_devices_api::deviceplugin::{Empty, RegisterRequest};
+use larder_kubelet::deviceplugin::device_plugin_client::DevicePluginClient;
+use larder_kubelet::deviceplugin::registration_server::{Registration, RegistrationServer};
+use larder_kubelet::deviceplugin::{Empty, RegisterRequest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -7,8 +7,8 @@ use super::config::DevicesConfig;
 use super::daemon::{DaemonRow, LARDER, Shape};
 use super::hook::HookRow;
 use super::mellanox;
-use crate::figures::{Goal, Latencies, Spread, columns, goals_table};
 use crate::side_by_side::LeftOut;
+use larder_epochs::figures::{Goal, Latencies, Spread, columns, goals_table};
 
 /// The longest that a choice, an allocation and an answer to the runtime may take (p99), in milliseconds; MiB of memory; percent of a core.
 const CHOICE_MS: f64 = 1.0;
@@ -122,7 +122,7 @@ impl DevicesOutcome {
 mod tests {
     use super::*;
     use crate::devices::CallRow;
-    use crate::systems::process::Usage;
+    use larder_epochs::process::Usage;
 
     fn daemon(system: &'static str, rss_mib: u64) -> DaemonRow {
         DaemonRow {

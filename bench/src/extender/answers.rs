@@ -14,9 +14,9 @@ use serde::Serialize;
 
 use super::connection::{Connection, post};
 use super::serving::{Knowing, Known, News, Process};
-use crate::figures::{Goal, Latencies, Spread, columns, machine_load};
 use crate::systems::Stop;
-use crate::systems::process::Usage;
+use larder_epochs::figures::{Goal, Latencies, Spread, columns, machine_load};
+use larder_epochs::process::Usage;
 
 /// Names that kube-scheduler sends of a thousand nodes or more, about.
 const SOME: usize = 500;

@@ -3,10 +3,10 @@
 use anyhow::Context;
 use futures::stream::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
-use larder_controller_api::names::{DATA_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, node_label_value};
-use larder_controller_api::{Dataset, NodeCache};
+use larder_api::names::{DATA_ANNOTATION, DATASETS_ANNOTATION, DatasetKey, node_label_value};
+use larder_api::{Dataset, NodeCache};
+use larder_kube::api::{Patch, PatchParams, PostParams};
+use larder_kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::scheduler::SCHEDULER;

@@ -6,7 +6,7 @@ use super::answers::{self, Answers, Load};
 use super::shares::{self, Crowd, SharesRow};
 use super::throughput::{self, BindsRow};
 use super::wake::{self, WakeRow};
-use crate::figures::goals_table;
+use larder_epochs::figures::goals_table;
 
 /// A part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

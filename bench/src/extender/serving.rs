@@ -24,8 +24,8 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::figures::Latencies;
-use crate::systems::process::Usage;
+use larder_epochs::figures::Latencies;
+use larder_epochs::process::Usage;
 
 /// News of the API while it answers: a second of 5,000 nodes that each report their cache every minute, and of as many pods.
 const NEWS_A_SECOND: u32 = 100;
@@ -180,7 +180,7 @@ impl Process {
     /// Starts `larder`, which serves as `bench extender --serve`.
     pub(super) fn start(larder: &Path, known: Known) -> anyhow::Result<Self> {
         let mut command = Command::new(larder);
-        command.args(["bench", "extender", "--serve", &serde_json::to_string(&known)?]);
+        command.args(["extender", "--serve", &serde_json::to_string(&known)?]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start the server")?;
         let mut said = BufReader::new(child.stdout.take().context("take the server's output")?);
         let mut line = String::new();

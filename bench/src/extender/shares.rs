@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use larder_controller_api::TrainingJob;
+use larder_api::TrainingJob;
+use larder_kube::Api;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -14,11 +14,11 @@ use serde::Serialize;
 
 use super::data::{Data, ROOM};
 use super::scheduler::{Programs, Scheduler, Setting};
-use crate::figures::{Goal, Spread, columns, machine_load};
 use crate::jobs::cluster::{clear, create, create_one};
 use crate::jobs::pods::Observer;
 use crate::jobs::turn::{Ground, System, Turn, Wish};
 use crate::kubernetes::objects::{self, NAMESPACE};
+use larder_epochs::figures::{Goal, Spread, columns, machine_load};
 
 const SEED: u64 = 5;
 /// The least part on holders with the extender, of all nodes scored.

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use larder_kube::Api;
 use serde::Serialize;
 
 use super::data::Data;
 use super::scheduler::{Programs, Scheduler, Setting};
-use crate::figures::{Goal, Spread, columns, machine_load};
 use crate::jobs::cluster::{clear, create};
 use crate::jobs::pods::Observer;
 use crate::jobs::turn::Ground;
 use crate::kubernetes::objects::NAMESPACE;
+use larder_epochs::figures::{Goal, Spread, columns, machine_load};
 
 /// Names that the extender is sent, about.
 const NAMES: u32 = 500;

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use larder_kube::Api;
 use serde::Serialize;
 
 use super::data::Data;
 use super::scheduler::{Programs, Scheduler, Setting};
-use crate::figures::{Goal, Latencies, columns, machine_load};
 use crate::jobs::cluster::{clear, create_one};
 use crate::jobs::pods::Observer;
 use crate::jobs::turn::Ground;
 use crate::kubernetes::objects::{self, NAMESPACE};
+use larder_epochs::figures::{Goal, Latencies, columns, machine_load};
 
 /// How long pods wait after they were refused, in turns. kube-scheduler tries a pod again after 1 to 10 s at the soonest, the
 /// more often it was refused the later.

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::jobs::{LARGE, SMALL, SMALL_MEAN};
 use super::output::FioResult;
-use crate::figures::{columns, median};
 use crate::side_by_side::{LeftOut, State, SystemInfo, footer};
+use larder_epochs::figures::{columns, median};
 
 /// The system that the others are compared with.
 const BASE: &str = "ext4";

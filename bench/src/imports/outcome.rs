@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::figures::{Spread, columns};
+use larder_epochs::figures::{Spread, columns};
 
 /// The settings of a run.
 #[derive(Clone, Debug, Serialize)]

@@ -8,10 +8,10 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::outcome::{MountRow, Row, Work};
-use crate::kernel_caches::drop_kernel_caches;
 use crate::systems::child::Child;
-use crate::systems::process::{Usage, family};
 use crate::systems::{Stop, mounts};
+use larder_epochs::kernel_caches::drop_kernel_caches;
+use larder_epochs::process::{Usage, family};
 
 /// The command, with a home folder of its own.
 pub(super) struct Larder {

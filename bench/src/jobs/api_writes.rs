@@ -1,9 +1,9 @@
 //! How many writes the API server has taken, from all its clients.
 
 use anyhow::Context;
-use kube::Client;
-use kube::api::ListParams;
-use kube::core::Request;
+use larder_kube::Client;
+use larder_kube::api::ListParams;
+use larder_kube::core::Request;
 
 /// The verbs of its metric that write.
 const VERBS: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];

@@ -7,10 +7,10 @@ use futures::stream::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client, Error, Resource};
-use larder_controller_api::{JobType, Queue, TrainingJob};
+use larder_api::{JobType, Queue, TrainingJob};
+use larder_kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use larder_kube::core::{ApiResource, GroupVersionKind};
+use larder_kube::{Api, Client, Error, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

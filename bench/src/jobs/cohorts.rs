@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::pods::Pods;
 use super::turn::{Ground, System, Turn, Wish};
 use super::work::{Priority, Work};
-use crate::figures::{Latencies, columns, machine_load};
 use crate::kubernetes::objects::NAMESPACE;
+use larder_epochs::figures::{Latencies, columns, machine_load};
 
 const COHORTS: u32 = 5;
 const QUEUES: u32 = 6;

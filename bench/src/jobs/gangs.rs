@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::pods::{PodTimes, Pods};
 use super::turn::{Ground, System, Turn, Wish};
 use super::work::{Type, Work};
-use crate::figures::{Latencies, columns, machine_load};
 use crate::kubernetes::objects::{GPUS, NAMESPACE, PART};
+use larder_epochs::figures::{Latencies, columns, machine_load};
 
 const SEED: u64 = 3;
 const SIZES: [u32; 5] = [2, 4, 8, 16, 32];

@@ -7,8 +7,8 @@ use super::gangs::{self, GangsRow};
 use super::plan::{self, PlanRow};
 use super::preempt::{self, PreemptRow};
 use super::throughput::{self, Sizes, ThroughputRow};
-use crate::figures::goals_table;
 use crate::side_by_side::LeftOut;
+use larder_epochs::figures::goals_table;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use anyhow::ensure;
-use larder_controller::job::amounts::Amounts;
-use larder_controller::job::plan::{Cluster, Gang, NodeRoom, Want, place};
-use larder_controller::key::Key;
+use larder_controller::jobs::plan::{Cluster, Gang, NodeRoom, Want, place};
 use larder_controller::objects::Node;
+use larder_kube::key::Key;
+use larder_kube::pod::amounts::Amounts;
 use serde::Serialize;
 
-use crate::figures::{Goal, Spread};
+use larder_epochs::figures::{Goal, Spread};
 
 const GPU: &str = "nvidia.com/gpu";
 const ZONE: &str = "topology.kubernetes.io/zone";

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
-use larder_controller_api::names::{JOB_INDEX_LABEL, JOB_LABEL};
+use larder_api::names::{JOB_INDEX_LABEL, JOB_LABEL};
+use larder_kube::runtime::watcher::Event;
+use larder_kube::runtime::{WatchStreamExt, watcher};
+use larder_kube::{Api, Client, ResourceExt};
 use tokio::task::JoinSet;
 
 use super::work::WORK_LABEL;

@@ -5,16 +5,16 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use kube::Api;
-use kube::api::DeleteParams;
-use larder_controller_api::TrainingJob;
+use larder_api::TrainingJob;
+use larder_kube::Api;
+use larder_kube::api::DeleteParams;
 use serde::Serialize;
 
 use super::pods::Pods;
 use super::turn::{Ground, System, Turn, Wish};
 use super::work::{Priority, Type, Work};
-use crate::figures::{Goal, Spread, machine_load};
 use crate::kubernetes::objects::{GPUS, NAMESPACE};
+use larder_epochs::figures::{Goal, Spread, machine_load};
 
 const EXPERIMENT: &str = "experiment";
 const PRODUCTION: &str = "production";

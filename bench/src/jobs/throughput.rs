@@ -11,9 +11,9 @@ use super::api_writes;
 use super::turn::{Ground, System, Turn, Wish};
 use super::work::Work;
 use crate::controller::WriteRow;
-use crate::figures::{Goal, Latencies, Spread, columns, machine_load};
 use crate::kubernetes::objects::NAMESPACE;
-use crate::systems::process::Usage;
+use larder_epochs::figures::{Goal, Latencies, Spread, columns, machine_load};
+use larder_epochs::process::Usage;
 
 /// The longest that a turn may take.
 const LONGEST: Duration = Duration::from_secs(1800);

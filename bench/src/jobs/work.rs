@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_controller_api::names::KUEUE_QUEUE_LABEL;
+use larder_api::names::KUEUE_QUEUE_LABEL;
 use serde_json::{Value, json};
 
 use crate::kubernetes::objects::{NAMESPACE, PART_LABEL};

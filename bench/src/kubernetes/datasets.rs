@@ -2,10 +2,10 @@
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Api, Client};
-use larder_controller_api::names::UID_LABEL;
-use larder_controller_api::{Dataset, NodeCache};
+use larder_api::names::UID_LABEL;
+use larder_api::{Dataset, NodeCache};
+use larder_kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use larder_kube::{Api, Client};
 use serde_json::json;
 
 use super::objects::{NAMESPACE, each, gone, names};

@@ -7,9 +7,9 @@ use anyhow::{Context, bail};
 use futures::stream::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, ServiceAccount};
-use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::{Api, Client, Error};
-use larder_controller_api::names::LEASE;
+use larder_api::names::LEASE;
+use larder_kube::api::{DeleteParams, ListParams, PostParams};
+use larder_kube::{Api, Client, Error};
 use serde_json::json;
 
 /// The namespace of everything that is in one, and the start of the names of everything else.

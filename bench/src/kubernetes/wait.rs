@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::ListParams;
-use kube::{Api, Client};
+use larder_kube::api::ListParams;
+use larder_kube::{Api, Client};
 
 use super::objects::BENCH_LABEL;
 use super::running::Running;

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::synthetic::SyntheticRow;
 use super::walk::Rate;
-use crate::figures::{columns, median};
 use crate::side_by_side::{LeftOut, SystemInfo, footer};
+use larder_epochs::figures::{columns, median};
 
 /// Bytes of a file.
 pub(super) const FILE_BYTES: u64 = 1024;

@@ -11,11 +11,11 @@ use larder_dataset::{ManifestBuilder, NameRules, VersionTag};
 use serde::Serialize;
 
 use super::walk::{self, Rate};
-use crate::kernel_caches::drop_kernel_caches;
-use crate::order::shuffled;
 use crate::systems::child::Child;
-use crate::systems::process::{self, Usage};
 use crate::systems::{Stop, mounts};
+use larder_epochs::kernel_caches::drop_kernel_caches;
+use larder_epochs::order::shuffled;
+use larder_epochs::process::{self, Usage};
 
 /// Bytes of each file, as the manifest has it.
 const FILE_BYTES: u64 = 111_000;

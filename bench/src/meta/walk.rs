@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use rustix::fs::AtFlags;
 use serde::Serialize;
 
-use crate::figures::percentile;
+use larder_epochs::figures::percentile;
 
 /// Look-ups that a thread claims at once.
 const BATCH: usize = 256;
@@ -121,9 +121,9 @@ mod tests {
     #[test]
     fn walks_and_look_ups_find_every_file_and_notice_a_missing_or_changed_one() {
         let folder = tempfile::tempdir().unwrap();
-        let made = crate::tree::make(folder.path(), &[1024; 450], 1, |_| {}).unwrap();
+        let made = larder_epochs::tree::make(folder.path(), &[1024; 450], 1, |_| {}).unwrap();
         let paths: Vec<&Path> = made.iter().map(|file| file.path.as_path()).collect();
-        let order: Vec<u32> = crate::order::shuffled(450, 3);
+        let order: Vec<u32> = larder_epochs::order::shuffled(450, 3);
         let all = || -> anyhow::Result<Rate> {
             find(folder.path(), 450)?;
             list(folder.path(), 450, 1024)?;

@@ -14,10 +14,10 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use tokio::task::JoinSet;
 
-use crate::epochs::Epoch;
 use crate::systems::Corpus;
-use crate::systems::child::own_cpu_seconds;
-use crate::tree::MadeFile;
+use larder_epochs::epochs::Epoch;
+use larder_epochs::process::own_cpu_seconds;
+use larder_epochs::tree::MadeFile;
 
 fn client(corpus: &Corpus) -> anyhow::Result<Arc<AmazonS3>> {
     let mut builder = AmazonS3Builder::new();

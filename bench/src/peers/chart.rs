@@ -1,8 +1,8 @@
 //! The figures as bars: files a second with the largest number of readers, cold, warm and hot.
 
 use super::outcome::{PeersOutcome, RAW};
-use crate::plot::{Bar, Bars, Group};
 use crate::side_by_side::State;
+use larder_epochs::plot::{Bar, Bars, Group};
 
 impl PeersOutcome {
     /// A group of bars for each state, with a bar for each system that was measured in it.

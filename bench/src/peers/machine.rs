@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::systems::mounts;
-use crate::systems::process::total_memory;
+use larder_daemon_api::mountinfo;
+use larder_epochs::process::total_memory;
 
 /// The properties of a machine that figures depend on.
 #[derive(Clone, Debug, Serialize)]
@@ -31,7 +31,7 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: total_memory()?,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            filesystem: mounts::holding(folder)?.map_or_else(|| "unknown".to_owned(), |mount| mount.kind),
+            filesystem: mountinfo::holding(folder)?.map_or_else(|| "unknown".to_owned(), |mount| mount.fs_type),
         })
     }
 }

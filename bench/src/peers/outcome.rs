@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::machine::Machine;
-use crate::epochs::Epoch;
-use crate::figures::Spread;
-use crate::fuse_requests::Requests;
 use crate::side_by_side::{LeftOut, State, SystemInfo};
 use crate::systems::Kind;
+use larder_epochs::epochs::Epoch;
+use larder_epochs::figures::Spread;
+use larder_epochs::fuse_requests::Requests;
 
 /// The name of the row that reads objects without a filesystem.
 pub const RAW: &str = "object_store";

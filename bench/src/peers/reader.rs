@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::epochs::Epoch;
 use crate::systems::Corpus;
 use crate::systems::child::Child;
+use larder_epochs::epochs::Epoch;
 
 /// How long an epoch may take, and how much longer for each file. A system that needs more time is stuck.
 const TIMEOUT: Duration = Duration::from_secs(120);

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use super::outcome::{FILES_OF_FEWER_READERS, Measurement, PeersOutcome, RAW};
-use crate::figures::{Spread, columns, median};
-use crate::fuse_requests::show_rates;
 use crate::side_by_side::State;
 use crate::systems::Kind;
+use larder_epochs::figures::{Spread, columns, median};
+use larder_epochs::fuse_requests::show_rates;
 
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
@@ -187,11 +187,11 @@ pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::epochs::Epoch;
-    use crate::fuse_requests::Requests;
     use crate::peers::machine::Machine;
     use crate::peers::outcome::PeersConfig;
     use crate::side_by_side::{LeftOut, SystemInfo};
+    use larder_epochs::epochs::Epoch;
+    use larder_epochs::fuse_requests::Requests;
 
     pub(in crate::peers) fn outcome() -> PeersOutcome {
         let system = |name: &str, kind| SystemInfo {

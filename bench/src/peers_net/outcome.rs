@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::kind::ServerKind;
-use crate::epochs::Epoch;
-use crate::figures::Spread;
+use larder_epochs::epochs::Epoch;
+use larder_epochs::figures::Spread;
 
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]

@@ -16,8 +16,8 @@ use super::certificates::security;
 use super::kind::ServerKind;
 use super::records::{BUCKET, RECORDS, SECRET, SNAPSHOT};
 use super::serving::ServeConfig;
-use crate::epochs::Epoch;
-use crate::systems::child::own_cpu_seconds;
+use larder_epochs::epochs::Epoch;
+use larder_epochs::process::own_cpu_seconds;
 
 /// Reads records for this long, this many at a time.
 pub(super) fn read_for(

@@ -1,8 +1,5 @@
 //! Child processes that end with this one, and the system calls for them that have no safe wrapper.
-#![expect(
-    unsafe_code,
-    reason = "a child's own setting before it runs, a mount namespace, the CPU time of this process"
-)]
+#![expect(unsafe_code, reason = "a child's own setting before it runs, a mount namespace")]
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -13,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::process;
+use larder_epochs::process;
 
 /// How long a daemon may take to end after its mount is gone, and again after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -134,17 +131,6 @@ pub fn own_mounts() -> anyhow::Result<()> {
     rustix::mount::mount_change("/", private).context("make the mounts of this run private")
 }
 
-/// Seconds of CPU that all threads of this process have used, user and kernel.
-pub fn own_cpu_seconds() -> f64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is to writable memory of the right size. RUSAGE_SELF is valid, so the call cannot fail.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-    // SAFETY: initialised above; all zeros would be valid as well.
-    let usage = unsafe { usage.assume_init() };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,15 +181,5 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = Child::spawn("ghost", &mut Command::new("/nonexistent"), &folder.path().join("log")).unwrap_err();
         assert!(error.to_string().contains("start ghost"), "{error}");
-    }
-
-    #[test]
-    fn cpu_time_grows_with_work() {
-        let before = own_cpu_seconds();
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_millis(50) {
-            std::hint::spin_loop();
-        }
-        assert!(own_cpu_seconds() > before);
     }
 }

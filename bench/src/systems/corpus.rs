@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use tokio::runtime::Handle;
 
-use super::process::total_memory;
 use super::stop::Stop;
-use crate::tree::{self, MadeFile};
+use larder_epochs::process::total_memory;
+use larder_epochs::tree::{self, MadeFile};
 
 const BUCKET: &str = "bench";
 const PREFIX: &str = "train";

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use larder_epochs::process;
 
 use super::child::Child;
 use super::corpus::Corpus;
-use super::process;
 use super::programs::version_of;
 use super::served::Served;
 use super::system::{AnySystem, Kind, System};

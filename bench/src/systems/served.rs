@@ -7,7 +7,9 @@ use anyhow::Context;
 
 use super::child::Child;
 use super::corpus::Corpus;
-use super::{mounts, process};
+use larder_epochs::process;
+
+use super::mounts;
 
 /// A FUSE daemon, running or not.
 #[derive(Debug, Default)]

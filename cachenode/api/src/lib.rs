@@ -5,6 +5,8 @@
 //!
 //! Invariant: nothing here knows about stores or origins, or which node asks which.
 
+#![warn(missing_docs)]
+
 pub mod frame;
 
 /// Package `larder.cachenode.v1`.

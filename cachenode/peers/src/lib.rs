@@ -11,6 +11,8 @@
 //!
 //! This crate does not know where blocks come from, which node should have which block, or what a file is.
 
+#![warn(missing_docs)]
+
 pub mod blocks;
 pub mod buffers;
 pub mod client;

@@ -87,6 +87,7 @@ fn readers_of_their_own_streams_do_not_hide_each_other_and_old_misses_are_forgot
     assert_eq!(missed_in(&ahead, 2, 0), None);
 }
 
+// SEMANTICS: C9
 #[test]
 fn the_evidence_keeps_false_gets_below_one_in_a_thousand_epochs_at_any_size() {
     for files in (0..30_000).chain((30_000..u32::MAX).step_by(99_991)) {
@@ -105,6 +106,7 @@ fn the_evidence_keeps_false_gets_below_one_in_a_thousand_epochs_at_any_size() {
     assert_eq!(table.map(|evidence| evidence.files_in_row.unwrap()), [6, 4, 5, 5, 5, 4, 3]);
 }
 
+// SEMANTICS: C9
 #[test]
 fn the_arithmetic_is_what_shuffled_epochs_show() {
     // With less evidence, so that it happens.
@@ -122,6 +124,7 @@ fn the_arithmetic_is_what_shuffled_epochs_show() {
     }
 }
 
+// SEMANTICS: C9
 #[test]
 fn shuffled_epochs_of_any_size_have_no_stream() {
     for (files, epochs) in [(1, 10), (5, 500), (30, 2_000), (300, 1_000), (2_000, 200), (20_000, 10)] {
@@ -150,6 +153,7 @@ fn gets_of_a_stream(order: impl Iterator<Item = u32>) -> u32 {
     gets
 }
 
+// SEMANTICS: C9
 #[test]
 fn a_stream_goes_on_while_what_it_brings_is_read_and_else_ends() {
     let ahead_blocks = AHEAD_BLOCKS as u32;

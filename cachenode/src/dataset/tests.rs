@@ -135,6 +135,7 @@ async fn after_a_first_run() -> World {
     world
 }
 
+// SEMANTICS: C3
 #[tokio::test]
 async fn missing_blocks_are_read_during_a_rebuild_and_kept_after_it() {
     let world = after_a_first_run().await;
@@ -170,6 +171,7 @@ async fn missing_blocks_are_read_during_a_rebuild_and_kept_after_it() {
     assert_eq!((gets(&a), gets(&b)), (u64::from(FILES) - 1, u64::from(FILES) - 1));
 }
 
+// SEMANTICS: C3
 #[tokio::test]
 async fn what_has_no_room_to_wait_for_a_rebuild_is_answered_and_counted_and_kept_when_it_is_read_again() {
     let world = after_a_first_run().await;
@@ -195,6 +197,7 @@ async fn what_has_no_room_to_wait_for_a_rebuild_is_answered_and_counted_and_kept
     assert_eq!(dataset.cache_usage().blocks_cached, u64::from(FILES));
 }
 
+// SEMANTICS: C3
 #[tokio::test]
 async fn a_dataset_that_is_closed_during_its_rebuild_waits_for_nothing() {
     let world = after_a_first_run().await;
@@ -206,6 +209,7 @@ async fn a_dataset_that_is_closed_during_its_rebuild_waits_for_nothing() {
     gate.open();
 }
 
+// SEMANTICS: C3
 #[tokio::test]
 async fn warming_during_a_rebuild_waits_for_it_and_readers_do_not() {
     let world = after_a_first_run().await;

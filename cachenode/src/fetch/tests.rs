@@ -151,6 +151,7 @@ impl World {
 }
 
 /// One piece is read; the other found neither window nor fetch, and comes when the fetch has ended.
+// SEMANTICS: C2
 #[tokio::test]
 async fn a_piece_that_comes_when_the_fetch_of_its_block_has_ended_starts_no_get() {
     let world = world(&[1_000], 64 << 20);
@@ -165,6 +166,7 @@ async fn a_piece_that_comes_when_the_fetch_of_its_block_has_ended_starts_no_get(
     assert!(!world.fetcher.context.window.contains(BlockIndex(0)), "nothing of it stays");
 }
 
+// SEMANTICS: C2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pieces_that_are_read_at_the_same_time_make_one_get_however_they_meet() {
     const FILES: u32 = 2_000;
@@ -183,6 +185,7 @@ async fn pieces_that_are_read_at_the_same_time_make_one_get_however_they_meet() 
     assert_eq!(world.origin.take().len() as u32, FILES);
 }
 
+// SEMANTICS: C2
 #[tokio::test]
 async fn a_page_that_the_kernel_has_lost_is_not_fetched_again() {
     let world = world(&[165_000], 64 << 20);
@@ -192,6 +195,7 @@ async fn a_page_that_the_kernel_has_lost_is_not_fetched_again() {
 }
 
 /// Many readers are in the middle of a block each, more than the window holds.
+// SEMANTICS: C14
 #[tokio::test]
 async fn more_readers_than_the_window_holds_blocks_fetch_each_byte_once_and_hold_no_more() {
     const MIB: u64 = 1 << 20;
@@ -207,6 +211,7 @@ async fn more_readers_than_the_window_holds_blocks_fetch_each_byte_once_and_hold
     assert_eq!(bytes, 64 * 9 * MIB);
 }
 
+// SEMANTICS: C9
 #[tokio::test]
 async fn a_stream_in_a_large_file_ends_with_the_file() {
     let world = world(&[5 << 20; 40], 64 << 20);

@@ -84,6 +84,7 @@ impl World {
     }
 }
 
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_manifest_that_nothing_needs_is_removed_with_all_that_was_kept_of_it() {
     let world = World::new();
@@ -99,6 +100,7 @@ async fn a_manifest_that_nothing_needs_is_removed_with_all_that_was_kept_of_it()
     assert_eq!(world.kept().collect(NOW, |_| false).unwrap(), 0);
 }
 
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_manifest_that_was_just_found_stays_until_its_mount_can_be_there() {
     let world = World::new();
@@ -113,6 +115,7 @@ async fn a_manifest_that_was_just_found_stays_until_its_mount_can_be_there() {
     assert_eq!(world.kept().collect(NOW, |id| id == open.id()).unwrap(), 0);
 }
 
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_mounted_offered_or_open_stays_without_a_cache() {
     let world = World::new();
@@ -132,6 +135,7 @@ async fn what_is_mounted_offered_or_open_stays_without_a_cache() {
     assert!(!world.manifest(&id).exists());
 }
 
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_any_cache_that_uses_the_home_holds_stays_until_it_is_released() {
     let world = World::new();
@@ -165,6 +169,7 @@ async fn what_any_cache_that_uses_the_home_holds_stays_until_it_is_released() {
     }
 }
 
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_manifest_is_removed_unless_it_is_mounted_and_one_that_cannot_be_read_stays() {
     let world = World::new();
@@ -183,6 +188,7 @@ async fn a_damaged_manifest_is_removed_unless_it_is_mounted_and_one_that_cannot_
     assert_eq!(world.kept().collect(NOW, |_| false).unwrap(), 1);
 }
 
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collection_that_was_killed_anywhere_is_finished_by_the_next_and_takes_nothing_else() {
     for killed_after in 0..3 {
@@ -204,6 +210,7 @@ async fn a_collection_that_was_killed_anywhere_is_finished_by_the_next_and_takes
 }
 
 /// A manifest is needed at the last moment: its mount is offered while the collection waits for the lock.
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn needs_are_looked_at_under_the_lock() {
     let world = World::new();
@@ -224,6 +231,7 @@ async fn needs_are_looked_at_under_the_lock() {
 }
 
 /// Its disk is not mounted, or it is on another machine's folder that is away.
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_cache_may_hold_whose_folder_is_missing_stays() {
     let world = World::new();
@@ -235,6 +243,7 @@ async fn what_a_cache_may_hold_whose_folder_is_missing_stays() {
     assert!(!world.manifest(&found.id).exists());
 }
 
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_home_in_which_no_cache_can_be_noted_keeps_manifests_and_loses_none() {
     let world = World::new();
@@ -249,6 +258,7 @@ async fn a_home_in_which_no_cache_can_be_noted_keeps_manifests_and_loses_none() 
 }
 
 /// The same snapshot is found again, by whichever process, after a collection has looked and before it removes.
+// SEMANTICS: V6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_found_again_during_a_collection_is_there_after_it() {
     let world = World::new();

@@ -95,6 +95,7 @@ impl World {
     }
 }
 
+// SEMANTICS: S6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_what_is_shared_is_served_and_listed_and_each_by_its_own_token() {
     let world = World::new();
@@ -120,6 +121,7 @@ async fn only_what_is_shared_is_served_and_listed_and_each_by_its_own_token() {
     assert_eq!(world.node.open.cached().len(), 5, "and knows all that it has");
 }
 
+// SEMANTICS: S6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_that_is_open_twice_is_served_as_the_one_that_is_shared() {
     let world = World::new();
@@ -160,6 +162,7 @@ async fn the_token_of_a_volume_goes_with_its_credentials() {
     }
 }
 
+// SEMANTICS: V5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_for_another_snapshot_is_told_what_is_shared_of_the_origin_by_its_token_alone() {
     let world = World::new();

@@ -81,6 +81,7 @@ fn some_sizes() -> Vec<u64> {
         .collect()
 }
 
+// SEMANTICS: S2
 #[tokio::test]
 async fn every_block_is_owned_by_as_many_nodes_as_the_placement_says_and_disowned_by_the_others() {
     let (_sender, membership) = watch::channel(list(&FOUR));
@@ -110,6 +111,7 @@ async fn every_block_is_owned_by_as_many_nodes_as_the_placement_says_and_disowne
     }
 }
 
+// SEMANTICS: S2
 #[tokio::test]
 async fn a_share_follows_weights_zones_and_the_list() {
     let (sender, membership) = watch::channel(list(&[]));
@@ -131,6 +133,7 @@ async fn a_share_follows_weights_zones_and_the_list() {
     assert_eq!(share("elsewhere", two), None, "who is not on the list may be soon");
 }
 
+// SEMANTICS: S2
 #[tokio::test]
 async fn a_share_that_is_sampled_holds_all_owned_blocks_and_little_more() {
     let (_sender, membership) = watch::channel(list(&FOUR));

@@ -41,6 +41,7 @@ async fn renewed(folder: &Path, url: &str, refresh: Refresh) -> Result<ResolvedS
     resolve(url, &OriginConfig::default(), &Home::new(folder.join("home")), refresh, &Here, &Silent).await
 }
 
+// SEMANTICS: V4
 #[tokio::test]
 async fn a_listing_whose_lock_cannot_be_opened_is_served_as_it_is_and_says_why() {
     let (folder, url, listing) = listed().await;
@@ -56,6 +57,7 @@ async fn a_listing_whose_lock_cannot_be_opened_is_served_as_it_is_and_says_why()
     assert!(matches!(error, SourceError::Home(_)), "{error}");
 }
 
+// SEMANTICS: V4
 #[tokio::test(start_paused = true)]
 async fn a_listing_that_another_process_renews_for_hours_is_served_as_it_is_and_says_why() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -68,6 +70,7 @@ async fn a_listing_that_another_process_renews_for_hours_is_served_as_it_is_and_
     assert_eq!(renewed(folder.path(), &url, Refresh::Always).await.unwrap().refresh_failed, None);
 }
 
+// SEMANTICS: I9
 #[tokio::test]
 async fn a_prefix_without_keys_is_an_error_that_names_it_and_an_empty_bucket_or_folder_is_not() {
     let config = S3ServerConfig { buckets: vec!["bucket".into()], ..S3ServerConfig::default() };

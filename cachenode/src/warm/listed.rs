@@ -127,6 +127,7 @@ mod tests {
     use super::*;
     use crate::manifest_file::open_manifest;
 
+    // SEMANTICS: C7
     #[test]
     fn a_line_that_names_nothing_ends_when_nobody_takes_files_any_more() {
         let mut builder = ManifestBuilder::new();

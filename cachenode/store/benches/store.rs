@@ -1,5 +1,4 @@
 //! The cost of a read of the store, part by part, and of a policy for each block.
-#![expect(missing_docs, reason = "criterion's macros make functions without them")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot start may panic")]
 
 use std::hint::black_box;

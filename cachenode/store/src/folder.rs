@@ -435,6 +435,7 @@ mod tests {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
     }
 
+    // SEMANTICS: C13
     #[test]
     fn a_cache_is_its_owners_alone_also_one_that_an_earlier_version_left_open() {
         let temp = tempfile::tempdir().unwrap();

@@ -329,6 +329,7 @@ mod tests {
 
     const SNAPSHOT: SnapshotId = SnapshotId([1; 32]);
 
+    // SEMANTICS: C10
     #[test]
     fn a_reservation_that_cannot_be_written_leaves_no_file_that_says_something_else() {
         let folder = tempfile::tempdir().unwrap();

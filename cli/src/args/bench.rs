@@ -1,29 +1,13 @@
-//! The flags of `larder bench`, one file for each benchmark.
+//! The flags of `larder bench`.
 
-mod controller;
-mod devices;
 mod epochs;
-mod extender;
-mod fio;
-mod import;
-mod jobs;
-mod meta;
-mod peers;
-mod peers_net;
 mod sim;
+
+use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use controller::ControllerArgs;
-pub(crate) use devices::DevicesArgs;
 pub(crate) use epochs::{Drop, EpochsArgs};
-pub(crate) use extender::{ExtenderArgs, ExtenderScenario};
-pub(crate) use fio::FioArgs;
-pub(crate) use import::ImportsArgs;
-pub(crate) use jobs::{JobsArgs, ScenarioFlag};
-pub(crate) use meta::MetaArgs;
-pub(crate) use peers::PeersArgs;
-pub(crate) use peers_net::PeersNetArgs;
 pub(crate) use sim::{PlacementFlag, SimArgs};
 
 #[derive(Debug, Args)]
@@ -36,49 +20,9 @@ pub(crate) struct BenchArgs {
 pub(crate) enum BenchCommand {
     /// Time epochs over a folder: read all its files, in a new order each epoch.
     Epochs(EpochsArgs),
-    /// Compare Larder with every installed peer filesystem over an embedded S3 (needs root).
-    Peers(PeersArgs),
     /// Simulate caching policies over shuffled epochs: hit ratios for any size of dataset, cache and cluster.
     Sim(SimArgs),
-    /// Compare how fast Larder and every installed peer walk trees and look files up (needs root).
-    Meta(MetaArgs),
-    /// Run fio over Larder and every installed peer (needs root).
-    Fio(FioArgs),
-    /// Import made-up objects and a folder: keys a second, memory, disk, and the mount of the manifest (needs root).
-    Import(ImportsArgs),
-    /// Compare reads from another node's cache with raw TCP and with the origin, over loopback.
-    PeersNet(PeersNetArgs),
-    /// Measure larder-controller in a cluster of fake nodes: time to ready, API writes, memory, CPU, labels, restarts.
-    Controller(ControllerArgs),
-    /// Measure training jobs in a cluster of fake nodes, beside Kueue: jobs a minute, API writes, preemption, plans.
-    Jobs(JobsArgs),
-    /// Measure the scheduler's extender: time of answers, pods a second beside none, where pods land, how soon they wake.
-    Extender(ExtenderArgs),
-    /// Measure larder-devices on a made-up machine: choices, allocations, memory, CPU; beside another plugin (needs root).
-    Devices(DevicesArgs),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn peers(args: &[&str]) -> Result<PeersArgs, String> {
-        use clap::Parser;
-        let all = [&["larder", "bench", "peers"], args].concat();
-        match crate::args::Cli::try_parse_from(all).map_err(|error| error.to_string())?.command {
-            crate::args::Command::Bench(BenchArgs { benchmark: BenchCommand::Peers(args) }) => Ok(args),
-            other => Err(format!("{other:?}")),
-        }
-    }
-
-    #[test]
-    fn lists_of_readers_and_names_are_split_and_checked() {
-        let args = peers(&["--readers", "2,8", "--only", "ext4,larder packed", "--mean-size", "1MB"]).unwrap();
-        assert_eq!((args.readers, args.mean_size, args.rounds), (vec![2, 8], 1_000_000, 5));
-        assert_eq!(args.only, ["ext4", "larder packed"]);
-        assert_eq!(peers(&[]).unwrap().readers, [1, 4, 16]);
-        for wrong in [["--readers", "0"], ["--files", "3"], ["--rounds", "0"], ["--mean-size", "big"]] {
-            assert!(peers(&wrong).unwrap_err().contains(wrong[0]), "{wrong:?}");
-        }
-    }
+    /// A benchmark that is not one of this program.
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
 }

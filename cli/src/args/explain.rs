@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
-use larder_controller_api::names::DatasetKey;
+use larder_api::names::DatasetKey;
 
 use super::cluster::{ClusterArgs, NamespaceArgs, ObjectName};
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
-use larder_controller_api::{Dataset, TrainingJob, explain, explain_job};
+use larder_api::{Dataset, TrainingJob, explain, explain_job};
 
 use crate::args::cluster::ObjectKey;
 use crate::args::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained};

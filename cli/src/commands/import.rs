@@ -7,11 +7,11 @@ mod target;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
-use larder_bench::systems::process::Usage;
 use larder_cachenode::manifest_file::verify_file;
 use larder_cachenode::source::{is_url, manifest_url};
 use larder_cachenode::{Home, open_manifest};
 use larder_dataset::{SnapshotId, Totals};
+use larder_epochs::process::Usage;
 use larder_import::{DraftManifest, PublishError, fetch_manifest};
 use larder_origin::{OriginError, OriginUrl};
 use serde_json::json;

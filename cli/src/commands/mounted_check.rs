@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::Context;
-use larder_bench::epochs::walk;
+use larder_epochs::epochs::walk;
 use serde_json::json;
 
 use crate::{mount_stats, output};

@@ -5,8 +5,8 @@ mod view;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use kube::ResourceExt;
-use larder_controller_api::Queue;
+use larder_api::Queue;
+use larder_kube::ResourceExt;
 
 use crate::args::QueueArgs;
 use crate::cluster::Cluster;

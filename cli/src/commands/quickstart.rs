@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use larder_bench::quickstart::{QuickstartConfig, run as run_quickstart};
 use larder_cachenode::Home;
+use larder_epochs::quickstart::{QuickstartConfig, run as run_quickstart};
 
 use crate::args::QuickstartArgs;
 use crate::output;

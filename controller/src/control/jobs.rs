@@ -3,19 +3,19 @@
 use std::io::Read;
 use std::sync::atomic::Ordering;
 
-use larder_controller_api::names::{JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY};
+use larder_api::names::{JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY};
 use serde_json::json;
 use tracing::warn;
 
 use super::Control;
 use crate::execute::Written;
-use crate::job::memory::Memory;
-use crate::job::trial::shortage;
-use crate::job::{queues, types};
-use crate::key::Key;
-use crate::kinds::Kind;
-use crate::queue::Work;
+use crate::jobs::dry_run::shortage;
+use crate::jobs::job_state::Memory;
+use crate::jobs::{job_types, queues};
+use crate::work_queue::Work;
 use crate::write::{Change, Write};
+use larder_kube::key::Key;
+use larder_kube::kinds::Kind;
 
 /// The least time between two rounds.
 const ROUND_MILLIS: u64 = 50;
@@ -60,7 +60,7 @@ impl Control {
     /// The condition of a JobType, if that is news.
     pub(super) fn plan_type(&self, name: &str) -> Vec<Write> {
         let of_type = self.state.jobs.types.get(&Key::cluster(name));
-        let Some(status) = of_type.and_then(|of_type| types::status(of_type, self.seconds())) else {
+        let Some(status) = of_type.and_then(|of_type| job_types::status(of_type, self.seconds())) else {
             return Vec::new();
         };
         vec![Write::new(Kind::JobType, "", name, Change::ApplyStatus(json!({"status": status})))]

@@ -4,16 +4,16 @@
 //! not late. Nothing but the deadline decides when the data does not come: data never holds a job for ever.
 
 use k8s_openapi::jiff::Timestamp;
-use larder_controller_api::names::{DATASETS_ANNOTATION, MIN_WARM_ANNOTATION, WARM_DEADLINE_ANNOTATION};
+use larder_api::names::{DATASETS_ANNOTATION, MIN_WARM_ANNOTATION, WARM_DEADLINE_ANNOTATION};
 use larder_dataset::size::parse_duration;
 use serde_json::{Value, json};
 
-use crate::fields::hour;
-use crate::key::Key;
-use crate::kinds::{Kind, KueueKind, KueueVersion};
 use crate::kueue::objects::{Check, CheckState, Patience, Workload};
 use crate::kueue::wish::{Progress, Warmth};
 use crate::write::{Change, Write};
+use larder_kube::fields::hour;
+use larder_kube::key::Key;
+use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 
 const PENDING: &str = "Pending";
 const READY: &str = "Ready";

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use kube::{Client, Error};
+use larder_kube::{Client, Error};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::kinds::{KUEUE_GROUP, Kind, KueueKind, KueueVersion, Part};
-use crate::watch::{End, News, follow_part};
+use crate::watch::{News, follow_part};
+use larder_kube::kinds::{KUEUE_GROUP, Kind, KueueKind, KueueVersion, Part};
+use larder_kube::watch::End;
 
 /// How long until Kueue is looked for again.
 const PAUSE: Duration = Duration::from_secs(60);

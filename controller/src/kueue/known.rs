@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::kueue::workload::JobWorkload;
-use crate::key::Key;
-use crate::kinds::{Kind, KueueKind, KueueVersion};
+use crate::jobs::kueue::workload::JobWorkload;
 use crate::kueue::objects::{Check, Class, Flavor, Workload};
 use crate::kueue::wish::{Progress, Wisher};
-use crate::presence::Presence;
-use crate::store::Store;
+use crate::optional_api::Presence;
+use larder_kube::key::Key;
+use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
+use larder_kube::store::Store;
 
 /// Kueue's state as the controller knows it.
 #[derive(Debug, Default)]
@@ -30,15 +30,6 @@ pub struct Kueue {
 }
 
 impl Kueue {
-    pub(crate) fn keys(&self, kind: KueueKind) -> BTreeSet<Key> {
-        match kind {
-            KueueKind::Workload => self.workloads.keys(),
-            KueueKind::AdmissionCheck => self.checks.keys(),
-            KueueKind::ResourceFlavor => self.flavors.keys(),
-            KueueKind::PriorityClass => self.classes.keys(),
-        }
-    }
-
     pub(crate) fn all_listed(&mut self, kind: KueueKind, version: KueueVersion) {
         self.version = version;
         self.presence.listed(Kind::Kueue(kind, version), KueueKind::ALL.len());

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::key::Key;
-use crate::kueue::places::Places;
+use larder_kube::key::Key;
+use larder_kube::pod::node_affinity::Places;
 
 /// Who wishes for data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,21 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_controller_api::names::{DatasetKey, ENDPOINTS_CONFIG_MAP, NODE_LABEL_PREFIX};
-use larder_controller_api::rights::Endpoints;
+use larder_api::names::{DatasetKey, ENDPOINTS_CONFIG_MAP, NODE_LABEL_PREFIX};
+use larder_api::rights::Endpoints;
 
 use super::State;
-use super::sums::{is_ready, makes_room, mark};
+use super::promises::{is_ready, makes_room, mark};
+use crate::datasets::inline_registry;
 use crate::objects::{CacheObject, DatasetObject, Key, Node, by_uid};
-use crate::queue::Work;
-use crate::registry;
+use crate::work_queue::Work;
 
 impl State {
     pub(super) fn dataset_changed(&mut self, before: Option<DatasetObject>, key: &Key, work: &mut Vec<Work>) {
         work.push(Work::Dataset(key.clone()));
         self.data_changed(work);
         let now = self.datasets.get(key);
-        let entry = |object: Option<&DatasetObject>| registry::entry(object?, &self.settings.endpoints);
+        let entry = |object: Option<&DatasetObject>| inline_registry::entry(object?, &self.settings.endpoints);
         if entry(before.as_ref()) != entry(now) {
             work.push(Work::Registry);
         }
@@ -102,7 +102,7 @@ impl State {
 
     /// A new node is for the datasets that want all of them, and for jobs that have fewer nodes than pods.
     fn wake_for_all(&self, is_new: bool, work: &mut Vec<Work>) {
-        use larder_controller_api::dataset::NodeCount;
+        use larder_api::dataset::NodeCount;
         if !is_new {
             return;
         }

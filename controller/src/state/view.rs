@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use larder_controller_api::names::{DatasetKey, ROLE_IMPORT, ROLE_WARM};
+use larder_api::names::{DatasetKey, ROLE_IMPORT, ROLE_WARM};
 use larder_dataset::Placement;
 
 use super::State;
-use super::sums::beside;
-use crate::kinds::Kind;
-use crate::nodes::Labelled;
+use super::promises::beside;
+use crate::datasets::input::{NodeFacts, World};
+use crate::datasets::node_labels::Labelled;
 use crate::objects::{Claim, DatasetObject, Job, Key, Meta, Node, Pod, Volume, by_uid};
-use crate::world::{NodeFacts, World};
+use larder_kube::kinds::Kind;
 
 impl State {
     /// The datasets whose pods read a snapshot, as far as their bytes are known.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use larder_controller_api::names::ROLE_WARM;
+use larder_api::names::ROLE_WARM;
 
 use super::State;
-use super::sums::mark;
+use super::promises::mark;
 use crate::objects::{Job, Key, by_uid};
 
 /// A job whose pod does not run counts for this long: an image may have to be fetched, but what cannot start at all must

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use kube::client::Body;
+use larder_kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -102,13 +102,13 @@ impl Api {
         Self { inner: Arc::new(Mutex::new(inner)), changed: Arc::new(watch::Sender::new(0)), clock }
     }
 
-    pub(crate) fn client(&self) -> kube::Client {
+    pub(crate) fn client(&self) -> larder_kube::Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
             async move { Ok::<_, Infallible>(api.answer(request).await) }
         });
-        kube::Client::new(service, "default")
+        larder_kube::Client::new(service, "default")
     }
 
     /// The time, as the API writes it.

@@ -15,6 +15,7 @@ fn deletions(api: &Api) -> Vec<String> {
     api.writes().into_iter().filter(|write| write.starts_with("DELETE")).collect()
 }
 
+// SEMANTICS: K14
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_kubernetes_keeps_is_deleted_once_and_made_anew_when_it_is_gone() {
     let mut world = World::new(1);
@@ -43,6 +44,7 @@ async fn a_volume_that_kubernetes_keeps_is_deleted_once_and_made_anew_when_it_is
     world.until("it is made anew", is_new).await;
 }
 
+// SEMANTICS: K14
 #[tokio::test(start_paused = true)]
 async fn while_a_watch_is_broken_nothing_is_deleted_twice() {
     let mut world = World::new(1);
@@ -65,6 +67,7 @@ async fn while_a_watch_is_broken_nothing_is_deleted_twice() {
     world.until("it is gone", |api| api.list("datasets").is_empty()).await;
 }
 
+// SEMANTICS: K14
 #[tokio::test(start_paused = true)]
 async fn what_goes_before_its_creation_is_answered_stays_gone() {
     let mut world = World::new(1);

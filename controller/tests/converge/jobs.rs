@@ -111,6 +111,7 @@ async fn a_job_of_one_pod_takes_four_writes_and_one_for_the_pod() {
     assert_eq!(world.api.writes().len(), before + writes.len(), "nothing is written at rest");
 }
 
+// SEMANTICS: J10
 #[tokio::test(start_paused = true)]
 async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later() {
     let mut world = World::new(2);
@@ -127,6 +128,7 @@ async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later
     assert_eq!(single["status"]["conditions"][0]["status"], "True");
 }
 
+// SEMANTICS: J10
 #[tokio::test(start_paused = true)]
 async fn a_job_of_another_controller_is_left_alone() {
     let mut world = World::with_jobs(2);

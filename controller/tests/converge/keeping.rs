@@ -19,6 +19,7 @@ fn hours(hours: u64) -> Duration {
     Duration::from_secs(hours * 3600)
 }
 
+// SEMANTICS: K17
 #[tokio::test(start_paused = true)]
 async fn the_room_of_an_unused_dataset_is_released_after_its_time_and_not_when_its_last_pod_ends() {
     let mut world = World::new(1);
@@ -44,6 +45,7 @@ async fn the_room_of_an_unused_dataset_is_released_after_its_time_and_not_when_i
     world.until("it is kept again", |api| promised(api, "n1") == [ROOM]).await;
 }
 
+// SEMANTICS: K17
 #[tokio::test(start_paused = true)]
 async fn a_dataset_that_was_never_used_is_kept_from_its_creation_on() {
     let mut world = World::new(1);
@@ -70,6 +72,7 @@ fn warming_jobs(api: &Api) -> Vec<Value> {
     api.list("jobs").into_iter().filter(|job| job["metadata"]["labels"]["larder.dev/role"] == "warm").collect()
 }
 
+// SEMANTICS: K17
 #[tokio::test(start_paused = true)]
 async fn what_is_pinned_is_what_a_node_has_and_nothing_is_fetched_for_it() {
     let mut world = World::new(2);
@@ -90,6 +93,7 @@ async fn what_is_pinned_is_what_a_node_has_and_nothing_is_fetched_for_it() {
     assert_eq!(condition(&api, "pets", "Warm"), ("True".into(), "NotWanted".into()));
 }
 
+// SEMANTICS: K17
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_wanted_holds_all_of_a_pinned_dataset() {
     let mut world = World::new(0);

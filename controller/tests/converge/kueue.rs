@@ -227,6 +227,7 @@ async fn a_controller_killed_at_any_write_for_a_job_ends_in_the_same_state() {
     assert!(kills > writes, "{kills} of {}", 2 * writes);
 }
 
+// SEMANTICS: K15
 #[tokio::test(start_paused = true)]
 async fn a_kueue_that_cannot_be_listed_stops_no_dataset_and_takes_no_promise() {
     let mut world = World::with_kueue();

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use larder_controller::lease::Election;
+use larder_kube::lease::Election;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::api::Api;
 
+// SEMANTICS: K15
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_cannot_renew_ends_before_its_lease_does() {
     // Whenever the API server stops to answer, also just before or in the middle of a renewal.

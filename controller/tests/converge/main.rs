@@ -218,6 +218,7 @@ async fn a_dataset_is_imported_placed_warmed_claimed_and_labelled() {
     assert_eq!(BYTES, 1000);
 }
 
+// SEMANTICS: K18
 #[tokio::test(start_paused = true)]
 async fn volumes_of_a_dataset_with_a_secret_are_read_with_its_keys_alone() {
     let mut world = World::new(3);
@@ -244,6 +245,7 @@ async fn volumes_of_a_dataset_with_a_secret_are_read_with_its_keys_alone() {
     }
 }
 
+// SEMANTICS: K11
 #[tokio::test(start_paused = true)]
 async fn volumes_name_their_dataset_as_owner_unless_it_is_the_administrators() {
     let mut world = World::new(1);
@@ -282,6 +284,7 @@ async fn at_rest_nothing_is_written_and_writes_are_few() {
     assert_eq!(world.api.writes(), writes);
 }
 
+// SEMANTICS: K15
 #[tokio::test(start_paused = true)]
 async fn a_controller_killed_at_any_write_ends_in_the_same_state() {
     let mut world = World::new(3);

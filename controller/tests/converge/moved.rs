@@ -19,6 +19,7 @@ fn registered(api: &Api) -> String {
     map["data"]["datasets.yaml"].as_str().unwrap().to_owned()
 }
 
+// SEMANTICS: K16
 #[tokio::test(start_paused = true)]
 async fn a_manifest_that_moves_is_made_before_anything_reads_it() {
     let mut world = World::new(2);

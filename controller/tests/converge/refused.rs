@@ -32,6 +32,7 @@ fn follower() -> Value {
     })
 }
 
+// SEMANTICS: K14
 #[tokio::test(start_paused = true)]
 async fn a_claim_in_the_way_stops_nothing_else_and_is_named() {
     let mut world = World::new(2);
@@ -60,6 +61,7 @@ async fn a_claim_in_the_way_stops_nothing_else_and_is_named() {
     world.until("it has its claim", |api| is_bound(api, "team-a", "pets") && !is_refused(api, "pets")).await;
 }
 
+// SEMANTICS: K14
 #[tokio::test(start_paused = true)]
 async fn a_quota_or_a_policy_is_the_reason_and_the_rest_is_written() {
     for (denied, kind) in [
@@ -88,6 +90,7 @@ async fn a_quota_or_a_policy_is_the_reason_and_the_rest_is_written() {
     }
 }
 
+// SEMANTICS: K14
 #[tokio::test(start_paused = true)]
 async fn an_event_that_another_namespace_refuses_holds_nothing_up() {
     let mut world = World::new(2);
@@ -102,6 +105,7 @@ async fn an_event_that_another_namespace_refuses_holds_nothing_up() {
     assert!(is_bound(&api, "team-a", "pets"));
 }
 
+// SEMANTICS: K14
 #[tokio::test(start_paused = true)]
 async fn nothing_is_made_for_a_dataset_whose_finalizer_is_refused() {
     let mut world = World::new(1);

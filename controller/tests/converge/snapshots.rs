@@ -39,6 +39,7 @@ fn was_cold(api: &Api) -> bool {
     api.get("configmaps", "test", "published-cold").is_some()
 }
 
+// SEMANTICS: K15
 #[tokio::test(start_paused = true)]
 async fn a_controller_killed_at_any_write_publishes_no_snapshot_that_is_cold() {
     let world = changed().await;

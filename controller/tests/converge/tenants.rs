@@ -31,6 +31,7 @@ fn users(api: &Api, name: &str) -> Value {
     api.get("datasets", "team-a", name).unwrap()["status"]["users"]["pods"].clone()
 }
 
+// SEMANTICS: K13
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_names_a_dataset_without_a_grant_is_none_of_its_users() {
     let mut world = World::new(2);
@@ -69,6 +70,7 @@ fn forged(namespace: &str, name: &str, uid: &str) -> Value {
     })
 }
 
+// SEMANTICS: K13
 #[tokio::test(start_paused = true)]
 async fn jobs_with_forged_labels_take_no_slot_to_warm() {
     let mut world = World::new(2);
@@ -88,6 +90,7 @@ async fn jobs_with_forged_labels_take_no_slot_to_warm() {
     assert!(is_ready(&api, "pets"), "{:#?}", api.get("datasets", "team-a", "pets"));
 }
 
+// SEMANTICS: K13
 #[tokio::test(start_paused = true)]
 async fn jobs_whose_pods_do_not_start_give_their_slots_back() {
     let mut world = World::new(9);
@@ -109,6 +112,7 @@ async fn jobs_whose_pods_do_not_start_give_their_slots_back() {
     assert!(!is_ready(&api, "stuck"));
 }
 
+// SEMANTICS: K13
 #[tokio::test(start_paused = true)]
 async fn a_claim_without_a_grant_is_refused_in_whatever_state_the_dataset_is() {
     let refused = |api: &Api, claim: &str| {
@@ -138,6 +142,7 @@ async fn a_claim_without_a_grant_is_refused_in_whatever_state_the_dataset_is() {
     assert!(!refused(&api, "granted"), "it waits until the dataset is corrected");
 }
 
+// SEMANTICS: K16
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_was_there_before_its_dataset_waits_for_the_import() {
     let mut world = World::new(1);
@@ -163,6 +168,7 @@ fn registry(api: &Api) -> Value {
     serde_json::from_str::<Value>(map["data"]["datasets.yaml"].as_str().unwrap()).unwrap()["datasets"].clone()
 }
 
+// SEMANTICS: K13
 #[tokio::test(start_paused = true)]
 async fn a_namespace_that_fills_the_list_of_inline_volumes_leaves_the_others_their_part() {
     let mut world = World::new(1);
@@ -211,6 +217,7 @@ async fn a_namespace_that_fills_the_list_of_inline_volumes_leaves_the_others_the
         .await;
 }
 
+// SEMANTICS: K16
 #[tokio::test(start_paused = true)]
 async fn a_changed_secret_is_that_of_all_volumes_and_a_pod_that_waits_for_the_old_one_ends() {
     let mut world = World::new(2);
@@ -254,6 +261,7 @@ async fn a_changed_secret_is_that_of_all_volumes_and_a_pod_that_waits_for_the_ol
         .await;
 }
 
+// SEMANTICS: K13
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_was_never_bound_goes_with_its_claim_or_its_grant() {
     let mut world = World::new(1);

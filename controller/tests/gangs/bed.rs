@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, ServiceAccount};
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::GroupVersion;
-use kube::{Client, Error};
-use larder_controller::kinds::Kind;
-use larder_controller_api::names::{LEASE, SYSTEM_NAMESPACE};
-use larder_controller_api::{Phase, TrainingJob, TrainingJobStatus};
+use larder_api::names::{LEASE, SYSTEM_NAMESPACE};
+use larder_api::{Phase, TrainingJob, TrainingJobStatus};
+use larder_kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use larder_kube::config::{KubeConfigOptions, Kubeconfig};
+use larder_kube::core::GroupVersion;
+use larder_kube::kinds::Kind;
+use larder_kube::{Client, Error};
 use larder_testkit::{Cluster, repository};
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ fn run(cluster: &Cluster, gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync
 impl Bed {
     async fn connect(kubeconfig: PathBuf, gpus_of_nodes: &[u32]) -> Self {
         let read = Kubeconfig::read_from(&kubeconfig).expect("the cluster's kubeconfig");
-        let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+        let config = larder_kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
         let client = Client::try_from(config.expect("a configuration")).expect("a client");
         let pods = Pods::watch(&client);
         let logs = tempfile::tempdir().expect("a folder");

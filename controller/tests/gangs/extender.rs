@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::{Patch, PatchParams, PostParams};
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
-use larder_controller_api::names::SYSTEM_NAMESPACE;
+use larder_api::Phase;
+use larder_api::names::SYSTEM_NAMESPACE;
+use larder_kube::api::{Patch, PatchParams, PostParams};
+use larder_kube::kinds::Kind;
 use larder_stand_in::program::free_address;
 use larder_testkit::{Fault, FaultProxy, built, repository};
 use rustix::process::{Pid, Signal, kill_process};
@@ -158,7 +158,7 @@ async fn account(bed: &Bed, path: &Path) {
         "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": SYSTEM_NAMESPACE}],
     }))
     .await;
-    let accounts: kube::Api<ServiceAccount> = kube::Api::namespaced(bed.client(), SYSTEM_NAMESPACE);
+    let accounts: larder_kube::Api<ServiceAccount> = larder_kube::Api::namespaced(bed.client(), SYSTEM_NAMESPACE);
     let request = TokenRequest::default();
     let request = accounts.create_token_request("default", &PostParams::default(), &request).await.expect("a token");
     let mut config: Value =
@@ -198,6 +198,7 @@ async fn dataset(bed: &Bed, held: &[(&str, u64)]) {
 }
 
 /// Each pod is placed in its first attempt, in which the scheduler waits for the extender for as long as it is configured to.
+// SEMANTICS: X3
 #[test]
 fn pods_are_placed_without_an_extender_that_is_dead_stopped_slow_or_talks_nonsense() {
     in_cluster(&[0; 6], async |bed| {
@@ -240,6 +241,7 @@ fn pods_are_placed_without_an_extender_that_is_dead_stopped_slow_or_talks_nonsen
 
 /// Two elastic gangs use all GPUs, half of them beyond their floors. Pods of a higher priority take the surplus: no more, and all
 /// of it.
+// SEMANTICS: X5
 #[test]
 fn pods_of_a_higher_priority_end_surplus_workers_and_no_gang_falls_below_its_floor() {
     const EACH: u32 = 50;

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
+use larder_api::Phase;
+use larder_kube::kinds::Kind;
 use serde_json::json;
 
 use crate::bed::{Bed, Role, in_cluster, runs_for};
@@ -15,6 +15,7 @@ fn at(bed: &Bed, job: &str, role: &str, index: u32) -> Pod {
     pod.unwrap_or_else(|| panic!("{job} has no {role} {index}"))
 }
 
+// SEMANTICS: J5
 #[test]
 fn pods_of_a_dead_node_are_replaced_elsewhere_and_one_stuck_there_blocks_nothing() {
     // A pod fills a node. Two nodes are spare.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use kube::api::ListParams;
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
-use larder_controller_api::training_job::conditions::JobConditionKind;
+use larder_api::Phase;
+use larder_api::training_job::conditions::JobConditionKind;
+use larder_kube::api::ListParams;
+use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -25,6 +25,7 @@ const AT_A_TIME: usize = 20;
 const SEED: u64 = 16;
 
 /// The seed: "the servers without GPUs have started, and the workers wait for GPUs for ever".
+// SEMANTICS: J1
 #[test]
 fn seed_001_servers_without_and_workers_with_gpus_start_at_once_or_not_at_all() {
     in_cluster(&[4], async |bed| {
@@ -57,6 +58,7 @@ fn seed_001_servers_without_and_workers_with_gpus_start_at_once_or_not_at_all() 
 }
 
 /// The seed: "my job acquired 8 GPUs and needs 8 more, and so does yours".
+// SEMANTICS: J1
 #[test]
 fn seed_000_two_jobs_of_which_each_needs_most_of_the_cluster_run_one_after_the_other() {
     in_cluster(&[4; 4], async |bed| {
@@ -75,6 +77,7 @@ fn seed_000_two_jobs_of_which_each_needs_most_of_the_cluster_run_one_after_the_o
     });
 }
 
+// SEMANTICS: J1
 #[test]
 fn a_gang_that_the_scheduler_cannot_place_is_released_in_time_and_keeps_no_other_waiting() {
     in_cluster(&[8], async |bed| {
@@ -98,6 +101,7 @@ fn a_gang_that_the_scheduler_cannot_place_is_released_in_time_and_keeps_no_other
     });
 }
 
+// SEMANTICS: J1
 #[test]
 fn gangs_that_need_most_of_the_cluster_come_and_go_between_foreign_pods() {
     in_cluster(&[4; 5], async |bed| come_and_go(bed, "builtin").await);

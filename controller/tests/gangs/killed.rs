@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kube::api::{DeleteParams, ListParams};
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
-use larder_controller_api::names::JOB_LABEL;
+use larder_api::Phase;
+use larder_api::names::JOB_LABEL;
+use larder_kube::api::{DeleteParams, ListParams};
+use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -28,6 +28,7 @@ const SEED: u64 = 18;
 /// How many pods of each index succeed, by job.
 type Wanted = BTreeMap<String, u32>;
 
+// SEMANTICS: J2
 #[test]
 fn killed_under_50_jobs_it_loses_none_and_runs_none_twice() {
     in_cluster(&[8; 4], async |bed| {
@@ -117,6 +118,7 @@ async fn left(bed: &Bed) -> Vec<String> {
     left
 }
 
+// SEMANTICS: J2
 #[test]
 fn of_two_one_runs_the_jobs_and_after_its_kill_the_other() {
     in_cluster(&[4; 2], async |bed| {

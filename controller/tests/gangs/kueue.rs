@@ -1,8 +1,8 @@
 //! Jobs in a queue of a real Kueue.
 
-use kube::api::ListParams;
-use larder_controller::kinds::{Kind, KueueKind, KueueVersion};
-use larder_controller_api::Phase;
+use larder_api::Phase;
+use larder_kube::api::ListParams;
+use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, GPU, Role, TEAM, in_cluster_with_kueue, runs_for};

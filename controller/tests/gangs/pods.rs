@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
-use larder_controller_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL};
+use larder_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL};
+use larder_kube::runtime::{WatchStreamExt, watcher};
+use larder_kube::{Api, Client};
 
 use crate::bed::{GPU, QUEUE_LABEL};
 

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use larder_controller_api::Phase;
+use larder_api::Phase;
 use serde_json::json;
 
 use crate::bed::{PRODUCTION, Role, in_cluster, runs_for};
 use crate::pods::Pod;
 
 /// The seed: "an experiment uses all 100 GPUs, a production job needs 50 of them".
+// SEMANTICS: J4
 #[test]
 fn seed_003_production_takes_workers_50_to_99_of_the_experiment_and_no_other() {
     in_cluster(&[4; 25], async |bed| {

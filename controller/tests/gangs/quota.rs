@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::ListParams;
-use larder_controller::kinds::Kind;
-use larder_controller_api::Phase;
+use larder_api::Phase;
+use larder_kube::api::ListParams;
+use larder_kube::kinds::Kind;
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -36,16 +36,19 @@ fn excess(pods: &BTreeMap<String, Pod>, most: u64) -> Option<String> {
     is_over.then(|| format!("a uses {a} and b {b}"))
 }
 
+// SEMANTICS: J3
 #[test]
 fn pods_of_a_deleted_job_use_quota_until_they_are_gone() {
     leaving_pods_count(async |bed| bed.delete(Kind::TrainingJob, "first").await);
 }
 
+// SEMANTICS: J3
 #[test]
 fn pods_of_a_suspended_job_use_quota_until_they_are_gone() {
     leaving_pods_count(async |bed| bed.change("first", json!({"suspend": true})).await);
 }
 
+// SEMANTICS: J3
 #[test]
 fn pods_of_a_job_that_has_succeeded_use_quota_until_they_are_gone() {
     leaving_pods_count(async |bed| {
@@ -76,6 +79,7 @@ fn leaving_pods_count(end: impl AsyncFn(&Bed) + Sync) {
     });
 }
 
+// SEMANTICS: J3
 #[test]
 fn queues_of_a_cohort_never_use_more_than_they_may_as_jobs_come_and_go() {
     in_cluster(&[4; 8], async |bed| {

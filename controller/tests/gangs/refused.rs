@@ -1,13 +1,14 @@
 //! Jobs that cannot run say why at once, and delay no other.
 
-use kube::api::Api;
-use larder_controller::kinds::Kind;
-use larder_controller_api::training_job::conditions::{JobConditionKind, JobReason};
-use larder_controller_api::{Phase, TrainingJob};
+use larder_api::training_job::conditions::{JobConditionKind, JobReason};
+use larder_api::{Phase, TrainingJob};
+use larder_kube::api::Api;
+use larder_kube::kinds::Kind;
 use serde_json::{Value, json};
 
 use crate::bed::{Role, TEAM, in_cluster, runs_for};
 
+// SEMANTICS: J7
 #[test]
 fn a_bad_job_says_what_is_wrong_with_it_and_good_ones_beside_it_run() {
     in_cluster(&[4; 2], async |bed| {

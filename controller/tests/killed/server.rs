@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client};
-use larder_controller::kinds::Kind;
-use larder_controller_api::names::{LEASE, NODE_LABEL_PREFIX, ROLE_LABEL, ROLE_WARM, UID_LABEL};
-use larder_controller_api::{Dataset, NodeCache};
+use larder_api::names::{LEASE, NODE_LABEL_PREFIX, ROLE_LABEL, ROLE_WARM, UID_LABEL};
+use larder_api::{Dataset, NodeCache};
+use larder_kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use larder_kube::config::{KubeConfigOptions, Kubeconfig};
+use larder_kube::kinds::Kind;
+use larder_kube::{Api, Client};
 use larder_stand_in::{Config, StandIn, handover};
 use larder_testkit::{Cluster, repository};
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ pub(crate) fn in_cluster(test: impl AsyncFn(&Server) + Sync) {
 impl Server {
     async fn connect(kubeconfig: PathBuf) -> Self {
         let read = Kubeconfig::read_from(&kubeconfig).expect("the cluster's kubeconfig");
-        let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+        let config = larder_kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
         let client = Client::try_from(config.expect("a configuration")).expect("a client");
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).expect("one");
         let created = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await;

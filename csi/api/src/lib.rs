@@ -1,5 +1,4 @@
-//! The wire protocols of a CSI driver, generated: [`csi`] is CSI 1.12, [`registration`] is the kubelet's plugin
-//! registration. `tests/regenerate.rs` fails if the checked-in code differs from what `proto/` generates.
+//! CSI 1.12, generated. `tests/regenerate.rs` fails if the checked-in code differs from what `proto/` generates.
 //!
 //! Invariant: a message that carries secrets prints as its name alone, so no log line can contain one.
 
@@ -7,11 +6,6 @@
 #[path = "gen/csi.v1.rs"]
 #[rustfmt::skip]
 pub mod csi;
-
-/// The kubelet's plugin registration, package `pluginregistration`.
-#[path = "gen/pluginregistration.rs"]
-#[rustfmt::skip]
-pub mod registration;
 
 macro_rules! prints_its_name_alone {
     ($($message:ident)*) => {$(

@@ -58,6 +58,7 @@ fn prepared(mount: String) -> Outcome {
     })
 }
 
+// SEMANTICS: K11
 #[tokio::test(flavor = "multi_thread")]
 async fn rotated_credentials_outlive_larderd_and_the_plugin() {
     let mut rig = Rig::new();
@@ -90,6 +91,7 @@ async fn rotated_credentials_outlive_larderd_and_the_plugin() {
     rig.assert_clean();
 }
 
+// SEMANTICS: K11
 #[tokio::test(flavor = "multi_thread")]
 async fn a_larderd_that_did_not_hear_of_new_credentials_is_told_again() {
     let rig = Rig::new();
@@ -110,6 +112,7 @@ async fn a_larderd_that_did_not_hear_of_new_credentials_is_told_again() {
     rig.assert_clean();
 }
 
+// SEMANTICS: K11
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_that_larderd_refused_once_are_told_again_until_it_uses_them() {
     let rig = Rig::new();
@@ -136,6 +139,7 @@ async fn credentials_that_larderd_refused_once_are_told_again_until_it_uses_them
     rig.assert_clean();
 }
 
+// SEMANTICS: K7
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_authors_credentials_are_checked_and_used_for_nothing_else() {
     let mut rig = Rig::new();
@@ -214,6 +218,7 @@ async fn a_pods_key_for_another_account_opens_no_mount() {
     rig.assert_clean();
 }
 
+// SEMANTICS: K11
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publish_that_is_repeated_after_a_kill_makes_no_mount_that_larderd_cannot_read() {
     let rig = Rig::new();
@@ -244,6 +249,7 @@ async fn a_publish_that_is_repeated_after_a_kill_makes_no_mount_that_larderd_can
     rig.assert_clean();
 }
 
+// SEMANTICS: K11
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mount_that_ends_while_pods_are_checked_is_not_made_again_for_them_unchecked() {
     let rig = Rig::new();
@@ -295,6 +301,7 @@ async fn a_mount_that_ends_while_pods_are_checked_is_not_made_again_for_them_unc
     rig.assert_clean();
 }
 
+// SEMANTICS: K18
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_without_the_keys_of_the_origin_is_refused_and_larderd_not_asked() {
     let rig = Rig::new();
@@ -325,6 +332,7 @@ async fn a_secret_without_the_keys_of_the_origin_is_refused_and_larderd_not_aske
     rig.assert_clean();
 }
 
+// SEMANTICS: K11
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenants_volumes_are_read_with_its_own_keys_and_change_nothing_for_others() {
     let rig = Rig::new();

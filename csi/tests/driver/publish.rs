@@ -13,6 +13,7 @@ use tonic::{Code, Status};
 use crate::fake::{BYTES, FILES, mount_of};
 use crate::rig::{Rig, SOURCE, list, map, plain, request, until};
 
+// SEMANTICS: K8
 #[tokio::test(flavor = "multi_thread")]
 async fn published_once_and_again_is_one_mount_and_unpublished_is_none() {
     let rig = Rig::new();
@@ -45,6 +46,7 @@ async fn published_once_and_again_is_one_mount_and_unpublished_is_none() {
     driver.unpublish("never", &rig.target("never")).await.unwrap();
 }
 
+// SEMANTICS: K3
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_share_one_file_system_until_the_last_is_gone() {
     let rig = Rig::new();
@@ -91,6 +93,7 @@ async fn targets_that_are_not_folders_are_refused_and_left() {
     rig.assert_clean();
 }
 
+// SEMANTICS: K8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_mount_at_the_target_stays() {
     let rig = Rig::new();
@@ -115,6 +118,7 @@ async fn a_foreign_mount_at_the_target_stays() {
     rig.assert_clean();
 }
 
+// SEMANTICS: K8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_cannot_be_looked_at_is_not_reported_as_unpublished() {
     let rig = Rig::new();
@@ -178,6 +182,7 @@ async fn sixteen_at_once_share_one_mount_and_leave_none() {
     }
 }
 
+// SEMANTICS: K8
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_target_at_once_is_mounted_once() {
     let rig = Rig::new();
@@ -272,6 +277,7 @@ async fn without_larderd_a_publish_says_so_and_the_rest_works() {
     assert_eq!(rig.fake.offered(), []);
 }
 
+// SEMANTICS: K6
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_make_no_sense_are_refused_in_words() {
     let rig = Rig::new();
@@ -310,6 +316,7 @@ async fn requests_that_make_no_sense_are_refused_in_words() {
     rig.assert_clean();
 }
 
+// SEMANTICS: K7
 #[tokio::test(flavor = "multi_thread")]
 async fn an_administrator_says_how_nodes_share_a_dataset_and_a_pod_author_does_not() {
     let rig = Rig::new();
@@ -354,6 +361,7 @@ async fn an_administrator_says_how_nodes_share_a_dataset_and_a_pod_author_does_n
     rig.assert_clean();
 }
 
+// SEMANTICS: K7
 #[tokio::test(flavor = "multi_thread")]
 async fn an_inline_volume_gets_what_its_namespace_was_granted() {
     let rig = Rig::new();

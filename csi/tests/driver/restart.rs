@@ -31,6 +31,7 @@ async fn a_new_larderd_is_offered_every_connection_with_the_same_init() {
     rig.assert_clean();
 }
 
+// SEMANTICS: K10
 #[tokio::test(flavor = "multi_thread")]
 async fn an_offer_that_waits_holds_up_neither_the_others_nor_a_new_mount() {
     const SOURCES: [&str; 3] = ["s3://bucket/one", "s3://bucket/two", "s3://bucket/three"];
@@ -109,6 +110,7 @@ async fn a_new_plugin_takes_over_what_larderd_holds() {
     rig.assert_clean();
 }
 
+// SEMANTICS: K2
 #[tokio::test(flavor = "multi_thread")]
 async fn when_both_died_new_pods_get_a_fresh_mount_and_a_repeated_call_repairs_the_old() {
     let mut rig = Rig::new();
@@ -214,6 +216,7 @@ async fn a_second_plugin_waits_for_the_first() {
     second.await.unwrap().unwrap();
 }
 
+// SEMANTICS: C4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_is_unpublished_from_a_state_folder_that_is_read_only() {
     let mut rig = Rig::new();
@@ -250,6 +253,7 @@ async fn a_pod_is_unpublished_from_a_state_folder_that_is_read_only() {
 }
 
 /// A folder in the place of a file can be neither read nor removed as one.
+// SEMANTICS: C4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_cannot_be_read_costs_no_pod_its_mount() {
     let rig = Rig::new();

@@ -8,9 +8,9 @@ use larder_csi_api::csi;
 use larder_csi_api::csi::controller_client::ControllerClient;
 use larder_csi_api::csi::identity_client::IdentityClient;
 use larder_csi_api::csi::node_client::NodeClient;
-use larder_csi_api::registration::registration_client::RegistrationClient;
-use larder_csi_api::registration::{InfoRequest, RegistrationStatus};
 use larder_daemon_api::connect_channel;
+use larder_kubelet::pluginregistration::registration_client::RegistrationClient;
+use larder_kubelet::pluginregistration::{InfoRequest, RegistrationStatus};
 use rustix::process::{Pid, Signal};
 use tonic::Code;
 use tonic::transport::Channel;
@@ -147,6 +147,7 @@ async fn a_plugin_that_stops_while_larderd_restarts_hands_its_connections_over_f
     rig.assert_clean();
 }
 
+// SEMANTICS: K4
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_moment_it_leaves_nothing_that_unpublish_does_not_clean() {
     let rig = Rig::new();

@@ -165,6 +165,7 @@ fn other_files_and_other_versions_are_named_for_what_they_are() {
     assert_eq!(Manifest::open(bytes).unwrap_err(), ManifestError::Version { found: 9, supported: 1 });
 }
 
+// SEMANTICS: I3
 #[test]
 fn a_flipped_bit_anywhere_is_found() {
     let bytes = build(&[(b"a/b", 1, MD5), (b"c", 5 << 20, "odd")]).to_bytes();
@@ -317,6 +318,7 @@ impl ManifestBytes for Failing {
     }
 }
 
+// SEMANTICS: I3
 #[test]
 fn bytes_that_the_disk_loses_are_an_error_until_they_can_be_read_again_and_never_wrong() {
     let names: Vec<_> = (0..5000).map(|n| format!("f{n:04}").into_bytes()).collect();

@@ -336,6 +336,7 @@ proptest! {
         }
     }
 
+    // SEMANTICS: S3
     #[test]
     fn who_leaves_or_joins_moves_only_its_own(
         given in any_members(), placement in any_placement(), zones: bool, who: prop::sample::Index,
@@ -379,6 +380,7 @@ proptest! {
         }
     }
 
+    // SEMANTICS: S2
     #[test]
     fn copies_lie_in_different_zones_as_long_as_there_are_zones(given in any_members(), copies in 1..20_u8) {
         let members = Members::new(given);

@@ -96,6 +96,7 @@ fn steps(manifest: &Manifest<Vec<u8>>, path: &str) -> (usize, usize) {
     }
 }
 
+// SEMANTICS: C7
 #[test]
 fn a_line_takes_few_steps_for_each_entry_however_many_folders_it_leaves_open() {
     // A chain of 64 folders with a file in each: 64 over 10 ways to choose ten of them.
@@ -145,6 +146,7 @@ fn is_selected(parts: &[&str], path: &[&str]) -> bool {
 }
 
 proptest! {
+    // SEMANTICS: C7
     #[test]
     fn any_line_selects_what_trying_everything_does_and_each_file_once(
         paths in prop::collection::btree_set("[ab](/[ab]){0,4}", 1..40),

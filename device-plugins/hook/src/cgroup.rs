@@ -102,6 +102,7 @@ impl Groups {
 mod tests {
     use super::*;
 
+    // SEMANTICS: D20
     #[test]
     fn the_hierarchy_of_v1_comes_before_that_of_v2() {
         let root = tempfile::tempdir().unwrap();
@@ -129,6 +130,7 @@ mod tests {
         assert_eq!(Groups::parse("0::/a..b/..c\n").unwrap().unified.unwrap(), "/a..b/..c");
     }
 
+    // SEMANTICS: D19
     #[test]
     fn a_machine_has_the_controller_in_v1_or_v2_or_not_at_all() {
         let root = tempfile::tempdir().unwrap();

@@ -159,6 +159,7 @@ mod tests {
         assert_eq!(max(Some(2), None).min(max(None, None)), max(Some(2), None));
     }
 
+    // SEMANTICS: D20
     #[test]
     fn a_limit_is_in_force_if_the_kernel_shows_its_numbers() {
         let shown = "mlx5_1 hca_handle=max hca_object=max\nmlx5_2 hca_handle=2 hca_object=2000\n";

@@ -183,6 +183,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: D20
     #[test]
     fn each_hca_of_a_container_gets_its_line() {
         let host = Host::new();
@@ -191,6 +192,7 @@ mod tests {
         assert_eq!(host.max(), "mlx5_2 hca_handle=2 hca_object=2000\nmlx5_3 hca_object=10\n");
     }
 
+    // SEMANTICS: D21
     #[test]
     fn the_annotation_lowers_and_never_raises() {
         for (annotation, line) in [
@@ -210,6 +212,7 @@ mod tests {
         assert_eq!(host.max(), "");
     }
 
+    // SEMANTICS: D20
     #[test]
     fn whatever_is_missing_fails_and_is_named() {
         let failed = |spoil: &dyn Fn(&Host)| {

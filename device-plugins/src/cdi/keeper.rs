@@ -21,7 +21,7 @@ use crate::health::{Fault, Faults, Reason};
 use crate::instance::Instance;
 use crate::resource::DeviceKey;
 use crate::view::View;
-use crate::whole_file;
+use larder_kubelet::atomic_file;
 
 /// The name of our file.
 pub const FILE: &str = "larder.dev-hca.json";
@@ -162,7 +162,7 @@ fn missing_nodes(settings: &Settings, view: &View) -> Unprepared {
 /// Makes the file hold this, or not exist if there is no device.
 fn write(folder: &Path, spec: &Spec) -> io::Result<()> {
     let path = folder.join(FILE);
-    whole_file::sweep(&path);
+    atomic_file::sweep(&path);
     if spec.devices.is_empty() {
         return match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -174,7 +174,7 @@ fn write(folder: &Path, spec: &Spec) -> io::Result<()> {
         return Ok(());
     }
     std::fs::create_dir_all(folder)?;
-    whole_file::replace(&path, &text, 0o644)?;
+    atomic_file::replace(&path, &text, 0o644)?;
     info!(path = %path.display(), devices = spec.devices.len(), "wrote the CDI file");
     Ok(())
 }

@@ -159,6 +159,7 @@ resources:
 empty: []
 ";
 
+    // SEMANTICS: D1
     #[test]
     fn each_value_has_the_line_on_which_it_begins() {
         let root = Document(TEXT).root();
@@ -180,6 +181,7 @@ empty: []
         }
     }
 
+    // SEMANTICS: D1
     #[test]
     fn a_value_that_is_not_written_has_the_line_of_what_should_have_it() {
         let root = Document(TEXT).root();

@@ -66,6 +66,7 @@ health:
 }
 
 /// The example of its README, with tabs, and what operators generate from empty values.
+// SEMANTICS: D2
 #[test]
 fn a_file_of_mellanoxs_plugin_is_read_as_it_is() {
     let text = "{
@@ -110,6 +111,7 @@ fn the_file_that_users_get_is_sound() {
     assert_eq!(config.health, HealthConfig::default());
 }
 
+// SEMANTICS: D1
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let error = super::read(Path::new("/nowhere/devices.yaml")).unwrap_err().to_string();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::claim::Uid;
 use super::claim_file::{ClaimFile, Prepared};
 use crate::names::CLAIM_FILE;
-use crate::whole_file;
+use larder_kubelet::atomic_file;
 
 /// Larger files are none of ours: a claim has 32 devices at most.
 const BYTES_MOST: u64 = 1 << 20;
@@ -30,13 +30,13 @@ impl Files {
     /// Makes the claim's file this one.
     pub fn write(&self, uid: &Uid, file: &ClaimFile) -> io::Result<()> {
         std::fs::create_dir_all(&self.0)?;
-        whole_file::replace(&self.path(uid), &file.encode()?, 0o644)
+        atomic_file::replace(&self.path(uid), &file.encode()?, 0o644)
     }
 
     /// Removes the claim's file, if there is one, and what a process that was killed has left of it.
     pub fn remove(&self, uid: &Uid) -> io::Result<()> {
         let path = self.path(uid);
-        whole_file::sweep(&path);
+        atomic_file::sweep(&path);
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

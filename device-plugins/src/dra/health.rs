@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use larder_devices_api::dra_health::{DeviceHealth, DeviceIdentifier, HealthStatus};
+use larder_kubelet::dra_health::{DeviceHealth, DeviceIdentifier, HealthStatus};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;

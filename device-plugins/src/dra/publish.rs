@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::{Api, Client};
-use larder_registration::Answer;
+use larder_kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use larder_kube::{Api, Client};
+use larder_kubelet::registration::Answer;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -199,7 +199,7 @@ impl Publisher {
                 let only = Preconditions { uid, resource_version: None };
                 let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
                 match answer(self.slices.delete(&name, &params)).await {
-                    Err(Failure::Api(kube::Error::Api(status))) if status.code == 404 => Ok(()),
+                    Err(Failure::Api(larder_kube::Error::Api(status))) if status.code == 404 => Ok(()),
                     deleted => deleted.map(drop).with_context(|| format!("delete ResourceSlice {name}")),
                 }
             }
@@ -248,12 +248,12 @@ impl Publisher {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
-    Api(#[from] kube::Error),
+    Api(#[from] larder_kube::Error),
     #[error("the API server does not answer")]
     Late,
 }
 
-async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+async fn answer<T>(request: impl Future<Output = larder_kube::Result<T>>) -> Result<T, Failure> {
     match timeout(PATIENCE, request).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(Failure::Late),

@@ -8,10 +8,10 @@ use std::time::SystemTime;
 
 use axum::body::{Body as Answer, to_bytes};
 use axum::http::{Request, Response};
-use kube::Client;
-use kube::client::Body;
-use larder_devices_api::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
-use larder_devices_api::podresources::{
+use larder_kube::Client;
+use larder_kube::client::Body;
+use larder_kubelet::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use larder_kubelet::podresources::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerResources,
     GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
 };

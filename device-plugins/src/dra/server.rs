@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use larder_devices_api::dra::dra_plugin_server::DraPluginServer;
-use larder_devices_api::dra_health::dra_resource_health_server::DraResourceHealthServer;
-use larder_registration::{Answer, Plugin};
+use larder_kubelet::dra::dra_plugin_server::DraPluginServer;
+use larder_kubelet::dra_health::dra_resource_health_server::DraResourceHealthServer;
+use larder_kubelet::registration::{Answer, Plugin};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -18,7 +18,7 @@ use tracing::{error, warn};
 use super::service::Service;
 use crate::instance::Instance;
 use crate::names::DRIVER;
-use crate::socket::Listening;
+use larder_kubelet::socket::Listening;
 
 /// How often the sockets are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,7 +44,8 @@ pub(super) async fn serve(
         .add_service(DraResourceHealthServer::new(service))
         .serve_with_incoming_shutdown(ReceiverStream::new(called), stop.clone().cancelled_owned());
     let stopped = stop.clone().cancelled_owned();
-    let registrations_served = larder_registration::serve(plugin, ReceiverStream::new(registered), answers, stopped);
+    let registrations_served =
+        larder_kubelet::registration::serve(plugin, ReceiverStream::new(registered), answers, stopped);
     let served = async {
         let late = async {
             stop.cancelled().await;

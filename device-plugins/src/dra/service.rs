@@ -10,14 +10,14 @@ use std::time::Duration;
 use futures::Stream;
 use futures::future::join_all;
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::{Api, Client};
-use larder_devices_api::dra::dra_plugin_server::DraPlugin;
-use larder_devices_api::dra::{
+use larder_kube::{Api, Client};
+use larder_kubelet::dra::dra_plugin_server::DraPlugin;
+use larder_kubelet::dra::{
     Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
     NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
 };
-use larder_devices_api::dra_health::dra_resource_health_server::DraResourceHealth;
-use larder_devices_api::dra_health::{NodeWatchResourcesRequest, NodeWatchResourcesResponse};
+use larder_kubelet::dra_health::dra_resource_health_server::DraResourceHealth;
+use larder_kubelet::dra_health::{NodeWatchResourcesRequest, NodeWatchResourcesResponse};
 use tokio::sync::{Mutex, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;

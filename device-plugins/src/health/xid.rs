@@ -213,6 +213,7 @@ mod tests {
         look_up(xid, family, &[]).1
     }
 
+    // SEMANTICS: D15
     #[test]
     fn xids_follow_the_catalogue_by_family_and_the_settings_win() {
         for family in [GpuFamily::Ampere, GpuFamily::Ada, GpuFamily::Hopper, GpuFamily::Blackwell, GpuFamily::Other] {
@@ -253,6 +254,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: D15
     #[test]
     fn the_page_of_xids_is_made_from_the_table() {
         let path = format!("{}/../docs/XIDS.md", std::env::var("CARGO_MANIFEST_DIR").unwrap());

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::health::capabilities::Capabilities;
 use crate::names::HOOK;
-use crate::whole_file;
+use larder_kubelet::atomic_file;
 
 /// How long another process may take to install the hook.
 const TURN: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ pub fn install(program: &Path, folder: &Path) -> Result<(), InstallError> {
         if is_file && std::fs::read(&installed).is_ok_and(|found| found == wanted) {
             return std::fs::set_permissions(&installed, PermissionsExt::from_mode(0o755));
         }
-        whole_file::replace(&installed, &wanted, 0o755)
+        atomic_file::replace(&installed, &wanted, 0o755)
     };
     let (program, folder) = (program.to_owned(), folder.to_owned());
     steps().map_err(|source| InstallError { program, folder, source })
@@ -97,6 +97,7 @@ mod tests {
 
     use super::*;
 
+    // SEMANTICS: D19
     #[test]
     fn the_controller_is_there_if_pods_have_it() {
         let scratch = tempfile::tempdir().unwrap();
@@ -116,6 +117,7 @@ mod tests {
         assert!(why.starts_with("the cgroup kubepods lacks the rdma controller: echo +rdma >") && unified, "{why}");
     }
 
+    // SEMANTICS: D20
     #[test]
     fn the_hook_is_installed_replaced_and_found() {
         let scratch = tempfile::tempdir().unwrap();
@@ -150,6 +152,7 @@ mod tests {
         assert!(error.starts_with("install the hook ") && error.ends_with("No such file or directory (os error 2)"));
     }
 
+    // SEMANTICS: D20
     #[test]
     fn a_process_that_does_not_end_its_turn_is_told_of() {
         let scratch = tempfile::tempdir().unwrap();
@@ -168,6 +171,7 @@ mod tests {
         install(&program, &folder).unwrap();
     }
 
+    // SEMANTICS: D20
     #[test]
     fn a_hook_that_runs_while_it_is_replaced_runs_on() {
         let scratch = tempfile::tempdir().unwrap();

@@ -53,6 +53,7 @@ fn number(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    // SEMANTICS: D21
     #[test]
     fn a_wish_has_any_of_three_numbers() {
         let wish = Wish { hca_handles: Some(1), hca_objects: Some(500), memlock: Some(1 << 30) };

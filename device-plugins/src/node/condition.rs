@@ -77,6 +77,7 @@ mod tests {
         of(&view)
     }
 
+    // SEMANTICS: D22
     #[test]
     fn it_names_the_devices_and_what_is_wrong_with_them() {
         let down = fault(Reason::PortDown, "port 1 is DOWN");
@@ -90,6 +91,7 @@ mod tests {
         assert!(condition.message.contains("GPU 1 (GPU-1, 0000:11:00.0): Xid 79"), "{}", condition.message);
     }
 
+    // SEMANTICS: D22
     #[test]
     fn jobs_need_not_leave_a_node_that_lacks_a_limit_or_whose_other_devices_are_down() {
         let unoffered = DeviceKey::Hca("0000:99:00.0".parse().unwrap());

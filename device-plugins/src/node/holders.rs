@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_devices_api::podresources::ListPodResourcesResponse;
+use larder_kubelet::podresources::ListPodResourcesResponse;
 use serde::Serialize;
 
 use super::uids::Uids;
@@ -67,7 +67,7 @@ impl Held {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use larder_devices_api::podresources::{ContainerDevices, ContainerResources, PodResources};
+    use larder_kubelet::podresources::{ContainerDevices, ContainerResources, PodResources};
 
     use super::*;
     use crate::config::Give;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
-use kube::api::{Api, GetParams, Patch, PatchParams};
+use larder_kube::Client;
+use larder_kube::api::{Api, GetParams, Patch, PatchParams};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -155,6 +155,6 @@ async fn look(
     failed.map_or(Ok(()), Err)
 }
 
-async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
+async fn within<T>(request: impl Future<Output = larder_kube::Result<T>>) -> anyhow::Result<T> {
     Ok(timeout(PATIENCE, request).await.context("the API server did not answer in time")??)
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use larder_devices_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use larder_devices_api::podresources::{ListPodResourcesRequest, ListPodResourcesResponse};
+use larder_kubelet::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use larder_kubelet::podresources::{ListPodResourcesRequest, ListPodResourcesResponse};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, PostParams};
-use kube::{Client, Error};
+use larder_kube::api::{Api, PostParams};
+use larder_kube::{Client, Error};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use axum::body::{Body as Answer, to_bytes};
 use axum::http::{Request, Response, Uri};
 use k8s_openapi::jiff::Timestamp;
-use kube::client::Body;
+use larder_kube::client::Body;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -225,6 +225,7 @@ const LABELS: [&str; 7] = [
     "kubernetes.io/os=linux",
 ];
 
+// SEMANTICS: D22
 #[tokio::test(start_paused = true)]
 async fn the_node_gets_its_labels_and_its_condition_and_loses_labels_of_ours_that_no_longer_apply() {
     let world = World::start(Api::new(), well());
@@ -244,6 +245,7 @@ async fn the_node_gets_its_labels_and_its_condition_and_loses_labels_of_ours_tha
     assert_eq!(first[1], "NoDeviceFault");
 }
 
+// SEMANTICS: D22
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_while_nothing_changes_and_the_node_is_read_about_once_a_minute() {
     let world = World::start(Api::new(), down());
@@ -280,6 +282,7 @@ async fn a_condition_changes_its_time_with_its_status_alone() {
     assert_ne!(world.api.condition().unwrap()[2], "2026-01-01T00:00:00Z");
 }
 
+// SEMANTICS: D22
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_made_again_or_changed_by_others_is_written_again() {
     let world = World::start(Api::new(), down());
@@ -293,6 +296,7 @@ async fn a_node_that_is_made_again_or_changed_by_others_is_written_again() {
     world.until("labels", |api| api.labels() == LABELS).await;
 }
 
+// SEMANTICS: D22
 #[tokio::test(start_paused = true)]
 async fn an_object_that_is_older_than_what_was_written_does_not_count() {
     let world = World::start(Api::new(), well());
@@ -320,6 +324,7 @@ async fn an_object_that_is_older_than_what_was_written_does_not_count() {
     assert_eq!(world.api.lock().queries[1..], ["", "resourceVersion=5"]);
 }
 
+// SEMANTICS: D23
 #[tokio::test(start_paused = true)]
 async fn the_next_pod_is_told_of_the_xid_that_the_one_before_was_told_of() {
     let notice = Notice {
@@ -357,6 +362,7 @@ async fn an_api_server_that_refuses_hangs_or_comes_back_is_tried_ever_more_seldo
     assert!(world.counters.api_errors.load(Ordering::Relaxed) > 5);
 }
 
+// SEMANTICS: D22
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_of_a_node_does_not_stop_the_rest() {
     for (refused, kept) in [("PATCH /api/v1/nodes/n1/status", true), ("PATCH /api/v1/nodes/n1", false)] {
@@ -413,6 +419,7 @@ async fn made(api: &Api, pods: &[&str], counters: &Arc<Counters>) -> Vec<String>
     inner.events.iter().map(|event| event["regarding"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
+// SEMANTICS: D23
 #[tokio::test(start_paused = true)]
 async fn an_event_that_is_refused_or_fails_again_and_again_does_not_stop_the_next() {
     let counters = Arc::new(Counters::default());
@@ -423,6 +430,7 @@ async fn an_event_that_is_refused_or_fails_again_and_again_does_not_stop_the_nex
     assert_eq!(counts, [2, 2], "c was there already");
 }
 
+// SEMANTICS: D23
 #[tokio::test(start_paused = true)]
 async fn events_wait_for_an_api_that_is_away_but_not_for_ever() {
     let counters = Arc::new(Counters::default());

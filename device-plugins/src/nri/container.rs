@@ -244,6 +244,7 @@ mod tests {
         adjust(request, &view()).unwrap_err().to_string()
     }
 
+    // SEMANTICS: D21
     #[test]
     fn other_containers_are_left_alone_whatever_their_pods_ask_for() {
         let others =
@@ -252,6 +253,7 @@ mod tests {
         assert_eq!(adjust(&CreateContainerRequest::default(), &view()).unwrap(), None);
     }
 
+    // SEMANTICS: D21
     #[test]
     fn a_container_gets_the_limits_of_all_of_its_hcas() {
         let two = request(&[&cdi(1), "larder.dev/gpu=1", &cdi(0)], &[]);
@@ -297,6 +299,7 @@ mod tests {
         );
     }
 
+    // SEMANTICS: D21
     #[test]
     fn a_container_may_lock_memory_by_its_device_nodes_alone() {
         let with = |r#type: &str, minors: &[i64], annotations: &[(&str, &str)]| {
@@ -325,6 +328,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: D21
     #[test]
     fn a_pods_wish_lowers_the_limits_or_the_container_is_refused() {
         let wish = |text| request(&[&cdi(0)], &[(LIMITS_ANNOTATION, text)]);
@@ -339,6 +343,7 @@ mod tests {
         assert!(refused(&request(&both, &[(LIMITS_ANNOTATION, "hca_object=5")])).contains("a/free has no such limit"));
     }
 
+    // SEMANTICS: D21
     #[test]
     fn an_annotation_that_came_from_elsewhere_does_not_reach_the_hook() {
         for (hca, key, value) in

@@ -97,6 +97,7 @@ async fn begun(folder: &tempfile::TempDir) -> Begun {
     begun
 }
 
+// SEMANTICS: D13
 #[tokio::test]
 async fn of_two_processes_the_newer_one_answers_for_containers() {
     let scratch = tempfile::tempdir().unwrap();
@@ -137,6 +138,7 @@ async fn of_two_processes_the_newer_one_answers_for_containers() {
     older.await.unwrap();
 }
 
+// SEMANTICS: D21
 #[tokio::test]
 async fn the_runtime_asks_again_after_each_connection_and_is_told_why_a_container_is_refused() {
     let scratch = tempfile::tempdir().unwrap();
@@ -190,6 +192,7 @@ async fn the_runtime_asks_again_after_each_connection_and_is_told_why_a_containe
     running.await.unwrap();
 }
 
+// SEMANTICS: D21
 #[tokio::test]
 async fn bytes_that_are_no_ttrpc_end_a_connection_and_the_plugin_connects_again() {
     let scratch = tempfile::tempdir().unwrap();

@@ -207,6 +207,7 @@ impl Session {
 mod tests {
     use super::*;
 
+    // SEMANTICS: D15
     #[test]
     fn a_gpu_that_fails_for_long_has_sessions_replaced_ever_more_seldom() {
         let seconds = |reopened| reopen_after(&Settings::default(), reopened).as_secs();

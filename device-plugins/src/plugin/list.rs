@@ -1,6 +1,6 @@
 //! What the kubelet is told of a resource's devices.
 
-use larder_devices_api::deviceplugin::{Device, NumaNode, TopologyInfo};
+use larder_kubelet::deviceplugin::{Device, NumaNode, TopologyInfo};
 
 use crate::config::ResourceName;
 use crate::health::fault_of;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use larder_devices_api::deviceplugin::registration_client::RegistrationClient;
-use larder_devices_api::deviceplugin::{DevicePluginOptions, RegisterRequest};
+use larder_kubelet::deviceplugin::registration_client::RegistrationClient;
+use larder_kubelet::deviceplugin::{DevicePluginOptions, RegisterRequest};
 use tokio::net::UnixStream;
 use tonic::Status;
 use tonic::transport::{Endpoint, Uri};

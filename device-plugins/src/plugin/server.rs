@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_devices_api::deviceplugin::device_plugin_server::DevicePluginServer;
+use larder_kubelet::deviceplugin::device_plugin_server::DevicePluginServer;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -22,8 +22,8 @@ use super::service::{Service, Streams};
 use super::settings::Settings;
 use crate::config::ResourceName;
 use crate::instance::Instance;
-use crate::socket::{Listening, Pinned};
 use crate::view::View;
+use larder_kubelet::socket::{Listening, Pinned};
 
 /// How soon the first failure is tried again; each further one doubles it, up to [`RETRY_MOST`]. Not at once: a kubelet that
 /// closes a stream marks the devices unhealthy a moment later, and must not do so after our new list.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
-use larder_devices_api::deviceplugin::device_plugin_server::DevicePlugin;
-use larder_devices_api::deviceplugin::{
+use larder_kubelet::deviceplugin::device_plugin_server::DevicePlugin;
+use larder_kubelet::deviceplugin::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
     Device, DevicePluginOptions, DeviceSpec, Empty, ListAndWatchResponse, PreStartContainerRequest,
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
@@ -219,6 +219,7 @@ impl Drop for Open {
 mod tests {
     use super::*;
 
+    // SEMANTICS: D12
     #[tokio::test(start_paused = true)]
     async fn the_list_is_sent_every_minute_and_when_asked_for() {
         let folder = tempfile::tempdir().unwrap();

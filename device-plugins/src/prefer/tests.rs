@@ -24,6 +24,7 @@ fn link(gpus: &mut [Gpu], a: usize, b: usize, links: u32) {
     gpus[a].nvlinks.insert(uuid, links);
 }
 
+// SEMANTICS: D6
 #[test]
 fn gpus_on_one_root_go_together_and_the_first_when_all_is_equal() {
     let all: Vec<String> = (0..8).map(|nth| format!("GPU-{nth}")).collect();
@@ -55,6 +56,7 @@ fn numa_nodes_count_where_there_is_no_common_root() {
     assert_eq!(chosen(&machine, "kind: gpu", &["GPU-0", "GPU-1", "GPU-2", "GPU-3"], &[], 2), ["GPU-1", "GPU-3"]);
 }
 
+// SEMANTICS: D6
 #[test]
 fn one_gpu_is_taken_where_it_leaves_the_others_nearest_to_each_other() {
     let mut machine = eight();
@@ -76,6 +78,7 @@ fn links_among_those_that_are_chosen_do_not_count_as_links_to_what_is_left() {
     assert_eq!(chosen, ["GPU-4", "GPU-0", "GPU-1"]);
 }
 
+// SEMANTICS: D6
 #[test]
 fn shared_hcas_are_chosen_by_least_use_and_apart() {
     let machine = machine(Vec::new(), (0..3).map(|nth| hca(&nth.to_string(), place(0, nth, 1))).collect());
@@ -100,6 +103,7 @@ fn shared_hcas_are_chosen_by_least_use_and_apart() {
     assert_eq!(chosen(&[], 99).len(), available.len());
 }
 
+// SEMANTICS: D6
 #[test]
 fn ids_of_others_are_never_chosen() {
     let available = ["GPU-9", "GPU-3", "GPU-3", "GPU-3::0", "", "GPU-5"];
@@ -137,6 +141,7 @@ fn quality(machine: &Machine, ids: &[String]) -> (u32, usize, usize) {
 }
 
 proptest! {
+    // SEMANTICS: D6
     #[test]
     fn no_other_choice_is_nearer(
         places in prop::collection::btree_set((0..2_u32, 0..3_u8, 0..3_u8), 1..10),
@@ -206,6 +211,7 @@ proptest! {
         prop_assert_eq!(others.map(within).max(), Some(within(bits(&chosen))));
     }
 
+    // SEMANTICS: D6
     #[test]
     fn of_many_gpus_no_exchange_is_better(links in prop::collection::vec((0..18_usize, 0..18_usize, 1..9_u32), 20..80)) {
         let places: Vec<(u32, u8, u8)> = (0..18).map(|nth| (u32::from(nth / 9), nth % 9 / 3, nth % 3)).collect();

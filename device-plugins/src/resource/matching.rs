@@ -66,6 +66,7 @@ mod tests {
     }
 
     proptest! {
+        // SEMANTICS: D3
         #[test]
         fn no_way_is_cheaper(costs in (0..5_usize).prop_flat_map(|rows| {
             prop::collection::vec(prop::collection::vec(0..20_i64, 5), rows)

@@ -34,6 +34,7 @@ fn assigns(machine: &Machine, text: &str, expected: &str) {
 
 const RAIL: &str = "resources:\n- {name: a/rail, kind: rail}\n";
 
+// SEMANTICS: D3
 #[test]
 fn a_rail_is_a_gpu_with_the_hca_on_its_switch() {
     // What is in a rail is in no other resource, wherever that stands in the file.
@@ -56,6 +57,7 @@ a/rail: GPU-0=GPU-0+0000:30:01.0@{0} GPU-1=GPU-1+0000:31:01.0@{0} GPU-2=GPU-2+00
     assert_eq!(check(&eight(), &config(text)), Ok(()));
 }
 
+// SEMANTICS: D3
 #[test]
 fn of_three_hcas_on_a_switch_the_first_by_address_is_in_the_rail() {
     let hcas = || (1..4).map(|slot| hca(&format!("mlx5_{slot}"), place(0, 0, slot))).collect::<Vec<_>>();
@@ -68,6 +70,7 @@ fn of_three_hcas_on_a_switch_the_first_by_address_is_in_the_rail() {
     );
 }
 
+// SEMANTICS: D3
 #[test]
 fn where_hcas_are_few_the_nearest_gpus_have_them() {
     // One HCA on the second GPU's switch, one on a switch without GPUs; the third GPU is on another root.
@@ -86,6 +89,7 @@ fn where_hcas_are_few_the_nearest_gpus_have_them() {
     );
 }
 
+// SEMANTICS: D4
 #[test]
 fn hcas_of_rails_wait_for_the_gpus_that_nvml_has_not_named() {
     let gpus = [gpu("a", place(0, 0, 0)), gpu("b", place(0, 1, 0)), gpu("c", place(1, 0, 0))];
@@ -147,6 +151,7 @@ fn of_equal_ways_the_first_gpu_has_the_nearer_hca() {
     );
 }
 
+// SEMANTICS: D3
 #[test]
 fn a_gpu_leaves_an_hca_to_another_that_could_have_no_other() {
     // The rail of A100s may only have the first HCA, which is on the switch of the H100.
@@ -164,6 +169,7 @@ fn a_gpu_leaves_an_hca_to_another_that_could_have_no_other() {
     );
 }
 
+// SEMANTICS: D4
 #[test]
 fn hcas_that_a_cni_plugin_must_move_are_not_offered() {
     let mut machine = machine(vec![gpu("a", place(0, 0, 0))], vec![hca("mlx5_0", place(0, 0, 1))]);
@@ -179,6 +185,7 @@ fn hcas_that_a_cni_plugin_must_move_are_not_offered() {
     assert!(text.contains("- GPU-a: a/rail does not offer it: no HCA"), "{text}");
 }
 
+// SEMANTICS: D4
 #[test]
 fn a_gpu_that_is_cut_is_offered_in_slices() {
     let mut cut = gpu("cut", place(0, 0, 0));
@@ -194,6 +201,7 @@ fn a_gpu_that_is_cut_is_offered_in_slices() {
     );
 }
 
+// SEMANTICS: D4
 #[test]
 fn a_physical_function_gives_way_to_its_virtual_ones() {
     let mut physical = hca("pf", place(0, 0, 1));
@@ -228,6 +236,7 @@ fn a_physical_function_gives_way_to_its_virtual_ones() {
     );
 }
 
+// SEMANTICS: D4
 #[test]
 fn devices_that_cannot_be_given_are_withheld_with_the_reason() {
     let mut broken = hca("mlx5_0", place(0, 0, 1));
@@ -249,6 +258,7 @@ fn devices_that_cannot_be_given_are_withheld_with_the_reason() {
     );
 }
 
+// SEMANTICS: D1
 #[test]
 fn two_resources_that_select_one_device_are_refused_at_start_and_the_first_has_what_comes_later() {
     let text = "resources:\n- name: a/first\n  kind: rdma\n  select: {ifNames: [net-x, net-y]}\n\
@@ -268,6 +278,7 @@ fn two_resources_that_select_one_device_are_refused_at_start_and_the_first_has_w
     );
 }
 
+// SEMANTICS: D1
 #[test]
 fn two_rails_may_select_one_hca_but_not_one_gpu() {
     let rails = |first: &str, second: &str| {
@@ -315,6 +326,7 @@ fn selectors_narrow_each_other_and_their_items_do_not() {
     }
 }
 
+// SEMANTICS: D5
 #[test]
 fn ids_stay_when_devices_are_renamed_or_come_in_another_order() {
     let config = config("resources:\n- {name: a/rail, kind: rail}\n- {name: a/hca, kind: rdma, share: 3}\n");
@@ -335,6 +347,7 @@ fn ids_stay_when_devices_are_renamed_or_come_in_another_order() {
     assert_eq!(ids(&before)[1][..4], ["0000:33:01.0::0", "0000:33:01.0::1", "0000:33:01.0::2", "0001:30:01.0::0"]);
 }
 
+// SEMANTICS: D2
 #[test]
 fn ids_of_all_devices_are_as_many_as_containers_may_have_them() {
     let json =

@@ -130,6 +130,7 @@ mod tests {
         Limits { hook, host: settings, nri, instance: Begun::default(), lost: Lost::Never, cdi: true }
     }
 
+    // SEMANTICS: D19
     #[tokio::test]
     async fn limits_are_missing_where_containers_get_none() {
         let folder = tempfile::tempdir().unwrap();
@@ -145,6 +146,7 @@ mod tests {
         assert!(found.missing(&handles).unwrap().contains("--no-cdi"), "{found:?}");
     }
 
+    // SEMANTICS: D13
     #[tokio::test]
     async fn an_older_process_leaves_the_hook_to_the_newer_one() {
         let folder = tempfile::tempdir().unwrap();
@@ -162,6 +164,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&hook).unwrap(), "a program");
     }
 
+    // SEMANTICS: D19
     #[tokio::test(start_paused = true)]
     async fn nri_may_be_away_for_a_moment_once_it_was_there() {
         let folder = tempfile::tempdir().unwrap();

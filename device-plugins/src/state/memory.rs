@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::health::Remembered;
-use crate::whole_file;
+use larder_kubelet::atomic_file;
 
 const VERSION: u32 = 1;
 
@@ -90,5 +90,5 @@ pub async fn keep(
 fn write(path: &Path, kept: &Kept) -> io::Result<()> {
     let mut text = serde_json::to_vec(kept)?;
     text.push(b'\n');
-    whole_file::replace(path, &text, 0o644)
+    atomic_file::replace(path, &text, 0o644)
 }

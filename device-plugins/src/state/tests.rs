@@ -93,6 +93,7 @@ fn hear_all(state: &mut State, now: Now) {
     state.apply(Some(Event::Health(health::Event::Machine(machine()))), now);
 }
 
+// SEMANTICS: D11
 #[test]
 fn the_first_view_waits_for_all_that_it_needs_and_not_for_ever() {
     let start = now();
@@ -145,6 +146,7 @@ fn the_view_is_another_only_if_something_changed() {
     assert_eq!(state.view().resources[0].units.len(), 3);
 }
 
+// SEMANTICS: D1
 #[test]
 fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it() {
     let start = now();
@@ -171,6 +173,7 @@ fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it
     assert_eq!(state.next(), Some(start.instant + Duration::from_secs(1000)));
 }
 
+// SEMANTICS: D19
 #[test]
 fn required_limits_that_cannot_be_kept_take_all_devices_of_their_resource_out() {
     let start = now();
@@ -199,6 +202,7 @@ fn required_limits_that_cannot_be_kept_take_all_devices_of_their_resource_out() 
     assert!(Capabilities::default().missing(&limits).is_some(), "what was not probed is not there");
 }
 
+// SEMANTICS: D17
 #[test]
 fn faults_survive_a_restart_and_not_a_reboot() {
     let folder = tempfile::tempdir().unwrap();
@@ -228,6 +232,7 @@ fn faults_survive_a_restart_and_not_a_reboot() {
     assert_eq!(memory::load(&path, "boot-1"), []);
 }
 
+// SEMANTICS: D17
 #[tokio::test(start_paused = true)]
 async fn faults_that_could_not_be_written_are_written_when_they_can() {
     let folder = tempfile::tempdir().unwrap();
@@ -341,6 +346,7 @@ fn parse(path: &Path, text: &str) -> Result<Config, String> {
     }
 }
 
+// SEMANTICS: D1
 #[tokio::test(start_paused = true)]
 async fn a_file_that_changes_is_read_by_whatever_way_it_changed() {
     let folder = tempfile::tempdir().unwrap();

@@ -41,6 +41,7 @@ fn oddity_of(attribute: &str, way: Break) -> (Machine, Vec<(String, String)>) {
     (read, oddities)
 }
 
+// SEMANTICS: D25
 #[test]
 fn no_entry_of_an_hca_can_harm_another_one() {
     let (machine, before) = sound();
@@ -80,6 +81,7 @@ fn list(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+// SEMANTICS: D25
 #[test]
 fn an_attribute_that_cannot_be_read_is_told_and_left_out() {
     let at = "sys/class/infiniband/mlx5_1/ports/1/rate".to_owned();
@@ -123,6 +125,7 @@ fn a_numa_node_beyond_all_is_left_out() {
     assert_eq!(oddities[0].1, "unexpected content: \"4096\"");
 }
 
+// SEMANTICS: D25
 #[test]
 fn empty_gids_and_wrong_ones_are_left_out() {
     let (read, oddities) = oddity_of("ports/1/gids/0", EMPTY);
@@ -148,6 +151,7 @@ fn port_0_is_left_out() {
     assert_eq!(oddities(&machine, &read), expected);
 }
 
+// SEMANTICS: D25
 #[test]
 fn an_hca_behind_a_dangling_link_is_left_out() {
     let class = "sys/class/infiniband/mlx5_1";
@@ -168,6 +172,7 @@ fn an_hca_behind_a_dangling_link_is_left_out() {
     }
 }
 
+// SEMANTICS: D25
 #[test]
 fn links_out_of_the_tree_of_devices_are_not_followed() {
     let (read, oddities) = oddity_of("device", |path| symlink("/", path));
@@ -239,6 +244,7 @@ fn a_state_that_no_kernel_tells_is_no_service() {
     assert_eq!((port.state, port.is_up(), oddities.len()), (PortState::Nop, false, 1));
 }
 
+// SEMANTICS: D25
 #[test]
 fn the_list_of_oddities_is_bounded() {
     let (machine, before) = sound();
@@ -260,6 +266,7 @@ fn an_issm_of_roce_is_not_believed() {
     assert_eq!(hca(&read(&machine), "mlx5_0").ports[0].issm, None);
 }
 
+// SEMANTICS: D25
 #[test]
 fn folders_without_end_are_read_in_part() {
     let (machine, before) = sound();

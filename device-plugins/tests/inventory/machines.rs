@@ -88,6 +88,7 @@ fn expected(plan: &MachinePlan) -> Machine {
     }
 }
 
+// SEMANTICS: D25
 #[test]
 fn every_number_of_a_made_up_machine_is_read() {
     for (plan, gpus, hcas) in [
@@ -222,6 +223,7 @@ fn a_gpu_that_sysfs_does_not_know_keeps_its_address() {
     assert_eq!(inventory::gpus(&roots(&machine), std::slice::from_ref(&gpu)), [gpu]);
 }
 
+// SEMANTICS: D4
 #[test]
 fn the_mode_is_that_of_netlink_else_of_the_module_else_shared() {
     let mode = |plan: MachinePlan, kernel: io::Result<RdmaMode>| {

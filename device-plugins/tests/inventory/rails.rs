@@ -55,6 +55,7 @@ impl Node {
     }
 }
 
+// SEMANTICS: D4
 #[test]
 fn no_hca_is_offered_alone_before_the_gpu_of_its_rail_is_there() {
     let mut node = Node::new(MachinePlan::eight_pairs());
@@ -85,6 +86,7 @@ fn a_gpu_that_another_driver_serves_has_no_hca_wait() {
     assert_eq!(node.units(0), [0, 1, 0]);
 }
 
+// SEMANTICS: D3
 #[test]
 fn a_rail_stays_while_its_devices_are_read_in_part() {
     let mut node = Node::new(MachinePlan::eight_pairs());

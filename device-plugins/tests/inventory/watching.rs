@@ -34,6 +34,7 @@ fn the_first_poll_finds_everything_and_the_next_nothing() {
     assert!(watch.readings().eq(&ports));
 }
 
+// SEMANTICS: D14
 #[test]
 fn a_port_goes_down_and_comes_up() {
     let (mut machine, mut watch) = watched();
@@ -62,6 +63,7 @@ fn an_hca_vanishes_and_comes_back() {
     assert_eq!(watch.poll(), back);
 }
 
+// SEMANTICS: D18
 #[test]
 fn an_hca_that_came_back_between_two_polls_is_read_anew() {
     let (mut machine, mut watch) = watched();

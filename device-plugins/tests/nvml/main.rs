@@ -181,6 +181,7 @@ async fn an_xid_is_told_once() {
     driver.end().await;
 }
 
+// SEMANTICS: D15
 #[tokio::test]
 async fn a_full_queue_loses_nothing() {
     let mut machine = Machine::h100s(1);
@@ -195,6 +196,7 @@ async fn a_full_queue_loses_nothing() {
     driver.end().await;
 }
 
+// SEMANTICS: D16
 #[tokio::test]
 async fn a_gpu_that_is_lost_costs_itself_alone() {
     let mut machine = Machine::h100s(8);
@@ -400,6 +402,7 @@ async fn the_recovery_action_is_told_when_it_changes() {
     driver.end().await;
 }
 
+// SEMANTICS: D15
 #[tokio::test]
 async fn an_xid_has_its_gpu_asked_at_once() {
     let mut machine = Machine::h100s(2);

@@ -8,6 +8,7 @@ use larder_testkit::nvml::{Machine, code};
 
 use crate::{Driver, says, settings, xid};
 
+// SEMANTICS: D16
 #[tokio::test]
 async fn a_driver_that_hangs_is_noticed_and_holds_up_two_threads() {
     let mut machine = Machine::h100s(8);
@@ -33,6 +34,7 @@ async fn a_driver_that_hangs_is_noticed_and_holds_up_two_threads() {
     driver.end().await;
 }
 
+// SEMANTICS: D16
 #[tokio::test]
 async fn a_driver_that_hangs_while_it_forgets_a_lost_gpu_is_noticed() {
     let mut machine = Machine::h100s(2);
@@ -54,6 +56,7 @@ async fn a_driver_that_hangs_while_it_forgets_a_lost_gpu_is_noticed() {
     driver.end().await;
 }
 
+// SEMANTICS: D16
 #[tokio::test]
 async fn a_driver_that_hangs_does_not_hold_up_the_end() {
     let machine = Machine { hang_ms: 3_600_000, ..Machine::h100s(1) };
@@ -66,6 +69,7 @@ async fn a_driver_that_hangs_does_not_hold_up_the_end() {
     nvml.set(&Machine::h100s(1));
 }
 
+// SEMANTICS: D16
 #[tokio::test]
 async fn a_library_that_is_missing_is_looked_for_again() {
     let nvml = MadeUpNvml::with(&Machine::h100s(2));
@@ -79,6 +83,7 @@ async fn a_library_that_is_missing_is_looked_for_again() {
     driver.end().await;
 }
 
+// SEMANTICS: D16
 #[tokio::test]
 async fn a_driver_that_comes_goes_and_is_replaced_is_asked_anew() {
     let mut machine = Machine::h100s(2);
@@ -133,6 +138,7 @@ async fn while_a_gpu_fails_sessions_are_begun_anew_and_xids_go_on() {
     driver.end().await;
 }
 
+// SEMANTICS: D15
 #[tokio::test]
 async fn what_happened_before_the_end_of_a_session_is_told_before_the_next_begins() {
     let mut machine = Machine::h100s(2);

@@ -47,6 +47,7 @@ async fn slices_are_told_and_told_again_when_they_change() {
     driver.end().await;
 }
 
+// SEMANTICS: D16
 #[tokio::test]
 async fn a_slice_that_fails_stays_in_the_list_and_its_gpu_fails() {
     let slice = |gpu_instance| Slice { uuid: format!("MIG-{gpu_instance}"), gpu_instance, ..Slice::default() };

@@ -7,7 +7,7 @@ use larder_devices::grant::{Grant, Refusal, grant};
 use larder_devices::machine::{Gid, GidType, LinkLayer, Machine, PhysState, PortState};
 use larder_devices::resource::Resource;
 use larder_devices::view::View;
-use larder_devices_api::deviceplugin::{
+use larder_kubelet::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
 
@@ -30,6 +30,7 @@ fn pairs(of: &[(&str, &str)]) -> BTreeMap<String, String> {
     of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
+// SEMANTICS: D3
 #[test]
 fn rails_give_both_devices_by_name_and_by_variable() {
     let view = view(machine(), [resource_of(RAIL, Kind::Rail, 0..8)]);
@@ -46,6 +47,7 @@ fn rails_give_both_devices_by_name_and_by_variable() {
     assert!(grant.nodes.is_empty());
 }
 
+// SEMANTICS: D8
 #[test]
 fn gpus_come_by_nvidias_cdi_names_if_all_are_there() {
     let view = view(machine(), [resource_of("nvidia.com/gpu", Kind::Gpu, 0..8)]);
@@ -70,6 +72,7 @@ fn shared(share: u16) -> Resource {
     resource
 }
 
+// SEMANTICS: D7
 #[test]
 fn shared_ids_of_one_device_give_it_once() {
     let view = view(machine(), [shared(8)]);
@@ -81,6 +84,7 @@ fn shared_ids_of_one_device_give_it_once() {
     }
 }
 
+// SEMANTICS: D2
 #[test]
 fn all_gives_what_is_in_service() {
     let mut view = view(machine(), [all(shared(8))]);
@@ -91,6 +95,7 @@ fn all_gives_what_is_in_service() {
     given(&view, &["all::0"]).unwrap_err();
 }
 
+// SEMANTICS: D7
 #[test]
 fn without_cdi_the_nodes_are_listed() {
     let mut resource = resource_of(HCA, Kind::Rdma, 0..8);
@@ -110,6 +115,7 @@ fn without_cdi_the_nodes_are_listed() {
     );
 }
 
+// SEMANTICS: D7
 #[test]
 fn the_index_of_the_gid_is_one_that_all_ports_share_or_none() {
     let hcas = (0..4).map(|number| hca(number, LinkLayer::Ethernet)).chain([hca(4, LinkLayer::InfiniBand)]).collect();
@@ -139,6 +145,7 @@ fn the_index_of_the_gid_is_one_that_all_ports_share_or_none() {
     assert_eq!(index(&[0, 4]).as_deref(), Some("3"));
 }
 
+// SEMANTICS: D7
 #[test]
 fn of_several_ports_those_that_are_up_and_of_the_selected_kind_are_named() {
     let mut machine = machine();
@@ -162,6 +169,7 @@ fn request(ids: &[&str]) -> AllocateRequest {
     AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids }] }
 }
 
+// SEMANTICS: D6
 #[tokio::test]
 async fn the_kubelet_allocates_and_prefers() {
     let node = Node::new(view(machine(), [resource_of(RAIL, Kind::Rail, 0..8)]));
@@ -202,6 +210,7 @@ async fn the_kubelet_allocates_and_prefers() {
     assert_eq!(answer.container_responses[0].device_i_ds, [gpu_id(3), gpu_id(2)]);
 }
 
+// SEMANTICS: D7
 #[tokio::test]
 async fn without_cdi_the_kubelet_gets_device_nodes() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));
@@ -216,6 +225,7 @@ async fn without_cdi_the_kubelet_gets_device_nodes() {
     assert!(std::fs::read_dir(node.path("cdi")).unwrap().next().is_none());
 }
 
+// SEMANTICS: D9
 #[tokio::test]
 async fn a_refusal_names_the_device_and_triggers_a_list() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));

@@ -34,6 +34,7 @@ fn spec_of(view: &View, last: Option<&Spec>) -> Spec {
     spec(view, last, Path::new("/dev"), Path::new("/opt/larder"))
 }
 
+// SEMANTICS: D7
 #[test]
 fn the_file_is_as_it_was() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/hca.cdi");
@@ -65,6 +66,7 @@ fn without_their_resources_hcas_stay_as_the_last_file_has_them() {
     assert_eq!(spec_of(&without, None).devices, []);
 }
 
+// SEMANTICS: D20
 #[test]
 fn an_hca_that_comes_to_another_resource_keeps_the_lower_limits_of_both() {
     let owned = |name: &str, max: Option<u32>, mad: bool| {
@@ -100,6 +102,7 @@ fn an_hca_that_comes_to_another_resource_keeps_the_lower_limits_of_both() {
     assert_eq!(shown(&spec_of(&owned("a/limited", Some(16), true), Some(&free))), (max("16"), true));
 }
 
+// SEMANTICS: D8
 #[test]
 fn names_in_the_files_of_others_are_found() {
     let golden = |name: &str| std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name)).unwrap();
@@ -115,6 +118,7 @@ fn names_in_the_files_of_others_are_found() {
     assert_eq!(cdi::names(large.as_bytes(), Format::Yaml), Vec::<String>::new());
 }
 
+// SEMANTICS: D8
 #[test]
 fn files_of_others_are_read_again_when_they_change() {
     let folder = tempfile::tempdir().unwrap();
@@ -138,6 +142,7 @@ fn file(node: &Node) -> std::path::PathBuf {
     node.path("cdi").join(cdi::FILE)
 }
 
+// SEMANTICS: D10
 #[tokio::test]
 async fn the_file_is_there_before_the_devices_and_goes_with_the_last() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));
@@ -209,6 +214,7 @@ async fn an_hca_that_no_resource_has_any_more_keeps_its_last_limit_or_cannot_be_
     assert_eq!((text.matches("uverbs").count(), text.matches("--max").count()), (8, 4), "{text}");
 }
 
+// SEMANTICS: D10
 #[tokio::test]
 async fn what_cannot_be_written_is_out_of_service_until_it_can() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));
@@ -228,6 +234,7 @@ async fn what_cannot_be_written_is_out_of_service_until_it_can() {
     assert!(process.prepared.borrow().faults.is_empty());
 }
 
+// SEMANTICS: D10
 #[tokio::test]
 async fn a_missing_device_node_takes_its_hca_out_of_service() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));
@@ -259,6 +266,7 @@ async fn the_first_view_is_passed_on_even_if_there_is_nothing() {
     keeping.await.unwrap();
 }
 
+// SEMANTICS: D10
 #[tokio::test(start_paused = true)]
 async fn an_older_process_leaves_the_file_to_the_newer_one() {
     let node = Node::new(view(machine(), [resource_of(HCA, Kind::Rdma, 0..8)]));

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use larder_devices_api::deviceplugin::device_plugin_client::DevicePluginClient;
-use larder_devices_api::deviceplugin::registration_server::{Registration, RegistrationServer};
-use larder_devices_api::deviceplugin::{Device, Empty, RegisterRequest};
+use larder_kubelet::deviceplugin::device_plugin_client::DevicePluginClient;
+use larder_kubelet::deviceplugin::registration_server::{Registration, RegistrationServer};
+use larder_kubelet::deviceplugin::{Device, Empty, RegisterRequest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};

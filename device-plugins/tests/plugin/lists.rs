@@ -8,7 +8,7 @@ use larder_devices::config::{Kind, Mode};
 use larder_devices::health::Faults;
 use larder_devices::plugin::devices;
 use larder_devices::resource::DeviceKey;
-use larder_devices_api::deviceplugin::Empty;
+use larder_kubelet::deviceplugin::Empty;
 
 use crate::kubelet::Kubelet;
 use crate::node::{Node, all, faults, gpu_id, hca_key, machine, resource_of, view};
@@ -16,6 +16,7 @@ use crate::node::{Node, all, faults, gpu_id, hca_key, machine, resource_of, view
 const HCA: &str = "larder.dev/hca";
 const RAIL: &str = "larder.dev/rail";
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn health_and_places_reach_the_kubelet() {
     let node = Node::new(view(machine(), [resource_of(RAIL, Kind::Rail, 0..8)]));
@@ -34,6 +35,7 @@ async fn health_and_places_reach_the_kubelet() {
     kubelet.until_healthy(RAIL, 8).await;
 }
 
+// SEMANTICS: D5
 #[test]
 fn ids_are_those_of_the_resource_and_short() {
     let mut shared = resource_of(HCA, Kind::Rdma, 0..2);
@@ -46,6 +48,7 @@ fn ids_are_those_of_the_resource_and_short() {
     assert!(ids.iter().all(|id| id.len() <= 63));
 }
 
+// SEMANTICS: D2
 #[test]
 fn a_resource_that_gives_all_is_healthy_while_one_device_is() {
     let mut shared = resource_of(HCA, Kind::Rdma, 0..3);
@@ -70,6 +73,7 @@ async fn a_resource_of_mode_dra_is_not_registered() {
     assert!(known.registrations.iter().all(|request| request.resource_name == HCA));
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn a_reader_that_does_not_read_holds_nobody_up_and_then_gets_the_newest() {
     let mut shared = resource_of(HCA, Kind::Rdma, 0..8);

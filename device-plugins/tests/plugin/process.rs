@@ -81,6 +81,7 @@ async fn a_process_that_starts_again_leaves_the_cdi_file_as_it_is() {
     assert_eq!(written.len(), 1, "{written:?}");
 }
 
+// SEMANTICS: D25
 #[tokio::test]
 async fn gpus_without_their_library_and_resources_without_devices_are_in_the_log_once() {
     let root = tempfile::tempdir().unwrap();

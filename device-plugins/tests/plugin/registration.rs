@@ -15,6 +15,7 @@ fn node() -> Node {
     Node::new(view(machine(), resources))
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn every_resource_is_registered_one_without_devices_too() {
     let node = node();
@@ -35,6 +36,7 @@ async fn every_resource_is_registered_one_without_devices_too() {
     assert_eq!(node.sockets(), Vec::<String>::new());
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn twenty_restarts_of_the_kubelet() {
     let node = node();
@@ -54,6 +56,7 @@ async fn twenty_restarts_of_the_kubelet() {
     println!("capacity was back after at most {worst:?}");
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn twenty_kills_of_the_plugin_and_of_both() {
     let node = node();
@@ -72,6 +75,7 @@ async fn twenty_kills_of_the_plugin_and_of_both() {
     }
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn a_kubelet_that_is_away_or_refuses_is_tried_again() {
     let node = node();
@@ -83,6 +87,7 @@ async fn a_kubelet_that_is_away_or_refuses_is_tried_again() {
     assert!(known.registrations.len() >= 8, "{known:?}");
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn a_socket_that_vanishes_or_is_replaced_is_made_and_registered_again() {
     let node = node();
@@ -100,6 +105,7 @@ async fn a_socket_that_vanishes_or_is_replaced_is_made_and_registered_again() {
     assert_eq!(std::fs::read(&second).unwrap(), b"somebody else's");
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn a_stream_that_the_kubelet_closes_leads_to_a_new_registration() {
     let node = node();
@@ -113,6 +119,7 @@ async fn a_stream_that_the_kubelet_closes_leads_to_a_new_registration() {
     }
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn the_folder_of_the_kubelet_is_replaced() {
     let node = node();
@@ -126,6 +133,7 @@ async fn the_folder_of_the_kubelet_is_replaced() {
     kubelet.until_healthy(RAIL, 4).await;
 }
 
+// SEMANTICS: D13
 #[tokio::test]
 async fn in_a_rolling_update_the_newer_process_stays_registered() {
     let node = node();
@@ -150,6 +158,7 @@ async fn in_a_rolling_update_the_newer_process_stays_registered() {
     newer.stop().await;
 }
 
+// SEMANTICS: D13
 #[tokio::test]
 async fn the_end_of_the_older_process_makes_the_newer_one_register_again() {
     let node = node();
@@ -166,6 +175,7 @@ async fn the_end_of_the_older_process_makes_the_newer_one_register_again() {
     kubelet.until_healthy(RAIL, 4).await;
 }
 
+// SEMANTICS: D13
 #[tokio::test]
 async fn the_older_process_takes_over_when_the_newer_one_dies() {
     let node = node();
@@ -180,6 +190,7 @@ async fn the_older_process_takes_over_when_the_newer_one_dies() {
     kubelet.until_healthy(HCA, 4).await;
 }
 
+// SEMANTICS: D12
 #[tokio::test]
 async fn resources_come_and_go_with_the_configuration() {
     let node = node();

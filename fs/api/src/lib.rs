@@ -8,6 +8,8 @@
 //!
 //! Invariant: credentials print as the names of their variables.
 
+#![warn(missing_docs)]
+
 pub mod convert;
 mod credentials;
 pub mod handover;

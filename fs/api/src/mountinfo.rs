@@ -51,9 +51,9 @@ pub fn source_of(dataset: &str) -> String {
     SOURCE_PREFIX.chars().chain(dataset.chars().map(plain)).collect()
 }
 
-/// All mounts that this process sees; where mounts cover each other, the covered one comes first.
+/// All mounts that this thread sees; where mounts cover each other, the covered one comes first.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+    Ok(parse(&std::fs::read("/proc/thread-self/mountinfo")?))
 }
 
 /// The Larder mounts that this process sees; none if /proc cannot be read.
@@ -64,6 +64,13 @@ pub fn larder_mounts() -> Vec<MountEntry> {
 /// The uppermost mount at exactly `path`, which must be resolved.
 pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().rfind(|mount| mount.path == path))
+}
+
+/// The mount that contains the file at `path`.
+pub fn holding(path: &Path) -> io::Result<Option<MountEntry>> {
+    let path = path.canonicalize()?;
+    let holders = mounts()?.into_iter().filter(|mount| path.starts_with(&mount.path));
+    Ok(holders.max_by_key(|mount| mount.path.as_os_str().len()))
 }
 
 /// Reads the text of a mountinfo file. Lines that are not as documented are left out.
@@ -130,6 +137,19 @@ mod tests {
         let ours: Vec<_> = parse(text).into_iter().filter(MountEntry::is_ours).map(|m| (m.path, m.source)).collect();
         let entry = |path: &str, source: &str| (PathBuf::from(path), source.to_owned());
         assert_eq!(ours, [entry("/mnt/a b\\c", "larder:set"), entry("/mnt/root", "larder:two")]);
+    }
+
+    #[test]
+    fn a_backslash_without_three_octal_digits_is_one() {
+        assert_eq!(unescape(br"\04"), br"\04");
+    }
+
+    #[test]
+    fn the_root_holds_everything_and_a_fresh_folder_is_no_mount() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(mounted_at(folder.path()).unwrap().is_none());
+        assert!(mounted_at(Path::new("/proc")).unwrap().is_some());
+        assert_eq!(holding(Path::new("/proc/self")).unwrap().unwrap().fs_type, "proc");
     }
 
     #[test]

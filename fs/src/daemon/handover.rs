@@ -164,6 +164,7 @@ mod tests {
 
     use super::*;
 
+    // SEMANTICS: C10
     #[tokio::test(start_paused = true)]
     async fn datasets_are_kept_for_a_keeper_that_is_away_for_less_than_a_minute() {
         let (keepers, calls) = (watch::Sender::new(0), Arc::new(AtomicU32::new(0)));

@@ -33,6 +33,7 @@ fn errors(names: &[&str]) -> Vec<i32> {
     answers.into_iter().map(|(_, error, _)| -error).collect()
 }
 
+// SEMANTICS: K1
 #[test]
 fn a_request_that_gets_no_answer_fails_alone_and_those_behind_it_are_answered() {
     let (absent, failed) = (libc::ENOENT, libc::EIO);

@@ -11,6 +11,8 @@
 //! Invariant: a stored manifest is true: it names only objects that were listed, or packs that were written before it.
 //! Nothing here prints, mounts or caches.
 
+#![warn(missing_docs)]
+
 mod assemble;
 mod blocking;
 mod clock;

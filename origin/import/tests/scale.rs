@@ -30,6 +30,7 @@ fn peak_rss() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
+// SEMANTICS: I5
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_of_many_keys_lists_in_parallel_and_stays_within_its_memory() {
     const KEYS: u64 = 1_000_000;
@@ -48,6 +49,7 @@ async fn an_import_of_many_keys_lists_in_parallel_and_stays_within_its_memory() 
     assert!(grown < 80, "{grown} MiB");
 }
 
+// SEMANTICS: I7
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listing_that_breaks_the_rules_is_an_error_that_says_so_and_makes_no_manifest() {
     for (fault, says) in [
@@ -73,6 +75,7 @@ async fn a_listing_that_breaks_the_rules_is_an_error_that_says_so_and_makes_no_m
     }
 }
 
+// SEMANTICS: O8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_clock_stops_no_import() {
     let (server, origin) = server(10_000, Duration::ZERO, ListingFault::ClockAhead(5 * 3600)).await;

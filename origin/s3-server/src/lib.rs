@@ -10,6 +10,8 @@
 //! The invariant: a GET costs neither a hash nor a copy of a body in memory, so that a benchmark against this server
 //! measures the reader. The server keeps nothing after its end and is not for production.
 
+#![warn(missing_docs)]
+
 mod config;
 mod counters;
 mod listing_server;

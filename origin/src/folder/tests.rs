@@ -135,6 +135,7 @@ async fn missing_root_is_not_an_empty_dataset() {
     assert!(matches!(origin.list(b"", None, Depth::One).await, Err(OriginError::NotFound { .. })));
 }
 
+// SEMANTICS: I5
 #[tokio::test]
 async fn a_directory_of_many_entries_is_listed_page_by_page_and_each_entry_once() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -165,6 +165,7 @@ async fn list_all(origin: &mut ObjectOrigin, depth: Depth, fresh: bool) -> Resul
     Ok(all.into_iter().map(|key| String::from_utf8(key).expect("UTF-8")).collect())
 }
 
+// SEMANTICS: I7
 #[tokio::test]
 async fn a_store_that_lists_out_of_order_or_a_key_twice_is_an_error_and_loses_no_key() {
     use Depth::{All, One};
@@ -190,6 +191,7 @@ async fn a_store_that_lists_out_of_order_or_a_key_twice_is_an_error_and_loses_no
     }
 }
 
+// SEMANTICS: I7
 #[tokio::test]
 async fn markers_are_listed_where_they_are_and_each_key_once_however_pages_end() {
     // In the order of the keys; object_store shows `data/` as `data`.

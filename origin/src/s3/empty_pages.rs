@@ -41,6 +41,7 @@ impl EmptyPages {
 mod tests {
     use super::*;
 
+    // SEMANTICS: I7
     #[test]
     fn tokens_that_loop_and_new_ones_without_end_are_errors() {
         let mut pages = EmptyPages::default();

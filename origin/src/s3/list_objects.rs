@@ -311,6 +311,7 @@ mod tests {
         assert_eq!(parsed.continuation.as_deref(), Some("t"));
     }
 
+    // SEMANTICS: I7
     #[test]
     fn keys_out_of_order_twice_or_from_before_are_errors() {
         let listing = |keys: &[&str]| answer(&keys.iter().map(|key| entry(key)).collect::<String>(), false);

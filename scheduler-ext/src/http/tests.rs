@@ -101,6 +101,7 @@ async fn a_request_that_is_none_is_refused_in_words() {
     assert_eq!(ask(&running, &post("/filter", &SIZE.request(1, None))).await.0, 200);
 }
 
+// SEMANTICS: X3
 #[tokio::test]
 async fn a_body_beyond_the_limit_is_cut_off() {
     // It does not wait for the rest of it.
@@ -126,6 +127,7 @@ async fn a_body_beyond_the_limit_is_cut_off() {
     assert_eq!(running.counters.refused.load(Ordering::Relaxed), 2);
 }
 
+// SEMANTICS: X3
 #[tokio::test]
 async fn half_requests_and_slow_ones_are_cut_off() {
     let limits = Limits { headers: Duration::from_millis(200), body: Duration::from_millis(200), ..Limits::default() };
@@ -142,6 +144,7 @@ async fn half_requests_and_slow_ones_are_cut_off() {
     assert_eq!(ask(&running, &post("/filter", &SIZE.request(1, None))).await.0, 200);
 }
 
+// SEMANTICS: X3
 #[tokio::test]
 async fn a_thousand_connections_are_served_or_closed_at_once() {
     let headers = Duration::from_secs(3_600);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use larder_controller::job::amounts::Amounts;
-use larder_controller_api::checked::is_granted;
+use larder_api::checked::is_granted;
 use larder_dataset::SnapshotId;
+use larder_kube::pod::amounts::Amounts;
 
 /// A name that many objects share.
 pub type Name = Arc<str>;

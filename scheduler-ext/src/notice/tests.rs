@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use axum::http::{Request, Response};
 use http_body_util::BodyExt;
-use kube::client::Body;
+use larder_kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;

@@ -117,6 +117,7 @@ mod tests {
         ledger.turn().spoken_for(pod, "a/train", "worker", snapshot, now)
     }
 
+    // SEMANTICS: X5
     #[test]
     fn until_it_is_known_which_node_was_chosen_the_most_counts() {
         let (ledger, now, all) = (Ledger::default(), Instant::now(), snapshot(&[]));

@@ -74,6 +74,7 @@ fn pinned_and_unknown_pods_stay() {
     assert_eq!(ended(&case(vec![], vec![], vec![])), None);
 }
 
+// SEMANTICS: X5
 #[test]
 fn surplus_workers_end_instead_if_they_free_as_much() {
     let workers = || (1..4).map(worker).collect::<Vec<_>>();
@@ -145,6 +146,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
+    // SEMANTICS: X5
     #[test]
     fn no_gang_falls_below_its_floor_on_any_node(case in any_case()) {
         for chosen in decide(&case) {

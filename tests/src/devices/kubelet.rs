@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hyper_util::rt::TokioIo;
-use larder_devices_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use larder_devices_api::podresources::{AllocatableResourcesRequest, ListPodResourcesRequest};
+use larder_kubelet::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use larder_kubelet::podresources::{AllocatableResourcesRequest, ListPodResourcesRequest};
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint, Uri};
 

@@ -46,6 +46,15 @@ fn the_crates_depend_on_each_other_as_drawn() {
 }
 
 #[test]
+fn only_the_crates_of_kubernetes_link_its_client() {
+    for package in &metadata().packages {
+        let is_there = package.manifest_path.components().any(|part| part.as_str() == "kubernetes");
+        let kube = package.dependencies.iter().find(|dependency| dependency.name.starts_with("kube"));
+        assert!(is_there || kube.is_none(), "{} links {}: use larder-kube", package.name, kube.unwrap().name);
+    }
+}
+
+#[test]
 fn the_files_of_a_crate_use_each_other_one_way() {
     let mut found = String::new();
     for package in &metadata().packages {

@@ -117,21 +117,25 @@ fn takes_a_prefix_without_keys_for_misspelt_and_one_with_its_marker_for_empty(ki
     assert_eq!(said["files"], 0, "{kind:?}: {said}");
 }
 
+// SEMANTICS: I9
 #[test]
 fn a_prefix_without_keys_in_another_cloud_is_an_error_that_names_a_marker_it_lists() {
     KINDS.into_iter().for_each(takes_a_prefix_without_keys_for_misspelt_and_one_with_its_marker_for_empty);
 }
 
+// SEMANTICS: I4
 #[test]
 fn buckets_of_other_clouds_are_listed_in_pages_mounted_and_read() {
     KINDS.into_iter().for_each(mounts_and_reads_every_file);
 }
 
+// SEMANTICS: I4
 #[test]
 fn packs_and_manifests_are_published_in_other_clouds() {
     KINDS.into_iter().for_each(publishes_packs_and_manifests);
 }
 
+// SEMANTICS: V2
 #[test]
 fn replaced_objects_and_refused_keys_of_other_clouds_have_their_errno() {
     KINDS.into_iter().for_each(tells_replaced_objects_and_refused_keys_by_their_errno);

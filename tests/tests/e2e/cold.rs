@@ -35,6 +35,7 @@ fn read_shuffled(mount: &Mount) {
     mount.settle();
 }
 
+// SEMANTICS: C8
 #[test]
 fn a_packed_file_brings_its_neighbours_along() {
     let lab = Lab::new();
@@ -48,6 +49,7 @@ fn a_packed_file_brings_its_neighbours_along() {
     assert_eq!(lab.server.counters().gets, 3);
 }
 
+// SEMANTICS: C8
 #[test]
 fn a_packed_file_brings_nothing_along_that_the_cache_has_no_room_for() {
     let lab = Lab::new();
@@ -80,6 +82,7 @@ fn a_packed_file_is_there_before_the_neighbours_behind_it_are_and_stays_if_they_
     assert_eq!(mount.metric("store_admitted_total"), 300);
 }
 
+// SEMANTICS: C8
 #[test]
 fn warming_a_packed_dataset_takes_a_get_for_3_mib() {
     let lab = Lab::new();
@@ -91,6 +94,7 @@ fn warming_a_packed_dataset_takes_a_get_for_3_mib() {
     assert_eq!(lab.server.counters().gets, 3);
 }
 
+// SEMANTICS: C9
 #[test]
 fn who_reads_a_large_file_in_order_is_read_ahead_of() {
     const LEN: usize = 40 << 20;
@@ -111,6 +115,7 @@ fn who_reads_a_large_file_in_order_is_read_ahead_of() {
     assert_eq!(lab.gets_of("big"), 10, "each block once");
 }
 
+// SEMANTICS: C9
 #[test]
 fn who_reads_files_in_order_is_read_ahead_of_and_who_reads_a_few_is_not() {
     let lab = Lab::new();

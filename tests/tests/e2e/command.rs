@@ -66,6 +66,7 @@ fn every_command_has_help_and_the_main_ones_examples() {
     }
 }
 
+// SEMANTICS: P2
 #[test]
 fn a_busy_mount_says_so_and_leaves_only_when_told_to() {
     let lab = Lab::new();
@@ -80,6 +81,7 @@ fn a_busy_mount_says_so_and_leaves_only_when_told_to() {
     assert_eq!(std::io::read_to_string(open).unwrap(), "1", "an open file can still be read");
 }
 
+// SEMANTICS: P1
 #[test]
 fn after_an_umount_the_cache_is_free_for_the_next_mount() {
     let lab = Lab::new();
@@ -105,6 +107,7 @@ fn mounting_over_a_mount_is_refused() {
     assert_eq!(std::fs::read(mount.path("a")).unwrap(), b"1");
 }
 
+// SEMANTICS: C7
 #[test]
 fn warming_fills_the_cache_so_that_readers_ask_the_origin_for_nothing() {
     let lab = Lab::new();
@@ -123,6 +126,7 @@ fn warming_fills_the_cache_so_that_readers_ask_the_origin_for_nothing() {
     assert_eq!(lab.server.counters().gets, 0);
 }
 
+// SEMANTICS: C7
 #[test]
 fn warming_stops_when_the_cache_is_full_and_evicts_nothing_under_any_policy() {
     for policy in ["nr", "lru", "fifo", "random"] {
@@ -139,6 +143,7 @@ fn warming_stops_when_the_cache_is_full_and_evicts_nothing_under_any_policy() {
     }
 }
 
+// SEMANTICS: C7
 #[test]
 fn warming_more_than_the_reservation_says_how_much_does_not_fit_and_is_no_failure() {
     let lab = Lab::new();
@@ -161,13 +166,21 @@ fn the_fields_that_the_documents_give_to_jq_exist() {
     let stats: Value =
         serde_json::from_str(&lab.larder_ok(&["stats", mount.dir().to_str().unwrap(), "--json"])).unwrap();
     let mut fields = 0;
-    for document in ["docs/COMMANDS.md", "docs/MOUNT.md", "docs/START.md", "docs/KUBERNETES.md", "README.md"] {
-        let text = std::fs::read_to_string(larder_testkit::repository().join(document)).unwrap();
+    let root = larder_testkit::repository();
+    let mut documents =
+        ["docs/COMMANDS.md", "docs/MOUNT.md", "docs/START.md", "README.md"].map(|path| root.join(path)).to_vec();
+    documents.extend(std::fs::read_dir(root.join("docs/kubernetes")).unwrap().map(|page| page.unwrap().path()));
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
         for line in text.lines().filter(|line| line.contains("larder stats")) {
             let Some((_, field)) = line.split_once("| jq .") else { continue };
             let field = field.split_whitespace().next().unwrap();
             let found = field.split('.').try_fold(&stats, |value, name| value.get(name));
-            assert!(found.is_some_and(|found| !found.is_null()), "{document}: .{field} is not in {stats:#}");
+            assert!(
+                found.is_some_and(|found| !found.is_null()),
+                "{}: .{field} is not in {stats:#}",
+                document.display()
+            );
             fields += 1;
         }
     }
@@ -193,6 +206,7 @@ fn verify_finds_what_changed_at_the_origin() {
     assert_eq!(said["files_ok"], 8);
 }
 
+// SEMANTICS: V5, I2
 #[test]
 fn a_manifest_beside_the_data_is_found_by_every_node_and_cannot_point_elsewhere() {
     let lab = Lab::new();
@@ -220,6 +234,7 @@ fn a_manifest_beside_the_data_is_found_by_every_node_and_cannot_point_elsewhere(
     assert!(error.contains("describes s3://bucket/other"), "{error}");
 }
 
+// SEMANTICS: I2
 #[test]
 fn a_manifest_from_afar_cannot_open_a_folder_of_this_machine() {
     let lab = Lab::new();
@@ -233,6 +248,7 @@ fn a_manifest_from_afar_cannot_open_a_folder_of_this_machine() {
     assert!(error.contains("folder of the machine that made it"), "{error}");
 }
 
+// SEMANTICS: C1
 #[test]
 fn the_quickstart_keeps_what_nr_promises_and_leaves_a_plot() {
     let lab = Lab::new();

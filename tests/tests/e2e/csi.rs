@@ -46,6 +46,7 @@ fn suite() -> PathBuf {
     binary
 }
 
+// SEMANTICS: K8
 #[test]
 fn csi_sanity_passes() {
     let lab = Lab::new();
@@ -127,6 +128,7 @@ pub(crate) fn publish(lab: &Lab, target: &Path) -> csi::NodePublishVolumeRequest
 
 /// The folder of the sockets is another one in the new version. Until larder-csi is new, larderd has no rights in that
 /// folder.
+// SEMANTICS: K1
 #[test]
 fn an_upgrade_to_another_folder_of_sockets_keeps_the_readers_whichever_process_is_first() {
     const FILES: u64 = 20;
@@ -189,6 +191,7 @@ fn an_upgrade_to_another_folder_of_sockets_keeps_the_readers_whichever_process_i
     }
 }
 
+// SEMANTICS: K1
 #[test]
 fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
     const FILES: u64 = 60;
@@ -256,6 +259,7 @@ fn published_readers_outlive_100_kills_of_daemon_and_plugin_in_turn() {
     wait_until("neither holds a connection", || larderd.connections() + plugin.connections() == 0);
 }
 
+// SEMANTICS: K7
 #[test]
 fn volumes_that_state_other_sizes_and_policies_are_served_with_those_of_the_first() {
     let lab = Lab::new();
@@ -294,6 +298,7 @@ fn volumes_that_state_other_sizes_and_policies_are_served_with_those_of_the_firs
     }
 }
 
+// SEMANTICS: K9
 #[test]
 fn readers_go_on_where_sharing_was_turned_off() {
     let lab = Lab::new();
@@ -321,6 +326,7 @@ fn readers_go_on_where_sharing_was_turned_off() {
     assert!(refused.message().contains("partitioned needs other nodes: start larderd with --peers"), "{refused}");
 }
 
+// SEMANTICS: K7
 #[test]
 fn credentials_that_may_not_read_open_nothing_that_another_tenant_has_cached() {
     let lab = Lab::new();

@@ -17,48 +17,91 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// All test functions of the repository, and whether each of them is run.
-fn tests() -> BTreeMap<String, bool> {
-    let mut files = Vec::new();
-    rust_files(&repository(), &mut files);
-    let mut tests = BTreeMap::new();
-    for file in files {
-        let text = std::fs::read_to_string(file).unwrap();
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        let in_proptest = text.contains("proptest!");
-        for (at, line) in lines.iter().enumerate() {
-            let Some(rest) = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn ")) else { continue };
-            let above = lines[..at].iter().rev().take_while(|line| !line.is_empty() && !line.ends_with('}'));
-            let marked = above.clone().any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"));
-            if marked || in_proptest && above.clone().any(|line| line.contains("#[test]")) {
-                let is_run = !above.clone().any(|line| line.starts_with("#[ignore") || line.contains(", ignore"));
-                // Of two functions of one name, one that is run is enough.
-                *tests.entry(rest.split(['(', '<']).next().unwrap().to_owned()).or_default() |= is_run;
-            }
+/// The comments of a file that point from a test to the clauses that it proves: (clause, line of the comment).
+///
+/// Such a comment stands directly above the attribute of a test that is run.
+fn pointers(text: &str) -> Result<Vec<(String, usize)>, String> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let mut pointers = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let is_comment = line.starts_with("//") && line.trim_start_matches(['/', '!', ' ']).starts_with("SEMANTICS");
+        let is_behind_an_attribute = line.starts_with("#[") && line.contains("// SEMANTICS");
+        if !is_comment && !is_behind_an_attribute {
+            continue;
         }
+        let number = at + 1;
+        let Some(clauses) = line.strip_prefix("// SEMANTICS: ") else {
+            return Err(format!("line {number}: `{line}` is not of the form `// SEMANTICS: D14, V2` on its own line"));
+        };
+        let below = &lines[at + 1..];
+        if !below.first().is_some_and(|line| *line == "#[test]" || line.starts_with("#[tokio::test")) {
+            return Err(format!("line {number}: `{line}` is not directly above `#[test]` or `#[tokio::test]`"));
+        }
+        let is_of_the_test = |line: &&&str| line.starts_with("#[") || line.starts_with("//");
+        let attributes =
+            lines[..at].iter().rev().take_while(is_of_the_test).chain(below.iter().take_while(is_of_the_test));
+        if attributes.filter(|line| line.starts_with("#[")).any(|line| line.contains("ignore")) {
+            return Err(format!(
+                "line {number}: `{line}` is above an ignored test: a test that nobody runs proves nothing"
+            ));
+        }
+        pointers.extend(clauses.split(", ").map(|clause| (clause.to_owned(), number)));
     }
-    tests
+    Ok(pointers)
 }
 
 #[test]
-fn every_clause_of_the_semantics_names_tests_that_exist() {
+fn every_clause_of_the_semantics_has_tests_that_are_run() {
     let text = std::fs::read_to_string(repository().join("docs/SEMANTICS.md")).unwrap();
-    let tests = tests();
-    let mut clauses = 0;
+    let mut tests_of: BTreeMap<&str, usize> = BTreeMap::new();
     for clause in text.split("\n- **").skip(1) {
         let id = clause.split("**").next().unwrap();
-        let named: Vec<&str> =
-            clause.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() >= 4).collect();
-        // These follow from other clauses or state a limit, and have no test of their own.
-        let exempt = ["V1", "V4", "A1", "O6"].contains(&id);
-        assert!(exempt || !named.is_empty(), "clause {id} names no test");
-        for name in named {
-            let is_run = tests.get(name).unwrap_or_else(|| panic!("clause {id} names {name}, which is not a test"));
-            assert!(is_run, "clause {id} names {name}, which is ignored: a test that nobody runs proves nothing");
-        }
-        clauses += 1;
+        assert_eq!(tests_of.insert(id, 0), None, "two clauses are called {id}");
     }
-    assert!(clauses > 25, "{clauses}");
+    assert!(tests_of.len() > 25, "{}", tests_of.len());
+
+    let mut files = Vec::new();
+    rust_files(&repository(), &mut files);
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let pointers = pointers(&text).unwrap_or_else(|error| panic!("{}, {error}", file.display()));
+        for (clause, line) in pointers {
+            let tests = tests_of
+                .get_mut(clause.as_str())
+                .unwrap_or_else(|| panic!("{}, line {line}: no clause is called `{clause}`", file.display()));
+            *tests += 1;
+        }
+    }
+
+    // These follow from other clauses or state a limit, and need no test of their own.
+    let exempt = ["V1", "V4", "A1", "O6"];
+    for (id, tests) in tests_of {
+        assert!(tests > 0 || exempt.contains(&id), "no test that is run has the comment `SEMANTICS: {id}`");
+    }
+}
+
+#[test]
+fn a_pointer_to_a_clause_stands_directly_above_a_test_that_is_run() {
+    let of = |text: &str| pointers(text).map(|found| found.into_iter().map(|(id, _)| id).collect::<Vec<_>>());
+    assert_eq!(of("/// Why.\n// SEMANTICS: B1, C2\n#[test]\nfn one() {}").unwrap(), ["B1", "C2"]);
+    assert_eq!(of("proptest! {\n    // SEMANTICS: B1\n    #[test]\n    fn one(n in 0..9) {}\n}").unwrap(), ["B1"]);
+    assert_eq!(of("// SEMANTICS: B1\n#[tokio::test(start_paused = true)]\nasync fn one() {}").unwrap(), ["B1"]);
+    assert_eq!(of("#[ignore]\n#[test]\nfn other() {}\n\n// SEMANTICS: B1\n#[test]\nfn one() {}").unwrap(), ["B1"]);
+    for wrong in [
+        "// SEMANTICS: B1\nfn helper() {}",
+        "// SEMANTICS: B1\n\n#[test]\nfn one() {}",
+        "// SEMANTICS: B1\n/// Why.\n#[test]\nfn one() {}",
+        "#[test]\n// SEMANTICS: B1\nfn one() {}",
+        "// SEMANTICS: B1",
+        "/// SEMANTICS: B1\n#[test]\nfn one() {}",
+        "//SEMANTICS: B1\n#[test]\nfn one() {}",
+        "#[test] // SEMANTICS: B1\nfn one() {}",
+        "// SEMANTICS: B1\n#[test]\n#[ignore = \"slow\"]\nfn one() {}",
+        "#[ignore]\n// SEMANTICS: B1\n#[test]\nfn one() {}",
+        "// SEMANTICS: B1\n#[test]\n#[cfg_attr(debug_assertions, ignore)]\nfn one() {}",
+    ] {
+        assert!(of(wrong).is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn snapshot(mount: &Mount) -> String {
     mount.stats()["dataset"]["snapshot"].as_str().unwrap().to_owned()
 }
 
+// SEMANTICS: V4
 #[test]
 fn a_mount_of_a_bucket_that_changed_says_once_what_to_do_and_refresh_serves_what_is_there() {
     let lab = Lab::new();
@@ -65,6 +66,7 @@ fn a_mount_of_a_bucket_that_changed_says_once_what_to_do_and_refresh_serves_what
     assert_serves(&lab.mount("next", &lab.url(), &[]), 2);
 }
 
+// SEMANTICS: V4
 #[test]
 fn a_mount_tells_its_snapshot_and_the_age_of_its_listing() {
     let lab = Lab::new();
@@ -88,6 +90,7 @@ fn a_mount_tells_its_snapshot_and_the_age_of_its_listing() {
     assert!(said.contains(short) && said.contains("listed"), "{said}");
 }
 
+// SEMANTICS: V4
 #[test]
 fn a_listing_is_renewed_when_it_is_older_than_the_mount_accepts() {
     let lab = Lab::new();
@@ -112,6 +115,7 @@ fn a_listing_is_renewed_when_it_is_older_than_the_mount_accepts() {
     assert_eq!(lists(&["--refresh=1d"]), 0);
 }
 
+// SEMANTICS: V4
 #[test]
 fn a_listing_that_cannot_be_renewed_is_served_and_the_mount_says_why() {
     let lab = Lab::new();
@@ -133,6 +137,7 @@ fn a_listing_that_cannot_be_renewed_is_served_and_the_mount_says_why() {
     assert!(mount.stats()["listing"]["refresh_failed"].is_null());
 }
 
+// SEMANTICS: V5
 #[test]
 fn a_published_manifest_is_what_all_mounts_serve_and_none_lists_for_itself() {
     let lab = Lab::new();
@@ -164,6 +169,7 @@ fn a_published_manifest_is_what_all_mounts_serve_and_none_lists_for_itself() {
     }
 }
 
+// SEMANTICS: V4
 #[test]
 fn mounts_that_start_together_list_once() {
     const MOUNTS: usize = 6;

@@ -52,6 +52,7 @@ fn take_down(lab: &Lab, fault: Fault) {
     lab.proxy.set_hook(move |request| hook(request.path.contains(DATASETS[0])));
 }
 
+// SEMANTICS: K10
 #[test]
 fn a_dataset_that_cannot_be_opened_holds_up_no_other_and_is_served_when_it_can_be() {
     let lab = lab();
@@ -122,6 +123,7 @@ fn two_mounts(lab: &Lab, larderd: &Larderd, keeper: &mut Keeper) -> ([PathBuf; 2
     (dirs, of_first)
 }
 
+// SEMANTICS: K10
 #[test]
 fn a_keeper_killed_while_its_offers_wait_gets_every_connection_back() {
     let lab = lab();
@@ -143,6 +145,7 @@ fn a_keeper_killed_while_its_offers_wait_gets_every_connection_back() {
     }
 }
 
+// SEMANTICS: K10
 #[test]
 fn a_mount_that_ends_before_it_is_served_leaves_nothing_behind() {
     let lab = lab();

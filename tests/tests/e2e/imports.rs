@@ -50,6 +50,7 @@ fn assert_reads(dir: &Path) {
     }
 }
 
+// SEMANTICS: I8
 #[test]
 fn an_import_for_a_mount_may_be_killed_and_the_other_mounts_of_its_larderd_go_on() {
     let lab = lab();
@@ -79,6 +80,7 @@ fn an_import_for_a_mount_may_be_killed_and_the_other_mounts_of_its_larderd_go_on
     assert_eq!(prepare(&lab, &larderd, OTHER, Duration::from_secs(30)).unwrap().files, 1);
 }
 
+// SEMANTICS: I8
 #[test]
 fn an_import_for_a_mount_ends_with_its_larderd_and_the_next_one_imports() {
     let lab = lab();
@@ -98,6 +100,7 @@ fn an_import_for_a_mount_ends_with_its_larderd_and_the_next_one_imports() {
     assert_eq!(prepare(&lab, &larderd, OTHER, Duration::from_secs(30)).unwrap().files, 1);
 }
 
+// SEMANTICS: I9
 #[test]
 fn an_import_of_nothing_says_so_and_of_an_empty_bucket_is_empty() {
     let lab = Lab::new();
@@ -160,8 +163,7 @@ fn an_order_that_is_no_regular_file_is_refused_before_anything_is_listed() {
 fn bench_import_measures_complete_imports_and_leaves_nothing() {
     let lab = Lab::new();
     let (json, folder) = (lab.folder().join("import.json"), lab.folder().join("disk"));
-    let shown = lab.larder_ok(&[
-        "bench",
+    let shown = lab.larder_bench(&[
         "import",
         "--keys=20000",
         "--page-ms=1",

@@ -8,6 +8,7 @@ use larder_e2e::Lab;
 use larder_testkit::Fault;
 use serde_json::Value;
 
+// SEMANTICS: N1, N2
 #[test]
 fn hostile_keys_are_listed_and_counted_and_nothing_escapes_or_shadows() {
     let lab = Lab::new();
@@ -65,6 +66,7 @@ fn hostile_keys_are_listed_and_counted_and_nothing_escapes_or_shadows() {
     assert!(said.contains("skipped 3 keys: path part . or ..") && said.contains("nul\\x00byte"), "{said}");
 }
 
+// SEMANTICS: N4
 #[test]
 fn a_symlink_in_a_folder_origin_leads_nowhere_and_is_reported() {
     let lab = Lab::new();
@@ -90,6 +92,7 @@ fn journal_bytes(lab: &Lab) -> u64 {
     files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
 }
 
+// SEMANTICS: I1
 #[test]
 fn an_import_killed_at_any_time_goes_on_where_it_was() {
     let lab = Lab::new();
@@ -131,6 +134,7 @@ fn an_import_killed_at_any_time_goes_on_where_it_was() {
     assert!(lists_of_all <= lists_of_one + 4 * 33, "{lists_of_all} listings instead of {lists_of_one}");
 }
 
+// SEMANTICS: I1
 #[test]
 fn two_imports_of_one_origin_do_not_mix() {
     let lab = Lab::new();

@@ -22,6 +22,7 @@ fn bytes(test: u64) -> impl Fn(usize) -> Vec<u8> {
     }
 }
 
+// SEMANTICS: K3, K5
 #[test]
 fn pods_read_by_claim_share_a_cache_and_leave_nothing() {
     let platform = Platform::start("claims");
@@ -82,6 +83,7 @@ fn pods_read_by_claim_share_a_cache_and_leave_nothing() {
     }
 }
 
+// SEMANTICS: K6, K7
 #[test]
 fn a_wrong_volume_says_in_the_pods_events_what_is_wrong_and_tenants_stay_apart() {
     let platform = Platform::start("tenants");
@@ -182,6 +184,7 @@ const TENANTS: [(&str, [&str; 3]); 2] = [("kills", ["a", "b", "c"]), ("kills-oth
 /// The datasets of all tenants.
 const DATASETS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
+// SEMANTICS: K1
 #[test]
 fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
     let kills = scaled(40);
@@ -272,6 +275,7 @@ fn together(platform: &Platform, node: u32, connections: usize) -> bool {
     VICTIMS.into_iter().all(holds)
 }
 
+// SEMANTICS: K2
 #[test]
 fn both_dying_at_once_fails_clearly_and_new_pods_work() {
     let platform = Platform::start("together");
@@ -296,6 +300,7 @@ fn both_dying_at_once_fails_clearly_and_new_pods_work() {
     platform.assert_clean(1);
 }
 
+// SEMANTICS: K1
 #[test]
 fn an_upgrade_and_a_kubelet_restart_under_readers_lose_nothing() {
     let platform = Platform::start("upgrade");
@@ -326,6 +331,7 @@ fn an_upgrade_and_a_kubelet_restart_under_readers_lose_nothing() {
     platform.assert_clean(1);
 }
 
+// SEMANTICS: K4
 #[test]
 fn fifty_pods_that_come_and_go_leave_nothing() {
     const PODS: usize = 50;

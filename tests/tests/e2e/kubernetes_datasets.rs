@@ -105,6 +105,7 @@ fn refusal(platform: &Platform, namespace: &str, claim: &str) -> String {
     platform.event(namespace, claim, "may not use the dataset")
 }
 
+// SEMANTICS: K12
 #[test]
 fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     let platform = Platform::start_datasets("datasets");
@@ -205,6 +206,7 @@ fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     assert!(!everything.contains(SECRET) && !logs.contains(SECRET), "no Secret in any object or log");
 }
 
+// SEMANTICS: C17
 #[test]
 fn a_promised_dataset_loses_no_block_to_others_and_who_waits_for_room_goes_on_by_itself() {
     let platform = Platform::start_datasets("promises");

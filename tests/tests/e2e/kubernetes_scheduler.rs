@@ -208,6 +208,7 @@ fn pod(name: &str, annotations: &Value) -> Value {
     })
 }
 
+// SEMANTICS: X2
 #[test]
 fn pods_of_a_labelled_namespace_land_where_their_data_is_and_wait_for_it_if_they_require_it() {
     let lab = Lab::start();

@@ -80,6 +80,7 @@ fn selected(platform: &Platform, selector: &Value) -> Vec<String> {
     pods.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
+// SEMANTICS: K9
 #[test]
 fn the_network_policy_lets_nodes_alone_reach_the_port_of_nodes() {
     let platform = Platform::start_sharing("policy");
@@ -121,6 +122,7 @@ fn the_network_policy_lets_nodes_alone_reach_the_port_of_nodes() {
     }
 }
 
+// SEMANTICS: K9
 #[test]
 fn nodes_share_a_volume_and_a_lost_one_fails_no_read() {
     let platform = Platform::start_sharing("sharing");

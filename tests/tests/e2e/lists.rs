@@ -36,6 +36,7 @@ fn kept(lab: &Lab, mount: &Mount, files: impl Iterator<Item = String>) -> BTreeS
     files.into_iter().filter(|file| lab.gets_of(file) == 0).collect()
 }
 
+// SEMANTICS: C7
 #[test]
 fn a_list_is_warmed_in_its_order_which_decides_what_a_small_cache_keeps() {
     // So many fetches of a warming are in flight at once.
@@ -57,6 +58,7 @@ fn a_list_is_warmed_in_its_order_which_decides_what_a_small_cache_keeps() {
     }
 }
 
+// SEMANTICS: C7
 #[test]
 fn a_plain_warming_begins_with_the_order_of_the_import_which_decides_what_a_small_cache_keeps() {
     let lab = Lab::new();
@@ -102,6 +104,7 @@ fn a_plain_warming_begins_with_the_order_of_the_import_which_decides_what_a_smal
     assert!(error.contains("--order") && error.contains("/nonexistent/order"), "{error}");
 }
 
+// SEMANTICS: C7
 #[test]
 fn a_list_has_paths_folders_patterns_and_comments_and_its_unknown_lines_are_counted_and_named() {
     let lab = Lab::new();
@@ -127,6 +130,7 @@ fn a_list_has_paths_folders_patterns_and_comments_and_its_unknown_lines_are_coun
     assert!(error.contains("--from") && error.contains("/nonexistent/list"), "{error}");
 }
 
+// SEMANTICS: C7
 #[test]
 fn a_list_of_which_no_line_names_a_file_is_an_error_also_for_those_that_do_not_wait() {
     let lab = Lab::new();
@@ -157,6 +161,7 @@ fn a_list_of_which_no_line_names_a_file_is_an_error_also_for_those_that_do_not_w
     assert_eq!(said["blocks_total"], 1, "{said}");
 }
 
+// SEMANTICS: C7
 #[test]
 fn a_list_of_hundreds_of_thousands_of_lines_is_handed_over_part_by_part() {
     let lab = Lab::new();
@@ -174,6 +179,7 @@ fn a_list_of_hundreds_of_thousands_of_lines_is_handed_over_part_by_part() {
     assert_eq!(lab.server.counters().gets, 50);
 }
 
+// SEMANTICS: C7
 #[test]
 fn a_list_of_a_packed_dataset_that_does_not_fit_keeps_what_it_names_and_no_neighbours() {
     let lab = Lab::new();
@@ -198,6 +204,7 @@ fn import(lab: &Lab, flags: &[&str]) -> Value {
     serde_json::from_str(&lab.larder_ok(&[&["import", &url, "--json"], flags].concat())).unwrap()
 }
 
+// SEMANTICS: I1
 #[test]
 fn an_import_says_what_was_added_changed_and_removed_and_publishes_nothing_where_nothing_was() {
     let lab = Lab::new();

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use larder_e2e::Lab;
 use larder_testkit::seeded_bytes;
 
+// SEMANTICS: C2
 #[test]
 fn a_bucket_that_nobody_imported_is_mounted_and_read_and_the_second_epoch_asks_for_nothing() {
     let lab = Lab::new();
@@ -29,6 +30,7 @@ fn a_bucket_that_nobody_imported_is_mounted_and_read_and_the_second_epoch_asks_f
     assert_eq!(mount.stats()["cache"]["blocks"], 50);
 }
 
+// SEMANTICS: B2
 #[test]
 fn files_of_no_byte_of_one_block_and_of_many_read_right_at_every_edge() {
     const BLOCK: u64 = 4 << 20;
@@ -60,6 +62,7 @@ fn files_of_no_byte_of_one_block_and_of_many_read_right_at_every_edge() {
     assert_eq!(lab.server.counters().gets, blocks);
 }
 
+// SEMANTICS: B2
 #[test]
 fn a_file_of_5_gb_is_read_at_its_start_middle_and_end_through_a_small_cache() {
     let lab = Lab::new();
@@ -84,6 +87,7 @@ fn a_file_of_5_gb_is_read_at_its_start_middle_and_end_through_a_small_cache() {
     assert!(used <= 8 << 20, "{used}");
 }
 
+// SEMANTICS: B4
 #[test]
 fn packed_files_are_read_with_their_checksums_and_few_objects() {
     let lab = Lab::new();
@@ -108,6 +112,7 @@ fn packed_files_are_read_with_their_checksums_and_few_objects() {
     lab.larder_ok(&["verify", packed, "--deep"]);
 }
 
+// SEMANTICS: N5
 #[test]
 fn a_folder_of_a_million_files_is_listed_and_looked_up() {
     const FILES: u64 = 1_000_000;
@@ -137,6 +142,7 @@ fn a_folder_of_a_million_files_is_listed_and_looked_up() {
     assert_eq!(std::fs::metadata(mount.path("all/file-1000000.jpg")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }
 
+// SEMANTICS: B4
 #[test]
 fn a_pack_with_a_flipped_byte_is_an_error_and_never_bytes() {
     let lab = Lab::new();

@@ -67,6 +67,7 @@ fn next_snapshot(old: &Path, changed: &str) -> Vec<u8> {
     next.finish(name, origin, old.created_ns() + 1).unwrap().to_bytes()
 }
 
+// SEMANTICS: C16
 #[test]
 fn a_new_snapshot_takes_over_the_blocks_of_a_cache_that_an_earlier_version_wrote() {
     let lab = lab_with_old_cache();

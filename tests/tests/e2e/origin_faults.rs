@@ -45,6 +45,7 @@ fn errno_of<T: std::fmt::Debug>(read: std::io::Result<T>) -> Errno {
     Errno::from_io_error(&read.unwrap_err()).unwrap()
 }
 
+// SEMANTICS: O1
 #[test]
 fn passing_faults_of_the_origin_are_not_seen_by_readers() {
     let lab = Lab::new();
@@ -75,6 +76,7 @@ fn passing_faults_of_the_origin_are_not_seen_by_readers() {
     assert_eq!((mount.metric("fs_errors_total"), mount.metric("fs_origin_errors_total")), (0, 0));
 }
 
+// SEMANTICS: O2, O4
 #[test]
 fn lasting_faults_of_the_origin_end_in_one_clear_errno() {
     let lab = Lab::new();
@@ -136,6 +138,7 @@ fn lasting_faults_of_the_origin_end_in_one_clear_errno() {
     assert!((1..=3).contains(&complaints), "{complaints} lines:\n{}", lab.logs());
 }
 
+// SEMANTICS: O5
 #[test]
 fn a_hung_origin_does_not_hang_cached_reads() {
     let lab = Lab::new();
@@ -179,6 +182,7 @@ fn a_hung_origin_does_not_hang_cached_reads() {
     mount.settle();
 }
 
+// SEMANTICS: V2
 #[test]
 fn a_replaced_object_is_estale_and_its_versions_never_mix() {
     let lab = Lab::new();
@@ -212,6 +216,7 @@ fn a_replaced_object_is_estale_and_its_versions_never_mix() {
     assert_eq!(mount.read_fresh("large").unwrap(), old);
 }
 
+// SEMANTICS: V3
 #[test]
 fn a_deleted_object_is_enoent_and_the_others_go_on() {
     let lab = Lab::new();
@@ -232,6 +237,7 @@ fn a_deleted_object_is_enoent_and_the_others_go_on() {
     }
 }
 
+// SEMANTICS: O3
 #[test]
 fn revoked_access_is_eacces_until_it_is_given_back() {
     let lab = Lab::new();
@@ -282,6 +288,7 @@ fn read_by_32_at_once(lab: &Lab, mount: &Mount, name: &str, bytes: &[u8], pieces
     assert_eq!(lab.gets_of(name), 1, "{name}");
 }
 
+// SEMANTICS: C2
 #[test]
 fn concurrent_misses_of_a_kept_block_make_one_get() {
     let lab = Lab::new();
@@ -295,6 +302,7 @@ fn concurrent_misses_of_a_kept_block_make_one_get() {
     assert_eq!(mount.metric("store_admitted_total"), 2);
 }
 
+// SEMANTICS: C2
 #[test]
 fn concurrent_misses_make_one_get_when_the_cache_is_full() {
     let lab = Lab::new();

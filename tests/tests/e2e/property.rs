@@ -27,6 +27,7 @@ fn run(setup: &Setup, steps: &[Step]) -> Result<(), TestCaseError> {
     steps.iter().try_for_each(|step| world.step(step).inspect_err(told))
 }
 
+// SEMANTICS: B1
 #[test]
 fn every_read_is_the_reference_or_a_clear_errno() {
     let asked = std::env::var("PROPTEST_CASES").is_ok();

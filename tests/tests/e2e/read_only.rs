@@ -16,6 +16,7 @@ fn lab_with_mount() -> (Lab, Mount) {
     (lab, mount)
 }
 
+// SEMANTICS: A2
 #[test]
 fn every_call_that_would_write_is_refused_with_erofs() {
     let (_lab, mount) = lab_with_mount();
@@ -49,6 +50,7 @@ fn every_call_that_would_write_is_refused_with_erofs() {
     assert_eq!(std::fs::read(&file).unwrap(), b"some bytes");
 }
 
+// SEMANTICS: A2
 #[test]
 fn a_mount_that_root_made_writable_still_refuses_writes() {
     use rustix::mount::MountFlags;
@@ -63,6 +65,7 @@ fn a_mount_that_root_made_writable_still_refuses_writes() {
     assert_eq!(std::fs::read(mount.path("b")).unwrap(), b"x");
 }
 
+// SEMANTICS: A3
 #[test]
 fn files_tell_where_they_come_from_in_xattrs() {
     let (lab, mount) = lab_with_mount();
@@ -83,6 +86,7 @@ fn files_tell_where_they_come_from_in_xattrs() {
     assert_eq!(rustix::fs::getxattr(mount.path("b"), "user.larder.etag", &mut short), Err(Errno::RANGE));
 }
 
+// SEMANTICS: A4
 #[test]
 fn the_mount_tells_about_itself_in_files_that_no_listing_shows() {
     let (lab, mount) = lab_with_mount();
@@ -101,6 +105,7 @@ fn the_mount_tells_about_itself_in_files_that_no_listing_shows() {
     assert!(mount.metric("fs_reads_total") > before, "stats are current at each read");
 }
 
+// SEMANTICS: A4
 #[test]
 fn every_metric_in_stats_is_in_the_table_and_the_other_way_round() {
     let (_lab, mount) = lab_with_mount();
@@ -114,6 +119,7 @@ fn every_metric_in_stats_is_in_the_table_and_the_other_way_round() {
     assert_eq!(found, named);
 }
 
+// SEMANTICS: N3
 #[test]
 fn names_of_255_bytes_and_odd_ones_are_kept_and_found() {
     let lab = Lab::new();
@@ -136,6 +142,7 @@ fn names_of_255_bytes_and_odd_ones_are_kept_and_found() {
     assert_eq!(File::open(mount.path("d").join("n".repeat(256))).unwrap_err().raw_os_error(), Some(36), "ENAMETOOLONG");
 }
 
+// SEMANTICS: N3
 #[test]
 fn names_that_are_not_utf_8_come_through_from_a_folder() {
     let lab = Lab::new();

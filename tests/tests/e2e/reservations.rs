@@ -97,6 +97,7 @@ impl World {
     }
 }
 
+// SEMANTICS: C10
 #[test]
 fn five_datasets_that_do_not_all_fit_keep_their_blocks_over_kills() {
     let mut world = World::new();
@@ -122,6 +123,7 @@ fn five_datasets_that_do_not_all_fit_keep_their_blocks_over_kills() {
     assert!(shown.contains("wants 4.0 MB, more than the cache has room for"), "{shown}");
 }
 
+// SEMANTICS: C5
 #[test]
 fn a_smaller_cache_size_refuses_no_reader_and_keeps_the_blocks() {
     let mut world = World::new();

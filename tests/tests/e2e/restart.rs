@@ -99,6 +99,7 @@ fn read_until<'scope>(
     }
 }
 
+// SEMANTICS: C3, P3
 #[test]
 fn what_was_admitted_before_a_kill_is_a_hit_after_it() {
     let lab = Lab::new();
@@ -127,6 +128,7 @@ fn what_was_admitted_before_a_kill_is_a_hit_after_it() {
     }
 }
 
+// SEMANTICS: C3
 #[test]
 fn after_a_kill_while_idle_and_after_an_unmount_every_file_is_a_hit() {
     let lab = Lab::new();
@@ -147,6 +149,7 @@ fn after_a_kill_while_idle_and_after_an_unmount_every_file_is_a_hit() {
     }
 }
 
+// SEMANTICS: C3
 #[test]
 fn a_cache_killed_again_and_again_while_it_fills_ends_whole() {
     let lab = Lab::new();
@@ -174,6 +177,7 @@ fn a_cache_killed_again_and_again_while_it_fills_ends_whole() {
     assert_eq!(mount.metric("store_corrupt_total"), 0);
 }
 
+// SEMANTICS: C5
 #[test]
 fn a_restart_with_another_size_and_policy_keeps_what_these_allow() {
     let lab = Lab::new();
@@ -216,6 +220,7 @@ fn a_restart_with_another_size_and_policy_keeps_what_these_allow() {
     assert_all_hit(&lab, &mount, &files);
 }
 
+// SEMANTICS: C6
 #[test]
 fn mounts_on_one_cache_are_served_by_one_process_that_ends_with_the_last() {
     let lab = Lab::new();
@@ -253,6 +258,7 @@ fn mounts_on_one_cache_are_served_by_one_process_that_ends_with_the_last() {
     assert!(stat.is_empty() || stat.contains(") Z "), "the process has ended once umount has returned: {stat}");
 }
 
+// SEMANTICS: C6
 #[test]
 fn a_cache_of_a_process_that_does_not_answer_is_refused_in_words() {
     let lab = Lab::new();

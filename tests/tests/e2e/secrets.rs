@@ -15,6 +15,7 @@ fn check(what: &str, output: &Output) {
     assert!(!leaks(&output.stdout) && !leaks(&output.stderr), "{what} prints the secret");
 }
 
+// SEMANTICS: P4
 #[test]
 fn no_log_error_stat_file_or_process_argument_holds_the_secret() {
     let lab = Lab::new();

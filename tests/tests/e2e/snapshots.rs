@@ -110,6 +110,7 @@ fn import(lab: &Lab) {
     lab.larder_ok(&["import", &lab.url()]);
 }
 
+// SEMANTICS: C16
 #[test]
 fn after_a_change_of_one_percent_of_100_000_files_one_percent_is_fetched() {
     let lab = Lab::new();
@@ -135,6 +136,7 @@ fn after_a_change_of_one_percent_of_100_000_files_one_percent_is_fetched() {
     assert_eq!(lab.server.counters().gets, changed.len() as u64);
 }
 
+// SEMANTICS: C16
 #[test]
 fn a_new_snapshot_is_read_at_once_beside_or_after_the_old_one_and_after_kills() {
     let lab = Lab::new();
@@ -165,6 +167,7 @@ fn a_new_snapshot_is_read_at_once_beside_or_after_the_old_one_and_after_kills() 
     }
 }
 
+// SEMANTICS: C16
 #[test]
 fn a_packed_snapshot_with_more_packs_fetches_those_alone() {
     let lab = Lab::new();
@@ -189,6 +192,7 @@ fn a_packed_snapshot_with_more_packs_fetches_those_alone() {
     assert!(mount.metric("store_adopted_bytes_total") > after.total(&after.files) / 2);
 }
 
+// SEMANTICS: C16
 #[test]
 fn nodes_that_share_a_dataset_fetch_what_changed_once_together() {
     let nodes = Nodes::new(3);
@@ -220,6 +224,7 @@ fn nodes_that_share_a_dataset_fetch_what_changed_once_together() {
     }
 }
 
+// SEMANTICS: V5
 #[test]
 fn nodes_that_listed_different_snapshots_say_so_until_they_mount_one_that_is_published() {
     let nodes = Nodes::new(2);
@@ -257,6 +262,7 @@ fn nodes_that_listed_different_snapshots_say_so_until_they_mount_one_that_is_pub
     }
 }
 
+// SEMANTICS: C16
 #[test]
 fn a_dataset_of_another_server_gives_no_block_to_one_of_the_same_url() {
     let lab = Lab::new();

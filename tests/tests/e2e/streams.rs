@@ -36,6 +36,7 @@ fn read_epoch(mount: &Mount, order: &[u64], size_of: impl Fn(u64) -> u64 + Sync)
     mount.settle();
 }
 
+// SEMANTICS: C2
 #[test]
 fn every_epoch_gets_each_missing_file_once_on_a_busy_machine() {
     const FILES: u64 = 600;
@@ -144,6 +145,7 @@ fn peak_bytes(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
+// SEMANTICS: C14
 #[test]
 fn two_hundred_and_fifty_six_streams_get_each_byte_once_in_bounded_memory() {
     const FILES: u64 = 256;
@@ -163,6 +165,7 @@ fn two_hundred_and_fifty_six_streams_get_each_byte_once_in_bounded_memory() {
     assert!(peak <= 192 * MIB, "{peak}");
 }
 
+// SEMANTICS: C15
 #[test]
 fn a_loader_that_advises_gets_files_fetched_before_it_reads_them() {
     const FILES: u64 = 50;

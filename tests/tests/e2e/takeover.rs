@@ -140,6 +140,7 @@ fn inherited(larderd: &Larderd) -> (u64, u64) {
     lines.map(|line| (number(line, "reads"), number(line, "others"))).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
 }
 
+// SEMANTICS: K1
 #[test]
 fn readers_outlive_300_kills_of_the_daemon() {
     let (_lab, mut larderd, mut keeper, dir) = mounted("kills", &[]);
@@ -162,6 +163,7 @@ fn readers_outlive_300_kills_of_the_daemon() {
 
 /// With a cache too small for them and an origin that takes its time, the reads of both datasets wait for the origin
 /// most of the time: a killed daemon has taken them, and they are in the table of their connection.
+// SEMANTICS: K1
 #[test]
 fn misses_of_two_datasets_outlive_kills_of_daemon_and_keeper_in_any_order() {
     let lab = lab();
@@ -211,6 +213,7 @@ fn misses_of_two_datasets_outlive_kills_of_daemon_and_keeper_in_any_order() {
     assert!(inherited(&larderd).0 > 0, "no kill met a read that waited");
 }
 
+// SEMANTICS: K1
 #[test]
 fn a_keeper_that_lost_everything_gets_it_back_and_both_may_die_in_turn() {
     let (_lab, mut larderd, mut keeper, dir) = mounted("turns", &[]);
@@ -225,6 +228,7 @@ fn a_keeper_that_lost_everything_gets_it_back_and_both_may_die_in_turn() {
     assert!(readers.finish() > 0);
 }
 
+// SEMANTICS: K1
 #[test]
 fn an_upgrade_keeps_the_cache_and_the_readers() {
     let (lab, mut larderd, mut keeper, dir) = mounted("upgrade", &[]);
@@ -272,6 +276,7 @@ fn reader_that_waits(lab: &Lab, dir: &Path, fault: Fault) -> std::thread::JoinHa
     reader
 }
 
+// SEMANTICS: K1
 #[test]
 fn a_read_under_way_when_the_daemon_is_told_to_stop_is_answered_before_it_ends() {
     let (lab, mut larderd, _keeper, dir) = mounted("answered", &[]);
@@ -286,6 +291,7 @@ fn a_read_under_way_when_the_daemon_is_told_to_stop_is_answered_before_it_ends()
     assert!(reader.join().unwrap().unwrap() == bytes(5));
 }
 
+// SEMANTICS: K1
 #[test]
 fn a_read_that_a_stopping_daemon_cannot_answer_in_time_is_answered_by_the_next() {
     let (lab, mut larderd, mut keeper, dir) = mounted("stop", &[]);
@@ -322,6 +328,7 @@ fn kept_requests_take_half_a_mebibyte_for_a_mount() {
     drop(lab);
 }
 
+// SEMANTICS: K1
 #[test]
 fn a_daemon_killed_before_it_answered_the_first_request_is_no_loss() {
     let lab = lab();

@@ -100,6 +100,7 @@ fn bytes(dataset: u8, file: u8) -> Vec<u8> {
     vec![dataset * 16 + file; 10_000 + usize::from(file)]
 }
 
+// SEMANTICS: K11
 #[test]
 fn rotated_keys_outlive_kills_of_the_daemon_and_the_plugin() {
     let mut cluster = Cluster::start("rotation");
@@ -131,6 +132,7 @@ fn rotated_keys_outlive_kills_of_the_daemon_and_the_plugin() {
     cluster.reads("b1", 1, 7);
 }
 
+// SEMANTICS: K11
 #[test]
 fn a_pod_authors_key_is_checked_for_that_pod_and_shuts_out_nobody() {
     let mut cluster = Cluster::start("inline");
@@ -167,6 +169,7 @@ fn a_pod_authors_key_is_checked_for_that_pod_and_shuts_out_nobody() {
     );
 }
 
+// SEMANTICS: K11
 #[test]
 fn a_pod_whose_key_may_read_what_larderd_may_not_is_told_so() {
     let cluster = Cluster::start("refused");

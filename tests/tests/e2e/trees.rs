@@ -71,6 +71,7 @@ fn topmost(paths: &BTreeSet<PathBuf>, folders: &BTreeSet<PathBuf>) -> BTreeSet<P
         .collect()
 }
 
+// SEMANTICS: B3
 #[test]
 fn a_tree_through_s3_differs_only_in_what_s3_cannot_hold() {
     let lab = Lab::new();
@@ -90,6 +91,7 @@ fn a_tree_through_s3_differs_only_in_what_s3_cannot_hold() {
     assert!(odd.is_empty(), "{odd:?}");
 }
 
+// SEMANTICS: B3
 #[test]
 fn a_tree_from_its_folder_differs_only_in_links() {
     let lab = Lab::new();

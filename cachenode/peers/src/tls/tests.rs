@@ -67,6 +67,7 @@ async fn handshake(server: &Side, client: &Side) -> io::Result<(server::TlsStrea
     Ok((accepted?, connected?))
 }
 
+// SEMANTICS: S7
 #[tokio::test(start_paused = true)]
 async fn replaced_certificates_are_in_use_within_two_seconds() {
     let stopping = CancellationToken::new();
@@ -92,6 +93,7 @@ async fn replaced_certificates_are_in_use_within_two_seconds() {
     watching.await.unwrap();
 }
 
+// SEMANTICS: S7
 #[tokio::test(start_paused = true)]
 async fn a_denied_certificate_loses_its_connections_within_two_seconds() {
     let stopping = CancellationToken::new();

@@ -23,6 +23,7 @@ fn piece(start: u32, len: u32) -> Arrival {
     Some(Ok(content(ARRIVES, start, len)))
 }
 
+// SEMANTICS: S1
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_come_goes_out_before_the_rest_is_there_and_others_pass_it() {
     let blocks = Fake::open();
@@ -74,6 +75,7 @@ async fn the_reader_has_it_whole_while_its_lane_serves_others() {
     assert_eq!(reader.counters.connections.load(Ordering::Relaxed), 1);
 }
 
+// SEMANTICS: S1
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fails_in_the_middle_is_refused_and_costs_the_lane_nothing() {
     let blocks = Fake::open();

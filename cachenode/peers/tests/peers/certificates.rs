@@ -201,6 +201,7 @@ async fn who_shows_no_certificate_or_that_of_something_else_is_kept_out() {
     assert_eq!(handshake(&server, &ca, Some(signed(NODE_DNS_NAME))).await.unwrap(), 9);
 }
 
+// SEMANTICS: S7
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost() {
     let (old, new) = (ca("old"), ca("new"));
@@ -257,6 +258,7 @@ async fn certificates_and_their_ca_are_replaced_under_load_and_no_read_is_lost()
     stopping.cancel();
 }
 
+// SEMANTICS: S7
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_is_denied_is_out_at_once_and_after_a_restart_and_the_others_stay() {
     let ca = ca("one");

@@ -30,6 +30,7 @@ fn open(connections: &[TcpStream]) -> Vec<usize> {
     (0..connections.len()).filter(|&at| is_open(&connections[at])).collect()
 }
 
+// SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn one_address_with_connections_by_the_thousand_holds_up_no_other() {
     const IDLE: usize = 1_500;
@@ -61,6 +62,7 @@ async fn one_address_with_connections_by_the_thousand_holds_up_no_other() {
     }
 }
 
+// SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn many_addresses_that_take_all_places_hold_up_no_other() {
     const PLACES: usize = 50;
@@ -104,6 +106,7 @@ async fn connections_whose_handshake_is_finished_have_a_limit_of_their_own() {
     assert_eq!(reader.read_at_last("a").await, content(5, 100, 3000), "its place is free again");
 }
 
+// SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn one_address_takes_no_places_of_others_with_finished_handshakes_either() {
     let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {

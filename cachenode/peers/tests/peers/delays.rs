@@ -21,6 +21,7 @@ fn is_about(took: Duration, expected: Duration) -> bool {
     took.abs_diff(expected) < 50 * MS
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn a_peer_with_which_there_is_no_connection_delays_a_read_by_half_a_second_and_a_mute_one_by_a_second() {
     let mut clock = StoppedClock::stop().await;
@@ -45,6 +46,7 @@ async fn a_peer_with_which_there_is_no_connection_delays_a_read_by_half_a_second
     assert!(is_about(took, Duration::ZERO), "nobody listens: {took:?}");
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_falls_silent_is_given_up_one_to_one_and_a_half_seconds_later() {
     for (since_sign, expected) in [(0, 1500), (200, 1300), (450, 1050), (700, 1000)] {
@@ -63,6 +65,7 @@ async fn a_peer_that_falls_silent_is_given_up_one_to_one_and_a_half_seconds_late
 }
 
 /// A peer that answers pings, and no reads.
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn bytes_that_do_not_come_are_waited_for_six_seconds_and_ten_if_a_third_node_may_be_asked() {
     const BYTES: u32 = 4_000_000;
@@ -79,6 +82,7 @@ async fn bytes_that_do_not_come_are_waited_for_six_seconds_and_ten_if_a_third_no
     }
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_refuses_delays_a_read_by_nothing() {
     let mut clock = StoppedClock::stop().await;

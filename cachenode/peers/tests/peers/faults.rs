@@ -134,6 +134,7 @@ async fn liar() -> (Liar, SocketAddr) {
     (liar, address)
 }
 
+// SEMANTICS: S5
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_lies_is_caught_bypassed_and_taken_back_when_it_behaves() {
     let good = TestNode::plain().await;
@@ -180,6 +181,7 @@ async fn a_peer_that_lies_is_caught_bypassed_and_taken_back_when_it_behaves() {
     }
 }
 
+// SEMANTICS: S5
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_of_another_protocol_is_not_read_from() {
     let (liar, address) = liar().await;
@@ -215,6 +217,7 @@ impl CacheNode for OddNode {
     }
 }
 
+// SEMANTICS: S5
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_answers_to_other_questions_take_a_peer_down_too() {
     for (protocol, cause, says) in
@@ -253,6 +256,7 @@ async fn costs_one_failure(reader: &Reader, node: &str, cause: Cause) {
     }
 }
 
+// SEMANTICS: S4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_never_answers_costs_one_timeout() {
     // The kernel accepts the connection, and nothing else happens.
@@ -297,6 +301,7 @@ async fn a_peer_that_answers_probes_and_stalls_reads_costs_one_timeout_for_each_
     }
 }
 
+// SEMANTICS: S4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_is_not_there_costs_one_failure_and_is_found_when_it_comes() {
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

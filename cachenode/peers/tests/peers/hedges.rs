@@ -127,6 +127,7 @@ fn right(block: u32) -> Option<Bytes> {
     Some(content(block, START, LEN))
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn the_second_owner_is_asked_when_the_first_does_not_begin_and_the_first_answer_wins() {
     let mut world = World::new().await;
@@ -149,6 +150,7 @@ async fn the_second_owner_is_asked_when_the_first_does_not_begin_and_the_first_a
     world.assert_nothing_is_left().await;
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn a_read_is_hedged_after_as_long_as_99_of_100_answers_of_its_owner_take_and_never_at_once() {
     let mut world = World::new().await;
@@ -186,6 +188,7 @@ async fn a_read_is_hedged_after_as_long_as_99_of_100_answers_of_its_owner_take_a
     world.assert_nothing_is_left().await;
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_begins_and_stalls_is_hedged_later() {
     let mut world = World::new().await;
@@ -211,6 +214,7 @@ async fn an_answer_that_begins_and_stalls_is_hedged_later() {
     world.assert_nothing_is_left().await;
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn of_two_answers_one_is_used_and_neither_costs_a_lane() {
     let mut world = World::new().await;
@@ -225,6 +229,7 @@ async fn of_two_answers_one_is_used_and_neither_costs_a_lane() {
     assert!(failed == 0 && hedges == 5 && won <= 5);
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_does_not_have_the_block_says_so_and_the_first_is_waited_for() {
     let mut world = World::new().await;
@@ -269,6 +274,7 @@ async fn wrong_bytes_win_nothing() {
     world.assert_nothing_is_left().await;
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_is_silent_is_found_although_hedges_answer_for_it() {
     let mut world = World::new().await;
@@ -301,6 +307,7 @@ async fn an_owner_that_is_silent_is_found_although_hedges_answer_for_it() {
     assert_eq!(world.counts.all()[1..], [1, 1]);
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn two_silent_owners_delay_a_read_by_two_seconds_at_most() {
     let mut world = World::new().await;
@@ -315,6 +322,7 @@ async fn two_silent_owners_delay_a_read_by_two_seconds_at_most() {
     assert!(!world.reader.peers.is_up("first") && !world.reader.peers.is_up("second"));
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn one_read_in_twenty_is_hedged_after_the_first_ten_and_what_is_held_back_is_counted() {
     let latest = 20 * MS;
@@ -338,6 +346,7 @@ async fn one_read_in_twenty_is_hedged_after_the_first_ten_and_what_is_held_back_
     world.assert_nothing_is_left().await;
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn owners_that_leave_the_list_meanwhile_fail_no_read() {
     let mut world = World::new().await;
@@ -400,6 +409,7 @@ async fn an_owner_that_is_restarted_at_another_address_is_measured_anew() {
 }
 
 /// The owners are nodes: what a read takes of them is back when it was given up.
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn a_read_that_is_given_up_takes_nothing_of_the_owner_any_more() {
     let mut clock = StoppedClock::stop().await;

@@ -15,6 +15,7 @@ use crate::node::{Fake, RawLane, Reader, TestNode, content, range, until};
 
 const MIB: u32 = 1 << 20;
 
+// SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_reads_at_once_keep_within_the_room() {
     const ROOM: u64 = 12 << 20;
@@ -42,6 +43,7 @@ async fn a_thousand_reads_at_once_keep_within_the_room() {
     assert_eq!(reader.counters.connections.load(Ordering::Relaxed), 4);
 }
 
+// SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
     let server = TestNode::start(Fake::open(), Security::Plaintext, |config| {
@@ -69,6 +71,7 @@ async fn who_takes_nothing_holds_its_share_and_then_loses_its_connection() {
     reader.read("a").await.unwrap();
 }
 
+// SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_for_no_bytes_and_reads_no_answers_loses_its_connection() {
     // By the time that a write may take, and by the age at which it is told to go.
@@ -92,6 +95,7 @@ async fn who_asks_for_no_bytes_and_reads_no_answers_loses_its_connection() {
     .await;
 }
 
+// SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn what_there_is_no_room_for_is_not_read() {
     let blocks = Fake::open();
@@ -148,6 +152,7 @@ async fn too_many_requests_and_those_that_cannot_be_are_turned_away() {
     until("it is counted", || turned_away() == 5).await;
 }
 
+// SEMANTICS: S5
 #[tokio::test(flavor = "multi_thread")]
 async fn who_speaks_another_protocol_hears_ours_and_no_more() {
     let server = TestNode::plain().await;

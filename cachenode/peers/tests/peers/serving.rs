@@ -61,6 +61,7 @@ async fn what_is_refused_does_not_keep_the_rest_from_coming() {
     assert!(reader.peers.is_up("a"), "a refusal is not a failure");
 }
 
+// SEMANTICS: S8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_waits_does_not_hold_up_those_behind_it() {
     let server = TestNode::plain().await;
@@ -102,6 +103,7 @@ async fn a_node_tells_what_it_has() {
     assert!(reader.peers.is_up("a"));
 }
 
+// SEMANTICS: S6
 #[tokio::test(flavor = "multi_thread")]
 async fn who_lacks_the_token_gets_nothing_and_is_not_asked_for_again_at_once() {
     let server = TestNode::plain().await;
@@ -136,6 +138,7 @@ async fn heard(server: &TestNode, snapshot: SnapshotId, token: Option<&str>) -> 
     (answer, words, stats)
 }
 
+// SEMANTICS: S6
 #[tokio::test(flavor = "multi_thread")]
 async fn who_lacks_the_token_cannot_tell_whether_a_dataset_is_there() {
     for token in [None, Some("sesamf")] {

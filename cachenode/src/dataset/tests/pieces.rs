@@ -3,6 +3,7 @@
 use super::*;
 use crate::fetch::tests::{Noted, manifest};
 
+// SEMANTICS: C2
 #[tokio::test]
 async fn a_read_across_two_blocks_fetches_the_first_once_whatever_becomes_of_the_second() {
     const SIZE: u64 = BLOCK_BYTES + 100_000;
@@ -28,6 +29,7 @@ async fn a_read_across_two_blocks_fetches_the_first_once_whatever_becomes_of_the
     assert_eq!(origin.take(), [0..BLOCK_BYTES, BLOCK_BYTES..SIZE]);
 }
 
+// SEMANTICS: S4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_asks_for_what_is_cached_gets_that_and_causes_no_get() {
     const SIZE: u64 = 100_000;

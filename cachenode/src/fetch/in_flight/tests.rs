@@ -42,6 +42,7 @@ fn who_follows_has_its_part_piece_by_piece_whenever_it_came() {
     }
 }
 
+// SEMANTICS: S1
 #[test]
 fn who_has_some_of_wrong_bytes_does_not_get_the_rest_of_right_ones() {
     let (in_flight, pending, block) = start();

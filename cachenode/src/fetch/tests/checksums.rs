@@ -24,6 +24,7 @@ fn packed(folder: &std::path::Path) -> Arc<MappedManifest> {
     Arc::new(open_manifest(&path).unwrap())
 }
 
+// SEMANTICS: B4
 #[tokio::test(start_paused = true)]
 async fn a_block_with_a_wrong_checksum_is_fetched_three_times_in_all_and_then_fails() {
     let folder = tempfile::tempdir().unwrap();

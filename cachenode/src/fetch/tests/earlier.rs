@@ -71,6 +71,7 @@ fn read_bytes(world: &World) -> u64 {
     world._store.counters().hit_bytes.get()
 }
 
+// SEMANTICS: C14
 #[tokio::test]
 async fn a_block_that_is_being_taken_over_is_read_in_the_parts_that_are_asked_for() {
     let world = adopting();
@@ -88,6 +89,7 @@ async fn a_block_that_is_being_taken_over_is_read_in_the_parts_that_are_asked_fo
     assert_eq!((read_bytes(&world), world.origin.take()), (FILE_BYTES, vec![]));
 }
 
+// SEMANTICS: C14
 #[tokio::test(start_paused = true)]
 async fn reads_of_blocks_that_are_being_taken_over_wait_for_the_memory_of_fetches() {
     let world = adopting();

@@ -45,6 +45,7 @@ fn world_with(placement: Placement, read_deadline: Duration) -> (World, SilentOw
 }
 
 /// The clock runs ahead while a connection is made, so a read may take less than what is promised, and never more.
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn silent_owners_delay_a_read_by_what_is_promised_and_then_the_origin_is_asked_once() {
     for (placement, hedges, most) in [
@@ -78,6 +79,7 @@ async fn silent_owners_delay_a_read_by_what_is_promised_and_then_the_origin_is_a
     }
 }
 
+// SEMANTICS: S4
 #[tokio::test(start_paused = true)]
 async fn owners_get_half_of_the_read_deadline_and_the_origin_the_rest() {
     let deadline = Duration::from_millis(600);

@@ -17,6 +17,7 @@ mod world;
 /// For [`crowded`]: a dataset of 40 files counts as 566,544 bytes.
 const CROWDED: Option<u64> = Some(700_000);
 
+// SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn datasets_that_do_not_all_fit_are_unchanged_by_kills_whatever_is_offered_first() {
     let mut world = World::new(CROWDED);
@@ -36,6 +37,7 @@ async fn datasets_that_do_not_all_fit_are_unchanged_by_kills_whatever_is_offered
     }
 }
 
+// SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_dataset_takes_nothing_from_those_that_are_not_offered_yet() {
     let mut world = World::new(CROWDED);
@@ -52,6 +54,7 @@ async fn a_new_dataset_takes_nothing_from_those_that_are_not_offered_yet() {
     assert_eq!(all(&shown), before);
 }
 
+// SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_keeper_does_not_hold_counts_as_closed_once_it_has_said_so() {
     for let_go_of_one in [false, true] {
@@ -79,6 +82,7 @@ async fn what_the_keeper_does_not_hold_counts_as_closed_once_it_has_said_so() {
     }
 }
 
+// SEMANTICS: C5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_smaller_cache_gives_every_dataset_the_same_part_of_its_own_and_a_larger_one_returns_it() {
     let mut world = World::new(Some(2_000_000));
@@ -116,6 +120,7 @@ async fn a_smaller_cache_gives_every_dataset_the_same_part_of_its_own_and_a_larg
     }
 }
 
+// SEMANTICS: C11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dataset_that_got_less_than_it_wanted_gets_the_rest_when_it_is_opened_and_there_is_room() {
     let mut world = World::new(CROWDED);
@@ -147,6 +152,7 @@ async fn an_open_dataset_grows_by_room_that_no_closed_one_has() {
     assert_eq!(third.open.cache_usage().capacity_bytes, capacity_bytes);
 }
 
+// SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_a_lost_index_nor_a_lost_file_loses_a_reservation() {
     type Loss = fn(&Path);
@@ -187,6 +193,7 @@ async fn neither_a_lost_index_nor_a_lost_file_loses_a_reservation() {
     assert_eq!(after, before);
 }
 
+// SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_dataset_of_which_everything_was_lost_counts_as_what_it_takes_on_the_disk() {
     let mut world = World::new(Some(1_400_000));
@@ -209,6 +216,7 @@ async fn a_closed_dataset_of_which_everything_was_lost_counts_as_what_it_takes_o
     assert_eq!((world.cached(), large.open.cache_usage().blocks_cached), (3, 40), "one of the lost ones made room");
 }
 
+// SEMANTICS: C11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_that_asks_for_more_than_there_is_is_refused_and_a_connection_gets_what_there_is() {
     let world = World::new(CROWDED);
@@ -222,6 +230,7 @@ async fn a_mount_that_asks_for_more_than_there_is_is_refused_and_a_connection_ge
     assert!(usage.capacity_bytes > 0 && usage.capacity_bytes < usage.wanted_bytes && usage.wanted_bytes == 300_000);
 }
 
+// SEMANTICS: K7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dataset_has_the_size_and_policy_of_its_first_opening_and_connections_that_want_others_are_served() {
     let mut world = World::new(None);
@@ -255,6 +264,7 @@ async fn a_closed_dataset_leaves_when_others_fill_the_disk() {
     assert_eq!((world.cached(), open.open.cache_usage().capacity_bytes), (1, 100_000));
 }
 
+// SEMANTICS: C4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cache_folder_that_can_neither_be_listed_nor_measured_refuses_no_connection() {
     for budget in [None, Some(1 << 30)] {
@@ -303,6 +313,7 @@ async fn adopted(shown: &Shown) {
 }
 
 /// A dataset of 40 files counts as 566,544 bytes; the cache holds 1.2 of them.
+// SEMANTICS: C16
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_snapshot_gets_its_room_while_the_old_one_is_mounted_or_closed() {
     for close_first in [false, true] {

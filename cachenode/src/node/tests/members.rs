@@ -144,6 +144,7 @@ async fn until(is_so: impl AsyncFn() -> bool) {
     tokio::time::timeout(PATIENCE, wait).await.expect("it happens");
 }
 
+// SEMANTICS: S3
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_block_of_a_local_dataset_leaves_because_another_user_of_its_cache_shares_it() {
     for local_first in [false, true] {
@@ -172,6 +173,7 @@ async fn no_block_of_a_local_dataset_leaves_because_another_user_of_its_cache_sh
     }
 }
 
+// SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_reservation_follows_the_list_of_nodes_only_while_all_users_of_the_cache_do() {
     // A user that does not share the dataset, and one that stated a size.
@@ -191,6 +193,7 @@ async fn a_reservation_follows_the_list_of_nodes_only_while_all_users_of_the_cac
     }
 }
 
+// SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn while_a_caches_blocks_are_counted_reservations_do_not_follow_the_list_of_nodes() {
     let world = World::knowing(&["n"]);
@@ -231,6 +234,7 @@ async fn while_a_caches_blocks_are_counted_reservations_do_not_follow_the_list_o
     assert_eq!(shared.cache_usage().blocks_cached, blocks);
 }
 
+// SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_dataset_is_opened_while_the_blocks_that_this_node_owns_of_another_are_counted() {
     let world = World::knowing(&["n", "m"]);
@@ -245,6 +249,7 @@ async fn a_dataset_is_opened_while_the_blocks_that_this_node_owns_of_another_are
     assert_eq!(Some(shared.cache_usage().capacity_bytes), shared.followed().unwrap().bytes());
 }
 
+// SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_list_that_changes_during_the_count_is_counted_again() {
     let world = World::knowing(&["n"]);
@@ -263,6 +268,7 @@ async fn a_list_that_changes_during_the_count_is_counted_again() {
     assert!(shared.cache_usage().capacity_bytes < ALL_BYTES);
 }
 
+// SEMANTICS: C10
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_dataset_is_opened_while_reservations_follow_the_list_of_nodes() {
     let world = World::knowing(&["n", "m"]);
@@ -278,6 +284,7 @@ async fn a_dataset_is_opened_while_reservations_follow_the_list_of_nodes() {
     assert_eq!(Some(shared.cache_usage().capacity_bytes), shared.followed().unwrap().bytes());
 }
 
+// SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn after_a_restart_no_block_leaves_before_all_that_show_the_dataset_are_back() {
     let half = Some(ALL_BYTES / 2);
@@ -303,6 +310,7 @@ async fn after_a_restart_no_block_leaves_before_all_that_show_the_dataset_are_ba
     world.until_disowned(&shared).await;
 }
 
+// SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn after_a_restart_a_reservation_follows_once_all_that_showed_the_dataset_are_back_or_gone() {
     for is_back in [false, true] {
@@ -329,6 +337,7 @@ async fn after_a_restart_a_reservation_follows_once_all_that_showed_the_dataset_
     }
 }
 
+// SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn who_opens_a_dataset_during_a_count_is_counted_too() {
     let world = World::knowing(&["n", "m"]);
@@ -355,6 +364,7 @@ async fn who_opens_a_dataset_during_a_count_is_counted_too() {
     until(async || two.cache_usage().capacity_bytes == ALL_BYTES).await;
 }
 
+// SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_list_that_never_stops_changing_keeps_no_dataset_from_being_opened() {
     let world = World::knowing(&["n", "m"]);
@@ -378,6 +388,7 @@ async fn a_list_that_never_stops_changing_keeps_no_dataset_from_being_opened() {
     until(async || Some(shared.cache_usage().capacity_bytes) == shared.followed().unwrap().bytes()).await;
 }
 
+// SEMANTICS: S2
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_was_wanted_of_a_cache_stays_when_a_user_that_owns_less_is_offered_first() {
     let world = World::knowing(&["n", "m"]);

@@ -103,6 +103,7 @@ impl Origin for Late {
 }
 
 /// The newer of two fetches has put its copy in place and not noted its version yet, when the older one ends.
+// SEMANTICS: V5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_fetches_the_older_one_that_ends_last_is_not_taken_for_the_newer() {
     for _ in 0..100 {
@@ -159,6 +160,7 @@ async fn a_copy_of_the_published_version_is_not_fetched_again() {
     assert_eq!(bed.files(), Some(files));
 }
 
+// SEMANTICS: C7
 #[tokio::test]
 async fn orders_that_are_fetched_at_the_same_time_are_whole_and_leave_nothing_else() {
     let bed = Bed::new();

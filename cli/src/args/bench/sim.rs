@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use larder_bench::sim::{CacheSize, SimPolicy};
 use larder_dataset::size::parse_bytes;
+use larder_epochs::sim::{CacheSize, SimPolicy};
 
 /// How the dataset is spread over the nodes' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Context, bail};
-use larder_bench::epochs::{ReadOptions, read_expected, read_first, walk};
-use larder_bench::kernel_caches::drop_kernel_caches;
-use larder_bench::plot::{Line, Plot};
+use larder_epochs::epochs::{ReadOptions, read_expected, read_first, walk};
+use larder_epochs::kernel_caches::drop_kernel_caches;
+use larder_epochs::plot::{Line, Plot};
 
-use super::files::write_json;
 use crate::args::bench::{Drop, EpochsArgs};
+use crate::files::write_json;
 use crate::output;
 
 pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {

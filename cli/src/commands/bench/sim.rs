@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use larder_bench::sim::{self, SimConfig, SimPlacement, Sizes};
+use larder_epochs::sim::{self, SimConfig, SimPlacement, Sizes};
 
-use super::files::write_json;
 use crate::args::bench::{PlacementFlag, SimArgs};
+use crate::files::write_json;
 use crate::output;
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {

@@ -1,7 +1,7 @@
 //! What is around a job that waits: its queue and the jobs in it, as far as the user may see them.
 
-use larder_controller_api::explain::job::Around;
-use larder_controller_api::{Phase, TrainingJob};
+use larder_api::explain::job::Around;
+use larder_api::{Phase, TrainingJob};
 
 use crate::cluster::Cluster;
 use crate::queues::{self, Seen};

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use larder_controller_api::TrainingJob;
-use larder_controller_api::training_job::conditions::JobConditionKind;
+use larder_api::TrainingJob;
+use larder_api::training_job::conditions::JobConditionKind;
 
 use crate::output::cell;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_controller_api::names::{CSI_DRIVER, DATASETS_ANNOTATION};
+use larder_api::names::{CSI_DRIVER, DATASETS_ANNOTATION};
 use larder_dataset::score::Standing;
 
 use crate::extender::decision::{About, Candidate, Decision, Ending, Node, Question, Verb};

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use larder_controller_api::names::CLEAN_ANNOTATION;
-use larder_controller_api::{ConditionKind, Dataset, DatasetStatus, Explanation};
+use larder_api::names::CLEAN_ANNOTATION;
+use larder_api::{ConditionKind, Dataset, DatasetStatus, Explanation};
 use larder_dataset::size::show_bytes;
 
 use crate::output::count;
@@ -72,7 +72,7 @@ fn facts(status: &DatasetStatus, text: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use larder_controller_api::explain;
+    use larder_api::explain;
 
     use super::*;
 

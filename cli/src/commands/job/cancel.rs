@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use larder_controller_api::{Phase, TrainingJob};
+use larder_api::{Phase, TrainingJob};
+use larder_kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
 
 use super::follow;
@@ -92,7 +92,7 @@ async fn delete(cluster: &Cluster, key: &ObjectKey) -> anyhow::Result<TrainingJo
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::foreground() };
     match cluster.api(JOB, Some(&key.namespace)).delete(&key.name, &params).await {
         // It has gone by itself meanwhile.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(job),
+        Err(larder_kube::Error::Api(status)) if status.code == 404 => Ok(job),
         Err(error) => Err(cluster.in_words(error, &Asked::one("delete", JOB, &key.namespace, &key.name))),
         Ok(_) => Ok(job),
     }
@@ -106,7 +106,7 @@ async fn suspend(cluster: &Cluster, key: &ObjectKey, suspend: bool) -> anyhow::R
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({"spec": {"suspend": suspend}}));
     let patched = cluster.api(JOB, Some(&key.namespace)).patch(&key.name, &params, &patch).await;
-    let patched = patched.and_then(|object| typed(object).map_err(kube::Error::SerdeError));
+    let patched = patched.and_then(|object| typed(object).map_err(larder_kube::Error::SerdeError));
     let job: TrainingJob = patched.map_err(|error| cluster.in_words(error, &asked))?;
     has_not_ended(key, &job, suspend)?;
     Ok(job)

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use futures::StreamExt;
-use kube::api::{WatchEvent, WatchParams};
-use kube::{Error, ResourceExt};
-use larder_controller_api::TrainingJob;
+use larder_api::TrainingJob;
+use larder_kube::api::{WatchEvent, WatchParams};
+use larder_kube::{Error, ResourceExt};
 
 use crate::args::cluster::ObjectKey;
 use crate::cluster::{Asked, Cluster, JOB, typed};

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use kube::api::DynamicObject;
-use larder_controller_api::TrainingJob;
+use larder_api::TrainingJob;
+use larder_kube::ResourceExt;
+use larder_kube::api::DynamicObject;
 use serde::Serialize;
 
 use crate::args::job::ListArgs;

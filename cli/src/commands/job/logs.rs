@@ -14,10 +14,10 @@ use anyhow::{anyhow, bail};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::LogParams;
-use kube::{Error, ResourceExt};
-use larder_controller_api::explain::job::Around;
-use larder_controller_api::{TrainingJob, explain_job};
+use larder_api::explain::job::Around;
+use larder_api::{TrainingJob, explain_job};
+use larder_kube::api::LogParams;
+use larder_kube::{Error, ResourceExt};
 use serde_json::json;
 
 use super::follow;

@@ -4,8 +4,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use larder_controller_api::TrainingJob;
-use larder_controller_api::convert::{Converted, convert};
+use larder_api::TrainingJob;
+use larder_api::convert::{Converted, convert};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -43,7 +43,7 @@ pub(super) fn job(args: &QuickArgs) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use larder_controller_api::TrainingJob;
+    use larder_api::TrainingJob;
 
     use super::*;
     use crate::args::job::{JobCommand, SubmitArgs};

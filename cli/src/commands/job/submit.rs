@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use futures::StreamExt;
-use kube::api::{Patch, PatchParams, ValidationDirective};
-use larder_controller_api::explain::job::Around;
-use larder_controller_api::{Phase, TrainingJob, explain_job};
+use larder_api::explain::job::Around;
+use larder_api::{Phase, TrainingJob, explain_job};
+use larder_kube::api::{Patch, PatchParams, ValidationDirective};
 use serde_json::{Value, json};
 
 use super::manifest::{self, Manifest};
@@ -109,14 +109,14 @@ async fn patch(
     found: &Manifest,
     key: &ObjectKey,
     params: &PatchParams,
-) -> Result<TrainingJob, kube::Error> {
+) -> Result<TrainingJob, larder_kube::Error> {
     let applied = cluster.api(JOB, Some(&key.namespace)).patch(&key.name, params, &Patch::Apply(&found.value)).await?;
-    typed(applied).map_err(kube::Error::SerdeError)
+    typed(applied).map_err(larder_kube::Error::SerdeError)
 }
 
 /// Whether the fields that another one has set were set by this program: `cancel --suspend` and `resume` set one.
-fn is_with_larder_alone(error: &kube::Error) -> bool {
-    let kube::Error::Api(status) = error else { return false };
+fn is_with_larder_alone(error: &larder_kube::Error) -> bool {
+    let larder_kube::Error::Api(status) = error else { return false };
     let causes = status.details.as_ref().map(|details| &details.causes[..]).unwrap_or_default();
     let by_larder = format!("conflict with \"{MANAGER}\"");
     status.code == 409 && !causes.is_empty() && causes.iter().all(|cause| cause.message.starts_with(&by_larder))

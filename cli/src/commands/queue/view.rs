@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use kube::ResourceExt;
-use larder_controller_api::quantity::words::{number, show_part, unit_of_row};
-use larder_controller_api::queue::account::{Account, accounts};
-use larder_controller_api::queue::line::{self, Priorities};
-use larder_controller_api::{Queue, TrainingJob};
+use larder_api::quantity::words::{number, show_part, unit_of_row};
+use larder_api::queue::account::{Account, accounts};
+use larder_api::queue::line::{self, Priorities};
+use larder_api::{Queue, TrainingJob};
+use larder_kube::ResourceExt;
 use serde::Serialize;
 
 use crate::output::{cell, table};

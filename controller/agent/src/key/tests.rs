@@ -29,6 +29,7 @@ fn refused() -> Result<(), Error> {
     Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
 }
 
+// SEMANTICS: J8
 #[test]
 fn ends_of_one_key_accept_each_other() {
     let (agent, launcher) = (Key::new(&SECRET).unwrap(), Key::new(&SECRET).unwrap());
@@ -65,6 +66,7 @@ fn a_public_key_without_its_private_half_is_refused() {
     assert_eq!(at_launcher, Err(Error::InvalidCertificate(CertificateError::BadSignature)));
 }
 
+// SEMANTICS: J8
 #[test]
 fn a_key_is_long_enough_and_is_never_shown() {
     assert!(matches!(Key::new(&[7; 15]), Err(KeyError::Short(15))));

@@ -90,6 +90,7 @@ fn signals_reach_the_command_which_decides_its_status() {
     assert_eq!(child.wait().unwrap().code(), Some(143));
 }
 
+// SEMANTICS: J8
 #[test]
 fn a_killed_launcher_takes_the_commands_process_groups_along() {
     let job = Job::new();
@@ -135,6 +136,7 @@ fn many_commands_run_at_once() {
     }
 }
 
+// SEMANTICS: J8
 #[test]
 fn an_agent_that_is_told_to_end_ends_its_commands_and_buries_their_orphans() {
     let job = Job::new();

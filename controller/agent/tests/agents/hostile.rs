@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use crate::machine::{Cable, Job, pids, runs, send, text, until};
 
+// SEMANTICS: J8
 #[test]
 fn a_launcher_with_another_key_runs_nothing() {
     let job = Job::new();
@@ -24,6 +25,7 @@ fn a_launcher_with_another_key_runs_nothing() {
     assert!(!error.contains("\u{8}\u{8}") && !agent.log().contains("\u{7}\u{7}"));
 }
 
+// SEMANTICS: J8
 #[test]
 fn a_recorded_conversation_cannot_be_replayed() {
     let job = Job::new();
@@ -75,6 +77,7 @@ fn a_session_with_the_key_makes_no_room() {
     assert_eq!(status.code(), Some(128 + 14));
 }
 
+// SEMANTICS: J8
 #[test]
 fn a_connection_that_falls_silent_ends_at_both_ends() {
     let job = Job::new();

@@ -1,6 +1,6 @@
 use super::*;
-use crate::key::Meta;
 use crate::kueue::objects::PodSet;
+use larder_kube::key::Meta;
 
 /// 10:32 in the morning, at which the quota was reserved.
 const RESERVED: i64 = 1_767_263_520;

@@ -27,6 +27,7 @@ fn hold_warming(api: &Api, holds: bool) {
     api.put("configmaps", json!({"metadata": {"namespace": "test", "name": "hold"}, "data": {"jobs": jobs}}));
 }
 
+// SEMANTICS: J6
 #[tokio::test(start_paused = true)]
 async fn a_job_starts_once_its_data_is_on_its_nodes_and_the_room_is_released_after_it() {
     let mut world = World::with_jobs(3);
@@ -50,6 +51,7 @@ async fn a_job_starts_once_its_data_is_on_its_nodes_and_the_room_is_released_aft
     world.until("the room is released", |api| phase(api, "train") == "Succeeded" && holders(api).is_empty()).await;
 }
 
+// SEMANTICS: J6
 #[tokio::test(start_paused = true)]
 async fn a_job_waits_for_cold_data_no_longer_than_it_says() {
     let mut world = World::with_jobs(2);
@@ -66,6 +68,7 @@ async fn a_job_waits_for_cold_data_no_longer_than_it_says() {
     assert_eq!(condition(&world.api, "train", "DataWarm"), ("True".into(), "WarmTimeout".into()));
 }
 
+// SEMANTICS: J6
 #[tokio::test(start_paused = true)]
 async fn the_data_of_the_next_two_jobs_is_warmed_ahead_and_survives_a_restart() {
     let mut world = World::with_jobs(2);

@@ -43,6 +43,7 @@ async fn a_gang_that_no_cluster_of_this_size_has_room_for_waits_and_says_so() {
 }
 
 /// Others end there for it: whoever takes their place would have to end, too.
+// SEMANTICS: X5
 #[tokio::test(start_paused = true)]
 async fn room_that_the_scheduler_makes_for_a_pod_is_not_taken() {
     let mut world = World::with_jobs(1);
@@ -73,6 +74,7 @@ async fn a_gang_whose_pods_are_not_bound_is_planned_again_and_then_gives_its_roo
     world.until("it is tried again", |api| phase(api, "stuck") == "Succeeded").await;
 }
 
+// SEMANTICS: J2
 #[tokio::test(start_paused = true)]
 async fn no_pod_is_made_before_the_one_that_it_replaces_was_told_to_end() {
     let mut world = World::with_jobs(2);
@@ -120,6 +122,7 @@ pub(super) fn files_of(api: &Api, job: &str) -> Vec<Value> {
     api.list("configmaps").into_iter().filter(is_of).collect()
 }
 
+// SEMANTICS: J8
 #[tokio::test(start_paused = true)]
 async fn a_launcher_has_files_and_a_key_that_nothing_reads() {
     let mut world = World::with_jobs(2);

@@ -29,6 +29,7 @@ fn refusals() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn every_mistake_is_told_within_five_seconds_and_delays_no_other_job() {
     let mut world = World::with_jobs(2);
@@ -62,6 +63,7 @@ async fn every_mistake_is_told_within_five_seconds_and_delays_no_other_job() {
     assert_eq!(api.get("jobtypes", "", "nonsense").unwrap()["status"]["conditions"][0]["status"], "False");
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_job_starts_once_what_was_wrong_is_mended() {
     let mut world = World::with_jobs(2);
@@ -88,6 +90,7 @@ async fn a_job_starts_once_what_was_wrong_is_mended() {
         .await;
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_suspended_from_the_start_is_checked_like_any_other() {
     let mut world = World::with_jobs(2);
@@ -128,6 +131,7 @@ async fn a_job_that_is_suspended_from_the_start_is_checked_like_any_other() {
     world.until("nor against its pods", |api| condition(api, "no-pod", "Valid").0 == "True").await;
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_job_about_whose_pods_the_api_server_says_nothing_says_that() {
     let mut world = World::with_jobs(2);
@@ -153,6 +157,7 @@ async fn a_job_about_whose_pods_the_api_server_says_nothing_says_that() {
     world.until("they are done", |api| ["train", "train-too"].iter().all(|name| phase(api, name) == "Succeeded")).await;
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_refused_after_all_is_named_and_made_once_it_is_admitted() {
     let mut world = World::with_jobs(2);
@@ -184,6 +189,7 @@ async fn a_record_that_somebody_has_changed_stops_no_other_job() {
     world.until("its pods are made anew", |api| phase(api, "early") == "Succeeded").await;
 }
 
+// SEMANTICS: J2
 #[tokio::test(start_paused = true)]
 async fn a_record_makes_no_pods_that_nobody_has_asked_for_and_keeps_those_that_run() {
     let mut world = World::with_jobs(2);
@@ -208,6 +214,7 @@ async fn a_record_makes_no_pods_that_nobody_has_asked_for_and_keeps_those_that_r
     assert_eq!((phase(&world.api, "fewer"), of(&world.api, "fewer")), ("Running".into(), 3));
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_job_that_a_queue_cannot_count_or_an_api_server_cannot_store_is_refused() {
     let mut world = World::with_jobs(2);
@@ -232,6 +239,7 @@ async fn a_job_that_a_queue_cannot_count_or_an_api_server_cannot_store_is_refuse
     assert!(waiting_for(&world.api, "large").starts_with(said), "{}", waiting_for(&world.api, "large"));
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn files_that_cannot_be_rendered_after_all_are_told_and_no_pods_wait_for_them() {
     let mut world = World::with_jobs(2);
@@ -255,6 +263,7 @@ async fn files_that_cannot_be_rendered_after_all_are_told_and_no_pods_wait_for_t
     world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_job_of_which_one_pod_cannot_be_rendered_gets_none_and_is_not_tried_again_as_it_is() {
     let mut world = World::with_jobs(2);
@@ -278,6 +287,7 @@ async fn a_job_of_which_one_pod_cannot_be_rendered_gets_none_and_is_not_tried_ag
     world.until("it is done", |api| phase(api, "train") == "Succeeded").await;
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_status_is_refused_keeps_no_pods_that_it_is_to_give_up() {
     let mut world = World::with_jobs(1);

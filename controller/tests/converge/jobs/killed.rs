@@ -18,6 +18,7 @@ fn begin(api: &Api) {
     api.put("trainingjobs", waits);
 }
 
+// SEMANTICS: J2
 #[tokio::test(start_paused = true)]
 async fn a_controller_killed_at_any_write_for_jobs_ends_in_the_same_state_and_runs_no_pod_twice() {
     let state = |api: &Api| {

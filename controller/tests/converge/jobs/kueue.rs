@@ -121,6 +121,7 @@ fn queued(name: &str, kind: &str, roles: &[(&str, u32)]) -> Value {
     job
 }
 
+// SEMANTICS: J9
 #[tokio::test(start_paused = true)]
 async fn a_job_runs_once_kueue_admits_it_on_nodes_of_its_flavor_and_frees_its_quota_in_the_end() {
     let mut world = World::with_kueue_and_jobs();
@@ -157,6 +158,7 @@ async fn a_job_runs_once_kueue_admits_it_on_nodes_of_its_flavor_and_frees_its_qu
     assert_eq!(world.api.writes(), writes, "nothing is written at rest");
 }
 
+// SEMANTICS: J9
 #[tokio::test(start_paused = true)]
 async fn an_evicted_job_ends_its_pods_gives_its_quota_back_and_comes_again() {
     let mut world = World::with_kueue_and_jobs();
@@ -182,6 +184,7 @@ async fn an_evicted_job_ends_its_pods_gives_its_quota_back_and_comes_again() {
     assert_eq!(pods(&world.api), ["train-worker-0-2", "train-worker-1-2"]);
 }
 
+// SEMANTICS: J9
 #[tokio::test(start_paused = true)]
 async fn pods_that_an_ended_job_keeps_have_its_quota_until_the_last_of_them_has_ended() {
     for how in ["ended", "deleted", "lost"] {
@@ -264,6 +267,7 @@ async fn a_job_with_quota_and_without_nodes_waits_and_takes_the_room_of_no_other
     world.until("both are done", |api| ["second", "other"].iter().all(|name| phase(api, name) == "Succeeded")).await;
 }
 
+// SEMANTICS: J9
 #[tokio::test(start_paused = true)]
 async fn a_job_that_goes_leaves_no_workload_with_a_finalizer() {
     for remove in ["delete", "label", "suspend"] {
@@ -341,6 +345,7 @@ fn begin(api: &Api) {
     api.put("trainingjobs", elastic);
 }
 
+// SEMANTICS: J9
 #[tokio::test(start_paused = true)]
 async fn a_controller_killed_at_any_write_for_kueue_ends_in_the_same_state() {
     let state = |api: &Api| {

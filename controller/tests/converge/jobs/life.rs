@@ -42,6 +42,7 @@ async fn a_job_goes_after_its_time_and_nothing_of_it_stays() {
     world.until("it is gone", |api| api.list("trainingjobs").is_empty() && pods(api).is_empty()).await;
 }
 
+// SEMANTICS: J2
 #[tokio::test(start_paused = true)]
 async fn a_deleted_job_leaves_nothing_and_its_name_can_be_used_again() {
     let mut world = World::with_jobs(1);
@@ -91,6 +92,7 @@ async fn a_pod_of_somebody_else_with_the_name_of_its_first_one_holds_no_job_up()
     assert_eq!(pods(&world.api), ["train-worker-0-5", "train-worker-1-5"]);
 }
 
+// SEMANTICS: J2
 #[tokio::test(start_paused = true)]
 async fn the_next_controller_goes_on_where_the_last_one_was() {
     let mut world = World::with_jobs(2);

@@ -9,6 +9,7 @@ use super::super::cluster::node;
 use super::super::kubelet::set_fates;
 use super::{condition, job, nodes_of, phase, pods};
 
+// SEMANTICS: J5
 #[tokio::test(start_paused = true)]
 async fn the_pod_of_a_lost_node_is_replaced_elsewhere_while_it_is_still_there() {
     let mut world = World::with_jobs(2);
@@ -63,6 +64,7 @@ async fn a_node_that_is_heard_of_after_its_pod_is_not_lost() {
     assert!(lost(&world.api), "a node that is gone is lost at once");
 }
 
+// SEMANTICS: J5
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_pods_crash_too_often_fails() {
     let mut world = World::with_jobs(1);
@@ -91,6 +93,7 @@ async fn a_pod_that_the_kubelet_does_not_take_has_not_crashed() {
     assert_eq!((&status["restarts"]["evicted"], &status["restarts"]["crashed"]), (&1.into(), &0.into()));
 }
 
+// SEMANTICS: J5
 #[tokio::test(start_paused = true)]
 async fn a_faulty_device_and_a_node_out_of_service_are_causes_of_their_own() {
     let mut world = World::with_jobs(3);

@@ -136,6 +136,7 @@ async fn a_pod_of_somebody_else_says_nothing_about_groups() {
     world.until("the scheduler takes another gang", |api| phase(api, "other") == "Succeeded").await;
 }
 
+// SEMANTICS: J1
 #[tokio::test(start_paused = true)]
 async fn a_gang_that_is_never_bound_gives_its_room_back_and_is_tried_again_after_a_pause_that_doubles() {
     let mut world = World::with_gangs();

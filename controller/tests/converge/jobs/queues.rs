@@ -60,6 +60,7 @@ async fn two_queues_lend_each_other_quota_and_say_what_is_used() {
     world.until("the next one starts", |api| phase(api, "second") == "Running").await;
 }
 
+// SEMANTICS: J4
 #[tokio::test(start_paused = true)]
 async fn a_production_job_takes_the_surplus_of_an_experiment_which_grows_back() {
     let mut world = World::with_jobs(2);
@@ -85,6 +86,7 @@ async fn a_production_job_takes_the_surplus_of_an_experiment_which_grows_back() 
         .await;
 }
 
+// SEMANTICS: J4
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_preempted_as_a_whole_waits_and_starts_again() {
     let mut world = World::with_jobs(2);
@@ -114,6 +116,7 @@ async fn what_a_deleted_job_leaves_behind_uses_quota_until_it_is_gone() {
     leaves_pods_behind(|api| api.delete("trainingjobs", "team-a", "first")).await;
 }
 
+// SEMANTICS: J3
 #[tokio::test(start_paused = true)]
 async fn what_a_suspended_job_leaves_behind_uses_quota_until_it_is_gone() {
     leaves_pods_behind(|api| {
@@ -127,6 +130,7 @@ async fn what_a_job_that_is_done_leaves_behind_uses_quota_until_it_is_gone() {
     leaves_pods_behind(|api| set_fates(api, &[("first-master", "succeeded"), ("", "running")])).await;
 }
 
+// SEMANTICS: J3
 #[tokio::test(start_paused = true)]
 async fn pods_that_somebody_makes_in_the_name_of_an_ended_job_stop_no_other() {
     let mut world = World::with_jobs(2);
@@ -218,6 +222,7 @@ async fn the_number_of_pods_changes_while_they_run_only_where_pods_may_come_and_
     assert_eq!(workers(&world.api, "fixed"), 2);
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_namespace_has_used_up_its_quota_keeps_its_place_and_holds_nobody_up() {
     let mut world = World::with_jobs(2);

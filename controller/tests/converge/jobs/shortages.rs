@@ -34,6 +34,7 @@ fn has_pods(api: &Api, name: &str) -> bool {
     pods(api).iter().any(|pod| pod.starts_with(name))
 }
 
+// SEMANTICS: J7
 #[tokio::test(start_paused = true)]
 async fn a_job_of_which_the_namespaces_quota_has_room_for_some_pods_keeps_none_of_them() {
     let mut world = short().await;
@@ -58,6 +59,7 @@ async fn a_job_of_which_the_namespaces_quota_has_room_for_some_pods_keeps_none_o
     world.until("there is quota", |api| phase(api, "first") == "Running").await;
 }
 
+// SEMANTICS: J4
 #[tokio::test(start_paused = true)]
 async fn nobody_ends_for_a_job_of_which_the_namespaces_quota_has_no_room_for_all_pods() {
     let world = short().await;

@@ -81,6 +81,7 @@ fn any_listing() -> impl Strategy<Value = Listing> {
 }
 
 proptest! {
+    // SEMANTICS: C16
     #[test]
     fn every_file_of_two_snapshots_is_told_once_with_what_became_of_it(
         before in any_listing(), after in any_listing(), kind in 0..4_u8,

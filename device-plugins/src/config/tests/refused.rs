@@ -16,6 +16,7 @@ fn resource_is_refused(text: &str, line: usize, words: &str) {
     is_refused(&format!("resources:\n- name: a/sound\n  kind: gpu\n- {indented}\n"), line, words);
 }
 
+// SEMANTICS: D1
 #[test]
 fn unknown_keys() {
     is_refused("resources: []\nresource: []\n", 2, "unknown field `resource`");

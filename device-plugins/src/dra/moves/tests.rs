@@ -1,6 +1,6 @@
 use k8s_openapi::api::core::v1::NodeStatus;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use larder_devices_api::podresources::{ContainerDevices, ContainerResources, ListPodResourcesResponse, PodResources};
+use larder_kubelet::podresources::{ContainerDevices, ContainerResources, ListPodResourcesResponse, PodResources};
 
 use super::super::samples::view;
 use super::*;
@@ -29,6 +29,7 @@ fn names(withheld: &Withheld) -> Vec<String> {
     withheld.iter().map(|(device, why)| format!("{device}: {why}")).collect()
 }
 
+// SEMANTICS: D26
 #[test]
 fn a_name_waits_for_the_pods_that_hold_it_and_for_the_kubelet_to_forget_it() {
     let (mut moves, dra) = (Moves::default(), view(Mode::Dra, Mode::Plugin));

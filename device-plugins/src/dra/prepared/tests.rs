@@ -43,6 +43,7 @@ fn container((prepared, file): &(Prepared, ClaimFile), request: Option<&str>) ->
 const PAIRS: [(&str, &str); 4] =
     [("gpu-0", "gpu-0"), ("hca-0", "hca-0000-20-00-0"), ("gpu-1", "gpu-1"), ("hca-1", "hca-0000-21-00-0")];
 
+// SEMANTICS: D28
 #[test]
 fn a_container_sees_the_devices_of_the_requests_that_it_uses_and_no_others() {
     let claim = prepared(&rails(), &PAIRS, &[]);

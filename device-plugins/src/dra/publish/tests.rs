@@ -119,6 +119,7 @@ async fn a_name_that_comes_from_the_plugin_is_offered_when_that_has_let_go_of_it
     assert!(world.look(&dra).await);
 }
 
+// SEMANTICS: D26
 #[tokio::test]
 async fn nothing_is_written_while_it_is_not_known_what_pods_hold() {
     let mut world = World::new();
@@ -136,6 +137,7 @@ async fn nothing_is_written_while_it_is_not_known_what_pods_hold() {
     assert_eq!(world.api.devices(), ["gpu-0 GpuFault", "gpu-1"]);
 }
 
+// SEMANTICS: D26
 #[tokio::test]
 async fn a_device_that_a_claim_still_has_is_kept_from_the_plugin() {
     let mut world = World::new();

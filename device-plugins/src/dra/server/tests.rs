@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
-use larder_csi_api::registration::registration_client::RegistrationClient;
-use larder_csi_api::registration::{InfoRequest, RegistrationStatus};
-use larder_devices_api::dra::dra_plugin_client::DraPluginClient;
-use larder_devices_api::dra::{Claim, NodePrepareResourcesRequest};
-use larder_devices_api::dra_health::NodeWatchResourcesRequest;
-use larder_devices_api::dra_health::dra_resource_health_client::DraResourceHealthClient;
+use larder_kubelet::dra::dra_plugin_client::DraPluginClient;
+use larder_kubelet::dra::{Claim, NodePrepareResourcesRequest};
+use larder_kubelet::dra_health::NodeWatchResourcesRequest;
+use larder_kubelet::dra_health::dra_resource_health_client::DraResourceHealthClient;
+use larder_kubelet::pluginregistration::registration_client::RegistrationClient;
+use larder_kubelet::pluginregistration::{InfoRequest, RegistrationStatus};
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::super::samples::{Api, claim, rails};

@@ -68,6 +68,7 @@ async fn unprepare(service: &Service, name: &str, uid: &str) -> String {
     answer.claims.remove(uid).unwrap().error
 }
 
+// SEMANTICS: D27
 #[tokio::test]
 async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes_by_whichever_process() {
     let node = Node::new(rails());
@@ -96,6 +97,7 @@ async fn a_claim_is_prepared_and_unprepared_as_often_as_the_kubelet_likes_by_whi
     }
 }
 
+// SEMANTICS: D27
 #[tokio::test]
 async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it_can_be() {
     let faults = [(samples::gpu(0), Reason::GpuFault)];
@@ -124,6 +126,7 @@ async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it
     assert!(unprepare(&service, "odd", "../x").await.contains("no uid"));
 }
 
+// SEMANTICS: D27
 #[tokio::test]
 async fn the_kubelet_is_told_that_the_driver_takes_no_parameters() {
     let node = Node::new(rails());
@@ -152,6 +155,7 @@ async fn an_administrator_gets_a_device_that_is_out_of_service() {
     assert!(all.iter().flat_map(|prepared| &prepared.devices).all(|device| device.admin), "{all:?}");
 }
 
+// SEMANTICS: D27
 #[tokio::test]
 async fn a_claim_that_was_given_other_devices_and_a_damaged_file_are_prepared_anew() {
     let node = Node::new(rails());

@@ -14,6 +14,7 @@ fn devices_out(world: &World) -> Vec<crate::resource::DeviceKey> {
     world.out().into_iter().map(|(device, _)| device).collect()
 }
 
+// SEMANTICS: D15
 #[test]
 fn faults_of_applications_are_told_and_take_no_gpu_out() {
     let mut world = World::new();
@@ -25,6 +26,7 @@ fn faults_of_applications_are_told_and_take_no_gpu_out() {
     assert_eq!((world.out(), world.health.remember()), (vec![], vec![]));
 }
 
+// SEMANTICS: D15
 #[test]
 fn an_xid_of_a_slice_concerns_the_slice_if_it_is_the_workers_and_the_gpu_if_it_drains() {
     let mut world = World::new();
@@ -40,6 +42,7 @@ fn an_xid_of_a_slice_concerns_the_slice_if_it_is_the_workers_and_the_gpu_if_it_d
     assert_eq!(devices_out(&world), [gpu(2), slice(2, 0), slice(2, 1)]);
 }
 
+// SEMANTICS: D15
 #[test]
 fn a_drained_gpu_is_back_when_the_driver_asks_for_nothing_and_it_was_quiet() {
     let mut world = World::new();
@@ -56,6 +59,7 @@ fn a_drained_gpu_is_back_when_the_driver_asks_for_nothing_and_it_was_quiet() {
     assert_eq!((world.out(), world.next()), (vec![], None));
 }
 
+// SEMANTICS: D15
 #[test]
 fn xid_154_announces_what_keeps_a_gpu_out() {
     let mut world = World::new();
@@ -82,6 +86,7 @@ fn xid_154_announces_what_keeps_a_gpu_out() {
     assert_eq!(world.out(), []);
 }
 
+// SEMANTICS: D15
 #[test]
 fn a_fault_that_needs_the_node_takes_all_gpus_and_gives_them_back_together() {
     let mut world = World::new();
@@ -117,6 +122,7 @@ fn a_fault_that_needs_the_node_takes_all_gpus_and_gives_them_back_together() {
     assert_eq!(devices_out(&world), all_gpus());
 }
 
+// SEMANTICS: D15
 #[test]
 fn settings_and_families_decide_about_an_xid() {
     let mut world = World::new();
@@ -130,6 +136,7 @@ fn settings_and_families_decide_about_an_xid() {
     assert_eq!(devices_out(&world), [gpu(0), gpu(1)]);
 }
 
+// SEMANTICS: D16
 #[test]
 fn a_driver_that_hangs_for_a_minute_takes_its_gpus_out_after_half_of_it() {
     let mut world = World::new();
@@ -160,6 +167,7 @@ fn a_driver_that_hangs_for_a_minute_takes_its_gpus_out_after_half_of_it() {
     assert_eq!(world.out(), []);
 }
 
+// SEMANTICS: D16
 #[test]
 fn nothing_changes_while_the_driver_is_silent() {
     let mut world = World::new();
@@ -172,6 +180,7 @@ fn nothing_changes_while_the_driver_is_silent() {
     assert_eq!(world.out(), []);
 }
 
+// SEMANTICS: D16
 #[test]
 fn one_gpu_that_does_not_answer_is_alone() {
     let mut world = World::new();
@@ -193,6 +202,7 @@ fn one_gpu_that_does_not_answer_is_alone() {
     assert_eq!(world.out(), []);
 }
 
+// SEMANTICS: D18
 #[test]
 fn a_gpu_that_is_gone_stays_known_and_a_slice_that_is_taken_away_does_not() {
     let mut world = World::new();
@@ -213,6 +223,7 @@ fn a_gpu_that_is_gone_stays_known_and_a_slice_that_is_taken_away_does_not() {
     assert_eq!(world.health.machine().gpus[2].slices.len(), 1);
 }
 
+// SEMANTICS: D18
 #[test]
 fn a_gpu_that_is_lost_while_the_driver_is_silent_is_gone_once_it_answers() {
     let mut world = World::new();
@@ -233,6 +244,7 @@ fn a_gpu_that_is_lost_while_the_driver_is_silent_is_gone_once_it_answers() {
     assert_eq!(world.out(), []);
 }
 
+// SEMANTICS: D17
 #[test]
 fn a_restart_of_the_process_makes_no_gpu_healthy() {
     let mut world = World::new();

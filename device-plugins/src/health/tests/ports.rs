@@ -6,6 +6,7 @@ use crate::resource::Unit;
 
 use std::time::Duration;
 
+// SEMANTICS: D14
 #[test]
 fn an_hca_leaves_after_five_seconds_without_a_port_and_is_back_after_thirty_with_one() {
     let mut world = World::new();
@@ -30,6 +31,7 @@ fn an_hca_leaves_after_five_seconds_without_a_port_and_is_back_after_thirty_with
     assert_eq!((world.out(), world.next()), (vec![], None));
 }
 
+// SEMANTICS: D14
 #[test]
 fn blips_take_no_hca_out_and_give_none_back() {
     let mut world = World::new();
@@ -51,6 +53,7 @@ fn blips_take_no_hca_out_and_give_none_back() {
     }
 }
 
+// SEMANTICS: D14
 #[test]
 fn two_hcas_and_two_ports_each_have_their_own_time() {
     let mut world = World::new();
@@ -67,6 +70,7 @@ fn two_hcas_and_two_ports_each_have_their_own_time() {
     assert_eq!(world.out(), [(hca(1), Reason::PortDown)]);
 }
 
+// SEMANTICS: D14
 #[test]
 fn what_is_due_is_done_even_if_the_tick_is_late() {
     let mut world = World::new();
@@ -77,6 +81,7 @@ fn what_is_due_is_done_even_if_the_tick_is_late() {
     assert_eq!(world.out(), [(hca(1), Reason::PortDown)]);
 }
 
+// SEMANTICS: D14
 #[test]
 fn what_is_seen_first_decides_so_a_restart_costs_nothing() {
     let mut world = World::new();
@@ -95,6 +100,7 @@ fn what_is_seen_first_decides_so_a_restart_costs_nothing() {
     assert_eq!(world.message(&hca(4)), "it has no port");
 }
 
+// SEMANTICS: D18
 #[test]
 fn an_hca_that_is_gone_stays_known_and_is_back_when_it_is_there_by_whatever_name() {
     let mut world = World::new();
@@ -115,6 +121,7 @@ fn an_hca_that_is_gone_stays_known_and_is_back_when_it_is_there_by_whatever_name
     assert_eq!(world.health.machine().hcas.len(), 2);
 }
 
+// SEMANTICS: D18
 #[test]
 fn a_virtual_function_that_is_taken_away_is_forgotten_and_one_that_goes_with_its_card_is_not() {
     let mut world = World::new();
@@ -132,6 +139,7 @@ fn a_virtual_function_that_is_taken_away_is_forgotten_and_one_that_goes_with_its
     assert_eq!((world.health.machine().hcas.len(), world.out()), (2, vec![]));
 }
 
+// SEMANTICS: D14
 #[test]
 fn other_settings_hold_for_what_has_begun() {
     let mut world = World::new();
@@ -145,6 +153,7 @@ fn other_settings_hold_for_what_has_begun() {
     assert_eq!(world.out(), [(hca(1), Reason::PortDown)]);
 }
 
+// SEMANTICS: D3
 #[test]
 fn conditions_from_outside_hold_until_they_are_lifted_and_a_rail_needs_both_devices() {
     let mut world = World::new();

@@ -213,6 +213,7 @@ fn play(world: &mut World, wrong: &mut Wrong, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
+    // SEMANTICS: D15
     #[test]
     fn a_device_is_out_while_something_is_wrong_with_it_and_back_when_nothing_is(
         steps in prop::collection::vec(step(), 1..60),

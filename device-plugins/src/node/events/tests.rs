@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use larder_devices_api::podresources::{ContainerDevices, ContainerResources, ListPodResourcesResponse, PodResources};
+use larder_kubelet::podresources::{ContainerDevices, ContainerResources, ListPodResourcesResponse, PodResources};
 
 use super::*;
 use crate::config::Kind;
@@ -50,6 +50,7 @@ fn shown(told: &[Told]) -> Vec<String> {
     told.iter().map(|told| format!("{} {} {}", about(told), told.reason, told.note)).collect()
 }
 
+// SEMANTICS: D23
 #[test]
 fn each_pod_that_holds_a_device_is_told_once_when_it_leaves_and_when_it_is_back() {
     let well = view(&[]);
@@ -66,6 +67,7 @@ fn each_pod_that_holds_a_device_is_told_once_when_it_leaves_and_when_it_is_back(
     assert!(told.iter().all(|told| !told.is_warning));
 }
 
+// SEMANTICS: D23
 #[test]
 fn a_device_that_was_taken_away_is_not_told_to_be_back() {
     let down = view(&[(samples::hca(0), fault(Reason::PortDown, "port 1 is DOWN"))]);
@@ -74,6 +76,7 @@ fn a_device_that_was_taken_away_is_not_told_to_be_back() {
     assert_eq!(between("n1", Some(&down), &without, &held(), at(1)), []);
 }
 
+// SEMANTICS: D23
 #[test]
 fn another_reason_is_told_and_other_words_for_the_same_are_not() {
     let of = |reason, message: &str| view(&[(samples::hca(1), fault(reason, message))]);
@@ -86,6 +89,7 @@ fn another_reason_is_told_and_other_words_for_the_same_are_not() {
     assert_eq!(between("n1", Some(&view(&[])), &gpu, &held(), at(1)), []);
 }
 
+// SEMANTICS: D23
 #[test]
 fn pods_are_not_told_of_devices_that_are_out_because_they_hold_them() {
     let well = view(&[]);
@@ -106,6 +110,7 @@ fn pods_are_not_told_of_devices_that_are_out_because_they_hold_them() {
     }
 }
 
+// SEMANTICS: D1
 #[test]
 fn the_node_is_told_what_limits_lack_and_why_a_configuration_is_refused() {
     let missing = |why: &str| View {
@@ -138,6 +143,7 @@ fn the_node_is_told_what_limits_lack_and_why_a_configuration_is_refused() {
     assert_eq!((regarding.kind.as_deref(), regarding.uid.as_deref()), (Some("Node"), Some("n1")));
 }
 
+// SEMANTICS: D23
 #[test]
 fn the_holders_of_a_gpu_are_told_of_an_xid() {
     let notice = Notice {
@@ -152,6 +158,7 @@ fn the_holders_of_a_gpu_are_told_of_an_xid() {
     assert_eq!(shown(&told), [note]);
 }
 
+// SEMANTICS: D23
 #[test]
 fn an_xid_of_a_cut_gpu_is_told_to_the_holders_of_all_its_slices_once() {
     let slice = |n: u32| MigSlice { uuid: format!("MIG-{n}"), ..MigSlice::default() };
@@ -174,6 +181,7 @@ fn an_xid_of_a_cut_gpu_is_told_to_the_holders_of_all_its_slices_once() {
     assert!(shown(&told)[0].starts_with("team-a/b DeviceXid slice"), "{told:?}");
 }
 
+// SEMANTICS: D23
 #[test]
 fn an_event_is_the_same_however_often_it_is_tried_and_another_for_another_time() {
     let down = view(&[(samples::hca(1), fault(Reason::PortDown, "port 1 is DOWN"))]);

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use larder_devices_api::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
-use larder_devices_api::podresources::{
+use larder_kubelet::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use larder_kubelet::podresources::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerResources,
     GetPodResourcesRequest, GetPodResourcesResponse, PodResources,
 };

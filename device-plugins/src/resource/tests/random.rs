@@ -51,6 +51,7 @@ fn configs() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    // SEMANTICS: D4, D5
     #[test]
     fn no_device_is_given_twice_and_each_id_stands_for_one_unit(machine in machines(), text in configs()) {
         let config = config(&text);

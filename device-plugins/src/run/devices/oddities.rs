@@ -12,6 +12,7 @@ use crate::nvml;
 use crate::report;
 use crate::view::View;
 
+// SEMANTICS: D25
 #[tokio::test]
 async fn a_gpu_that_is_dead_from_the_start_is_in_the_report() {
     let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
@@ -56,6 +57,7 @@ fn absent(why: &str) -> DriverNews {
     DriverNews::Absent { why: why.into() }
 }
 
+// SEMANTICS: D25
 #[tokio::test]
 async fn gpus_of_the_pci_bus_without_the_drivers_library_are_odd_until_it_answers() {
     let then = vec![absent("cannot open it"), absent("it is no library"), DriverNews::Answered];
@@ -69,6 +71,7 @@ async fn gpus_of_the_pci_bus_without_the_drivers_library_are_odd_until_it_answer
     }
 }
 
+// SEMANTICS: D25
 #[tokio::test]
 async fn a_driver_that_fails_before_it_names_a_gpu_is_odd_and_later_it_is_not() {
     let failed = || DriverNews::Failed { why: "Driver/library version mismatch".into() };
@@ -81,6 +84,7 @@ async fn a_driver_that_fails_before_it_names_a_gpu_is_odd_and_later_it_is_not() 
     assert!(told[0][0].why.ends_with("not offered: Driver/library version mismatch"), "{told:?}");
 }
 
+// SEMANTICS: D25
 #[tokio::test]
 async fn a_machine_without_gpus_misses_no_library() {
     for plan in [MachinePlan::none(), MachinePlan { gpus: Vec::new(), ..MachinePlan::eight_pairs() }] {

@@ -106,6 +106,7 @@ fn read_in_a_blip(roots: &Roots, gpus: &[Gpu], driver: Option<String>) -> Machin
     machine
 }
 
+// SEMANTICS: D14
 #[tokio::test(start_paused = true)]
 async fn a_blip_that_only_a_reading_of_everything_meets_does_not_last() {
     let mut devices = Followed::of(MachinePlan::eight_pairs(), read_in_a_blip).await;
@@ -116,6 +117,7 @@ async fn a_blip_that_only_a_reading_of_everything_meets_does_not_last() {
     devices.end().await;
 }
 
+// SEMANTICS: D14
 #[tokio::test(start_paused = true)]
 async fn a_port_that_comes_after_the_others_is_polled_too() {
     let machine = MadeUpMachine::new(two_ports()).unwrap();
@@ -134,6 +136,7 @@ async fn a_port_that_comes_after_the_others_is_polled_too() {
     assert_eq!(numbers(sysfs.look(&[], None, true)), [2]);
 }
 
+// SEMANTICS: D14
 #[tokio::test(start_paused = true)]
 async fn what_a_port_changes_is_read_soon_and_not_at_once_again_and_again() {
     let mut devices = Followed::of(two_ports(), inventory::read).await;
@@ -163,6 +166,7 @@ fn read_or_hang(roots: &Roots, gpus: &[Gpu], driver: Option<String>) -> Machine 
     inventory::read(roots, gpus, driver)
 }
 
+// SEMANTICS: D16
 #[tokio::test]
 async fn an_hca_that_hangs_holds_up_neither_the_drivers_news_nor_the_end() {
     let mut devices = Followed::of(MachinePlan::eight_pairs(), read_or_hang).await;

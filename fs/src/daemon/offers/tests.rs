@@ -35,6 +35,7 @@ fn all_is_tried_once_each_mount_that_the_keeper_holds_was_and_one_that_fails_is_
     assert!(offers.all_tried() && !b.gone.is_cancelled());
 }
 
+// SEMANTICS: V6
 #[test]
 fn a_mount_is_needed_while_the_keeper_holds_it_or_its_connection_is_not_served_yet() {
     let offers = Offers::default();

@@ -50,6 +50,7 @@ fn both(files: &[(Vec<u8>, u8)], folders: &[Vec<u8>]) -> [(Vec<u8>, Vec<Vec<u8>>
     [(built.to_bytes(), rejected), (bytes, shadowed)]
 }
 
+// SEMANTICS: I5
 #[test]
 fn a_manifest_assembled_on_disk_is_the_one_made_in_memory() {
     let files: Vec<_> = (0..5_000_u32)
@@ -95,6 +96,7 @@ fn path() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
+    // SEMANTICS: I5
     #[test]
     fn any_tree_is_assembled_as_it_is_built(
         files in prop::collection::btree_map(path(), any::<u8>(), 0..120),

@@ -128,6 +128,7 @@ async fn hostile_keys_are_skipped_with_their_reasons_and_honest_neighbours_are_k
 
 /// A run that was killed after any number of answers and a second run that finishes it list everything once, except for
 /// the calls that were in flight.
+// SEMANTICS: I1
 #[tokio::test]
 async fn an_import_killed_at_any_page_goes_on_where_it_was() {
     let keys: Vec<_> = (0..300).map(|n| format!("{}/{}/{n}", n % 4, n % 9)).chain(["a//b".into()]).collect();
@@ -190,6 +191,7 @@ impl Progress for Noted {
     }
 }
 
+// SEMANTICS: I1
 #[tokio::test]
 async fn a_journal_of_another_version_cut_or_flipped_is_done_again_and_that_is_said() {
     let keys: Vec<_> = (0..60).map(|n| format!("{}/{n}", n % 5)).collect();
@@ -225,6 +227,7 @@ async fn a_journal_of_another_version_cut_or_flipped_is_done_again_and_that_is_s
     }
 }
 
+// SEMANTICS: I1
 #[tokio::test]
 async fn a_listing_of_which_a_manifest_was_made_is_never_used_again() {
     let source = origin(10, ["a", "b/c"]);
@@ -242,6 +245,7 @@ async fn a_listing_of_which_a_manifest_was_made_is_never_used_again() {
     assert_eq!(files_of(&again.manifest)[&b"a"[..]], 9);
 }
 
+// SEMANTICS: I1
 #[tokio::test]
 async fn an_import_that_cannot_be_sorted_or_written_is_listed_again_the_next_time() {
     let source = origin(10, ["a", "b/c"]);
@@ -377,6 +381,7 @@ proptest! {
     }
 }
 
+// SEMANTICS: I8
 #[tokio::test]
 async fn a_draft_that_a_killed_import_left_goes_with_the_next_import_and_one_in_use_stays() {
     let dir = tempfile::tempdir().unwrap();

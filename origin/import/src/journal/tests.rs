@@ -137,6 +137,7 @@ fn a_record_that_is_refused_is_cut_off() {
     assert_eq!(reopen(dir.path(), identity()).1, [b"good"]);
 }
 
+// SEMANTICS: I1
 #[test]
 fn a_replay_that_the_disk_stops_is_an_error_that_says_so_and_the_journal_stays() {
     let dir = tempfile::tempdir().unwrap();

@@ -142,6 +142,7 @@ const SHAPES: [Shape; 7] = [
     ("not ASCII", |n| format!("データ/{}/{n:08}", ["あ", "日", "本", "語"][(n / 150_000) as usize])),
 ];
 
+// SEMANTICS: I6
 #[tokio::test(start_paused = true)]
 async fn sixteen_calls_at_a_time_list_at_least_six_times_as_fast_as_one() {
     for (what, key) in SHAPES {
@@ -167,6 +168,7 @@ async fn one_call_at_a_time_makes_no_call_for_nothing() {
 }
 
 /// Each way for an origin to contradict itself is reported in its own words.
+// SEMANTICS: I7
 #[tokio::test(start_paused = true)]
 async fn an_origin_that_contradicts_itself_is_an_error_that_says_so() {
     type Spoil = fn(&mut Page, u64);
@@ -232,6 +234,7 @@ fn key() -> impl Strategy<Value = String> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
+    // SEMANTICS: I6
     #[test]
     fn no_key_is_lost_or_listed_twice_wherever_the_ranges_are_split(
         keys in prop::collection::btree_set(key(), 0..300), page in 1..9_usize, concurrency in 1..20_usize,

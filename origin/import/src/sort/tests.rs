@@ -45,6 +45,7 @@ fn records_come_back_in_order_however_little_memory_there_is() {
     assert!(out == expected, "sorted in several passes");
 }
 
+// SEMANTICS: I5
 #[test]
 fn a_run_that_the_disk_changed_is_an_error_and_never_another_record() {
     let dir = tempfile::tempdir().unwrap();

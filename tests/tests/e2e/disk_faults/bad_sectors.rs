@@ -12,6 +12,7 @@ use rustix::mount::UnmountFlags;
 use super::{MIB, assert_reads_right, cache_files, set_len, unmount};
 
 /// A mapped file that is cut off fails as one with bad sectors does: with SIGBUS.
+// SEMANTICS: C4
 #[test]
 fn a_disk_that_loses_what_is_mapped_costs_its_dataset_hits_or_clear_errors_and_no_process() {
     let lab = Lab::new();
@@ -152,6 +153,7 @@ impl Pair {
     }
 }
 
+// SEMANTICS: C4
 #[test]
 fn bad_sectors_under_the_slot_table_are_found_at_the_start_restored_from_the_index_and_written_anew() {
     let pair = Pair::new(1500, 300);
@@ -187,6 +189,7 @@ fn bad_sectors_under_the_slot_table_are_found_at_the_start_restored_from_the_ind
     pair.unmount(mounts);
 }
 
+// SEMANTICS: I3
 #[test]
 fn bad_sectors_under_a_manifest_fail_the_files_whose_rows_are_there_until_they_can_be_read() {
     let pair = Pair::new(3000, 300);
@@ -220,6 +223,7 @@ fn bad_sectors_under_a_manifest_fail_the_files_whose_rows_are_there_until_they_c
     pair.unmount(mounts);
 }
 
+// SEMANTICS: C4
 #[test]
 fn bad_sectors_under_a_segment_cost_its_blocks_and_an_unwritable_disk_costs_hits_until_it_works_again() {
     const FILES: u64 = 60;

@@ -19,6 +19,7 @@ fn flip_byte(path: &Path, at: u64) {
     file.write_all_at(&[!byte[0]], at).unwrap();
 }
 
+// SEMANTICS: C4
 #[test]
 fn torn_and_rotten_segments_are_fetched_again() {
     // Each record takes 25 pages, so one byte every 25 pages is one in each record.
@@ -66,6 +67,7 @@ fn torn_and_rotten_segments_are_fetched_again() {
     assert_eq!(lines, 4, "one for each of the four mounts, not for each block");
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_deleted_cache_folder_costs_hits_and_no_reads() {
     let lab = Lab::new();
@@ -92,6 +94,7 @@ fn a_deleted_cache_folder_costs_hits_and_no_reads() {
     assert_eq!(mount.metric("store_blocks"), 40);
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_broken_slot_table_is_made_anew_and_no_byte_is_wrong() {
     let lab = Lab::new();
@@ -139,6 +142,7 @@ fn a_broken_slot_table_is_made_anew_and_no_byte_is_wrong() {
     assert!(mount.metric("store_corrupt_total") > 0);
 }
 
+// SEMANTICS: I3
 #[test]
 fn a_damaged_manifest_is_refused_in_words() {
     let lab = Lab::new();

@@ -34,6 +34,7 @@ impl Drop for Disk {
     }
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_full_disk_costs_hits_and_no_reads() {
     let lab = Lab::new();
@@ -65,6 +66,7 @@ fn a_full_disk_costs_hits_and_no_reads() {
     assert_eq!(lab.logs().matches(COMPLAINT).count(), 1, "{}", lab.logs());
 }
 
+// SEMANTICS: C12
 #[test]
 fn larderd_leaves_a_part_of_the_disk_free_and_goes_on_when_more_of_it_is() {
     let lab = Lab::new();
@@ -98,6 +100,7 @@ fn larderd_leaves_a_part_of_the_disk_free_and_goes_on_when_more_of_it_is() {
     assert!(mount.stats()["cache"]["degraded"].is_null());
 }
 
+// SEMANTICS: C7
 #[test]
 fn warming_a_disk_that_gets_full_says_how_much_is_kept_and_fails_and_succeeds_once_there_is_room() {
     let lab = Lab::new();
@@ -125,6 +128,7 @@ fn warming_a_disk_that_gets_full_says_how_much_is_kept_and_fails_and_succeeds_on
     assert!(mount.stats()["cache"]["degraded"].is_null());
 }
 
+// SEMANTICS: C11, C12
 #[test]
 fn a_dataset_that_found_no_room_is_told_so_and_grows_when_the_disk_has_some() {
     let lab = Lab::new();
@@ -153,6 +157,7 @@ fn a_dataset_that_found_no_room_is_told_so_and_grows_when_the_disk_has_some() {
     assert_eq!(mount.metric("store_blocks"), 20);
 }
 
+// SEMANTICS: C11
 #[test]
 fn a_mount_that_can_cache_a_part_of_its_dataset_says_how_much_and_why() {
     let lab = Lab::new();

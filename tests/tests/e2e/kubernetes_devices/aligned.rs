@@ -30,6 +30,7 @@ fn told(said: &str) -> BTreeMap<&str, Vec<&str>> {
     told
 }
 
+// SEMANTICS: D30
 #[test]
 fn rails_are_matching_pairs_of_one_numa_node_and_nothing_else_opens() {
     let config = "resources: [{name: larder.dev/rail, kind: rail}]\n";
@@ -80,6 +81,7 @@ fn rails_are_matching_pairs_of_one_numa_node_and_nothing_else_opens() {
     assert_eq!(all.len(), 8, "no device twice: {outputs:?}");
 }
 
+// SEMANTICS: D30
 #[test]
 fn gpus_and_hcas_that_are_asked_for_separately_share_a_numa_node() {
     let config = "resources:\n- {name: example.com/gpu, kind: gpu}\n- {name: rdma/hca, kind: rdma}\n";

@@ -46,6 +46,7 @@ fn taints(devices: &Devices) -> Vec<(String, String)> {
     .collect()
 }
 
+// SEMANTICS: D28
 #[test]
 fn claims_get_aligned_pairs_plain_requests_get_devices_and_one_out_of_service_is_not_given() {
     let mut devices = Devices::start_dra("dra", &MachinePlan::eight_pairs(), CONFIG);

@@ -103,6 +103,7 @@ fn events(devices: &Devices, namespace: &str, about: &str) -> String {
     events.map(|event| format!("{} {}\n", text(&event["reason"]), text(&event["message"]))).collect()
 }
 
+// SEMANTICS: D20
 #[test]
 fn the_limits_of_a_container_are_written_before_its_process_runs() {
     let devices = start("limits", 1);
@@ -142,6 +143,7 @@ fn the_limits_of_a_container_are_written_before_its_process_runs() {
     devices.cluster.wait_for("the metric is gone with the pod", TIMEOUT, || metrics().is_empty());
 }
 
+// SEMANTICS: D21
 #[test]
 fn a_pod_lowers_its_limits_and_is_refused_what_is_above_them() {
     let devices = start("wishes", 4);

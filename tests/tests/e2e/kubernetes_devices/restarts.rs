@@ -122,6 +122,7 @@ impl Lab {
     }
 }
 
+// SEMANTICS: D29
 #[test]
 fn after_each_kill_of_the_kubelet_and_the_plugin_capacity_is_right_and_pods_run() {
     let mut lab = Lab::start();

@@ -8,6 +8,7 @@ use super::dataset::Files;
 use super::flags::{PARTITIONED, listed, peering, plaintext};
 use super::readers::wait_until;
 
+// SEMANTICS: S1
 #[test]
 fn who_waits_for_an_owners_get_has_what_came_of_it_while_the_rest_is_awaited() {
     // So many that each node owns some, and so large that half of one is passed on.

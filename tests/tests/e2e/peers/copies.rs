@@ -13,6 +13,7 @@ fn blocks(mount: &Mount) -> u64 {
     mount.metric("store_blocks")
 }
 
+// SEMANTICS: S2
 #[test]
 fn with_two_copies_each_object_is_fetched_once_and_a_dead_node_costs_nothing() {
     let nodes = Nodes::new(3);
@@ -37,6 +38,7 @@ fn with_two_copies_each_object_is_fetched_once_and_a_dead_node_costs_nothing() {
     others.iter().for_each(|mount| assert_eq!(mount.metric("fs_errors_total"), 0));
 }
 
+// SEMANTICS: S4
 #[test]
 fn a_stopped_owner_is_answered_for_by_the_other_one() {
     let nodes = Nodes::new(3);
@@ -59,6 +61,7 @@ fn a_stopped_owner_is_answered_for_by_the_other_one() {
     others.iter().for_each(|mount| assert_eq!(mount.metric("fs_errors_total"), 0));
 }
 
+// SEMANTICS: S2
 #[test]
 fn each_zone_has_a_copy_and_reads_its_own() {
     let nodes = Nodes::new(4);
@@ -89,6 +92,7 @@ fn each_zone_has_a_copy_and_reads_its_own() {
     assert_eq!(nodes.lab.server.counters().get_bytes, files.total_bytes());
 }
 
+// SEMANTICS: S2
 #[test]
 fn a_node_without_mounts_holds_its_share_for_the_others() {
     let nodes = Nodes::new(3);

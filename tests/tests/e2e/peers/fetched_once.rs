@@ -9,6 +9,7 @@ use super::readers::{Readers, from_peers, wait_until_served};
 
 const BLOCK: u64 = 4 << 20;
 
+// SEMANTICS: S1
 #[test]
 fn a_cold_epoch_read_by_four_nodes_at_once_gets_each_object_once() {
     let nodes = Nodes::new(4);
@@ -30,6 +31,7 @@ fn a_cold_epoch_read_by_four_nodes_at_once_gets_each_object_once() {
     assert_eq!(nodes.lab.server.counters().get_bytes, files.total_bytes(), "what one node keeps, all nodes have");
 }
 
+// SEMANTICS: S1
 #[test]
 fn a_packed_dataset_is_fetched_once_by_all_nodes_together() {
     let nodes = Nodes::new(4);
@@ -54,6 +56,7 @@ fn a_packed_dataset_is_fetched_once_by_all_nodes_together() {
 /// Every node keeps an eighth of the data, out of the quarter or so that it owns, and `nr` keeps it for good: the nodes
 /// hold exactly half of the files, each of them once. Only the origin's count is not exact: two nodes that read a file
 /// at the same time share a GET.
+// SEMANTICS: S2
 #[test]
 fn four_nodes_with_an_eighth_each_hit_half() {
     const SIZE: u64 = 20_000;

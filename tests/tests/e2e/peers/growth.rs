@@ -85,6 +85,7 @@ impl Cluster {
     }
 }
 
+// SEMANTICS: S3
 #[test]
 fn four_full_nodes_that_grow_to_eight_hit_the_sum_again_and_shrinking_costs_no_more_than_who_left() {
     let cluster = Cluster::new(1..=4, 8);
@@ -111,6 +112,7 @@ fn four_full_nodes_that_grow_to_eight_hit_the_sum_again_and_shrinking_costs_no_m
 }
 
 /// A node's knowledge of disowned blocks ends with its process, and is found out again.
+// SEMANTICS: S3
 #[test]
 fn full_nodes_that_are_killed_after_they_grew_hit_the_sum_again() {
     let mut cluster = Cluster::new(1..=2, 4);
@@ -133,6 +135,7 @@ fn full_nodes_that_are_killed_after_they_grew_hit_the_sum_again() {
 }
 
 /// A list that comes and goes moves nothing: the caches stay as they are, and readers go on.
+// SEMANTICS: S3
 #[test]
 fn members_that_flap_take_nothing_from_full_nodes() {
     let cluster = Cluster::new(1..=2, 4);
@@ -145,6 +148,7 @@ fn members_that_flap_take_nothing_from_full_nodes() {
     assert_eq!(cluster.sum("store_disowned_total"), 0);
 }
 
+// SEMANTICS: C7
 #[test]
 fn warming_takes_the_room_of_disowned_blocks() {
     let cluster = Cluster::new(1..=2, 4);
@@ -160,6 +164,7 @@ fn warming_takes_the_room_of_disowned_blocks() {
     assert!(cluster.sum("store_disowned_total") > 0);
 }
 
+// SEMANTICS: S2
 #[test]
 fn a_node_reserves_what_it_owns_and_follows_the_list() {
     let cluster = Cluster::with_size(1..=4, 4, None);

@@ -11,6 +11,7 @@ use super::dataset::Files;
 use super::flags::{PARTITIONED, as_file, peering, plaintext};
 use super::readers::{Readers, from_peers, wait_until, wait_until_served};
 
+// SEMANTICS: S3
 #[test]
 fn membership_comes_from_a_watched_file_and_nodes_flap() {
     let nodes = Nodes::new(3);

@@ -21,6 +21,7 @@ struct Stranger {
     words: &'static [&'static str],
 }
 
+// SEMANTICS: S6
 #[test]
 fn who_has_no_certificate_another_cas_or_an_expired_one_or_no_token_is_refused() {
     let nodes = Nodes::new(8);
@@ -84,6 +85,7 @@ fn who_has_no_certificate_another_cas_or_an_expired_one_or_no_token_is_refused()
 /// All nodes trust two authorities, and the certificates of one are replaced by those of the other. A node that trusts
 /// the second authority alone then shows that the daemons, which were running all the time, use the new certificates as
 /// clients and as servers.
+// SEMANTICS: S7
 #[test]
 fn certificates_are_rotated_under_load() {
     let nodes = Nodes::new(3);
@@ -136,6 +138,7 @@ fn blocks_told(asking: &Node, mount: &Mount, about: &str) -> Option<u64> {
     told(asking, mount, about)["blocks"].as_u64()
 }
 
+// SEMANTICS: S6
 #[test]
 fn a_dataset_that_is_not_shared_is_served_to_no_peer_and_told_to_none() {
     let nodes = Nodes::new(2);
@@ -187,6 +190,7 @@ fn fingerprint(papers: &Papers) -> String {
     String::from_utf8(shown.stdout).unwrap()
 }
 
+// SEMANTICS: S7
 #[test]
 fn a_node_whose_certificate_is_denied_is_out_until_it_has_another_and_nobody_else_is() {
     let nodes = Nodes::new(3);

@@ -11,6 +11,7 @@ use super::flags::{PARTITIONED, start_in_the_clear};
 
 const MIB: u64 = 1 << 20;
 
+// SEMANTICS: C14
 #[test]
 fn many_streams_on_nodes_that_keep_nothing_get_each_byte_once() {
     const SIZE: u64 = 6 * MIB;

@@ -12,6 +12,7 @@ use super::readers::{Readers, wait_until_served};
 /// The read deadline of the mounts. Within it a peer in trouble is given up and the origin asked.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
 
+// SEMANTICS: S4
 #[test]
 fn readers_outlive_a_peer_that_is_killed_stopped_cut_off_or_slow() {
     let nodes = Nodes::new(4);

@@ -237,6 +237,7 @@ async fn endpoints_are_listed_watched_resumed_and_listed_again() {
     assert!(script.lock().unwrap().is_empty());
 }
 
+// SEMANTICS: S3
 #[tokio::test]
 async fn a_node_starts_while_the_api_server_is_away_and_finds_the_others_later() {
     let folder = tempfile::tempdir().unwrap();

@@ -67,6 +67,7 @@ fn take_over(
     (open, done)
 }
 
+// SEMANTICS: C16
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dataset_whose_blocks_are_being_taken_over_is_released_by_nobody_and_keeps_its_promise() {
     for is_promised in [false, true] {
@@ -91,6 +92,7 @@ async fn a_dataset_whose_blocks_are_being_taken_over_is_released_by_nobody_and_k
 }
 
 /// A dataset of 40 files counts as 566,544 bytes.
+// SEMANTICS: C16
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_snapshot_larger_than_the_cache_takes_over_the_room_of_the_closed_old_one_and_no_more() {
     let world = World::new(Some(300_000));

@@ -30,6 +30,7 @@ impl World {
     }
 }
 
+// SEMANTICS: C17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_dataset_with_a_promise_loses_nothing_to_others_also_after_kills() {
     let mut world = World::new(Some(700_000));
@@ -61,6 +62,7 @@ async fn a_closed_dataset_with_a_promise_loses_nothing_to_others_also_after_kill
     assert_eq!((other.open.cache_usage().blocks_cached, world.cached_of(snapshot).await), (45, None));
 }
 
+// SEMANTICS: C17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn room_is_promised_before_there_is_anything_of_the_dataset_and_nobody_else_gets_it() {
     let mut world = World::new(Some(700_000));
@@ -78,6 +80,7 @@ async fn room_is_promised_before_there_is_anything_of_the_dataset_and_nobody_els
     assert!(world.kept().await.1 < OF_40_FILES + others * 2, "{:?}", world.kept().await);
 }
 
+// SEMANTICS: C17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promise_without_room_is_kept_once_there_is_some_and_takes_nothing_from_those_before_it() {
     let world = World::new(Some(1_000_000));
@@ -114,6 +117,7 @@ async fn two_datasets_of_one_snapshot_share_its_room() {
     assert_eq!(world.kept().await, (vec![300_000], 300_000));
 }
 
+// SEMANTICS: C17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_dataset_that_has_less_than_it_wants_grows_into_its_promise() {
     let world = World::new(Some(700_000));

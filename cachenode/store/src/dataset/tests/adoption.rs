@@ -209,6 +209,7 @@ const ONE: Version = Version(1);
 const TWO: Version = Version(2);
 const THREE: Version = Version(3);
 
+// SEMANTICS: C16
 #[test]
 fn blocks_that_another_snapshot_has_are_taken_over_and_take_no_room() {
     for close_first in [false, true] {
@@ -257,6 +258,7 @@ fn adopted_blocks_are_hits_after_a_restart_and_a_second_adoption_finds_nothing_t
     assert_eq!(versions.bed.counters.corrupt(), 0);
 }
 
+// SEMANTICS: C16
 #[test]
 fn a_chain_of_snapshots_needs_none_of_those_before_and_frees_what_nobody_uses() {
     let versions = Versions::new();
@@ -287,6 +289,7 @@ fn a_chain_of_snapshots_needs_none_of_those_before_and_frees_what_nobody_uses() 
     assert_eq!(versions.bed.counters.corrupt(), 0);
 }
 
+// SEMANTICS: C16
 #[test]
 fn what_the_other_dataset_evicts_stays_where_it_was_adopted() {
     let versions = Versions::new();
@@ -350,6 +353,7 @@ fn a_block_is_read_from_the_other_cache_until_it_is_adopted() {
     assert!(two.read_earlier(BlockIndex(1), TWO.len(1), 0, 1).is_none() && !two.has_earlier(BlockIndex(1)));
 }
 
+// SEMANTICS: C16
 #[test]
 fn no_more_is_adopted_than_was_wanted_and_adopted_blocks_leave_the_room_of_others() {
     let versions = Versions::new();
@@ -381,6 +385,7 @@ fn no_more_is_adopted_than_was_wanted_and_adopted_blocks_leave_the_room_of_other
     assert_eq!(usage.capacity_bytes, (usage.used_bytes + tenth).min(TWO.total()));
 }
 
+// SEMANTICS: C16
 #[test]
 fn lost_and_damaged_aliases_cost_hits_and_a_number_that_was_used_twice_costs_the_adopted_segment() {
     let mut versions = Versions::new();
@@ -436,6 +441,7 @@ fn child() {
     }
 }
 
+// SEMANTICS: C16
 #[test]
 fn an_adoption_that_is_killed_anywhere_is_right_and_goes_on() {
     let temp = tempfile::tempdir().unwrap();

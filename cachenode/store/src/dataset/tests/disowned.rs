@@ -61,6 +61,7 @@ fn put_and_search(bed: &Bed, block: u32) -> bool {
     kept || bed.put(block)
 }
 
+// SEMANTICS: S3
 #[test]
 fn a_full_nr_cache_gives_the_room_of_disowned_blocks_to_owned_ones_and_to_them_alone() {
     let list = List::of(1);
@@ -90,6 +91,7 @@ fn a_full_nr_cache_gives_the_room_of_disowned_blocks_to_owned_ones_and_to_them_a
     assert!(!bed.cache().wants_search(), "the search is over until the list changes");
 }
 
+// SEMANTICS: S3
 #[test]
 fn what_the_next_list_gives_back_stays() {
     let list = List::of(1);
@@ -106,6 +108,7 @@ fn what_the_next_list_gives_back_stays() {
     assert_eq!(cached(&bed), before);
 }
 
+// SEMANTICS: S3
 #[test]
 fn while_no_list_is_known_nothing_is_disowned() {
     let list = List::of(1);
@@ -120,6 +123,7 @@ fn while_no_list_is_known_nothing_is_disowned() {
     assert!(put_and_search(&bed, 100));
 }
 
+// SEMANTICS: S3
 #[test]
 fn a_restart_finds_the_disowned_blocks_again() {
     let list = List::of(1);
@@ -242,6 +246,7 @@ fn while_a_user_of_the_cache_owns_all_blocks_none_is_disowned() {
     assert!(put_and_search(&bed, 144), "its blocks make room when it is gone");
 }
 
+// SEMANTICS: S3
 #[test]
 fn a_block_that_one_of_two_users_owns_stays() {
     let (one, other) = (List::of(1), List::of(1));

@@ -78,6 +78,7 @@ fn a_full_disk_pauses_admissions_costs_no_hit_and_is_tried_again() {
     assert_eq!(bed.counters.corrupt(), 0);
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_disk_too_small_for_the_slot_table_costs_one_dataset_its_cache() {
     let mount = Mount::new(&["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
@@ -101,6 +102,7 @@ fn with_another(bed: &Bed, blocks: std::ops::Range<u32>) -> CacheConfig {
     other
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_store_on_a_disk_that_is_read_only_from_the_start_serves_what_is_there() {
     let images = tempfile::tempdir().unwrap();
@@ -139,6 +141,7 @@ fn a_store_on_a_disk_that_is_read_only_from_the_start_serves_what_is_there() {
     store.close().unwrap();
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_segment_that_cannot_be_opened_costs_its_blocks_and_no_others() {
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
@@ -181,6 +184,7 @@ fn a_segment_that_cannot_be_opened_costs_its_blocks_and_no_others() {
 }
 
 /// A page of the table that the file no longer has fails as one in a bad sector does.
+// SEMANTICS: C4
 #[test]
 fn a_part_of_the_slot_table_that_the_disk_loses_costs_hits_until_a_restart_and_no_process() {
     for policy in [PolicyKind::Nr, PolicyKind::Lru] {

@@ -141,6 +141,7 @@ fn after_a_power_loss_what_only_the_index_knows_is_put_back() {
 }
 
 /// Only a disk with bad sectors makes the store write a page anew, so this test has it done.
+// SEMANTICS: C4
 #[test]
 fn slots_that_were_lost_with_their_page_are_looked_up_by_the_next_start_and_by_no_other() {
     use std::os::unix::fs::FileExt;
@@ -199,6 +200,7 @@ fn a_lost_index_costs_nothing_and_is_told_again_what_is_there() {
     }
 }
 
+// SEMANTICS: C4
 #[test]
 fn an_index_that_is_something_else_is_replaced_and_told_again_what_is_there() {
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);

@@ -31,6 +31,7 @@ fn datasets_are_listed_and_a_released_one_is_gone() {
     assert!(infos.iter().all(|info| info.last_use_unix_s > 1_600_000_000 && info.reservation == promised));
 }
 
+// SEMANTICS: C10
 #[test]
 fn a_release_does_not_wait_until_its_bytes_are_deleted_and_tells_how_many_are_left() {
     let bed = Bed::new(PolicyKind::Nr, 1 << 30);
@@ -92,6 +93,7 @@ fn a_folder_in_use_is_refused_with_the_process_and_the_remedy() {
     assert!(said.contains(&format!("process {}", std::process::id())) && said.contains("--cache-dir"), "{said}");
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_folder_of_something_else_is_refused_and_left_alone() {
     let temp = tempfile::tempdir().unwrap();
@@ -111,6 +113,7 @@ fn a_folder_of_something_else_is_refused_and_left_alone() {
     assert!(temp.path().join("datasets/imagenet").exists() && temp.path().join("index/a").exists());
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_cache_of_another_version_is_emptied_and_used() {
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
@@ -138,6 +141,7 @@ fn a_cache_of_another_version_is_emptied_and_used() {
     assert_eq!(bed.hits(0..10), 10);
 }
 
+// SEMANTICS: C4
 #[test]
 fn a_format_marker_that_is_damaged_or_lost_is_written_anew_and_costs_no_hit() {
     let spoil: [&dyn Fn(&Path); 4] = [

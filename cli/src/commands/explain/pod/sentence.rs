@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_controller_api::names::SYSTEM_NAMESPACE;
+use larder_api::names::SYSTEM_NAMESPACE;
 
 use super::{Row, Story};
 use crate::extender::SCHEDULER;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::DynamicObject;
-use larder_controller_api::TrainingJob;
-use larder_controller_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL};
+use larder_api::TrainingJob;
+use larder_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_LABEL, JOB_ROLE_LABEL};
+use larder_kube::ResourceExt;
+use larder_kube::api::DynamicObject;
 
 use crate::args::cluster::ObjectKey;
 use crate::cluster::{Asked, Cluster, POD, typed};
@@ -57,7 +57,7 @@ pub(super) async fn list(
     key: &ObjectKey,
     uid: &str,
     which: &Which,
-) -> Result<Vec<JobPod>, kube::Error> {
+) -> Result<Vec<JobPod>, larder_kube::Error> {
     let mut pods = Vec::new();
     let asked = Asked::all(POD, Some(&key.namespace));
     // An earlier job of the name may have left some.

@@ -25,6 +25,7 @@ fn wait_until_missing(devices: &Devices, node: u32, part: &str, why: &str) {
     devices.cluster.wait_for(&format!("an event of the node says: {why}"), TIMEOUT, told);
 }
 
+// SEMANTICS: D19
 #[test]
 fn the_controller_may_go_and_come_back_as_that_of_cgroup_v2() {
     let devices = start("unified", 1);
@@ -51,6 +52,7 @@ fn the_controller_may_go_and_come_back_as_that_of_cgroup_v2() {
     assert_eq!(lines(text(&unified["rdma.max"])), wanted, "{unified}");
 }
 
+// SEMANTICS: D20
 #[test]
 fn a_container_whose_hook_fails_or_is_missing_does_not_start() {
     let devices = start("hooks", 1);
@@ -101,6 +103,7 @@ fn a_container_whose_hook_fails_or_is_missing_does_not_start() {
     assert!(Container::of(&devices, 1, "train").written().iter().all(|line| line.ends_with(LIMIT)));
 }
 
+// SEMANTICS: D19
 #[test]
 fn a_runtime_without_nri_takes_required_limits_of_locked_memory_out_of_service() {
     let devices = start("without-nri", 1);

@@ -73,6 +73,7 @@ fn run(devices: &Devices, wave: u32, killed: &mut BTreeMap<&str, u32>) -> u32 {
     refused
 }
 
+// SEMANTICS: D20
 #[test]
 fn no_container_runs_without_its_limit_whatever_is_killed() {
     let devices = start("killed", 64);

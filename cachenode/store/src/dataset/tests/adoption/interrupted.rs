@@ -70,6 +70,7 @@ impl Waiting {
     }
 }
 
+// SEMANTICS: C16
 #[test]
 fn a_snapshot_is_not_released_while_its_blocks_are_taken_over() {
     let versions = Versions::new();
@@ -86,6 +87,7 @@ fn a_snapshot_is_not_released_while_its_blocks_are_taken_over() {
     assert_eq!(hits(&two, TWO), same(ONE, TWO));
 }
 
+// SEMANTICS: C16
 #[test]
 fn an_adoption_that_is_stopped_ends_at_once_and_says_that_blocks_are_left() {
     for close in [false, true] {
@@ -102,6 +104,7 @@ fn an_adoption_that_is_stopped_ends_at_once_and_says_that_blocks_are_left() {
     }
 }
 
+// SEMANTICS: C16
 #[test]
 fn a_dataset_that_is_opened_while_its_cache_is_being_closed_gets_one_that_has_the_files_for_itself() {
     let versions = Versions::new();
@@ -138,6 +141,7 @@ fn tenth_of(version: Version) -> CacheConfig {
     CacheConfig { promised, ..version.config(PolicyKind::Nr, tenth) }
 }
 
+// SEMANTICS: C16
 #[test]
 fn what_is_adopted_from_a_closed_snapshot_takes_the_room_that_the_dataset_was_given() {
     let versions = Versions::new();
@@ -160,6 +164,7 @@ fn adopt_step_by_step(cache: &DatasetCache) -> (mpsc::SyncSender<()>, mpsc::Rece
     (step, done)
 }
 
+// SEMANTICS: C16
 #[test]
 fn the_room_of_what_was_adopted_is_known_to_others_before_the_adoption_ends_and_after_a_kill() {
     let versions = Versions::new();
@@ -186,6 +191,7 @@ fn the_room_of_what_was_adopted_is_known_to_others_before_the_adoption_ends_and_
     assert!(done.recv_timeout(TIMEOUT).unwrap());
 }
 
+// SEMANTICS: C16
 #[test]
 fn blocks_of_a_segment_of_which_all_others_have_left_meanwhile_are_adopted() {
     let mut versions = Versions::new();
@@ -239,6 +245,7 @@ impl Earlier for OneFile {
     }
 }
 
+// SEMANTICS: C16
 #[test]
 fn a_large_file_is_adopted_a_few_blocks_at_a_time() {
     let versions = Versions::new();

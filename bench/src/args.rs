@@ -1,0 +1,84 @@
+//! The flags of `larder-bench`, one file for each benchmark.
+
+mod controller;
+mod devices;
+mod extender;
+mod fio;
+mod import;
+mod jobs;
+mod meta;
+mod peers;
+mod peers_net;
+
+use clap::{Parser, Subcommand};
+
+pub(crate) use controller::ControllerArgs;
+pub(crate) use devices::DevicesArgs;
+pub(crate) use extender::{ExtenderArgs, ExtenderScenario};
+pub(crate) use fio::FioArgs;
+pub(crate) use import::ImportsArgs;
+pub(crate) use jobs::{JobsArgs, ScenarioFlag};
+pub(crate) use meta::MetaArgs;
+pub(crate) use peers::PeersArgs;
+pub(crate) use peers_net::PeersNetArgs;
+
+/// Measures Larder, part by part, and the filesystems beside it.
+#[derive(Debug, Parser)]
+#[command(name = "larder-bench", version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compare Larder with every installed peer filesystem over an embedded S3 (needs root).
+    Peers(PeersArgs),
+    /// Compare how fast Larder and every installed peer walk trees and look files up (needs root).
+    Meta(MetaArgs),
+    /// Run fio over Larder and every installed peer (needs root).
+    Fio(FioArgs),
+    /// Import generated objects and a folder: keys/s, memory, disk, and the mount of the manifest (needs root).
+    Import(ImportsArgs),
+    /// Compare reads from another node's cache with raw TCP and with the origin, over loopback.
+    PeersNet(PeersNetArgs),
+    /// Measure larder-controller in a cluster of fake nodes: time to ready, API writes, memory, CPU, labels, restarts.
+    Controller(ControllerArgs),
+    /// Measure training jobs in a cluster of fake nodes, beside Kueue: jobs/min, API writes, preemption, plans.
+    Jobs(JobsArgs),
+    /// Measure the scheduler extender: answer times, pods/s with and without it, where pods land, how soon they wake.
+    Extender(ExtenderArgs),
+    /// Measure larder-devices on a fake machine: choices, allocations, memory, CPU; beside another plugin (needs root).
+    Devices(DevicesArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn peers(args: &[&str]) -> Result<PeersArgs, String> {
+        let all = [&["larder-bench", "peers"], args].concat();
+        match Cli::try_parse_from(all).map_err(|error| error.to_string())?.command {
+            Command::Peers(args) => Ok(args),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn lists_of_readers_and_names_are_split_and_checked() {
+        let args = peers(&["--readers", "2,8", "--only", "ext4,larder packed", "--mean-size", "1MB"]).unwrap();
+        assert_eq!((args.readers, args.mean_size, args.rounds), (vec![2, 8], 1_000_000, 5));
+        assert_eq!(args.only, ["ext4", "larder packed"]);
+        assert_eq!(peers(&[]).unwrap().readers, [1, 4, 16]);
+        for wrong in [["--readers", "0"], ["--files", "3"], ["--rounds", "0"], ["--mean-size", "big"]] {
+            assert!(peers(&wrong).unwrap_err().contains(wrong[0]), "{wrong:?}");
+        }
+    }
+}

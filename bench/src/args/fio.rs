@@ -1,0 +1,53 @@
+//! The flags of `larder-bench fio`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use larder_dataset::size::parse_bytes;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder-bench fio                                          see bench/install-peers
+  larder-bench fio --only ext4,larder --rounds 1 --size 256MiB --files 1000
+  larder-bench fio --files 0 --json fio.json                only the large file
+
+The jobs are those of bench/fio: one large file, read in pieces of 1 MiB and at random offsets in
+pieces of 4 KiB and 128 KiB; then many small files in random order. Cold is a new mount with an
+empty cache; warm has everything in the cache. The kernel's caches are dropped before each run,
+and no offset is read twice.")]
+pub(crate) struct FioArgs {
+    /// Size of the large file.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_large_size)]
+    pub(crate) size: u64,
+    /// Number of small files, with a mean size of 111 KB; 0 skips them.
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub(crate) files: u32,
+    /// Stop a run after this many seconds.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) seconds: u32,
+    /// Rounds; each measures every system once.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Measure only these systems: ext4, larder, "larder packed", juicefs, "juicefs tuned", mountpoint-s3, rclone,
+    /// "rclone tuned", s3fs.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// A folder on the disk to measure. Default: a folder in ~/.cache/larder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Seed of the files, the offsets and the orders.
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+    /// Write all figures of all rounds to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Bytes of a file that four jobs divide into quarters of whole pieces.
+fn parse_large_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes >= 4 << 20 => Ok(bytes),
+        _ => Err("give at least 4MiB".to_owned()),
+    }
+}

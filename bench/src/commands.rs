@@ -1,0 +1,13 @@
+//! The benchmarks as commands, one file each.
+
+pub(crate) mod controller;
+pub(crate) mod devices;
+pub(crate) mod extender;
+pub(crate) mod fio;
+pub(crate) mod import;
+pub(crate) mod jobs;
+pub(crate) mod meta;
+pub(crate) mod peers;
+pub(crate) mod peers_net;
+mod program;
+mod steps;

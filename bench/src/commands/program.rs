@@ -1,0 +1,31 @@
+//! The programs that benchmarks run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// The command `larder` beside this one.
+pub(super) fn larder() -> anyhow::Result<PathBuf> {
+    let larder = std::env::current_exe().context("find this program")?.with_file_name("larder");
+    if !larder.is_file() {
+        bail!("there is no {}: build it with cargo build --release -p larder", larder.display());
+    }
+    Ok(larder)
+}
+
+/// The program that `--controller` names, or the one beside this command.
+pub(super) fn controller(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    find("--controller", "larder-controller", named)
+}
+
+/// The program that the flag names, or the one of this name beside this command.
+pub(super) fn find(flag: &str, name: &str, named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let program = match named {
+        Some(program) => program.to_owned(),
+        None => std::env::current_exe().context("find this program")?.with_file_name(name),
+    };
+    if !program.is_file() {
+        bail!("there is no {}: name {name} by {flag}", program.display());
+    }
+    Ok(program)
+}

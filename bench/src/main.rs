@@ -1,0 +1,36 @@
+//! The program `larder-bench`: one command for each benchmark. Results go to standard output, as tables; `--json` writes
+//! every figure to a file.
+
+mod args;
+mod commands;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser;
+use larder::exit;
+
+fn main() -> ExitCode {
+    if let Some(code) = larder_cachenode::importer_process::run_if_asked() {
+        return code;
+    }
+    let cli = Cli::parse();
+    match exit::init_logs("warn,kube_client=off") {
+        Ok(()) => exit::code(run(cli.command)),
+        Err(code) => code,
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Peers(args) => commands::peers::run(&args),
+        Command::Meta(args) => commands::meta::run(&args),
+        Command::Fio(args) => commands::fio::run(&args),
+        Command::Import(args) => commands::import::run(&args),
+        Command::PeersNet(args) => commands::peers_net::run(&args),
+        Command::Controller(args) => commands::controller::run(&args),
+        Command::Jobs(args) => commands::jobs::run(&args),
+        Command::Extender(args) => commands::extender::run(&args),
+        Command::Devices(args) => commands::devices::run(&args),
+    }
+}

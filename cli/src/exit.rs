@@ -1,0 +1,29 @@
+//! How a command ends: 0 success, 1 failure, 2 wrong usage, 141 if the reader of the output is gone, as for a program
+//! that SIGPIPE ends. Errors go to standard error and say what to do.
+
+use std::process::ExitCode;
+
+use crate::output;
+
+/// 128 and the number of SIGPIPE.
+const READER_GONE: u8 = 141;
+
+/// The exit code of a command, whose error is printed.
+pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(error) if error.is::<output::ReaderGone>() => ExitCode::from(READER_GONE),
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Sets up the log. `Err` is the exit code for a wrong filter.
+pub fn init_logs(filter: &str) -> Result<(), ExitCode> {
+    larder_telemetry::init_logs(filter).map_err(|error| {
+        output::note(format_args!("error: {error}"));
+        ExitCode::from(2)
+    })
+}

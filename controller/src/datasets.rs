@@ -1,0 +1,134 @@
+//! The decision about one dataset: from what there is to what is to be written. Pure, so that the same cluster gives
+//! the same decision in any controller, whatever the one before it had begun.
+//!
+//! A pass goes the way of the dataset: `import`, `place`, `wishes`, `import` (the switch to the next snapshot), `warm`, `claims`, `follow`, `clean`, `report`. Each
+//! step reads what the steps before it found, and adds writes; nothing is written that is there already.
+
+mod claims;
+mod cleaning;
+mod follow;
+mod import;
+mod in_use;
+pub mod inline_registry;
+pub mod input;
+mod names;
+pub mod node_labels;
+mod origin;
+mod place;
+mod pods;
+mod removal;
+mod report;
+mod status_draft;
+mod task;
+#[cfg(test)]
+mod tests;
+mod warm;
+mod warm_requests;
+
+use std::collections::BTreeSet;
+
+use larder_api::names::{DatasetKey, FINALIZER};
+use larder_api::{CheckedSpec, DatasetStatus, Reason, rights};
+use serde_json::json;
+
+use crate::datasets::input::{Decision, World};
+use crate::objects::DatasetObject;
+use crate::write::{Change, Write};
+use larder_kube::kinds::Kind;
+use status_draft::Draft;
+
+/// Decides what to do about a dataset.
+pub fn decide(world: &World<'_>) -> Decision {
+    let Some(dataset) = world.dataset else {
+        let mut decision = Decision::default();
+        claims::refuse_all(world, &mut decision);
+        warm_requests::refuse_all(world, &mut decision);
+        return decision;
+    };
+    if dataset.meta.deleting {
+        let mut decision = removal::decide(world, dataset);
+        claims::refuse_ungranted(world, dataset, &mut decision);
+        warm_requests::refuse_all(world, &mut decision);
+        return decision;
+    }
+    let mut decision = Decision::default();
+    let finalizers = dataset.dataset.metadata.finalizers.as_deref().unwrap_or_default();
+    let key = &dataset.meta.key;
+    let is_new = !finalizers.iter().any(|name| name == FINALIZER);
+    if is_new {
+        let fields = json!({"metadata": {"finalizers": [FINALIZER], "uid": dataset.meta.uid}});
+        decision.writes.push(Write::new(Kind::Dataset, &key.namespace, &key.name, Change::Apply(fields)));
+    }
+    let status = dataset.dataset.status.clone().unwrap_or_default();
+    let checked = check(world, dataset);
+    let spec = match checked {
+        Ok(spec) => spec,
+        Err((reason, message)) => {
+            claims::refuse_ungranted(world, dataset, &mut decision);
+            warm_requests::hold(world, dataset, reason, &mut decision);
+            return report::refused(world, dataset, status, decision, reason, message);
+        }
+    };
+    let mut draft = Draft {
+        world,
+        dataset,
+        spec,
+        status,
+        verdicts: Vec::new(),
+        decision,
+        switch: None,
+        only_wished: BTreeSet::new(),
+        only_pinned: BTreeSet::new(),
+    };
+    import::step(&mut draft);
+    place::step(&mut draft);
+    warm_requests::step(&mut draft);
+    place::pin(&mut draft);
+    import::switch(&mut draft);
+    warm::step(&mut draft);
+    claims::step(&mut draft);
+    follow::step(&mut draft);
+    cleaning::step(&mut draft);
+    report::step(&mut draft);
+    let mut decision = draft.decision;
+    if is_new {
+        // Without its finalizer it could go and leave behind what is made for it.
+        let makes = |write: &&mut Write| matches!(write.change, Change::Create(_)) && write.kind != Kind::Event;
+        for write in decision.writes.iter_mut().filter(makes).filter(|write| write.needs.is_none()) {
+            write.needs = Some((Kind::Dataset, key.name.clone()));
+        }
+    }
+    decision
+}
+
+/// The spec as values, if the dataset may have it.
+fn check(world: &World<'_>, dataset: &DatasetObject) -> Result<CheckedSpec, (Reason, String)> {
+    let (key, spec) = (&dataset.meta.key, &dataset.dataset.spec);
+    let checked = spec.check().map_err(|error| (Reason::InvalidSpec, error.to_string()))?;
+    let key = DatasetKey::new(&key.namespace, &key.name);
+    match rights::check(&key, spec, &world.settings.endpoints) {
+        Ok(()) => Ok(checked),
+        Err(error) => Err((Reason::NotAllowed, error.to_string())),
+    }
+}
+
+/// True if the spec names another place than the one that was imported, where there may be nothing yet.
+pub fn has_moved(spec: &CheckedSpec, status: Option<&DatasetStatus>) -> bool {
+    status.is_some_and(|status| origin::has_moved(spec, status))
+}
+
+/// The entry of a dataset in the file that inline volumes are resolved by. It names the snapshot by its own manifest,
+/// since the file reaches nodes later than the current manifest does.
+pub fn inline_attributes(
+    spec: &CheckedSpec,
+    status: Option<&DatasetStatus>,
+) -> std::collections::BTreeMap<&'static str, String> {
+    let snapshot = status.and_then(|status| status.snapshot.as_deref());
+    let imported = status.and_then(|status| status.imported.as_ref());
+    let by_nodes = imported.is_none_or(|imported| imported.by_nodes);
+    let source = match snapshot {
+        Some(snapshot) if !by_nodes => origin::kept_manifest(spec, snapshot),
+        _ => origin::current_source(spec),
+    };
+    origin::attributes(spec, &source)
+}

@@ -1,0 +1,361 @@
+//! Claims and volumes: how pods get at the dataset.
+//!
+//! A claim of the dataset's name is made in its namespace; a claim of another namespace is bound if that namespace was
+//! granted the dataset. A volume is made for exactly one claim. Others are refused in words that do not tell whether
+//! there is such a dataset.
+
+use std::collections::BTreeMap;
+
+use larder_api::names::{
+    CSI_DRIVER, DATASET_ANNOTATION, ROLE_LABEL, ROLE_VOLUME, ROLE_WARM, STORAGE_CLASS, SYSTEM_NAMESPACE, UID_LABEL,
+};
+use larder_api::{ConditionKind, Reason};
+use serde_json::{Value, json};
+
+use super::status_draft::Draft;
+use super::{names, origin, pods};
+use crate::datasets::input::{Decision, World};
+use crate::objects::{Claim, DESCRIPTION_ANNOTATION, DatasetObject, Job, Key, Volume};
+use crate::write::{Change, Write};
+use larder_kube::kinds::Kind;
+use larder_kube::short_hash::short_hash;
+
+/// The longest that a first pod waits for its nodes to be warm.
+const FIRST_WAIT_SECONDS: i64 = 600;
+
+/// A claim binds only to a volume that is at least as large as it asks for. A dataset takes no room of the claim's.
+const CAPACITY: &str = "1Pi";
+
+/// The storage request of the controller's own claims: they must not use up a quota.
+const REQUEST: &str = "1Mi";
+
+pub(super) fn step(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    let own = draft.key().clone();
+    refuse_ungranted(world, draft.dataset, &mut draft.decision);
+    if !origin::has_moved(&draft.spec, &draft.status) && is_open(draft) {
+        let source = origin::current_source(&draft.spec);
+        if !replace_if_stale(draft, &own, &source) {
+            make(draft, &own, &source, ROLE_VOLUME);
+        }
+    }
+    for claim in &world.claims {
+        let key = &claim.meta.key;
+        if claim.role.is_some() || claim.meta.deleting || *key == own && claim.volume.is_empty() {
+            continue;
+        }
+        let is_granted = draft.spec.is_granted(&own.namespace, &key.namespace);
+        if is_granted && is_imported(draft) {
+            let source = origin::current_source(&draft.spec);
+            if claim.volume.is_empty() {
+                make_volume(draft, key, &source, ROLE_VOLUME);
+            } else {
+                tell_if_stale(draft, claim, &source);
+            }
+        }
+    }
+    drop_volumes(draft);
+}
+
+fn is_imported(draft: &Draft<'_>) -> bool {
+    if origin::has_moved(&draft.spec, &draft.status) {
+        return false;
+    }
+    // A folder has no snapshot that the controller knows.
+    draft.status.snapshot.is_some() || origin::is_folder(&draft.spec) && draft.found(ConditionKind::Imported).is_some()
+}
+
+/// True once pods may have the claim: when their nodes are warm, or cannot be for now, or took too long.
+fn is_open(draft: &mut Draft<'_>) -> bool {
+    let own = draft.key();
+    let claim = draft.world.claims.iter().find(|claim| claim.meta.key == *own);
+    if claim.is_some_and(|claim| claim.role.is_some()) {
+        return true;
+    }
+    if !is_imported(draft) {
+        return false;
+    }
+    // A user's claim was there first: its pods wait for nothing but the import.
+    if claim.is_some() {
+        return true;
+    }
+    let is_true = |kind| draft.found(kind).is_some_and(|verdict| verdict.status);
+    // Nodes that do not report yet may do so soon; room may take days.
+    let no_room = |reason| [Reason::NotEnoughRoom, Reason::LargerThanAnyCache].contains(&reason);
+    let stuck = draft.found(ConditionKind::Placed).is_some_and(|placed| !placed.status && no_room(placed.reason));
+    if is_true(ConditionKind::Warm) || stuck {
+        return true;
+    }
+    let imported = ConditionKind::Imported.find(&draft.status.conditions);
+    let since = imported.map_or(draft.world.now, |condition| condition.last_transition_time.0.as_second());
+    let due = since + FIRST_WAIT_SECONDS;
+    if draft.world.now < due {
+        draft.decision.again(due);
+    }
+    draft.world.now >= due
+}
+
+/// Makes the claim and the volume through which a snapshot is warmed. False while those that describe it as it was before
+/// are taken away: until they are gone, no pod may begin to warm.
+pub(super) fn make_for_warming(draft: &mut Draft<'_>, claim: &str, snapshot: &str) -> bool {
+    if origin::has_moved(&draft.spec, &draft.status) {
+        return false;
+    }
+    let key = Key::new(&draft.key().namespace, claim);
+    let by_nodes = draft.status.imported.as_ref().is_some_and(|imported| imported.by_nodes);
+    let source =
+        if by_nodes { draft.spec.dataset.source.clone() } else { origin::kept_manifest(&draft.spec, snapshot) };
+    let name = names::volume(draft.uid(), &key);
+    let wanted = description(draft, &source);
+    let volume = draft.world.volumes.iter().find(|volume| volume.meta.key.name == name);
+    if let Some(volume) = volume.filter(|volume| volume.description != wanted) {
+        if !is_used_for_warming(draft, snapshot) {
+            take_away(draft, &key, volume);
+        }
+        return false;
+    }
+    make(draft, &key, &source, ROLE_WARM);
+    true
+}
+
+/// True while a pod warms the snapshot. Jobs whose pods do not run end: they may wait for a Secret that is gone.
+fn is_used_for_warming(draft: &mut Draft<'_>, snapshot: &str) -> bool {
+    let world = draft.world;
+    let job_of = |node: &str| names::warm_job(draft.key(), draft.uid(), snapshot, node);
+    let names: Vec<String> = world.nodes.iter().map(|facts| job_of(&facts.node.meta.key.name)).collect();
+    let jobs = world.jobs.iter().filter(|job| job.end.is_none() && names.contains(&job.meta.key.name));
+    let runs = |job: &&&Job| world.job_pods.iter().any(|pod| pod.runs && pod.job == job.meta.key.name);
+    let (running, stuck): (Vec<&&Job>, Vec<&&Job>) = jobs.partition(runs);
+    for job in stuck.into_iter().filter(|job| !job.meta.deleting) {
+        let key = &job.meta.key;
+        draft.write(Kind::Job, &key.namespace, &key.name, Change::Delete(job.meta.uid.clone()));
+    }
+    !running.is_empty()
+}
+
+/// Deletes a claim of the controller's and its volume. Kubernetes may keep either for a while: they are made anew when
+/// both are gone.
+fn take_away(draft: &mut Draft<'_>, key: &Key, volume: &Volume) {
+    let claim = draft.world.claims.iter().find(|claim| claim.meta.key == *key && claim.role.is_some());
+    if let Some(claim) = claim.filter(|claim| !claim.meta.deleting) {
+        draft.write(Kind::Claim, &key.namespace, &key.name, Change::Delete(claim.meta.uid.clone()));
+    }
+    if !volume.meta.deleting {
+        draft.write(Kind::Volume, "", &volume.meta.key.name, Change::Delete(volume.meta.uid.clone()));
+    }
+}
+
+fn make(draft: &mut Draft<'_>, key: &Key, source: &str, role: &str) {
+    make_volume(draft, key, source, role);
+    if draft.world.claims.iter().any(|claim| claim.meta.key == *key) {
+        return;
+    }
+    let labels = labels(draft, role);
+    let claim = json!({
+        "metadata": {"labels": labels, "ownerReferences": pods::owner(draft.dataset)},
+        "spec": {
+            "storageClassName": STORAGE_CLASS,
+            "volumeName": names::volume(draft.uid(), key),
+            "accessModes": ["ReadOnlyMany"],
+            "resources": {"requests": {"storage": REQUEST}},
+        },
+    });
+    let volume = names::volume(draft.uid(), key);
+    draft.write_with((Kind::Volume, &volume), Kind::Claim, key, Change::Create(claim));
+}
+
+fn labels(draft: &Draft<'_>, role: &str) -> Value {
+    json!({
+        "app.kubernetes.io/managed-by": "larder-controller",
+        "app.kubernetes.io/part-of": "larder",
+        UID_LABEL: draft.uid(),
+        ROLE_LABEL: role,
+    })
+}
+
+fn attributes(draft: &Draft<'_>, source: &str) -> BTreeMap<&'static str, String> {
+    let mut attributes = origin::attributes(&draft.spec, source);
+    if draft.spec.secret.is_some() {
+        // Otherwise a Secret without keys would have the dataset read with larderd's own identity.
+        attributes.insert("identity", "secret".to_owned());
+    }
+    if draft.key().namespace != SYSTEM_NAMESPACE {
+        // Otherwise tenants that describe the same data would read with each other's keys.
+        attributes.insert("owner", draft.uid().to_owned());
+    }
+    attributes
+}
+
+fn description(draft: &Draft<'_>, source: &str) -> String {
+    let mut parts: Vec<String> =
+        attributes(draft, source).iter().map(|(name, value)| format!("{name}={value}")).collect();
+    parts.extend(draft.spec.secret.iter().map(|secret| format!("secret={secret}")));
+    short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn make_volume(draft: &mut Draft<'_>, claim: &Key, source: &str, role: &str) {
+    let name = names::volume(draft.uid(), claim);
+    if draft.world.volumes.iter().any(|volume| volume.meta.key.name == name) {
+        return;
+    }
+    let mut csi = json!({
+        "driver": CSI_DRIVER,
+        "volumeHandle": name,
+        "readOnly": true,
+        "volumeAttributes": attributes(draft, source),
+    });
+    if let Some(secret) = &draft.spec.secret {
+        csi["nodePublishSecretRef"] = json!({"namespace": draft.key().namespace, "name": secret});
+    }
+    let volume = json!({
+        "metadata": {
+            "labels": labels(draft, role),
+            "annotations": {
+                DATASET_ANNOTATION: draft.key().to_string(),
+                DESCRIPTION_ANNOTATION: description(draft, source),
+            },
+        },
+        "spec": {
+            "storageClassName": STORAGE_CLASS,
+            "accessModes": ["ReadOnlyMany", "ReadWriteOnce", "ReadWriteMany"],
+            "capacity": {"storage": CAPACITY},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": claim.namespace,
+                "name": claim.name,
+            },
+            "csi": csi,
+        },
+    });
+    draft.write(Kind::Volume, "", &name, Change::Create(volume));
+}
+
+/// Volumes cannot be changed: if the spec was, claim and volume are made anew, as soon as no pod uses them.
+fn replace_if_stale(draft: &mut Draft<'_>, own: &Key, source: &str) -> bool {
+    let name = names::volume(draft.uid(), own);
+    let wanted = description(draft, source);
+    let world = draft.world;
+    let Some(volume) = world.volumes.iter().find(|volume| volume.meta.key.name == name) else { return false };
+    // The owner of a claim that a user wrote is told; Kubernetes would keep its volume as long as it is bound.
+    let is_users = world.claims.iter().any(|claim| claim.meta.key == *own && claim.role.is_none());
+    if volume.description == wanted || !world.users.is_empty() || is_users && !volume.claim_uid.is_empty() {
+        return false;
+    }
+    take_away(draft, own, volume);
+    true
+}
+
+/// Drops volumes whose claim is gone, and the claims through which snapshots were warmed that are not wanted any more.
+fn drop_volumes(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    let snapshots = draft.status.snapshot.iter().chain(&draft.status.next);
+    let warming: Vec<String> =
+        snapshots.map(|snapshot| names::warm_claim(draft.key(), draft.uid(), snapshot)).collect();
+    for claim in &world.claims {
+        let role = claim.role.as_ref().filter(|role| role.role == ROLE_WARM);
+        if role.is_some() && !claim.meta.deleting && !warming.contains(&claim.meta.key.name) {
+            let key = &claim.meta.key;
+            draft.write(Kind::Claim, &key.namespace, &key.name, Change::Delete(claim.meta.uid.clone()));
+        }
+    }
+    for volume in &world.volumes {
+        let goes = is_abandoned(volume, &world.claims) || is_for_nobody(draft, volume, &warming);
+        if goes && !volume.meta.deleting {
+            draft.write(Kind::Volume, "", &volume.meta.key.name, Change::Delete(volume.meta.uid.clone()));
+        }
+    }
+}
+
+/// True if a volume that is not bound is not to be: its claim is gone or may not have it, so that the next of that name
+/// would get it, or it describes the dataset as it was before.
+fn is_for_nobody(draft: &Draft<'_>, volume: &Volume, warming: &[String]) -> bool {
+    let own = draft.key();
+    if !volume.claim_uid.is_empty() {
+        return false;
+    }
+    if volume.role.role == ROLE_WARM {
+        return volume.claim.namespace == own.namespace && !warming.contains(&volume.claim.name);
+    }
+    let is_there = draft.world.claims.iter().any(|claim| claim.meta.key == volume.claim);
+    let is_granted = draft.spec.is_granted(&own.namespace, &volume.claim.namespace);
+    let is_stale = || volume.description != description(draft, &origin::current_source(&draft.spec));
+    // The controller makes its own claim after the volume.
+    volume.claim != *own && (!is_there || !is_granted || is_stale())
+}
+
+/// Tells the owner of a bound claim of another namespace that its volume describes the dataset as it was before: only
+/// they can delete it, and a volume cannot be changed.
+fn tell_if_stale(draft: &mut Draft<'_>, claim: &Claim, source: &str) {
+    let world = draft.world;
+    let wanted = description(draft, source);
+    let volume =
+        world.volumes.iter().find(|volume| volume.claim == claim.meta.key && volume.claim_uid == claim.meta.uid);
+    if volume.is_none_or(|volume| volume.description == wanted) {
+        return;
+    }
+    let message = format!(
+        "the dataset {} has another origin, manifest or Secret since this claim was bound; pods that use it may fail to \
+         start: to get the new description, delete the claim and create it again",
+        world.key
+    );
+    event(world, claim, &[&claim.meta.uid, &wanted], "DatasetChanged", &message, &mut draft.decision);
+}
+
+/// True if the claim that a volume was bound to is gone.
+pub(super) fn is_abandoned(volume: &Volume, claims: &[&Claim]) -> bool {
+    let claim = claims.iter().find(|claim| claim.meta.key == volume.claim);
+    !volume.claim_uid.is_empty() && claim.is_none_or(|claim| claim.meta.uid != volume.claim_uid)
+}
+
+/// Refuses the claims of namespaces that may not have the dataset, whatever its state is: claims that wait in silence
+/// would tell that it exists.
+pub(super) fn refuse_ungranted(world: &World<'_>, dataset: &DatasetObject, decision: &mut Decision) {
+    let (own, spec) = (&dataset.meta.key, &dataset.dataset.spec);
+    for claim in &world.claims {
+        let is_granted = spec.is_granted(&own.namespace, &claim.meta.key.namespace);
+        if claim.role.is_none() && !claim.meta.deleting && !is_granted {
+            refuse(world, claim, decision);
+        }
+    }
+}
+
+/// Refuses every claim to a dataset that does not exist. Those that are bound were granted it before it could not be read
+/// any more.
+pub(super) fn refuse_all(world: &World<'_>, decision: &mut Decision) {
+    for claim in &world.claims {
+        if claim.role.is_none() && !claim.meta.deleting && !claim.bound {
+            refuse(world, claim, decision);
+        }
+    }
+}
+
+/// Tells the claim's namespace, in words that are the same whether the dataset exists or not.
+fn refuse(world: &World<'_>, claim: &Claim, decision: &mut Decision) {
+    let (key, wanted) = (&claim.meta.key, world.key);
+    let message = format!(
+        "the namespace {} may not use the dataset {wanted}, or it does not exist; ask its owner to list the namespace \
+         in spec.namespaces",
+        key.namespace
+    );
+    event(world, claim, &[&claim.meta.uid, &wanted.to_string()], "DatasetRefused", &message, decision);
+}
+
+/// An event about a claim of a user, told once.
+fn event(world: &World<'_>, claim: &Claim, about: &[&str], reason: &str, message: &str, decision: &mut Decision) {
+    let key = &claim.meta.key;
+    let name = format!("{}.{}", key.name, short_hash(about));
+    if world.told.contains(&name) {
+        return;
+    }
+    let regarding = json!({
+        "apiVersion": "v1",
+        "kind": Kind::Claim.name(),
+        "namespace": key.namespace,
+        "name": key.name,
+        "uid": claim.meta.uid,
+    });
+    let event = larder_kube::events::event(world.now, regarding, "Warning", reason, message);
+    decision.writes.push(Write::new(Kind::Event, &key.namespace, &name, Change::Create(event)));
+}

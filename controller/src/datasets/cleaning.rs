@@ -1,0 +1,85 @@
+//! Drops cached bytes when somebody asks for it: the annotation `larder.dev/clean` is the time before which they were
+//! in use last.
+//!
+//! Each NodeCache that reports bytes of the dataset gets an entry. The entries stay until the status says that all have
+//! been acted on. So a controller that starts in between finds them, and a node whose bytes are back is not asked
+//! again. If it is nevertheless, it keeps what was in use later.
+
+use k8s_openapi::jiff::Timestamp;
+use larder_api::names::CLEAN_ANNOTATION;
+use larder_api::{CleanedSnapshot, ConditionKind, Reason};
+
+use super::origin;
+use super::status_draft::{Draft, time};
+use crate::datasets::input::NodeFacts;
+use crate::objects::CacheObject;
+
+pub(super) fn step(draft: &mut Draft<'_>) {
+    let annotations = draft.dataset.dataset.metadata.annotations.as_ref();
+    let Some(asked) = annotations.and_then(|annotations| annotations.get(CLEAN_ANNOTATION)) else { return };
+    if draft.status.cleaned.as_ref() == Some(asked) {
+        return;
+    }
+    if origin::is_folder(&draft.spec) {
+        return refuse(draft, "has no effect on a folder (file://): only its nodes know its snapshots".to_owned());
+    }
+    let Ok(before) = asked.parse::<Timestamp>() else {
+        let given: String = asked.chars().take(64).collect();
+        let what =
+            format!("is {given:?} and must be a time such as 2026-01-31T09:00:00Z (`date -u +%FT%TZ` prints it)");
+        return refuse(draft, what);
+    };
+    // Bytes that are fetched after the time stay, so it must be past before anything is dropped.
+    let before = before.as_second();
+    if draft.world.now < before {
+        return draft.decision.again(before);
+    }
+    let status = &draft.status;
+    let mut snapshots: Vec<&String> = status.snapshots.iter().map(|known| &known.id).collect();
+    snapshots.extend(status.snapshot.iter().chain(&status.next));
+    snapshots.sort();
+    snapshots.dedup();
+    let entry = |snapshot: &String| CleanedSnapshot { snapshot: snapshot.clone(), before: time(before) };
+    let mut waits = false;
+    let mut clean = Vec::new();
+    // A node that is not ready may never be again.
+    for facts in draft.world.nodes.iter().filter(|facts| facts.node.ready && !facts.node.meta.deleting) {
+        let Some(cache) = facts.cache else { continue };
+        let goes = |entry: &CleanedSnapshot| goes(facts, cache, &draft.dataset.meta.uid, entry);
+        let entries: Vec<_> = snapshots.iter().map(|snapshot| entry(snapshot)).filter(goes).collect();
+        if !entries.is_empty() {
+            waits |= !has_acted(cache, &entries);
+            clean.push((facts.node.meta.key.name.clone(), entries));
+        }
+    }
+    draft.decision.clean.extend(clean);
+    draft.decision.is_cleaning = waits;
+    if !waits {
+        draft.status.cleaned = Some(asked.clone());
+    }
+}
+
+fn refuse(draft: &mut Draft<'_>, what: String) {
+    if draft.found(ConditionKind::Degraded).is_none() {
+        draft.find(ConditionKind::Degraded, true, Reason::InvalidClean, format!("{CLEAN_ANNOTATION} {what}"));
+    }
+}
+
+/// True if the node has bytes of the snapshot, or was told already to drop them. Bytes that another dataset was
+/// promised stay.
+fn goes(facts: &NodeFacts<'_>, cache: &CacheObject, uid: &str, entry: &CleanedSnapshot) -> bool {
+    let has = facts.snapshot(&entry.snapshot).is_some_and(|cached| cached.bytes > 0);
+    let is_anothers = facts.promised.iter().any(|there| there.uid != uid && there.snapshot == entry.snapshot);
+    (has || is_told(cache, entry)) && !is_anothers
+}
+
+/// True if the node's spec has the entry, or one of another dataset that asks for more.
+fn is_told(cache: &CacheObject, entry: &CleanedSnapshot) -> bool {
+    cache.spec.clean.iter().any(|there| there.snapshot == entry.snapshot && there.before.0 >= entry.before.0)
+}
+
+/// True once the node's larderd has seen the entries and dropped what nothing mounts.
+fn has_acted(cache: &CacheObject, entries: &[CleanedSnapshot]) -> bool {
+    let observed = cache.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(0);
+    observed >= cache.generation && entries.iter().all(|entry| is_told(cache, entry))
+}

@@ -1,0 +1,58 @@
+//! The end of a dataset: its users keep it until they end; then everything that was made for it goes, the finalizer
+//! last.
+
+use larder_api::names::{DatasetKey, FINALIZER};
+use serde_json::json;
+
+use super::in_use::standing;
+use super::report;
+use crate::datasets::input::{Decision, World};
+use crate::objects::DatasetObject;
+use crate::write::{Change, Write};
+use larder_kube::kinds::Kind;
+
+pub(super) fn decide(world: &World<'_>, dataset: &DatasetObject) -> Decision {
+    let mut decision = Decision::default();
+    let mut delete = |kind, namespace: &str, name: &str, uid: &str| {
+        decision.writes.push(Write::new(kind, namespace, name, Change::Delete(uid.to_owned())));
+    };
+    for job in world.jobs.iter().filter(|job| !job.meta.deleting) {
+        delete(Kind::Job, &job.meta.key.namespace, &job.meta.key.name, &job.meta.uid);
+    }
+    // Kubernetes keeps a claim as long as a pod has it, and gives it to no new one.
+    let own = world.claims.iter().filter(|claim| claim.role.is_some());
+    for claim in own.clone().filter(|claim| !claim.meta.deleting) {
+        delete(Kind::Claim, &claim.meta.key.namespace, &claim.meta.key.name, &claim.meta.uid);
+    }
+    if !world.users.is_empty() {
+        decision.promises = standing(world, dataset);
+        report::in_use(world, dataset, &mut decision);
+        return decision;
+    }
+    for volume in world.volumes.iter().filter(|volume| !volume.meta.deleting) {
+        delete(Kind::Volume, "", &volume.meta.key.name, &volume.meta.uid);
+    }
+    // A volume goes with its claim, which may be of a namespace that does not know that the dataset is deleted.
+    let has_volumes = world.volumes.iter().any(|volume| !volume.meta.deleting);
+    let left = own.count() > 0 || has_volumes || !world.jobs.is_empty() || is_on_a_node(world, dataset);
+    let finalizers = dataset.dataset.metadata.finalizers.as_deref().unwrap_or_default();
+    if !left && finalizers.iter().any(|name| name == FINALIZER) {
+        let others: Vec<&String> = finalizers.iter().filter(|name| *name != FINALIZER).collect();
+        // The version makes it fail if somebody added one meanwhile.
+        let fields = json!({"metadata": {"finalizers": others, "resourceVersion": dataset.meta.version.to_string()}});
+        let key = &dataset.meta.key;
+        decision.writes.push(Write::new(Kind::Dataset, &key.namespace, &key.name, Change::Merge(fields)));
+    }
+    decision
+}
+
+/// True while a node promises room to it or has its label.
+fn is_on_a_node(world: &World<'_>, dataset: &DatasetObject) -> bool {
+    let key = &dataset.meta.key;
+    let label = DatasetKey::new(&key.namespace, &key.name).node_label();
+    world.nodes.iter().any(|facts| {
+        let promised =
+            facts.cache.is_some_and(|cache| cache.spec.datasets.iter().any(|there| there.uid == dataset.meta.uid));
+        promised || label.as_ref().is_ok_and(|label| facts.node.labels.contains_key(label))
+    })
+}

@@ -1,0 +1,70 @@
+//! A decision in the making, which the steps pass on.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use larder_api::{CheckedSpec, ConditionKind, DatasetStatus, Reason};
+
+use crate::datasets::input::{Decision, World};
+use crate::objects::{DatasetObject, Key};
+use crate::write::{Change, Write};
+use larder_kube::kinds::Kind;
+
+/// The finding of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) kind: ConditionKind,
+    pub(super) status: bool,
+    pub(super) reason: Reason,
+    pub(super) message: String,
+}
+
+/// A decision in the making.
+pub(super) struct Draft<'a> {
+    pub(super) world: &'a World<'a>,
+    pub(super) dataset: &'a DatasetObject,
+    pub(super) spec: CheckedSpec,
+    pub(super) status: DatasetStatus,
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) decision: Decision,
+    /// The purpose of the job that publishes the next snapshot, once nodes hold it.
+    pub(super) switch: Option<String>,
+    /// Nodes that hold a snapshot for jobs that wait for it, and that `spec.nodes` does not ask for.
+    pub(super) only_wished: BTreeSet<(String, String)>,
+    /// Nodes that keep what they have of a snapshot, and that nothing asks for more.
+    pub(super) only_pinned: BTreeSet<(String, String)>,
+}
+
+impl Draft<'_> {
+    pub(super) fn find(&mut self, kind: ConditionKind, status: bool, reason: Reason, message: impl Into<String>) {
+        self.verdicts.push(Verdict { kind, status, reason, message: message.into() });
+    }
+
+    pub(super) fn found(&self, kind: ConditionKind) -> Option<&Verdict> {
+        self.verdicts.iter().find(|verdict| verdict.kind == kind)
+    }
+
+    pub(super) fn key(&self) -> &Key {
+        &self.dataset.meta.key
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        &self.dataset.meta.uid
+    }
+
+    pub(super) fn write(&mut self, kind: Kind, namespace: &str, name: &str, change: Change) {
+        self.decision.writes.push(Write::new(kind, namespace, name, change));
+    }
+
+    /// A write that makes no sense if that of the object `needs` is refused.
+    pub(super) fn write_with(&mut self, needs: (Kind, &str), kind: Kind, key: &Key, change: Change) {
+        let write = Write::new(kind, &key.namespace, &key.name, change).needing(needs.0, needs.1);
+        self.decision.writes.push(write);
+    }
+}
+
+/// A time of the API.
+pub(super) fn time(seconds: i64) -> Time {
+    Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH))
+}

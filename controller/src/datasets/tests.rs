@@ -1,0 +1,296 @@
+use std::collections::BTreeSet;
+
+use larder_api::names::{CLEAN_ANNOTATION, ROLE_IMPORT};
+use larder_api::{CleanedSnapshot, Dataset, NodeCache, PromisedDataset};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::datasets::input::{NodeFacts, Refusals, Settings};
+use crate::objects::{CacheObject, Job, JobEnd, Key, Meta, Node, Pod, Role, Terminated, Waiting};
+
+fn dataset(spec: Value) -> DatasetObject {
+    let object = json!({
+        "apiVersion": "larder.dev/v1alpha1",
+        "kind": "Dataset",
+        "metadata": {"namespace": "team-a", "name": "pets", "generation": 1, "finalizers": [FINALIZER]},
+        "spec": spec,
+    });
+    let dataset: Dataset = serde_json::from_value(object).unwrap();
+    let meta = Meta { key: Key::new("team-a", "pets"), uid: "u".into(), ..Meta::default() };
+    DatasetObject { meta, dataset }
+}
+
+fn with_secret() -> Value {
+    json!({"origin": {"source": "s3://bucket/pets", "secretRef": {"name": "keys"}}})
+}
+
+fn decide_about(dataset: &DatasetObject, jobs: &[Job], pods: &[Pod]) -> Decision {
+    decide_on(Vec::new(), dataset, jobs, pods)
+}
+
+fn decide_on(nodes: Vec<NodeFacts<'_>>, dataset: &DatasetObject, jobs: &[Job], pods: &[Pod]) -> Decision {
+    let (settings, told) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
+    let key = dataset.meta.key.clone();
+    decide(&World {
+        now: 1_000_000,
+        settings: &settings,
+        key: &key,
+        dataset: Some(dataset),
+        nodes,
+        jobs: jobs.iter().collect(),
+        job_pods: pods.iter().collect(),
+        users: Vec::new(),
+        claims: Vec::new(),
+        volumes: Vec::new(),
+        deployments: Vec::new(),
+        wishes: Vec::new(),
+        warming_slots: 1,
+        status_age: i64::MAX,
+        told: &told,
+        refused: &Refusals::new(),
+        wishes_unknown: false,
+        is_left_out: false,
+    })
+}
+
+/// The status that a decision writes.
+fn status(decision: &Decision) -> Value {
+    let status = decision.writes.iter().find_map(|write| match &write.change {
+        Change::ApplyStatus(fields) => Some(fields["status"].clone()),
+        _ => None,
+    });
+    status.unwrap()
+}
+
+/// The condition `Imported` that a decision writes: status, reason and message.
+fn imported(decision: &Decision) -> (String, String, String) {
+    condition(decision, "Imported")
+}
+
+fn condition(decision: &Decision, kind: &str) -> (String, String, String) {
+    let conditions = status(decision)["conditions"].as_array().unwrap().clone();
+    let condition = conditions.into_iter().find(|condition| condition["type"] == kind).unwrap();
+    let text = |key: &str| condition[key].as_str().unwrap().to_owned();
+    (text("status"), text("reason"), text("message"))
+}
+
+/// The import job of a new dataset, as the decision makes it.
+fn import_job(dataset: &DatasetObject) -> (Job, Value) {
+    let decision = decide_about(dataset, &[], &[]);
+    let created = decision.writes.iter().find_map(|write| match &write.change {
+        Change::Create(job) if write.kind == Kind::Job => Some((write.name.clone(), job.clone())),
+        _ => None,
+    });
+    let (name, job) = created.unwrap();
+    let meta = Meta { key: Key::new("team-a", &name), uid: "j".into(), ..Meta::default() };
+    let role = Role { uid: "u".into(), role: ROLE_IMPORT.into(), node: String::new() };
+    (Job { meta, role, ..Job::default() }, job)
+}
+
+fn pod_of(job: &Job) -> Pod {
+    Pod { role: Some(job.role.clone()), job: job.meta.key.name.clone(), ..Pod::default() }
+}
+
+#[test]
+fn a_job_names_the_secret_and_passes_the_restricted_standard() {
+    let (_, job) = import_job(&dataset(with_secret()));
+    let pod = &job["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["envFrom"], json!([{"secretRef": {"name": "keys"}}]));
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);
+    assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+    assert_eq!(container["args"][1], "s3://bucket/pets");
+}
+
+#[test]
+fn what_keeps_an_import_from_ending_is_the_reason() {
+    let dataset = dataset(with_secret());
+    let (job, _) = import_job(&dataset);
+    let failed = |kind: &str| {
+        let message = json!({"error": {"kind": kind, "message": "the origin's words"}}).to_string();
+        let terminated = Some(Terminated { exit_code: 1, reason: "Error".into(), message });
+        Pod { terminated, ..pod_of(&job) }
+    };
+    let waiting = |reason: &str, message: &str| {
+        let waiting = Some(Waiting { reason: reason.into(), message: message.into() });
+        Pod { waiting, ..pod_of(&job) }
+    };
+    for (pod, reason, said) in [
+        (waiting("CreateContainerConfigError", "secret \"keys\" not found"), "SecretMissing", "keys"),
+        (failed("not-found"), "BucketMissing", "the origin's words"),
+        (failed("denied"), "AccessDenied", "tried again"),
+        (failed("unavailable"), "OriginUnreachable", "the origin's words"),
+        (failed("other"), "ImportFailed", "the origin's words"),
+        (waiting("ImagePullBackOff", "no such image"), "Importing", "no such image"),
+        (pod_of(&job), "Importing", "kubectl logs"),
+    ] {
+        let (status, found, message) = imported(&decide_about(&dataset, std::slice::from_ref(&job), &[pod]));
+        assert_eq!((status.as_str(), found.as_str()), ("False", reason), "{message}");
+        assert!(message.contains(said), "{reason}: {message}");
+    }
+}
+
+#[test]
+fn an_import_whose_end_is_seen_before_its_report_has_not_failed() {
+    let dataset = dataset(with_secret());
+    let (job, _) = import_job(&dataset);
+    let ended = |ago: i64, failed: bool| {
+        let end = Some(JobEnd { failed, at: 1_000_000 - ago, why: "as it is".into() });
+        imported(&decide_about(&dataset, &[Job { end, ..job.clone() }], &[pod_of(&job)]))
+    };
+    let (status, reason, message) = ended(9, false);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "Importing"), "{message}");
+    for (ago, failed) in [(10, false), (0, true)] {
+        let (_, reason, message) = ended(ago, failed);
+        assert_eq!(reason, "ImportFailed", "{message}");
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_not_found_is_unknown_and_one_that_may_not_be_kept_is_served() {
+    let pinned = "c".repeat(64);
+    let mut spec = with_secret();
+    spec["snapshot"] = pinned.clone().into();
+    let found = "a".repeat(64);
+    let ended = |job: &Job, published: bool| {
+        let message = json!({"snapshot": found, "files": 3, "bytes": 5, "published": published}).to_string();
+        let terminated = Some(Terminated { exit_code: 0, reason: "Completed".into(), message });
+        let end = Some(JobEnd { failed: false, at: 900_000, why: String::new() });
+        (Job { end, ..job.clone() }, Pod { terminated, ..pod_of(job) })
+    };
+    let wanted = dataset(spec);
+    let (job, pod) = ended(&import_job(&wanted).0, true);
+    // It is not what was listed: a manifest of that name may be there.
+    let decision = decide_about(&wanted, std::slice::from_ref(&job), std::slice::from_ref(&pod));
+    let next = decision.writes.iter().find(|write| write.kind == Kind::Job).unwrap().clone();
+    let Change::Create(create) = &next.change else { panic!("{next:?}") };
+    assert!(create.to_string().contains(&format!("{pinned}.manifest")), "{create}");
+    let meta = Meta { key: Key::new("team-a", &next.name), uid: "k".into(), ..Meta::default() };
+    let second = Job { meta, ..job.clone() };
+    let message = json!({"error": {"kind": "not-found", "message": "not there"}}).to_string();
+    let terminated = Some(Terminated { exit_code: 1, reason: "Error".into(), message });
+    let failing = Pod { terminated, ..pod_of(&second) };
+    let (status, reason, message) = imported(&decide_about(&wanted, &[job, second], &[pod, failing]));
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "SnapshotUnknown"), "{message}");
+
+    let plain = dataset(with_secret());
+    let (job, pod) = ended(&import_job(&plain).0, false);
+    let (status, reason, message) = imported(&decide_about(&plain, &[job], &[pod]));
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "ListedByNodes"), "{message}");
+    assert!(message.contains("may not write"), "{message}");
+}
+
+#[test]
+fn what_only_the_administrator_may_have_is_refused() {
+    for (spec, said) in [
+        (json!({"origin": {"source": "s3://bucket/pets"}}), "secretRef"),
+        (json!({"origin": {"source": "file:///data", "anonymous": true}}), "folder"),
+        (json!({"origin": {"source": "s3://b", "anonymous": true, "endpoint": "http://elsewhere"}}), "endpoint"),
+    ] {
+        let decision = decide_about(&dataset(spec), &[], &[]);
+        let (status, reason, message) = imported(&decision);
+        assert_eq!((status.as_str(), reason.as_str()), ("False", "NotAllowed"));
+        assert!(message.contains(said), "{message}");
+        assert!(!decision.writes.iter().any(|write| write.kind == Kind::Job), "no job is made");
+    }
+}
+
+#[test]
+fn a_dataset_in_a_folder_is_ready_without_an_import_and_placed_nowhere() {
+    let mut folder = dataset(json!({"origin": {"source": "file:///data", "anonymous": true}, "nodes": {"count": 2}}));
+    folder.meta.key.namespace = "larder-system".into();
+    folder.dataset.metadata.namespace = Some("larder-system".into());
+    let decision = decide_about(&folder, &[], &[]);
+    for (kind, status, reason) in [
+        ("Imported", "True", "ListedByNodes"),
+        ("Placed", "True", "NotWanted"),
+        ("Warm", "True", "NotWanted"),
+        ("Ready", "True", "Available"),
+    ] {
+        let (found, why, message) = condition(&decision, kind);
+        assert_eq!((found.as_str(), why.as_str()), (status, reason), "{kind}: {message}");
+    }
+    assert!(!decision.writes.iter().any(|write| write.kind == Kind::Job), "no job is made");
+}
+
+/// A dataset whose bytes are asked to be dropped.
+fn with_clean(value: &str, snapshots: &[&str]) -> DatasetObject {
+    let mut dataset = dataset(with_secret());
+    let annotations = dataset.dataset.metadata.annotations.get_or_insert_default();
+    annotations.insert(CLEAN_ANNOTATION.to_owned(), value.to_owned());
+    let known: Vec<Value> = snapshots
+        .iter()
+        .map(|id| json!({"id": id, "files": 1, "bytes": 1000, "listed": "1970-01-01T00:00:00Z"}))
+        .collect();
+    let status = json!({"snapshot": snapshots.first(), "snapshots": known});
+    dataset.dataset.status = Some(serde_json::from_value(status).unwrap());
+    dataset
+}
+
+#[test]
+fn a_request_to_clean_that_is_no_time_is_refused_and_one_to_come_waits() {
+    for value in ["", "now", "yesterday", "1h", "2026-11-22", "2026-11-22T10:00:00", "1700000000"] {
+        let decision = decide_about(&with_clean(value, &["a"]), &[], &[]);
+        let (found, reason, message) = condition(&decision, "Degraded");
+        assert_eq!((found.as_str(), reason.as_str()), ("True", "InvalidClean"), "{value}: {message}");
+        assert!(message.contains("larder.dev/clean is") && message.contains(&format!("{value:?}")), "{message}");
+        assert_eq!(status(&decision)["cleaned"], Value::Null);
+    }
+    let mut folder = with_clean("1970-01-01T00:00:00Z", &["a"]);
+    folder.dataset.spec.origin.source = "file:///data".into();
+    folder.meta.key.namespace = "larder-system".into();
+    folder.dataset.spec.origin.secret_ref = None;
+    let (found, reason, message) = condition(&decide_about(&folder, &[], &[]), "Degraded");
+    assert_eq!((found.as_str(), reason.as_str()), ("True", "InvalidClean"), "{message}");
+    // It is 1,000,000 seconds past 1970.
+    let to_come = decide_about(&with_clean("1970-01-12T13:46:41Z", &["a"]), &[], &[]);
+    assert_eq!((to_come.again_at, &status(&to_come)["cleaned"]), (Some(1_000_001), &Value::Null));
+    let now = decide_about(&with_clean("1970-01-12T14:46:40+01:00", &["a"]), &[], &[]);
+    assert_eq!(status(&now)["cleaned"], "1970-01-12T14:46:40+01:00");
+}
+
+#[test]
+fn each_node_that_has_bytes_is_asked_to_drop_them_and_waited_for_unless_it_is_not_ready() {
+    let (current, earlier) = ("a".repeat(64), "b".repeat(64));
+    let dataset = with_clean("1970-01-12T00:00:00Z", &[&current, &earlier]);
+    let entry = |snapshot: &str| CleanedSnapshot { snapshot: snapshot.to_owned(), before: status_draft::time(950_400) };
+    let node = |name: &str, ready: bool| {
+        let meta = Meta { key: Key::cluster(name), ..Meta::default() };
+        Node { meta, ready, ..Node::default() }
+    };
+    let cache = |told: &[CleanedSnapshot], observed: i64, has: &[(&str, u64)]| {
+        let snapshots: Vec<Value> = has.iter().map(|(id, bytes)| json!({"snapshot": id, "bytes": bytes})).collect();
+        let cache: NodeCache = serde_json::from_value(json!({
+            "apiVersion": "larder.dev/v1alpha1",
+            "kind": "NodeCache",
+            "metadata": {},
+            "spec": {"clean": told},
+            "status": {"observedGeneration": observed, "snapshots": snapshots},
+        }))
+        .unwrap();
+        CacheObject { meta: Meta::default(), generation: 2, spec: cache.spec, status: cache.status }
+    };
+    let others =
+        [PromisedDataset { uid: "another".into(), snapshot: earlier.clone(), bytes: 1, ..PromisedDataset::default() }];
+    let (has_both, told) = ([(current.as_str(), 9), (earlier.as_str(), 9)], [entry(&current)]);
+    let (fresh, waiting) = (cache(&[], 2, &has_both), cache(&told, 1, &has_both[..1]));
+    let (acted, empty) = (cache(&told, 2, &[]), cache(&[], 2, &[(&current, 0), ("c", 9)]));
+    let (is_ready, is_not) = (node("n", true), node("n", false));
+    let asked = |node, cache, promised| {
+        let decision = decide_on(vec![NodeFacts { node, cache: Some(cache), promised }], &dataset, &[], &[]);
+        let entries = decision.clean.get("n").cloned().unwrap_or_default();
+        let is_done = status(&decision)["cleaned"] == "1970-01-12T00:00:00Z";
+        assert_eq!(is_done, !decision.is_cleaning);
+        (entries, is_done)
+    };
+    assert_eq!(asked(&is_ready, &fresh, &[]), (vec![entry(&current), entry(&earlier)], false));
+    assert_eq!(asked(&is_ready, &fresh, &others), (vec![entry(&current)], false));
+    assert_eq!(asked(&is_ready, &waiting, &[]), (vec![entry(&current)], false));
+    // It stays until the status says so: otherwise bytes that come back would be asked for again.
+    assert_eq!(asked(&is_ready, &acted, &[]), (vec![entry(&current)], true));
+    assert_eq!(asked(&is_ready, &empty, &[]), (vec![], true));
+    assert_eq!(asked(&is_not, &waiting, &[]), (vec![], true));
+}

@@ -1,0 +1,281 @@
+use std::collections::BTreeMap;
+
+use larder_api::names::{FINALIZER, ROLE_WARM};
+use larder_api::{Dataset, NodeCacheStatus, PromisedDataset, SnapshotCache};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::datasets::decide;
+use crate::datasets::input::{Refusals, Settings};
+use crate::kueue::wish::Wisher;
+use crate::objects::{CacheObject, Job, Node, Role};
+use crate::write::Change;
+use larder_kube::key::{Key, Meta};
+use larder_kube::kinds::Kind;
+use larder_kube::pod::node_affinity::Places;
+
+/// Without files a dataset takes no more of the disk than its bytes.
+const BYTES: u64 = 1000;
+
+/// A dataset, the nodes of its cluster, and what earlier decisions promised.
+struct Cluster {
+    dataset: DatasetObject,
+    nodes: Vec<(Node, CacheObject)>,
+    jobs: Vec<Job>,
+}
+
+fn dataset(name: &str, spec: Value) -> DatasetObject {
+    let snapshot = "a".repeat(64);
+    let mut object = json!({
+        "apiVersion": "larder.dev/v1alpha1",
+        "kind": "Dataset",
+        "metadata": {"namespace": "team-a", "name": name, "generation": 1, "finalizers": [FINALIZER]},
+        "spec": {"origin": {"source": format!("s3://bucket/{name}"), "secretRef": {"name": "keys"}},
+            "namespaces": ["team-b"]},
+        "status": {
+            "snapshot": snapshot,
+            "snapshots": [{"id": snapshot, "files": 0, "bytes": BYTES, "listed": "2026-01-01T00:00:00Z"}],
+            "conditions": [{"type": "Imported", "status": "True", "reason": "Listed", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        },
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        object["spec"][key] = value.clone();
+    }
+    let dataset: Dataset = serde_json::from_value(object).unwrap();
+    let meta = Meta { key: Key::new("team-a", name), uid: name.to_owned(), ..Meta::default() };
+    DatasetObject { meta, dataset }
+}
+
+impl Cluster {
+    /// `n1` and on, of which the odd ones have the label `gpu`.
+    fn new(nodes: usize, spec: Value) -> Self {
+        let node = |index: usize| {
+            let meta = Meta { key: Key::cluster(&format!("n{index}")), ..Meta::default() };
+            let kind = if index % 2 == 1 { "gpu" } else { "cpu" };
+            let labels = BTreeMap::from([("kind".to_owned(), kind.to_owned())]);
+            let status = NodeCacheStatus {
+                observed_generation: Some(1),
+                capacity_bytes: 2 * BYTES,
+                ..NodeCacheStatus::default()
+            };
+            let cache =
+                CacheObject { meta: meta.clone(), generation: 1, spec: Default::default(), status: Some(status) };
+            (Node { meta, labels, ready: true, ..Node::default() }, cache)
+        };
+        Self { dataset: dataset("pets", spec), nodes: (1..=nodes).map(node).collect(), jobs: Vec::new() }
+    }
+
+    fn decide(&self, wishes: &[Wish]) -> Decision {
+        let (settings, told) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
+        decide(&World {
+            now: 1_800_000_000,
+            settings: &settings,
+            key: &self.dataset.meta.key,
+            dataset: Some(&self.dataset),
+            nodes: self
+                .nodes
+                .iter()
+                .map(|(node, cache)| NodeFacts { node, cache: Some(cache), promised: &cache.spec.datasets })
+                .collect(),
+            jobs: self.jobs.iter().collect(),
+            job_pods: Vec::new(),
+            users: Vec::new(),
+            claims: Vec::new(),
+            volumes: Vec::new(),
+            deployments: Vec::new(),
+            wishes: wishes.to_vec(),
+            warming_slots: 64,
+            status_age: i64::MAX,
+            told: &told,
+            refused: &Refusals::new(),
+            wishes_unknown: false,
+            is_left_out: false,
+        })
+    }
+
+    /// Decides, writes the promises, and has each node that holds the dataset cache so many bytes of it.
+    fn settle(&mut self, wishes: &[Wish], cached: u64) -> Decision {
+        for _ in 0..3 {
+            let decision = self.decide(wishes);
+            for (node, cache) in &mut self.nodes {
+                cache.spec.datasets.retain(|there| there.uid != self.dataset.meta.uid);
+                cache.spec.datasets.extend(decision.promises.get(&node.meta.key.name).cloned().unwrap_or_default());
+                let status = cache.status.as_mut().unwrap();
+                let cached = |promise: &PromisedDataset| SnapshotCache {
+                    snapshot: promise.snapshot.clone(),
+                    bytes: cached.min(promise.bytes),
+                    reserved_bytes: promise.bytes,
+                    ..SnapshotCache::default()
+                };
+                status.snapshots = cache.spec.datasets.iter().map(cached).collect();
+                status.promised_bytes = cache.spec.datasets.iter().map(|promise| promise.bytes).sum();
+            }
+        }
+        self.decide(wishes)
+    }
+}
+
+fn wish(name: &str, since: i64, pods: usize) -> Wish {
+    Wish { by: job("team-a", name), since, pods, places: Places::default() }
+}
+
+/// A job whose pods run on nodes of one kind.
+fn wish_on(kind: &str, name: &str, since: i64, pods: usize) -> Wish {
+    let labels = BTreeMap::from([("kind".to_owned(), kind.to_owned())]);
+    Wish { places: Places { labels, ..Places::default() }, ..wish(name, since, pods) }
+}
+
+fn job(namespace: &str, name: &str) -> Wisher {
+    Wisher::Job(Key::new(namespace, name))
+}
+
+fn nodes_of(decision: &Decision) -> Vec<&str> {
+    decision.promises.keys().map(String::as_str).collect()
+}
+
+fn warmth_of(decision: &Decision, name: &str) -> Warmth {
+    match &decision.progress[&job("team-a", name)] {
+        Progress::Warms(warmth) => warmth.clone(),
+        Progress::Refused => panic!("{name} is refused"),
+    }
+}
+
+fn status_of(decision: &Decision) -> Value {
+    let status = decision.writes.iter().find_map(|write| match &write.change {
+        Change::ApplyStatus(fields) => Some(fields["status"].clone()),
+        _ => None,
+    });
+    status.expect("a status is written")
+}
+
+#[test]
+fn jobs_get_as_many_nodes_as_they_have_pods_and_not_each_others() {
+    let mut cluster = Cluster::new(8, json!({}));
+    let wishes = [wish("one", 1, 3), wish("two", 2, 2)];
+    let decision = cluster.settle(&wishes, 620);
+    assert_eq!(decision.promises.len(), 5, "{:?}", nodes_of(&decision));
+    let expected = Warmth { wanted: 3, holding: 3, cached_bytes: 1860, wanted_bytes: 3000, why: String::new() };
+    assert_eq!(warmth_of(&decision, "one"), expected);
+    assert_eq!((warmth_of(&decision, "two").percent(), decision.is_starved), (62, false));
+    // More jobs than nodes share them, and none of them is without.
+    let many: Vec<Wish> = (0..20).map(|index| wish(&format!("job-{index}"), index, 2)).collect();
+    let decision = cluster.settle(&many, BYTES);
+    assert_eq!(decision.promises.len(), 8);
+    assert!(
+        decision.progress.values().all(|progress| matches!(progress, Progress::Warms(all) if all.percent() == 100))
+    );
+}
+
+#[test]
+fn a_job_has_only_nodes_that_its_pods_may_use_and_whom_fewer_suit_chooses_first() {
+    let mut cluster = Cluster::new(6, json!({}));
+    let decision = cluster.settle(&[wish_on("gpu", "one", 1, 8)], 0);
+    assert_eq!(nodes_of(&decision), ["n1", "n3", "n5"]);
+    assert_eq!(warmth_of(&decision, "one").wanted, 3, "three nodes for eight pods");
+    // The other one came first and could have had any.
+    let both = [wish("any", 1, 3), wish_on("gpu", "one", 2, 3)];
+    let decision = cluster.settle(&both, 500);
+    assert_eq!(decision.promises.len(), 6);
+    assert_eq!(nodes_of(&cluster.settle(&both, 900)), nodes_of(&decision), "they keep their nodes");
+    let none = cluster.settle(&[wish_on("tpu", "one", 1, 2)], 0);
+    assert!(none.promises.is_empty());
+    assert!(warmth_of(&none, "one").why.contains("no node"), "{none:?}");
+    assert_eq!(warmth_of(&none, "one").percent(), 0);
+}
+
+#[test]
+fn nodes_of_the_spec_serve_jobs_and_jobs_change_none_of_its_conditions() {
+    let mut cluster = Cluster::new(6, json!({"nodes": {"count": 2}}));
+    let before = cluster.settle(&[], BYTES);
+    let (own, status) = (before.promises.clone(), status_of(&before));
+    let job = [wish("one", 1, 3)];
+    // The third node is cold.
+    let decision = cluster.decide(&job);
+    assert_eq!(decision.promises.len(), 3);
+    assert!(own.keys().all(|node| decision.promises.contains_key(node)), "{:?}", nodes_of(&decision));
+    let (wanted, percent) = (warmth_of(&decision, "one").wanted, warmth_of(&decision, "one").percent());
+    assert_eq!((wanted, percent), (3, 66));
+    assert_eq!(status_of(&decision), status);
+    let after = cluster.settle(&job, 500);
+    assert_eq!(status_of(&after)["nodes"]["wanted"], 2);
+    // Without count, the dataset is ready whatever jobs wait for.
+    let mut unasked = Cluster::new(2, json!({}));
+    let decision = unasked.settle(&[wish("one", 1, 2)], 0);
+    let ready =
+        status_of(&decision)["conditions"].as_array().unwrap().iter().find(|there| there["type"] == "Ready").cloned();
+    assert_eq!(ready.unwrap()["status"], "True");
+    assert_eq!(decision.promises.len(), 2);
+}
+
+#[test]
+fn an_evicted_jobs_promises_and_warming_end_at_once() {
+    let mut cluster = Cluster::new(4, json!({"nodes": {"count": 1}}));
+    let decision = cluster.settle(&[wish("one", 1, 3)], 0);
+    assert_eq!(decision.promises.len(), 3);
+    let begun = decision.writes.iter().filter(|write| write.kind == Kind::Job).map(|write| Job {
+        meta: Meta { key: Key::new("team-a", &write.name), uid: write.name.clone(), ..Meta::default() },
+        role: Role { uid: "pets".into(), role: ROLE_WARM.into(), node: String::new() },
+        end: None,
+    });
+    cluster.jobs = begun.collect();
+    assert_eq!(cluster.jobs.len(), 3);
+    let after = cluster.decide(&[]);
+    assert_eq!(after.promises.len(), 1, "the spec's own stays");
+    let ended =
+        after.writes.iter().filter(|write| write.kind == Kind::Job && matches!(write.change, Change::Delete(_)));
+    assert_eq!(ended.count(), 2);
+    assert!(after.progress.is_empty());
+}
+
+#[test]
+fn a_node_without_room_counts_and_says_why() {
+    let mut cluster = Cluster::new(2, json!({}));
+    let coco =
+        PromisedDataset { uid: "coco".into(), name: "team-a/coco".into(), snapshot: "b".repeat(64), bytes: 1500 };
+    cluster.nodes[0].1.spec.datasets.push(coco);
+    let decision = cluster.settle(&[wish("one", 1, 2)], BYTES);
+    assert_eq!(nodes_of(&decision), ["n2"]);
+    let warmth = warmth_of(&decision, "one");
+    assert_eq!((warmth.wanted, warmth.holding, warmth.percent()), (2, 1, 50));
+    assert!(warmth.why.contains("n1: wants 1000") && warmth.why.contains("team-a/coco"), "{}", warmth.why);
+    assert!(decision.is_starved, "it goes on by itself once there is room");
+}
+
+#[test]
+fn two_datasets_of_one_job_are_placed_each_by_itself_and_pod_sets_add_up() {
+    let mut pets = Cluster::new(4, json!({}));
+    // Pods of two kinds of one job: a leader, and two workers.
+    let both = [wish_on("cpu", "train", 1, 1), wish_on("gpu", "train", 1, 2)];
+    let decision = pets.settle(&both, 750);
+    assert_eq!(decision.promises.len(), 3);
+    assert_eq!((warmth_of(&decision, "train").wanted, warmth_of(&decision, "train").percent()), (3, 75));
+    let mut cars = Cluster::new(4, json!({}));
+    cars.dataset = dataset("cars", json!({}));
+    for ((_, theirs), (_, ours)) in cars.nodes.iter_mut().zip(&pets.nodes) {
+        theirs.spec = ours.spec.clone();
+    }
+    // The leader reads this one, too. All nodes have room beside the other dataset.
+    let decision = cars.settle(&[wish_on("cpu", "train", 1, 1)], 0);
+    assert_eq!((decision.promises.len(), warmth_of(&decision, "train").percent()), (1, 0));
+}
+
+#[test]
+fn who_may_not_use_it_gets_nothing() {
+    let cluster = Cluster::new(2, json!({}));
+    let of = |namespace: &str| Wish { by: job(namespace, "job"), ..wish("job", 1, 1) };
+    let decision = cluster.decide(&[of("team-b"), of("team-c")]);
+    assert_eq!(decision.promises.len(), 1);
+    assert!(matches!(decision.progress[&job("team-b", "job")], Progress::Warms(_)));
+    assert_eq!(decision.progress[&job("team-c", "job")], Progress::Refused);
+}
+
+#[test]
+fn a_dataset_that_nodes_share_is_warm_when_all_shares_are() {
+    let mut cluster =
+        Cluster::new(4, json!({"cache": {"placement": "partitioned"}, "nodes": {"selector": {"kind": "gpu"}}}));
+    let decision = cluster.settle(&[wish("one", 1, 1)], 250);
+    assert_eq!(nodes_of(&decision), ["n1", "n3"], "each has its share, wherever the pod runs");
+    assert_eq!(warmth_of(&decision, "one").percent(), 50);
+    assert_eq!(warmth_of(&cluster.settle(&[wish("one", 1, 1)], 500), "one").percent(), 100);
+}

@@ -1,0 +1,66 @@
+//! What operators count of jobs: their waits, their losses, and room that was taken back.
+
+use crate::jobs::machine::{Cause, Phase, Restarts, State};
+use crate::jobs::queue::{Role, Verdict};
+
+/// What the steps of a job count. It is added to the metrics once the status that says so is written, and so only once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Pods that were lost, in the order of [`Cause::ALL`].
+    pub lost: [u64; Cause::ALL.len()],
+    /// Times that a job was given room after it had waited.
+    pub starts: u64,
+    /// How long these had waited together, in seconds.
+    pub waited_seconds: u64,
+    /// Times that room was taken back for which a job still asks.
+    pub preemptions: u64,
+}
+
+/// What of a state is compared with the one after a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    waiting_since: Option<i64>,
+    restarts: Restarts,
+}
+
+impl Before {
+    /// That of a state.
+    pub fn of(state: &State) -> Self {
+        let waiting_since = (state.phase == Phase::Queued).then_some(state.since);
+        Self { waiting_since, restarts: state.restarts }
+    }
+}
+
+impl Tally {
+    /// Counts a step that was made at `now`.
+    pub fn step(&mut self, before: Before, after: &State, now: i64) {
+        for (lost, cause) in self.lost.iter_mut().zip(Cause::ALL) {
+            *lost += u64::from(after.restarts.of(cause).saturating_sub(before.restarts.of(cause)));
+        }
+        if let Some(since) = before.waiting_since.filter(|_| after.holds_room()) {
+            self.starts += 1;
+            self.waited_seconds += u64::try_from(now - since).unwrap_or(0);
+        }
+    }
+
+    /// Adds another one.
+    pub fn add(&mut self, other: &Self) {
+        for (lost, more) in self.lost.iter_mut().zip(other.lost) {
+            *lost += more;
+        }
+        self.starts += other.starts;
+        self.waited_seconds += other.waited_seconds;
+        self.preemptions += other.preemptions;
+    }
+}
+
+/// True if a decision takes room back from a job for which its spec still asks.
+pub fn takes_room(verdict: &Verdict, state: &State, roles: &[Role]) -> bool {
+    let is_short = |((role, before), kept): ((&Role, u32), &u32)| *kept < role.asks_for(before);
+    state.holds_room()
+        && match verdict {
+            Verdict::Stop { .. } => true,
+            Verdict::Run(running) => roles.iter().zip(state.granted()).zip(&running.granted).any(is_short),
+            Verdict::Start { .. } | Verdict::Wait(_) => false,
+        }
+}

@@ -1,0 +1,279 @@
+//! What Kueue has decided about a job, and what is to be written to its Workload.
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_api::training_job::checked::CheckedJob;
+
+use super::messages;
+use super::names;
+use super::places::{NoPlace, place};
+use super::status::{Status, let_go, remove};
+use super::usage::{is_ready, may_have, over, runs, used};
+use super::wanted::Wanted;
+use super::workload::JobWorkload;
+use crate::jobs::machine::{Observed, Phase, State};
+use crate::jobs::queue::{Running, Verdict, Waiting};
+use crate::jobs::render::Place;
+use crate::kueue::objects::Flavor;
+use crate::write::Write;
+use larder_kube::key::Key;
+use larder_kube::kinds::KueueVersion;
+use larder_kube::store::Store;
+
+/// Everything that the decision about a job depends on.
+pub struct Situation<'a> {
+    /// Seconds since 1970.
+    pub now: i64,
+    /// The version of Kueue's API.
+    pub version: KueueVersion,
+    /// The job's name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+    /// Its spec.
+    pub job: &'a CheckedJob,
+    /// Its LocalQueue.
+    pub queue: &'a str,
+    /// Makes the Workload that it should have, or says why it can have none.
+    pub wanted: &'a dyn Fn() -> Result<Wanted, String>,
+    /// A pod of each of its roles, in their order, for no place.
+    pub pods: &'a [Pod],
+    /// Its state.
+    pub state: &'a State,
+    /// Its terms and its pods.
+    pub observed: &'a Observed,
+    /// The Workload with the name of [`names::workload`], and all that belong to the job ([`JobWorkload::owner`]).
+    pub workloads: Vec<&'a JobWorkload>,
+    /// The flavors of this cluster.
+    pub flavors: &'a Store<Flavor>,
+}
+
+/// The decision about a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// For the machine. A start names no nodes: the caller plans them, or leaves them to the scheduler.
+    pub verdict: Verdict,
+    /// To be written in any order, before or after the job's own state.
+    pub writes: Vec<Write>,
+    /// Where pods go, by role; `None` as long as none may be made.
+    pub places: Option<Vec<Place>>,
+}
+
+/// Decides about a job in a queue of Kueue's.
+pub fn decide(situation: &Situation<'_>) -> Decision {
+    let Situation { version, workloads, .. } = situation;
+    let name = names::workload(situation.name, situation.uid);
+    let is_own = |workload: &&&JobWorkload| workload.is_of(situation.uid);
+    let own = workloads.iter().filter(is_own).find(|workload| workload.meta.key.name == name).copied();
+    // A job has one Workload: another one would hold quota for nothing.
+    let others = workloads.iter().filter(is_own).filter(|workload| workload.meta.key.name != name);
+    let mut writes: Vec<Write> = others.filter_map(|workload| remove(workload, *version)).collect();
+    let mut decision = match own {
+        Some(workload) => with(situation, workload),
+        None if workloads.iter().any(|workload| workload.meta.key.name == name) => {
+            situation.stop(format!("the Workload {name} is not this job's: delete it"))
+        }
+        None => without(situation),
+    };
+    writes.append(&mut decision.writes);
+    Decision { writes, ..decision }
+}
+
+/// The next write for the Workload of a job that is gone, or that no queue of Kueue's has any longer: its quota is free then.
+pub fn abandon(workload: &JobWorkload, version: KueueVersion) -> Option<Write> {
+    remove(workload, version)
+}
+
+fn without(situation: &Situation<'_>) -> Decision {
+    let Situation { state, observed, queue, .. } = situation;
+    if state.phase.is_terminal() || observed.terms.suspend {
+        return situation.wait(String::new());
+    }
+    if state.holds_room() {
+        return situation.stop("its Workload was deleted".to_owned());
+    }
+    // Its quota would count twice.
+    if runs(observed, situation.now) {
+        return situation.wait("its earlier pods are still ending".to_owned());
+    }
+    match (situation.wanted)() {
+        Ok(wanted) => situation.wait(messages::asks(queue)).writing(Some(wanted.create())),
+        Err(why) => situation.wait(why),
+    }
+}
+
+fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
+    let Situation { state, observed, version, .. } = situation;
+    let is_idle = !state.holds_room() && !runs(observed, situation.now);
+    if state.phase.is_terminal() {
+        let may_end = is_idle || workload.holding("Finished").is_some();
+        return situation.wait(String::new()).writing(end(situation, workload).filter(|_| may_end));
+    }
+    if observed.terms.suspend {
+        // A later start is another admission.
+        return situation.stop(String::new()).writing(remove(workload, *version).filter(|_| is_idle));
+    }
+    if workload.meta.deleting {
+        let why = "its Workload is being deleted".to_owned();
+        return situation.stop(why).writing(let_go(workload, *version).filter(|_| is_idle));
+    }
+    if let Some(finished) = workload.holding("Finished") {
+        return situation.stop(messages::finished(workload, &finished));
+    }
+    let evicted = workload.holding("Evicted");
+    if evicted.is_some() || !workload.active {
+        let has_quota = evicted.is_some() && workload.holding("QuotaReserved").is_some();
+        let mut status = Status::of(workload, *version, situation.now);
+        if has_quota && is_idle {
+            status.release();
+        }
+        // Without quota, an eviction of the past is why it waits, unless Kueue says something newer.
+        let why = if has_quota || !workload.active {
+            messages::evicted(workload, evicted.as_ref())
+        } else {
+            messages::pending(situation.queue, workload)
+        };
+        return situation.stop(why).writing(status.write()).writing(situation.update(workload));
+    }
+    if workload.holding("Admitted").is_some() {
+        return admitted(situation, workload, is_idle);
+    }
+    if workload.holding("QuotaReserved").is_some() {
+        return situation.stop(messages::checks(workload)).warming();
+    }
+    situation.stop(messages::pending(situation.queue, workload)).writing(situation.update(workload))
+}
+
+/// Kueue learns that the job has ended; then the Workload is only history, and may go with the job.
+fn end(situation: &Situation<'_>, workload: &JobWorkload) -> Option<Write> {
+    if workload.holding("Finished").is_some() || workload.meta.deleting {
+        return let_go(workload, situation.version);
+    }
+    let mut status = Status::of(workload, situation.version, situation.now);
+    match situation.state.phase {
+        Phase::Succeeded => status.set("Finished", true, "Succeeded", "The job has succeeded"),
+        _ => status.set("Finished", true, "Failed", &situation.state.why),
+    }
+    status.write()
+}
+
+fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) -> Decision {
+    let Situation { state, observed, job, version, .. } = situation;
+    let terms = &observed.terms;
+    let mut granted = Vec::new();
+    for (at, role) in job.roles.iter().enumerate() {
+        let may_have = may_have(workload, state, terms, at);
+        match may_have.filter(|may_have| *may_have >= role.min.max(1)) {
+            Some(may_have) => granted.push(may_have.min(role.replicas)),
+            None => {
+                let why = messages::too_few(role, may_have);
+                return situation.stop(why).writing(remove(workload, *version).filter(|_| is_idle));
+            }
+        }
+    }
+    let mut status = Status::of(workload, *version, situation.now);
+    let places = match places(situation.job, workload, situation.pods, situation.flavors) {
+        Ok(places) => Some(places),
+        Err(_) if state.holds_room() => None,
+        Err(NoPlace::Unknown(why)) => return situation.wait(why),
+        Err(NoPlace::Contradiction(why)) => {
+            // No other admission would be different.
+            status.set("Finished", true, "FailedToStart", &why);
+            return situation.wait(why).writing(status.write());
+        }
+    };
+    let verdict = if state.holds_room() {
+        news(situation, workload, &granted, &mut status);
+        let is_fewer = granted.iter().zip(state.granted()).any(|(granted, before)| *granted < before);
+        let why = if is_fewer { messages::FEWER.to_owned() } else { String::new() };
+        Verdict::Run(Running { may_grow_to: granted.clone(), granted, why, plan: None })
+    } else {
+        Verdict::Start { granted, nodes: Vec::new() }
+    };
+    Decision { verdict, writes: status.write().into_iter().collect(), places }
+}
+
+/// Where the pods of a job go, by role, if its Workload is admitted.
+pub fn admitted_places(
+    job: &CheckedJob,
+    workload: &JobWorkload,
+    pods: &[Pod],
+    flavors: &Store<Flavor>,
+) -> Option<Vec<Place>> {
+    workload.holding("Admitted")?;
+    places(job, workload, pods, flavors).ok()
+}
+
+fn places(
+    job: &CheckedJob,
+    workload: &JobWorkload,
+    pods: &[Pod],
+    flavors: &Store<Flavor>,
+) -> Result<Vec<Place>, NoPlace> {
+    let flavor = |name: &str| flavors.get(&Key::cluster(name));
+    job.roles.iter().zip(pods).map(|(role, pod)| place(workload, &role.name, pod, flavor)).collect()
+}
+
+/// What Kueue is to know of a job that runs.
+fn news(situation: &Situation<'_>, workload: &JobWorkload, granted: &[u32], status: &mut Status<'_>) {
+    let Situation { state, observed, .. } = situation;
+    let given_back = observed.terms.roles.iter().zip(granted).enumerate().map(|(at, (role, granted))| {
+        let asked = workload.asked.get(&role.name).copied().unwrap_or(0);
+        let assigned = workload.assigned.get(&role.name).and_then(|assigned| assigned.count).unwrap_or(asked);
+        // One that it has not for want of a node may come back.
+        let used =
+            used(state, observed, at, situation.now).max(granted.saturating_sub(over(state, &observed.terms, at)));
+        // Kueue counts them from what was asked for.
+        (role.name.clone(), if used < assigned { asked.saturating_sub(used) } else { 0 })
+    });
+    status.give_back(&given_back.collect::<Vec<_>>());
+    let before = workload.condition("PodsReady");
+    let was_ready = before.as_ref().is_some_and(|before| before.holds());
+    match (is_ready(state, observed), was_ready) {
+        (true, false) => {
+            let recovers = before.is_some_and(|before| before.reason == "WaitForRecovery");
+            let reason = if recovers { "Recovered" } else { "Started" };
+            status.set("PodsReady", true, reason, "All pods reached readiness and the workload is running");
+        }
+        (false, true) => {
+            let message = "At least one pod has failed, waiting for recovery";
+            status.set("PodsReady", false, "WaitForRecovery", message);
+        }
+        (true, true) | (false, false) => {}
+    }
+}
+
+impl Situation<'_> {
+    /// What it asks for has changed, and Kueue has not answered yet.
+    fn update(&self, workload: &JobWorkload) -> Option<Write> {
+        (self.wanted)().ok()?.update(workload)
+    }
+
+    /// It has no quota.
+    fn wait(&self, why: String) -> Decision {
+        Decision { verdict: Verdict::Wait(Waiting { why, ..Waiting::default() }), writes: Vec::new(), places: None }
+    }
+
+    /// The same, and pods that it has end.
+    fn stop(&self, why: String) -> Decision {
+        if self.state.holds_room() {
+            Decision { verdict: Verdict::Stop { why }, writes: Vec::new(), places: None }
+        } else {
+            self.wait(why)
+        }
+    }
+}
+
+impl Decision {
+    fn writing(mut self, write: Option<Write>) -> Self {
+        self.writes.extend(write);
+        self
+    }
+
+    /// Data is fetched while checks are waited for.
+    fn warming(mut self) -> Self {
+        if let Verdict::Wait(waiting) = &mut self.verdict {
+            waiting.warm = true;
+        }
+        self
+    }
+}

@@ -1,0 +1,109 @@
+//! Where the pods of an admitted job go, and what they carry for Kueue.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, Toleration};
+
+use super::names::{POD_SET_LABEL, TOPOLOGY_GATE, TOPOLOGY_WISHES, WORKLOAD_ANNOTATION, topology_annotation};
+use super::workload::{Assigned, JobWorkload, PodSetUpdate};
+use crate::jobs::render::Place;
+use crate::kueue::objects::Flavor;
+use larder_kube::pod::node_affinity::Places;
+
+/// Why pods have no place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// A flavor is not known, or not yet.
+    Unknown(String),
+    /// Nothing but another Workload helps: two contradict each other.
+    Contradiction(String),
+}
+
+/// The place of the pods of a role, whose pod `pod` is for no place: what the flavors say, then what each check adds. Two values for
+/// one key are an error, as in Kueue.
+pub fn place<'f>(
+    workload: &JobWorkload,
+    role: &str,
+    pod: &Pod,
+    flavor: impl Fn(&str) -> Option<&'f Flavor>,
+) -> Result<Place, NoPlace> {
+    let name = &workload.meta.key.name;
+    let missing = || NoPlace::Unknown(format!("Kueue's admission of {name} has no {role}"));
+    let assigned = workload.assigned.get(role).ok_or_else(missing)?;
+    let mut place = Place::default();
+    let mut flavors: Vec<&String> = assigned.flavors.values().collect();
+    flavors.sort();
+    flavors.dedup();
+    for flavor_name in flavors {
+        let known = flavor(flavor_name);
+        let known = known.ok_or_else(|| NoPlace::Unknown(format!("there is no ResourceFlavor {flavor_name}")))?;
+        place.selector.extend(known.labels.clone());
+        add_tolerations(&mut place, known.tolerations.iter().cloned());
+    }
+    mark(&mut place, workload, pod, role, assigned);
+    for check in &workload.checks {
+        if let Some(update) = check.pod_set_updates.iter().find(|update| update.name == role) {
+            add(&mut place, pod, update, &check.name)?;
+        }
+    }
+    let none = BTreeMap::new();
+    let of_pod = pod.spec.as_ref().and_then(|spec| spec.node_selector.as_ref()).unwrap_or(&none);
+    agree(of_pod, &place.selector, &format!("nodeSelector of {role}, and the flavors"))
+        .map_err(NoPlace::Contradiction)?;
+    Ok(place)
+}
+
+/// What the plan must know of a place beside the pod's own terms. Where Kueue chooses the nodes, there is nothing to plan.
+pub fn confine(places: &mut Places, place: &Place) {
+    places.labels.extend(place.selector.clone());
+    places.tolerations.extend(place.tolerations.iter().cloned());
+}
+
+/// Labels and annotations by which Kueue knows its pods, and its gate where it chooses their nodes.
+fn mark(place: &mut Place, workload: &JobWorkload, pod: &Pod, role: &str, assigned: &Assigned) {
+    place.labels.insert(POD_SET_LABEL.to_owned(), role.to_owned());
+    place.annotations.insert(WORKLOAD_ANNOTATION.to_owned(), workload.meta.key.name.clone());
+    if assigned.is_placed_by_kueue() {
+        place.gates.push(TOPOLOGY_GATE.to_owned());
+        let asked = |annotations: &BTreeMap<String, String>| {
+            TOPOLOGY_WISHES.iter().any(|wish| annotations.contains_key(&topology_annotation(wish)))
+        };
+        if !pod.metadata.annotations.as_ref().is_some_and(asked) {
+            place.annotations.insert(topology_annotation("unconstrained"), "true".to_owned());
+        }
+    }
+}
+
+fn add(place: &mut Place, pod: &Pod, update: &PodSetUpdate, check: &str) -> Result<(), NoPlace> {
+    let none = BTreeMap::new();
+    let metadata = &pod.metadata;
+    for (what, there, of_pod, given) in [
+        ("labels", &mut place.labels, metadata.labels.as_ref(), &update.labels),
+        ("annotations", &mut place.annotations, metadata.annotations.as_ref(), &update.annotations),
+        ("nodeSelector", &mut place.selector, None, &update.node_selector),
+    ] {
+        let what = format!("{what} of {}, and the check {check}", update.name);
+        let agreed = agree(of_pod.unwrap_or(&none), given, &what).and_then(|()| agree(there, given, &what));
+        agreed.map_err(NoPlace::Contradiction)?;
+        there.extend(given.clone());
+    }
+    add_tolerations(place, update.tolerations.iter().cloned());
+    Ok(())
+}
+
+/// Errors: a key has two values.
+fn agree(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>, what: &str) -> Result<(), String> {
+    let differs = |(key, value): &(&String, &String)| one.get(*key).is_some_and(|there| there != *value);
+    match other.iter().find(differs) {
+        Some((key, value)) => Err(format!("{what}: {key} is {:?} in one and {value:?} in the other", one[key])),
+        None => Ok(()),
+    }
+}
+
+fn add_tolerations(place: &mut Place, given: impl Iterator<Item = Toleration>) {
+    for toleration in given {
+        if !place.tolerations.contains(&toleration) {
+            place.tolerations.push(toleration);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The priority of a job's Workload, as Kueue's own integrations find it: the WorkloadPriorityClass that the job's label names, else
+//! the PriorityClass of its pods, else the default one, else 0.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::names::PRIORITY_LABEL;
+use larder_kube::kinds::KueueVersion;
+
+/// The classes of this cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Classes {
+    /// The values of WorkloadPriorityClasses.
+    pub workloads: BTreeMap<String, i32>,
+    /// The values of PriorityClasses.
+    pub pods: BTreeMap<String, i32>,
+    /// The PriorityClass of pods that name none.
+    pub default: Option<String>,
+}
+
+/// The priority of a Workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Priority {
+    source: Source,
+    class: String,
+    value: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Source {
+    #[default]
+    None,
+    Workloads,
+    Pods,
+}
+
+/// The priority of a job with these labels and pods. Errors: there is no such class.
+pub(super) fn priority(labels: &BTreeMap<String, String>, pods: &[Pod], classes: &Classes) -> Result<Priority, String> {
+    if let Some(class) = labels.get(PRIORITY_LABEL).filter(|class| !class.is_empty()) {
+        let value = classes.workloads.get(class);
+        let value = value.ok_or_else(|| format!("there is no WorkloadPriorityClass {class} ({PRIORITY_LABEL})"))?;
+        return Ok(Priority { source: Source::Workloads, class: class.clone(), value: *value });
+    }
+    let of_pod = |pod: &Pod| pod.spec.as_ref()?.priority_class_name.clone().filter(|class| !class.is_empty());
+    let Some(class) = pods.iter().find_map(of_pod).or_else(|| classes.default.clone()) else {
+        return Ok(Priority::default());
+    };
+    let value = classes.pods.get(&class).ok_or_else(|| format!("there is no PriorityClass {class}"))?;
+    Ok(Priority { source: Source::Pods, value: *value, class })
+}
+
+impl Priority {
+    /// The fields of a Workload's spec. One that is not there is taken away.
+    pub(super) fn fields(&self, version: KueueVersion) -> Value {
+        let Self { source, class, value } = self;
+        match (version, source) {
+            (KueueVersion::V1beta1, Source::None) => {
+                json!({"priority": value, "priorityClassName": null, "priorityClassSource": ""})
+            }
+            (KueueVersion::V1beta1, Source::Workloads) => json!({
+                "priority": value, "priorityClassName": class,
+                "priorityClassSource": "kueue.x-k8s.io/workloadpriorityclass",
+            }),
+            (KueueVersion::V1beta1, Source::Pods) => json!({
+                "priority": value, "priorityClassName": class, "priorityClassSource": "scheduling.k8s.io/priorityclass",
+            }),
+            (KueueVersion::V1beta2, Source::None) => json!({"priority": value, "priorityClassRef": null}),
+            (KueueVersion::V1beta2, Source::Workloads) => json!({
+                "priority": value,
+                "priorityClassRef": {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": class},
+            }),
+            (KueueVersion::V1beta2, Source::Pods) => json!({
+                "priority": value,
+                "priorityClassRef": {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": class},
+            }),
+        }
+    }
+}

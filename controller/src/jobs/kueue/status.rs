@@ -1,0 +1,127 @@
+//! What a job's controller writes to its Workload's status: that it is finished, that its pods are ready, that pods have ended and
+//! that an eviction was obeyed; and its finalizer.
+//!
+//! A merge patch replaces whole lists, so each has all conditions as they were read, and the version that they were read with: if the
+//! Workload has changed meanwhile, the write fails, and another decision follows. Kueue applies its own conditions, and
+//! [`crate::kueue::check`] the states of checks: neither touches what is written here.
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::names::FINALIZER;
+use super::workload::JobWorkload;
+use crate::write::{Change, Write};
+use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
+
+/// The longest message of a condition.
+const MESSAGE_MAX: usize = 1024;
+
+/// Changes to the status of a Workload.
+pub(super) struct Status<'a> {
+    workload: &'a JobWorkload,
+    version: KueueVersion,
+    now: i64,
+    conditions: Vec<Value>,
+    others: Value,
+    is_changed: bool,
+}
+
+impl<'a> Status<'a> {
+    pub(super) fn of(workload: &'a JobWorkload, version: KueueVersion, now: i64) -> Self {
+        let conditions = workload.conditions.clone();
+        Self { workload, version, now, conditions, others: json!({}), is_changed: false }
+    }
+
+    /// Sets a condition. Only another status or reason is a change.
+    pub(super) fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
+        let status = if holds { "True" } else { "False" };
+        let before = self.workload.condition(kind);
+        if before.as_ref().is_some_and(|before| before.status() == status && before.reason == reason) {
+            return;
+        }
+        let since = match &before {
+            Some(before) if before.status() == status => before.since_text().to_owned(),
+            _ => Timestamp::from_second(self.now).unwrap_or(Timestamp::MAX).to_string(),
+        };
+        self.conditions.retain(|condition| condition["type"] != kind);
+        self.conditions.push(json!({
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message.chars().take(MESSAGE_MAX).collect::<String>(),
+            "observedGeneration": self.workload.generation,
+            "lastTransitionTime": since,
+        }));
+        self.is_changed = true;
+    }
+
+    /// Says how many pods of each role no longer need their quota. Kueue takes no fewer than before.
+    pub(super) fn give_back(&mut self, pods: &[(String, u32)]) {
+        let before = |name: &String| self.workload.reclaimable.get(name).copied().unwrap_or(0);
+        if pods.iter().all(|(name, count)| *count <= before(name)) {
+            return;
+        }
+        let all = pods.iter().map(|(name, count)| (name, *count.max(&before(name)))).filter(|(_, count)| *count > 0);
+        let all: Vec<Value> = all.map(|(name, count)| json!({"name": name, "count": count})).collect();
+        self.others["reclaimablePods"] = all.into();
+        self.is_changed = true;
+    }
+
+    /// Gives the quota back after an eviction, once no pod uses it: only then does Kueue give it to others, and queue the job
+    /// again.
+    pub(super) fn release(&mut self) {
+        let Some(evicted) = self.workload.condition("Evicted") else { return };
+        // Kueue itself says when a job that waits for something else is queued again.
+        self.set("Requeued", evicted.reason == "Preempted", &evicted.reason, &evicted.message);
+        self.set("QuotaReserved", false, "Pending", &evicted.message);
+        if let Some(admitted) = self.workload.holding("Admitted") {
+            self.set("Admitted", false, "NoReservation", "The workload has no reservation");
+            let field = match self.version {
+                KueueVersion::V1beta1 => "accumulatedPastExexcutionTimeSeconds",
+                KueueVersion::V1beta2 => "accumulatedPastExecutionTimeSeconds",
+            };
+            self.others[field] = (self.workload.past_seconds + (self.now - admitted.since()).max(0)).into();
+        }
+        if self.workload.holding("PodsReady").is_some() {
+            self.set("PodsReady", false, "WaitForStart", "Not all pods are ready or succeeded");
+        }
+        self.others["admission"] = Value::Null;
+        self.others["reclaimablePods"] = Value::Null;
+        self.is_changed = true;
+    }
+
+    /// The write; `None` if nothing has changed.
+    pub(super) fn write(self) -> Option<Write> {
+        if !self.is_changed {
+            return None;
+        }
+        let mut status = self.others;
+        status["conditions"] = self.conditions.into();
+        let metadata = json!({"resourceVersion": self.workload.meta.version.to_string()});
+        Some(write(self.workload, self.version, Change::MergeStatus(json!({"metadata": metadata, "status": status}))))
+    }
+}
+
+/// The write that takes Kueue's finalizer off, so that the Workload can go; `None` if it does not have it.
+pub(super) fn let_go(workload: &JobWorkload, version: KueueVersion) -> Option<Write> {
+    if !workload.finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        return None;
+    }
+    let others: Vec<&String> = workload.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+    let metadata = json!({"resourceVersion": workload.meta.version.to_string(), "finalizers": others});
+    Some(write(workload, version, Change::Merge(json!({"metadata": metadata}))))
+}
+
+/// The next write after which a Workload goes, and its quota is free; `None` if it goes already. First it is deleted, then, once that
+/// is seen, its finalizer is taken off: so none is left that nothing keeps.
+pub(super) fn remove(workload: &JobWorkload, version: KueueVersion) -> Option<Write> {
+    if workload.meta.deleting {
+        return let_go(workload, version);
+    }
+    Some(write(workload, version, Change::Delete(workload.meta.uid.clone())))
+}
+
+fn write(workload: &JobWorkload, version: KueueVersion, change: Change) -> Write {
+    let key = &workload.meta.key;
+    Write::new(Kind::Kueue(KueueKind::Workload, version), &key.namespace, &key.name, change)
+}

@@ -1,0 +1,149 @@
+//! The Workload that a job should have.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use larder_api::names::{JOB_ATTEMPT_LABEL, JOB_INDEX_LABEL, JOB_SERVING_LABEL};
+use larder_api::training_job::checked::CheckedRole;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::names::{
+    DIGEST_ANNOTATION, FINALIZER, JOB_UID_LABEL, MAX_SECONDS_LABEL, POD_SETS_MAX, PROVISIONING_PREFIX, TOPOLOGY_WISHES,
+    hex, topology_annotation, workload,
+};
+use super::priority::{Classes, priority};
+use super::workload::JobWorkload;
+use crate::jobs::render::{Rendered, metadata};
+use crate::write::{Change, Write};
+use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
+
+/// A job that is to wait in a queue of Kueue's.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    /// The job.
+    pub rendered: Rendered<'a>,
+    /// Its LocalQueue.
+    pub queue: &'a str,
+    /// Its labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Its annotations.
+    pub annotations: &'a BTreeMap<String, String>,
+    /// A pod of each of its roles, in their order, for no place: index 0, attempt 0.
+    pub pods: &'a [Pod],
+    /// The classes that its priority may be of.
+    pub classes: &'a Classes,
+}
+
+/// The Workload that a job should have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    key: (String, String),
+    metadata: Value,
+    spec: Value,
+    digest: String,
+    version: KueueVersion,
+}
+
+impl Wanted {
+    /// Makes it. Errors: Kueue cannot take such a job. The sentence says why.
+    pub fn of(asking: &Asking<'_>, version: KueueVersion) -> Result<Self, String> {
+        let Asking { rendered, labels, .. } = asking;
+        let roles = &rendered.job.roles;
+        if roles.len() > POD_SETS_MAX {
+            return Err(format!("Kueue takes jobs of at most {POD_SETS_MAX} roles; this one has {}", roles.len()));
+        }
+        let name = workload(rendered.name, rendered.uid);
+        let flexible = flexible(roles);
+        let pod_sets: Vec<Value> = roles
+            .iter()
+            .zip(asking.pods)
+            .map(|(role, pod)| pod_set(role, flexible == Some(role.name.as_str()), pod))
+            .collect();
+        let mut spec = json!({"queueName": asking.queue, "podSets": pod_sets, "maximumExecutionTimeSeconds": null});
+        if let Some(text) = labels.get(MAX_SECONDS_LABEL) {
+            let seconds = text.parse::<i32>().ok().filter(|seconds| *seconds > 0);
+            let wrong = || format!("the label {MAX_SECONDS_LABEL} is not a number of seconds: {text:?}");
+            spec["maximumExecutionTimeSeconds"] = seconds.ok_or_else(wrong)?.into();
+        }
+        extend(&mut spec, priority(labels, asking.pods, asking.classes)?.fields(version));
+        let digest = hex(&Sha256::digest(spec.to_string())[..8]);
+        let mut metadata = metadata(rendered, name.clone());
+        metadata.labels.get_or_insert_default().insert(JOB_UID_LABEL.to_owned(), rendered.uid.to_owned());
+        metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+        let parameters = asking.annotations.iter().filter(|(name, _)| name.starts_with(PROVISIONING_PREFIX));
+        let annotations = parameters.map(|(name, value)| (name.clone(), value.clone()));
+        metadata.annotations = Some(annotations.chain([(DIGEST_ANNOTATION.to_owned(), digest.clone())]).collect());
+        let metadata = serde_json::to_value(metadata).expect("metadata is JSON");
+        Ok(Self { key: (rendered.namespace.to_owned(), name), metadata, spec, digest, version })
+    }
+
+    /// The write that makes it.
+    pub fn create(&self) -> Write {
+        let mut spec = self.spec.clone();
+        spec.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
+        self.write(Change::Create(json!({"metadata": self.metadata, "spec": spec})))
+    }
+
+    /// The write that changes one without quota to what it should be; `None` if it is. With quota, the pods and the queue of a
+    /// Workload are fixed. Only the writer's digest is compared: what the API server and Kueue add makes no difference.
+    pub fn update(&self, there: &JobWorkload) -> Option<Write> {
+        if there.digest == self.digest || there.holding("QuotaReserved").is_some() {
+            return None;
+        }
+        // It fails if Kueue has reserved quota meanwhile.
+        let version = there.meta.version.to_string();
+        let metadata = json!({"resourceVersion": version, "annotations": self.metadata["annotations"]});
+        Some(self.write(Change::Merge(json!({"metadata": metadata, "spec": self.spec}))))
+    }
+
+    fn write(&self, change: Change) -> Write {
+        let (namespace, name) = &self.key;
+        Write::new(Kind::Kueue(KueueKind::Workload, self.version), namespace, name, change)
+    }
+}
+
+/// The role that may be admitted in part. Kueue allows one; it is the one that has most to give.
+fn flexible(roles: &[CheckedRole]) -> Option<&str> {
+    let surplus = |role: &CheckedRole| role.replicas.saturating_sub(role.min);
+    // The first of several.
+    let most = roles.iter().rev().max_by_key(|role| surplus(role))?;
+    (surplus(most) > 0).then_some(most.name.as_str())
+}
+
+fn pod_set(role: &CheckedRole, is_flexible: bool, pod: &Pod) -> Value {
+    let mut metadata = pod.metadata.clone();
+    let labels = metadata.labels.get_or_insert_default();
+    labels.retain(|name, _| ![JOB_INDEX_LABEL, JOB_ATTEMPT_LABEL, JOB_SERVING_LABEL].contains(&name.as_str()));
+    (metadata.name, metadata.namespace, metadata.owner_references) = (None, None, None);
+    let topology = topology(metadata.annotations.as_ref());
+    let mut spec = pod.spec.clone();
+    if let Some(spec) = &mut spec {
+        // What differs from pod to pod, and is nothing that Kueue goes by.
+        spec.hostname = None;
+        spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()).for_each(|one| one.env = None);
+    }
+    let template = PodTemplateSpec { metadata: Some(metadata), spec };
+    let mut set = json!({"name": role.name, "count": role.replicas, "template": template});
+    if is_flexible {
+        set["minCount"] = role.min.max(1).into();
+    }
+    if let Some(topology) = topology {
+        set["topologyRequest"] = topology;
+    }
+    set
+}
+
+/// The wish of a role's pods for domains, from Kueue's own annotations.
+fn topology(annotations: Option<&BTreeMap<String, String>>) -> Option<Value> {
+    TOPOLOGY_WISHES.iter().find_map(|wish| {
+        let text = annotations?.get(&topology_annotation(wish))?;
+        Some(if *wish == "unconstrained" { json!({*wish: text == "true"}) } else { json!({*wish: text}) })
+    })
+}
+
+fn extend(object: &mut Value, fields: Value) {
+    if let (Value::Object(object), Value::Object(fields)) = (object, fields) {
+        object.extend(fields);
+    }
+}

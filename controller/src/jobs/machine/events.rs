@@ -1,0 +1,310 @@
+//! What has happened, as the difference between what is remembered and what is observed.
+
+use larder_api::Phase;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::apply::Event;
+use super::loss::{Cause, cause, is_live};
+use super::observed::{Decides, Observed, Terms};
+use super::pod::{Pod, PodId, PodStage};
+use super::state::{Stage, State};
+use crate::jobs::planned::Plan;
+use crate::jobs::queue::{Running, Verdict};
+
+/// Room must have stayed free for so long before a job grows.
+pub(super) const ROOM_SECONDS: i64 = 60;
+
+/// Pods that were planned again must be bound in so short a time: others of their gang hold nodes and wait.
+const RETRY_SECONDS: i64 = 3;
+
+/// Of so many pods that a kubelet has not taken, one soon after the other, the last one is one too many for a gang.
+const REJECTIONS: u32 = 4;
+
+/// Until when pods must be bound; `None`: there are none, or they may wait for ever.
+pub(super) fn bound_until(state: &State, terms: &Terms) -> Option<i64> {
+    let timeout = terms.gang_timeout?;
+    let is_second = state.planned_again && !terms.by_scheduler;
+    Some(state.binding_since?.saturating_add(if is_second { RETRY_SECONDS } else { timeout }))
+}
+
+/// What is observed, less what was told once and is used up.
+pub(super) struct News<'a> {
+    observed: &'a Observed,
+    pods: BTreeMap<PodId, &'a Pod>,
+    verdict: Option<&'a Verdict>,
+    plan: Option<&'a Plan>,
+    now: i64,
+}
+
+/// The pods, by role and index, that are to be planned now. The caller answers with a [`Plan`]: all of them or none, if the job
+/// does not run without them.
+///
+/// Nothing is asked for as long as a pod lives that must be gone first: the earlier one of an index if the type does not allow
+/// two, and all earlier ones if the whole gang is made again. Nor before [`State::not_before`].
+pub fn unplaced(state: &State, observed: &Observed, now: i64) -> Vec<Vec<u32>> {
+    let nothing = || vec![Vec::new(); state.roles.len()];
+    if !state.phase.is_making() || state.not_before.is_some_and(|until| until > now) {
+        return nothing();
+    }
+    let mut asked = nothing();
+    let mut is_whole_gang = true;
+    for (pod, slot) in state.slots() {
+        match slot.stage {
+            Stage::Unplaced => asked[pod.role].push(pod.index),
+            Stage::Placed | Stage::Seen | Stage::Done => is_whole_gang = false,
+        }
+    }
+    let blocks = |pod: &Pod| {
+        let is_asked = asked.get(pod.id.role).is_some_and(|asked| asked.binary_search(&pod.id.index).is_ok());
+        is_asked && is_live(pod, now) && (!observed.terms.two_pods(pod.id.role) || is_whole_gang)
+    };
+    if observed.pods.iter().any(blocks) { nothing() } else { asked }
+}
+
+impl<'a> News<'a> {
+    pub(super) fn new(observed: &'a Observed, now: i64) -> Self {
+        let pods = observed.pods.iter().map(|pod| (pod.id, pod)).collect();
+        Self { observed, pods, verdict: observed.verdict.as_ref(), plan: observed.plan.as_ref(), now }
+    }
+
+    /// Notes times that no event is about.
+    pub(super) fn note(&self, state: &mut State) {
+        let all_bound = state.slots().all(|(pod, slot)| slot.stage == Stage::Done || self.is_bound(pod));
+        if state.phase.has_pods() && all_bound {
+            (state.binding_since, state.planned_again) = (None, false);
+        }
+        if state.phase != Phase::Running {
+            state.room_since = None;
+        } else if let Some(Verdict::Run(running)) = self.verdict {
+            let has_room = state.granted().iter().zip(&running.may_grow_to).any(|(now, most)| most > now);
+            state.room_since = if has_room { Some(state.room_since.unwrap_or(self.now)) } else { None };
+        }
+    }
+
+    /// What has happened first. It is not named again once the state knows it.
+    pub(super) fn events(&mut self, state: &State) -> Vec<Event> {
+        let one = |event: Option<Event>| event.into_iter().collect::<Vec<_>>();
+        if state.phase.is_terminal() {
+            return Vec::new();
+        }
+        let wanted = one(self.wanted(state));
+        if !wanted.is_empty() {
+            return wanted;
+        }
+        if state.phase.has_pods() {
+            let seen = self.seen(state);
+            if !seen.is_empty() {
+                return seen;
+            }
+            let ended = self.finished(state).or_else(|| self.deadline(state)).or_else(|| self.lost(state));
+            if let Some(ended) = ended {
+                let released = self.rejected(state, &ended);
+                return [Some(ended), released].into_iter().flatten().collect();
+            }
+        }
+        let told = self.verdict.take().and_then(|verdict| self.told(state, verdict));
+        one(told
+            .or_else(|| self.warm(state))
+            .or_else(|| self.planned(state))
+            .or_else(|| self.unmade(state))
+            .or_else(|| self.unbound(state))
+            .or_else(|| self.up(state)))
+    }
+
+    fn wanted(&self, state: &State) -> Option<Event> {
+        match (self.observed.terms.suspend, state.phase == Phase::Suspended) {
+            (true, false) => Some(Event::Suspend),
+            (false, true) => Some(Event::Resume),
+            _ => None,
+        }
+    }
+
+    /// Pods that are new, and those that have succeeded.
+    fn seen(&self, state: &State) -> Vec<Event> {
+        let seen = state.slots().filter_map(|(id, slot)| {
+            let pod = self.pods.get(&id)?;
+            match (slot.stage, pod.stage) {
+                (Stage::Placed | Stage::Seen, PodStage::Succeeded) => Some(Event::Done(id)),
+                (Stage::Placed, _) => Some(Event::Seen(id)),
+                _ => None,
+            }
+        });
+        seen.collect()
+    }
+
+    fn finished(&self, state: &State) -> Option<Event> {
+        let is_done = |role: usize, decides: Decides| {
+            let slots = state.roles.get(role).map_or(&[][..], Vec::as_slice);
+            match decides {
+                Decides::Nothing => true,
+                Decides::First => slots.first().is_some_and(|slot| slot.stage == Stage::Done),
+                Decides::All => slots.iter().all(|slot| slot.stage == Stage::Done),
+            }
+        };
+        let roles = &self.observed.terms.roles;
+        let decide = roles.iter().enumerate().filter(|(_, role)| role.decides != Decides::Nothing);
+        let has_slots = |role: usize| state.roles.get(role).is_some_and(|slots| !slots.is_empty());
+        let some_decide = decide.clone().any(|(at, _)| has_slots(at));
+        (some_decide && decide.clone().all(|(at, role)| is_done(at, role.decides))).then_some(Event::Finished)
+    }
+
+    fn deadline(&self, state: &State) -> Option<Event> {
+        let ends = state.started?.saturating_add(self.observed.terms.active_deadline?);
+        (self.now >= ends).then_some(Event::Deadline)
+    }
+
+    /// The first pod that is lost. One that was seen and is not there any more was deleted by somebody.
+    fn lost(&self, state: &State) -> Option<Event> {
+        state.slots().find_map(|(id, slot)| {
+            let (cause, has_ended) = match (slot.stage, self.pods.get(&id)) {
+                (Stage::Placed | Stage::Seen, Some(pod)) => (cause(pod, self.now)?, pod.stage.has_ended()),
+                (Stage::Seen, None) => (Cause::Evicted, true),
+                _ => return None,
+            };
+            let is_spent = cause == Cause::Crashed && state.restarts.crashed >= self.observed.terms.max_crashes;
+            Some(if is_spent { Event::Spent { pod: id } } else { Event::Lost { pod: id, cause, has_ended } })
+        })
+    }
+
+    /// A kubelet has not taken a pod, again: the others of its gang do not wait for ever.
+    fn rejected(&self, state: &State, lost: &Event) -> Option<Event> {
+        let Event::Lost { pod: id, cause: Cause::Evicted, .. } = lost else { return None };
+        let pod = self.pods.get(id).filter(|pod| pod.stage == PodStage::Failed && pod.never_ran)?;
+        if !state.phase.is_making() || state.failed_soon + 1 < REJECTIONS {
+            return None;
+        }
+        let role = self.observed.terms.roles.get(id.role).map_or("", |role| &role.name);
+        let reason = if pod.reason.is_empty() { "no reason" } else { &pod.reason };
+        let why = format!(
+            "the kubelets of its nodes reject its pods again and again, at last {role} {} ({reason})",
+            id.index
+        );
+        // Where the job can do without the pod, others run on, and another one is made after a pause.
+        let released = self.without(state, vec![*id], &why);
+        matches!(released, Event::Released { .. }).then_some(released)
+    }
+
+    /// What the queue has decided.
+    fn told(&self, state: &State, verdict: &Verdict) -> Option<Event> {
+        match verdict {
+            Verdict::Start { granted, nodes } if state.phase == Phase::Queued => {
+                Some(Event::Granted { granted: granted.clone(), nodes: nodes.clone() })
+            }
+            Verdict::Stop { why } if state.holds_room() => Some(Event::Revoked { why: why.clone() }),
+            Verdict::Run(running) if state.holds_room() => self.resized(state, running),
+            _ => None,
+        }
+    }
+
+    fn resized(&self, state: &State, running: &Running) -> Option<Event> {
+        let before = state.granted();
+        let of = |to: &[u32], pick: fn(u32, u32) -> u32| -> Vec<u32> {
+            before
+                .iter()
+                .enumerate()
+                .map(|(role, before)| pick(*before, to.get(role).map_or(*before, |to| *to)))
+                .collect()
+        };
+        let fewer = of(&running.granted, u32::min);
+        if fewer != before {
+            return Some(Event::Shrunk { granted: fewer });
+        }
+        let more = of(&running.may_grow_to, u32::max);
+        let stayed_free = state.room_since.is_some_and(|since| self.now - since >= ROOM_SECONDS);
+        (state.phase == Phase::Running && stayed_free && more != before).then_some(Event::Grown { granted: more })
+    }
+
+    fn warm(&self, state: &State) -> Option<Event> {
+        let is_ready = self
+            .observed
+            .data
+            .iter()
+            .all(|data| data.percent >= data.enough || self.now >= state.since.saturating_add(data.timeout));
+        (state.phase == Phase::DataWarming && is_ready).then_some(Event::Warm)
+    }
+
+    /// The answer to what was asked. A refusal does not count while pods of the job itself have still to end: they may have the
+    /// room.
+    fn planned(&mut self, state: &State) -> Option<Event> {
+        let plan = self.plan.take()?;
+        if unplaced(state, self.observed, self.now).iter().all(Vec::is_empty) {
+            return None;
+        }
+        match plan {
+            Plan::Nodes(pods) => Some(Event::Planned(pods.clone())),
+            Plan::None(_) if self.has_strays(state) => None,
+            Plan::None(why) => Some(self.without(state, Vec::new(), why)),
+        }
+    }
+
+    /// Pods that the API server does not make: a job that cannot go on without them is not waited for. Pods of the job itself that
+    /// have still to end may have the quota.
+    fn unmade(&self, state: &State) -> Option<Event> {
+        let why = self.observed.shortage.as_ref().filter(|_| state.phase.is_making())?;
+        let unmade = state.slots().filter(|(pod, slot)| slot.stage == Stage::Placed && !self.pods.contains_key(pod));
+        let pods: Vec<PodId> = unmade.map(|(pod, _)| pod).collect();
+        if pods.is_empty() || self.has_strays(state) {
+            return None;
+        }
+        Some(self.without(state, pods, why)).filter(|event| matches!(event, Event::Released { .. }))
+    }
+
+    /// True if pods of the job have still to end.
+    fn has_strays(&self, state: &State) -> bool {
+        self.observed.pods.iter().any(|pod| state.slot(pod.id).is_none() && is_live(pod, self.now))
+    }
+
+    /// Pods that are not bound in time: planned again once, unless the scheduler has chosen, and then done without, by the job or
+    /// with it.
+    fn unbound(&self, state: &State) -> Option<Event> {
+        let terms = &self.observed.terms;
+        if !state.phase.is_making() || self.now < bound_until(state, terms)? {
+            return None;
+        }
+        let is_late = |stage: Stage| matches!(stage, Stage::Placed | Stage::Seen);
+        let late = state.slots().filter(|(pod, slot)| is_late(slot.stage) && !self.is_bound(*pod));
+        let pods: Vec<PodId> = late.map(|(pod, _)| pod).collect();
+        match pods.len() {
+            0 => None,
+            _ if !state.planned_again && !terms.by_scheduler => Some(Event::Unbound { pods }),
+            late => {
+                let s = if late == 1 { " was" } else { "s were" };
+                let planned = if terms.by_scheduler { "" } else { " planned twice and" };
+                let said = self.observed.said.as_ref().map(|said| format!(": {said}")).unwrap_or_default();
+                Some(self.without(state, pods, &format!("{late} pod{s}{planned} not bound in time{said}")))
+            }
+        }
+    }
+
+    /// Pods have no node. The job goes on if enough of each role are bound, or else gives all its room back.
+    fn without(&self, state: &State, pods: Vec<PodId>, why: &str) -> Event {
+        let late: BTreeSet<PodId> = pods.iter().copied().collect();
+        let goes_on = state.roles.iter().zip(&self.observed.terms.roles).enumerate().all(|(role, (slots, terms))| {
+            let is_up = |(id, stage): (PodId, Stage)| stage == Stage::Done || self.is_bound(id) && !late.contains(&id);
+            let ids = (0..).zip(slots).map(|(index, slot)| (PodId { role, index, attempt: slot.attempt }, slot.stage));
+            ids.filter(|slot| is_up(*slot)).count() >= terms.floor().min(slots.len())
+        });
+        if goes_on && state.phase != Phase::Starting {
+            Event::NoRoom { pods, why: why.to_owned() }
+        } else {
+            Event::Released { why: why.to_owned(), are_unbound: !pods.is_empty() }
+        }
+    }
+
+    fn up(&self, state: &State) -> Option<Event> {
+        let is_up = |(id, stage): (PodId, Stage)| {
+            let is_ready = || self.pods.get(&id).is_some_and(|pod| pod.stage == PodStage::Ready);
+            stage == Stage::Done || stage == Stage::Seen && is_ready()
+        };
+        let is_surplus = |pod: &Pod| {
+            let slots = state.roles.get(pod.id.role).map_or(0, Vec::len);
+            pod.id.index as usize >= slots && is_live(pod, self.now)
+        };
+        let all_up = state.slots().all(|(id, slot)| is_up((id, slot.stage)));
+        (state.phase.is_making() && all_up && !self.observed.pods.iter().any(is_surplus)).then_some(Event::Up)
+    }
+
+    fn is_bound(&self, pod: PodId) -> bool {
+        self.pods.get(&pod).is_some_and(|pod| !matches!(pod.stage, PodStage::Pending | PodStage::Failed))
+    }
+}

@@ -1,0 +1,85 @@
+use super::*;
+use crate::jobs::planned::{Plan, PlannedPod};
+use crate::jobs::queue::{Running, Verdict};
+use larder_api::training_job::KeepPods;
+
+mod any_order;
+mod losses;
+mod rows;
+mod stories;
+mod unmade;
+
+pub(super) const NOW: i64 = 1_000_000;
+
+/// A job of workers that may shrink to `min`, of a type that allows two pods of an index.
+pub(super) fn elastic(min: u32) -> Terms {
+    Terms {
+        roles: vec![RoleTerms { name: "worker".into(), min, decides: Decides::All, two_pods: true }],
+        keep_pods: KeepPods::None,
+        max_crashes: 3,
+        gang_timeout: Some(30),
+        active_deadline: Some(3_600),
+        ttl: Some(600),
+        ..Terms::default()
+    }
+}
+
+pub(super) fn slot(attempt: u32, stage: Stage) -> Slot {
+    Slot { attempt, node: Some("n1".into()), stage }
+}
+
+pub(super) fn pod(index: u32, attempt: u32, stage: PodStage) -> Pod {
+    let node = (stage != PodStage::Pending).then(NodeHealth::default);
+    Pod { id: PodId { role: 0, index, attempt }, stage, node, ..Pod::default() }
+}
+
+/// A job of three workers that run.
+pub(super) fn running(terms: Terms) -> (State, Observed) {
+    let state = State {
+        phase: Phase::Running,
+        since: NOW - 100,
+        roles: vec![vec![slot(1, Stage::Seen); 3]],
+        attempts: 1,
+        started: Some(NOW - 200),
+        ..State::default()
+    };
+    let pods = (0..3).map(|index| pod(index, 1, PodStage::Ready)).collect();
+    (state, Observed { terms, pods, ..Observed::default() })
+}
+
+pub(super) fn run(granted: u32, may_grow_to: u32) -> Option<Verdict> {
+    Some(Verdict::Run(Running { granted: vec![granted], may_grow_to: vec![may_grow_to], ..Running::default() }))
+}
+
+pub(super) fn start(workers: u32) -> Option<Verdict> {
+    let nodes = vec![(0..workers).map(|index| format!("n{index}")).collect()];
+    Some(Verdict::Start { granted: vec![workers], nodes })
+}
+
+pub(super) fn planned(indexes: &[u32]) -> Option<Plan> {
+    let planned = |index: &u32| PlannedPod { role: 0, index: *index, node: Some(format!("m{index}")) };
+    Some(Plan::Nodes(indexes.iter().map(planned).collect()))
+}
+
+/// Pods by index and attempt.
+type Pods = Vec<(u32, u32)>;
+
+/// The pods that are made, and those that are deleted.
+pub(super) fn changes(actions: &[Action]) -> (Pods, Pods) {
+    let created = actions.iter().filter_map(|action| match action {
+        Action::Create { pod, .. } => Some((pod.index, pod.attempt)),
+        _ => None,
+    });
+    let deleted = actions.iter().filter_map(|action| match action {
+        Action::Delete(pod) => Some((pod.index, pod.attempt)),
+        _ => None,
+    });
+    (created.collect(), deleted.collect())
+}
+
+pub(super) fn again(actions: &[Action]) -> Option<i64> {
+    actions.iter().find_map(|action| match action {
+        Action::Again(at) => Some(*at),
+        _ => None,
+    })
+}

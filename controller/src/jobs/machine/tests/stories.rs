@@ -1,0 +1,315 @@
+use super::*;
+
+#[test]
+fn a_job_goes_from_its_first_wait_to_its_end() {
+    let mut observed = Observed { terms: elastic(2), verdict: start(2), ..Observed::default() };
+    observed.data.push(Data { name: "pets".into(), percent: 62, enough: 90, timeout: 600 });
+    let (state, actions) = step(State::default(), &observed, NOW);
+    assert_eq!((state.phase, again(&actions)), (Phase::DataWarming, Some(NOW + 600)));
+    assert_eq!(changes(&actions), (vec![], vec![]));
+    let waits = waits_for(&state, &observed, NOW);
+    assert_eq!(waits.unwrap(), "data: pets 62 % on its nodes, enough at 90 % or 13:56 UTC");
+    // The data does not come, and is waited for no longer.
+    observed.verdict = None;
+    let (state, actions) = step(state, &observed, NOW + 600);
+    assert_eq!((state.phase, state.started), (Phase::Starting, Some(NOW + 600)));
+    let node = |index: u32| Some(format!("n{index}"));
+    let create = |index| Action::Create { pod: PodId { role: 0, index, attempt: 1 }, node: node(index) };
+    assert_eq!(actions, [create(0), create(1), Action::Again(NOW + 630)]);
+    observed.pods = vec![pod(0, 1, PodStage::Ready), pod(1, 1, PodStage::Pending)];
+    let (state, _) = step(state, &observed, NOW + 610);
+    assert_eq!(waits_for(&state, &observed, NOW).unwrap(), "1 of 2 pods are ready; 1 not bound yet");
+    observed.pods[1] = pod(1, 1, PodStage::Ready);
+    let (state, _) = step(state, &observed, NOW + 612);
+    assert_eq!((state.phase, waits_for(&state, &observed, NOW)), (Phase::Running, None));
+    for done in &mut observed.pods {
+        done.stage = PodStage::Succeeded;
+    }
+    let (state, actions) = step(state, &observed, NOW + 700);
+    assert_eq!((state.phase, state.finished), (Phase::Succeeded, Some(NOW + 700)));
+    assert_eq!((changes(&actions).1, again(&actions)), (vec![(0, 1), (1, 1)], Some(NOW + 1_300)));
+    let (_, actions) = step(state.clone(), &observed, NOW + 1_300);
+    assert!(actions.contains(&Action::Remove));
+    for keeps in [KeepPods::Ended, KeepPods::All] {
+        observed.terms.keep_pods = keeps;
+        assert_eq!(changes(&step(state.clone(), &observed, NOW + 700).1), (vec![], vec![]));
+    }
+    // Those that run go on with `all` alone.
+    observed.pods[0].stage = PodStage::Ready;
+    assert_eq!(changes(&step(state.clone(), &observed, NOW + 700).1).1, vec![]);
+    observed.terms.keep_pods = KeepPods::Ended;
+    assert_eq!(changes(&step(state, &observed, NOW + 700).1).1, vec![(0, 1)]);
+}
+
+#[test]
+fn a_lost_worker_is_replaced_before_its_pod_is_gone_if_the_type_allows_two() {
+    let (state, mut observed) = running(elastic(2));
+    observed.pods[1].node = Some(NodeHealth { unready_since: Some(NOW - 40), ..NodeHealth::default() });
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, again(&actions)), (Phase::Running, Some(NOW + 20)));
+    let (state, actions) = step(state, &observed, NOW + 20);
+    assert_eq!((state.phase, state.restarts.node_lost), (Phase::Recovering, 1));
+    assert_eq!(changes(&actions), (vec![], vec![(1, 1)]));
+    assert_eq!(unplaced(&state, &observed, NOW + 20), [vec![1]]);
+    observed.pods[1].leaving = Some(NOW + 50);
+    observed.plan = planned(&[1]);
+    let (state, actions) = step(state, &observed, NOW + 20);
+    assert_eq!(changes(&actions), (vec![(1, 2)], vec![]));
+    observed.plan = None;
+    observed.pods.push(pod(1, 2, PodStage::Ready));
+    let (state, _) = step(state, &observed, NOW + 25);
+    assert_eq!((state.phase, state.restarts.node_lost), (Phase::Running, 1), "the old pod blocks nothing");
+}
+
+#[test]
+fn a_gang_whose_type_allows_one_pod_starts_again_as_a_whole_once_live_pods_are_gone() {
+    let terms = one_pod(elastic(3));
+    let (state, mut observed) = running(terms);
+    observed.pods[1].disruption = "EvictionByEvictionAPI".into();
+    observed.pods[1].leaving = Some(NOW + 30);
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.restarts.evicted), (Phase::Recovering, 1));
+    assert_eq!(changes(&actions), (vec![], vec![(0, 1), (2, 1)]));
+    assert_eq!(unplaced(&state, &observed, NOW), [Vec::<u32>::new()], "the old pods still run");
+    observed.pods.retain(|pod| pod.id.index == 1);
+    observed.pods[0].node = Some(NodeHealth { is_out_of_service: true, ..NodeHealth::default() });
+    assert_eq!(unplaced(&state, &observed, NOW), [vec![0, 1, 2]], "one on a lost node is not waited for");
+    observed.plan = planned(&[0, 1, 2]);
+    let (state, actions) = step(state, &observed, NOW + 5);
+    assert_eq!(changes(&actions).0, [(0, 2), (1, 2), (2, 2)]);
+    assert_eq!(state.restarts, Restarts { evicted: 1, ..Restarts::default() });
+}
+
+// SEMANTICS: J5
+#[test]
+fn a_crashed_pod_is_replaced_alone_and_only_crashes_are_limited() {
+    let (mut state, mut observed) = running(one_pod(elastic(3)));
+    state.restarts = Restarts { preempted: 50, evicted: 50, node_lost: 50, device_fault: 50, crashed: 2 };
+    observed.pods[2].stage = PodStage::Failed;
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.restarts.crashed), (Phase::Recovering, 3));
+    assert_eq!(unplaced(&state, &observed, NOW), [vec![2]]);
+    observed.plan = planned(&[2]);
+    let (state, _) = step(state, &observed, NOW);
+    observed.plan = None;
+    observed.pods[2] = pod(2, 2, PodStage::Failed);
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.restarts.crashed), (Phase::Failed, 4));
+    assert_eq!(state.why, "its pods have crashed 4 times, the last time worker 2; spec.restart.maxCrashes is 3");
+    assert_eq!(changes(&actions).1, [(0, 1), (1, 1), (2, 2)]);
+}
+
+#[test]
+fn a_restart_scope_of_job_starts_all_again_for_one_crash() {
+    let (state, mut observed) = running(Terms { scope: Scope::Job, ..elastic(3) });
+    observed.pods[0].stage = PodStage::Failed;
+    observed.pods[1].stage = PodStage::Failed;
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!(state.restarts.crashed, 1, "both belong to one restart");
+    assert_eq!(changes(&actions).1, [(0, 1), (1, 1), (2, 1)]);
+    assert_eq!(unplaced(&state, &observed, NOW), [Vec::<u32>::new()]);
+}
+
+#[test]
+fn an_elastic_job_without_room_shrinks_and_grows_back_after_a_minute() {
+    let (state, mut observed) = running(elastic(2));
+    observed.pods.remove(2);
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.restarts.evicted), (Phase::Recovering, 1));
+    observed.plan = Some(Plan::None("there is no room".into()));
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.granted()), (Phase::Running, vec![2]));
+    observed.plan = None;
+    observed.verdict = run(2, 3);
+    let (state, actions) = step(state, &observed, NOW + 10);
+    assert_eq!((state.phase, again(&actions)), (Phase::Running, Some(NOW + 70)));
+    // Somebody else takes the room, and leaves it.
+    observed.verdict = run(2, 2);
+    let (state, _) = step(state, &observed, NOW + 20);
+    observed.verdict = run(2, 3);
+    let (state, _) = step(state, &observed, NOW + 30);
+    let (state, _) = step(state, &observed, NOW + 89);
+    assert_eq!(state.phase, Phase::Running);
+    let (state, _) = step(state, &observed, NOW + 90);
+    assert_eq!((state.phase, state.granted()), (Phase::Growing, vec![3]));
+    observed.verdict = None;
+    observed.plan = planned(&[2]);
+    let (state, actions) = step(state, &observed, NOW + 91);
+    assert_eq!(changes(&actions).0, [(2, 3)], "no name is used twice");
+    observed.plan = None;
+    observed.pods.push(pod(2, 3, PodStage::Ready));
+    assert_eq!(step(state, &observed, NOW + 95).0.phase, Phase::Running);
+}
+
+#[test]
+fn the_highest_indexes_end_when_the_queue_takes_room_back() {
+    let (state, mut observed) = running(elastic(1));
+    observed.verdict = run(1, 1);
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, changes(&actions).1), (Phase::Shrinking, vec![(1, 1), (2, 1)]));
+    assert_eq!(waits_for(&state, &observed, NOW).unwrap(), "2 pods are still ending");
+    observed.verdict = None;
+    observed.pods.remove(2);
+    observed.pods[1].leaving = Some(NOW - 60);
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!(state.phase, Phase::Running, "a pod that is stuck blocks nothing");
+    assert_eq!(state.restarts, Restarts::default());
+}
+
+#[test]
+fn pods_that_are_not_bound_in_time_are_planned_again_and_then_the_gang_is_released() {
+    let mut observed = Observed { terms: elastic(2), verdict: start(2), ..Observed::default() };
+    let (state, _) = step(State::default(), &observed, NOW);
+    assert_eq!(state.phase, Phase::Starting, "it waits for no data");
+    observed.verdict = None;
+    observed.pods = vec![pod(0, 1, PodStage::Bound), pod(1, 1, PodStage::Pending)];
+    let (state, actions) = step(state, &observed, NOW + 29);
+    assert_eq!(again(&actions), Some(NOW + 30));
+    let (state, actions) = step(state, &observed, NOW + 30);
+    assert_eq!(changes(&actions), (vec![], vec![(1, 1)]));
+    observed.plan = planned(&[1]);
+    let (state, actions) = step(state, &observed, NOW + 31);
+    assert_eq!(changes(&actions), (vec![], vec![(1, 1)]), "it may be bound at this moment");
+    observed.plan = None;
+    observed.pods[1].leaving = Some(NOW + 61);
+    let (state, actions) = step(state, &observed, NOW + 31);
+    assert_eq!((changes(&actions), again(&actions)), ((vec![(1, 2)], vec![]), Some(NOW + 34)));
+    observed.pods[1] = pod(1, 2, PodStage::Pending);
+    let (state, actions) = step(state, &observed, NOW + 34);
+    assert_eq!((state.phase, changes(&actions).1), (Phase::Queued, vec![(0, 1), (1, 2)]));
+    assert_eq!(state.why, "1 pod was planned twice and not bound in time");
+    // What the plan does not see would happen again, so the job lets others go first.
+    assert_eq!((state.not_before, again(&actions)), (Some(NOW + 64), Some(NOW + 64)));
+}
+
+// SEMANTICS: J2
+#[test]
+fn an_index_that_is_done_gets_no_other_pod_when_the_others_have_lost_their_room() {
+    let (state, mut observed) = running(elastic(3));
+    (observed.pods[0].stage, observed.pods[1].stage) = (PodStage::Succeeded, PodStage::Failed);
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.roles[0][0].stage), (Phase::Recovering, Stage::Done));
+    observed.plan = Some(Plan::None("no room".into()));
+    let (state, _) = step(state, &observed, NOW + 2);
+    assert_eq!((state.phase, state.granted().len()), (Phase::Queued, 0));
+    (observed.plan, observed.verdict) = (None, start(3));
+    observed.pods.truncate(1);
+    let (again, actions) = step(state.clone(), &observed, NOW + 3);
+    assert_eq!(changes(&actions), (vec![(1, 3), (2, 3)], vec![]));
+    assert_eq!(again.done, [[]; 0]);
+    // All pods of a gang run again.
+    (observed.terms.scope, observed.verdict) = (Scope::Job, None);
+    let mut gang = running(observed.terms.clone()).0;
+    gang.roles[0][0].stage = Stage::Done;
+    observed.verdict = Some(Verdict::Stop { why: "others".into() });
+    let (gang, _) = step(gang, &observed, NOW);
+    observed.verdict = start(3);
+    assert_eq!(changes(&step(gang, &observed, NOW).1).0.len(), 3);
+}
+
+#[test]
+fn a_suspended_job_has_no_pods_and_waits_again_when_it_goes_on() {
+    let (state, mut observed) = running(elastic(2));
+    observed.terms.suspend = true;
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.granted().len()), (Phase::Suspended, 0));
+    assert_eq!(changes(&actions).1.len(), 3);
+    observed.pods.iter_mut().for_each(|pod| pod.leaving = Some(NOW + 30));
+    observed.terms.suspend = false;
+    let (state, _) = step(state, &observed, NOW + 1);
+    assert_eq!(state.phase, Phase::Queued);
+    observed.verdict = start(3);
+    let (state, actions) = step(state, &observed, NOW + 2);
+    assert_eq!(changes(&actions), ((0..3).map(|index| (index, 2)).collect(), vec![]));
+    assert_eq!(state.started, Some(NOW + 2), "its time begins anew");
+}
+
+#[test]
+fn a_job_that_all_else_takes_room_from_counts_one_preemption() {
+    let (state, mut observed) = running(elastic(2));
+    observed.verdict = Some(Verdict::Stop { why: "team/train needs its room".into() });
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.restarts.preempted), (Phase::Queued, 1));
+    assert_eq!(waits_for(&state, &observed, NOW).unwrap(), "team/train needs its room");
+}
+
+#[test]
+fn a_chief_that_is_done_ends_a_job_with_servers() {
+    let (mut state, mut observed) = running(elastic(2));
+    observed.terms.roles[0].decides = Decides::First;
+    observed.terms.roles.push(RoleTerms { name: "ps".into(), min: 1, decides: Decides::Nothing, two_pods: true });
+    state.roles.push(vec![slot(1, Stage::Seen)]);
+    let id = PodId { role: 1, index: 0, attempt: 1 };
+    observed.pods.push(Pod { id, ..pod(0, 1, PodStage::Ready) });
+    observed.pods[1].stage = PodStage::Succeeded;
+    let (state, _) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.roles[0][1].stage), (Phase::Running, Stage::Done));
+    // A worker that is done is not made again when its node goes.
+    observed.pods.remove(1);
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, changes(&actions)), (Phase::Running, (vec![], vec![])));
+    observed.pods[0].stage = PodStage::Succeeded;
+    assert_eq!(step(state, &observed, NOW).0.phase, Phase::Succeeded);
+}
+
+/// The same, of a type that allows one pod of an index.
+fn one_pod(mut terms: Terms) -> Terms {
+    terms.roles[0].two_pods = false;
+    terms
+}
+
+#[test]
+fn a_lost_worker_is_replaced_at_once_and_a_lost_server_of_the_same_job_restarts_all() {
+    let mut terms = elastic(3);
+    let server = RoleTerms { name: "ps".into(), min: 1, decides: Decides::Nothing, two_pods: false };
+    terms.roles.push(server);
+    let (mut state, mut observed) = running(terms);
+    state.roles.push(vec![slot(1, Stage::Seen)]);
+    let server = Pod { id: PodId { role: 1, index: 0, attempt: 1 }, ..pod(0, 1, PodStage::Ready) };
+    observed.pods.push(server);
+    let lose = |observed: &mut Observed, at: usize| {
+        observed.pods[at].node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() });
+    };
+    let mut with_worker = observed.clone();
+    lose(&mut with_worker, 2);
+    let (after, _) = step(state.clone(), &with_worker, NOW);
+    let attempts = |state: &State| state.slots().filter(|(_, slot)| slot.attempt == 2).count();
+    assert_eq!(attempts(&after), 1);
+    lose(&mut observed, 3);
+    let (after, _) = step(state, &observed, NOW);
+    assert_eq!(attempts(&after), 4);
+}
+
+#[test]
+fn a_gang_that_the_scheduler_never_binds_gives_its_room_back_and_says_why() {
+    let by_scheduler = Terms { by_scheduler: true, gang_timeout: Some(300), ..elastic(3) };
+    let roles = vec![vec![Slot { attempt: 1, node: None, stage: Stage::Placed }; 3]];
+    let state = State {
+        phase: Phase::Starting,
+        roles,
+        attempts: 1,
+        started: Some(NOW),
+        binding_since: Some(NOW),
+        ..State::default()
+    };
+    let pods = (0..3).map(|index| pod(index, 1, PodStage::Pending)).collect();
+    let said = Some("3 pods start together or not at all: no claim".to_owned());
+    let observed = Observed { terms: by_scheduler, pods, said, ..Observed::default() };
+    let (state, actions) = step(state, &observed, NOW + 299);
+    assert_eq!((state.phase, again(&actions)), (Phase::Starting, Some(NOW + 300)));
+    let (state, actions) = step(state, &observed, NOW + 300);
+    assert_eq!((state.phase, state.attempts, state.not_before), (Phase::Queued, 1, Some(NOW + 330)));
+    assert_eq!(changes(&actions), (vec![], vec![(0, 1), (1, 1), (2, 1)]));
+    let why = "3 pods were not bound in time: 3 pods start together or not at all: no claim";
+    assert_eq!(waits_for(&state, &observed, NOW + 300).as_deref(), Some(why));
+}
+
+#[test]
+fn a_job_that_runs_goes_on_without_pods_that_the_scheduler_never_binds() {
+    let (mut state, mut observed) = running(Terms { by_scheduler: true, gang_timeout: Some(300), ..elastic(2) });
+    (state.phase, state.binding_since) = (Phase::Growing, Some(NOW - 300));
+    observed.pods[2] = pod(2, 1, PodStage::Pending);
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.roles[0].len()), (Phase::Growing, 2));
+    assert_eq!(changes(&actions).1, [(2, 1)]);
+}

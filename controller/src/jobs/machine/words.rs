@@ -1,0 +1,61 @@
+//! What a job waits for, in a sentence with numbers.
+
+use super::loss::is_live;
+use super::observed::{Data, Observed};
+use super::pod::{Pod, PodStage};
+use super::state::{Stage, State};
+use larder_api::Phase;
+use larder_kube::fields::hour;
+
+/// What a job with room waits for; `None` if it waits for nothing. A job that is queued waits for what the queue says.
+pub fn waits_for(state: &State, observed: &Observed, now: i64) -> Option<String> {
+    match state.phase {
+        Phase::DataWarming => Some(cold(state, &observed.data)),
+        Phase::Shrinking => {
+            let is_surplus = |pod: &&Pod| state.slot(pod.id).is_none() && is_live(pod, now);
+            Some(format!("{} are still ending", pods(observed.pods.iter().filter(is_surplus).count())))
+        }
+        Phase::Starting | Phase::Growing | Phase::Recovering => Some(missing(state, observed, now)),
+        Phase::Queued | Phase::Failed => Some(state.why.clone()).filter(|why| !why.is_empty()),
+        Phase::Suspended => Some("spec.suspend is true".to_owned()),
+        Phase::Running | Phase::Succeeded => None,
+    }
+}
+
+fn cold(state: &State, data: &[Data]) -> String {
+    let cold = data.iter().filter(|data| data.percent < data.enough).map(|data| {
+        let until = hour(state.since.saturating_add(data.timeout));
+        format!("{} {} % on its nodes, enough at {} % or {until}", data.name, data.percent, data.enough)
+    });
+    format!("data: {}", cold.collect::<Vec<_>>().join("; "))
+}
+
+fn missing(state: &State, observed: &Observed, now: i64) -> String {
+    let stage = |id| observed.pods.iter().find(|pod| pod.id == id).map(|pod| pod.stage);
+    let (mut all, mut up, mut unplaced, mut unbound) = (0, 0, 0, 0);
+    for (id, slot) in state.slots() {
+        all += 1;
+        match (slot.stage, stage(id)) {
+            (Stage::Done, _) | (_, Some(PodStage::Ready | PodStage::Succeeded)) => up += 1,
+            (Stage::Unplaced, _) => unplaced += 1,
+            (_, None | Some(PodStage::Pending)) => unbound += 1,
+            (_, Some(PodStage::Bound | PodStage::Failed)) => {}
+        }
+    }
+    let mut text = format!("{up} of {} are ready", pods(all));
+    if unplaced > 0 {
+        text += &format!("; {unplaced} without a node");
+        text += &if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
+    }
+    if let Some(until) = state.not_before.filter(|until| *until > now) {
+        text += &format!("; pods failed soon after their start, and the next are made at {}", hour(until));
+    }
+    if unbound > 0 {
+        text += &format!("; {unbound} not bound yet");
+    }
+    text
+}
+
+fn pods(count: usize) -> String {
+    if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
+}

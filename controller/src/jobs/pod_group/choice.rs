@@ -1,0 +1,58 @@
+//! Who finds the nodes of a job's pods.
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_api::training_job::GangBackend;
+use larder_api::training_job::checked::CheckedJob;
+
+/// The version of the API that has PodGroups.
+const GROUP_VERSION: &str = "scheduling.k8s.io/v1beta1";
+
+/// The least time that pods may take to be bound where the scheduler chooses their nodes: it looks again at those that it found
+/// no node for after five minutes, whatever has happened.
+pub const BOUND_SECONDS: i64 = 300;
+
+/// The planner of a job's nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Planner {
+    /// Larder ([`crate::jobs::plan`]).
+    #[default]
+    Builtin,
+    /// The scheduler, by PodGroups.
+    Native,
+}
+
+/// The planner of a job. `obstacle` is what [`obstacle`] has found, `is_served` whether this cluster has PodGroups. Errors: it wants
+/// native gangs and cannot have them; the sentence is for its condition Valid.
+///
+/// `auto` is native only where nothing is lost by it: kube-scheduler does not know where data is, and holds pods to one domain only
+/// behind another gate.
+pub fn choose(job: &CheckedJob, obstacle: Option<&str>, is_served: bool) -> Result<Planner, String> {
+    let missing = format!("this cluster serves no PodGroups ({GROUP_VERSION}, off by default)");
+    let obstacle = if is_served { obstacle } else { Some(missing.as_str()) };
+    match (job.backend, obstacle) {
+        (GangBackend::Builtin, _) | (GangBackend::Auto, Some(_)) => Ok(Planner::Builtin),
+        (GangBackend::Auto, None) if !job.datasets.is_empty() => Ok(Planner::Builtin),
+        (GangBackend::Native, Some(obstacle)) => {
+            Err(format!("spec.gang.backend native: {obstacle}; use builtin or auto"))
+        }
+        (GangBackend::Auto | GangBackend::Native, None) => Ok(Planner::Native),
+    }
+}
+
+/// Why the scheduler cannot take the job's pods, of which there is one of each role, as one gang.
+pub fn obstacle(job: &CheckedJob, pods: &[Pod]) -> Option<String> {
+    if job.topology_key.is_some() {
+        return Some("spec.gang.topologyKey is not for the scheduler's gangs".to_owned());
+    }
+    let differ = |field: fn(&Pod) -> Option<&String>| pods.windows(2).any(|two| field(&two[0]) != field(&two[1]));
+    let scheduler = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.scheduler_name.clone()).unwrap_or_default();
+    let schedulers: Vec<String> = pods.iter().map(scheduler).collect();
+    let is_default = |name: &String| name.is_empty() || name == "default-scheduler";
+    if !schedulers.iter().all(is_default) && schedulers.windows(2).any(|two| two[0] != two[1]) {
+        return Some("its roles differ in schedulerName".to_owned());
+    }
+    if differ(|pod| pod.spec.as_ref()?.priority_class_name.as_ref()) {
+        return Some("its roles differ in priorityClassName".to_owned());
+    }
+    None
+}

@@ -1,0 +1,113 @@
+//! Why a job waits, shrinks or stops: one sentence each, with numbers.
+
+use larder_api::quantity::words::{number, show, show_part};
+
+use super::facts::Job;
+use super::quota::Lack;
+use super::room::Refusal;
+use larder_kube::fields::hour;
+
+/// Why there is no room, and which job ends next. `ending` are the jobs that have room and a deadline, the first to end first.
+pub(super) fn refused(job: &Job, refusal: &Refusal, ending: &[&Job]) -> String {
+    match refusal {
+        Refusal::Quota(lack) => {
+            let next = next_to_end(ending, |other| other.queue == job.queue, &lack.resource);
+            format!("{}{next}", short_of(&job.queue, lack))
+        }
+        Refusal::Nodes(shortage) => {
+            let resource = job.roles.iter().find(|role| role.name == shortage.role).and_then(|role| {
+                role.requests.iter().max_by_key(|(resource, _)| (resource.contains('/'), *resource == "cpu"))
+            });
+            let next = resource.map(|(resource, _)| next_to_end(ending, |_| true, resource)).unwrap_or_default();
+            format!("{shortage}{next}")
+        }
+    }
+}
+
+fn short_of(queue: &str, lack: &Lack) -> String {
+    let Lack { resource, needs, uses, may_use, nominal } = lack;
+    let needs = number(resource, *needs);
+    if uses > nominal {
+        let borrowed = number(resource, uses - nominal);
+        let may_use = number(resource, (*may_use).max(*uses));
+        let uses = show(resource, *uses);
+        format!("queue {queue} uses {uses}, {borrowed} of them borrowed, and may use {may_use} now; needs {needs}")
+    } else if may_use < nominal {
+        let uses = show_part(resource, *uses, *nominal);
+        format!(
+            "queue {queue} uses {uses} and has lent {} of the rest; needs {needs}",
+            number(resource, nominal - may_use)
+        )
+    } else if may_use > nominal {
+        let uses = show_part(resource, *uses, *nominal);
+        format!("queue {queue} uses {uses} and may borrow {} now; needs {needs}", number(resource, may_use - nominal))
+    } else {
+        format!("queue {queue} uses {}, needs {needs}", show_part(resource, *uses, *nominal))
+    }
+}
+
+/// The job that gives back some of a resource first.
+fn next_to_end(ending: &[&Job], among: impl Fn(&Job) -> bool, resource: &str) -> String {
+    let mut gives = ending.iter().filter(|job| among(job)).filter_map(|job| {
+        let amount = job.requests(|at, _| job.granted(at)).get(resource);
+        (amount > 0).then_some((job.ends?, &job.key, amount))
+    });
+    gives.next().map_or_else(String::new, |(ends, key, amount)| {
+        let amount = number(resource, amount);
+        format!("; next to end: {key} ({amount}), by {} at its deadline", hour(ends))
+    })
+}
+
+pub(super) fn no_queue(queue: &str) -> String {
+    format!("there is no queue {queue}")
+}
+
+pub(super) fn stopped(queue: &str) -> String {
+    format!("queue {queue} is stopped (spec.stop)")
+}
+
+/// Has had room, and its pods were not bound.
+pub(super) fn held_back(until: i64) -> String {
+    format!("it is tried again at {}", hour(until))
+}
+
+/// Needs more than its queue can ever have.
+pub(super) fn beyond(job: &Job, resource: &str, most: u64) -> String {
+    let needs = show(resource, job.floor().get(resource));
+    format!("needs {needs}, and queue {} may never use more than {}", job.queue, number(resource, most))
+}
+
+/// Behind the head of its queue. `waited`: the head has waited too long for any job to pass it.
+pub(super) fn behind(head: &Job, now: i64, waited: bool) -> String {
+    let minutes = head.head_since.map_or(0, |since| (now - since) / 60);
+    if waited {
+        format!("waits behind {}, which has found no room for {minutes} min: no job may pass it any more", head.key)
+    } else {
+        format!("waits behind {}, which came first; a job that passes it must need less of everything", head.key)
+    }
+}
+
+/// Others end to make room for it.
+pub(super) fn clearing(ending: usize) -> String {
+    match ending {
+        0 => "its room is held for it".to_owned(),
+        1 => "its room is held for it; 1 pod is still ending".to_owned(),
+        ending => format!("its room is held for it; {ending} pods are still ending"),
+    }
+}
+
+/// Loses pods, or all of them, to another job.
+pub(super) fn gives_way(to: &Job, pods: u32) -> String {
+    let (needs, s) = (&to.key, if pods == 1 { "" } else { "s" });
+    format!("{needs} of queue {} with priority {} needs the room of {pods} pod{s}", to.queue, to.priority)
+}
+
+/// Loses pods because a quota was lowered.
+pub(super) fn over(queue: &str, pods: u32) -> String {
+    format!("queue {queue} uses more than it may; {pods} pod{} must end", if pods == 1 { "" } else { "s" })
+}
+
+/// Loses pods because it asks for fewer.
+pub(super) fn asks_for_fewer(pods: u32) -> String {
+    format!("its spec asks for {pods} pod{} fewer than it has", if pods == 1 { "" } else { "s" })
+}

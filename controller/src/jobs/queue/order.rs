@@ -1,0 +1,99 @@
+//! The jobs that wait, queue by queue, and whose turn it is.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::facts::Job;
+use super::quota::Books;
+use larder_kube::key::Key;
+use larder_kube::pod::amounts::Amounts;
+
+/// For so long a head may be passed.
+pub(super) const PASSING_SECONDS: i64 = 30 * 60;
+
+/// The jobs of one queue that wait, in their order; or those of one namespace that have no queue.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    queue: &'a str,
+    /// Places in the list of jobs.
+    waiting: Vec<usize>,
+    next: usize,
+    /// The first one that found no room.
+    pub(super) head: Option<usize>,
+    turn: Option<Turn<'a>>,
+}
+
+/// What makes one queue's next job come before another's: it has waited too long, it does not borrow, its queue has less of its
+/// share, it has the higher priority, it came first.
+type Turn<'a> = (bool, bool, u128, Reverse<i32>, i64, &'a Key);
+
+/// The lines of all queues.
+pub(super) struct Lines<'a> {
+    jobs: &'a [Job],
+    lines: Vec<Line<'a>>,
+    now: i64,
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn new(jobs: &'a [Job], waiting: impl Iterator<Item = usize>, now: i64) -> Self {
+        let mut by_line: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+        for job in waiting {
+            by_line.entry(jobs[job].line()).or_default().push(job);
+        }
+        let line = |((queue, _), mut waiting): ((&'a str, &'a str), Vec<usize>)| {
+            waiting.sort_by_key(|job| order(&jobs[*job]));
+            Line { queue, waiting, next: 0, head: None, turn: None }
+        };
+        Self { jobs, lines: by_line.into_iter().map(line).collect(), now }
+    }
+
+    /// Finds out whose turn it is in a queue.
+    pub(super) fn rank(&mut self, line: usize, books: &Books<'a>) {
+        let line = &mut self.lines[line];
+        line.turn = line.waiting.get(line.next).map(|job| {
+            let job = &self.jobs[*job];
+            let borrows = !books.is_nominal(line.queue, &job.floor());
+            (!is_overdue(job, self.now), borrows, books.share(line.queue), Reverse(job.priority), job.created, &job.key)
+        });
+    }
+
+    pub(super) fn rank_all(&mut self, books: &Books<'a>) {
+        for line in 0..self.lines.len() {
+            self.rank(line, books);
+        }
+    }
+
+    /// The job whose turn it is, and the place of its queue.
+    pub(super) fn next(&mut self) -> Option<(usize, usize)> {
+        let turns = self.lines.iter().enumerate().filter_map(|(at, line)| Some((line.turn?, at)));
+        let (_, at) = turns.min()?;
+        let line = &mut self.lines[at];
+        let job = line.waiting[line.next];
+        line.next += 1;
+        Some((at, job))
+    }
+
+    pub(super) fn line(&mut self, at: usize) -> &mut Line<'a> {
+        &mut self.lines[at]
+    }
+
+    /// The lines whose first job has found no room.
+    pub(super) fn with_head(&self) -> Vec<(&'a str, &'a str)> {
+        self.lines.iter().filter_map(|line| Some(self.jobs[line.head?].line())).collect()
+    }
+}
+
+/// Priority, then first come.
+pub(super) fn order(job: &Job) -> (Reverse<i32>, i64, &Key) {
+    (Reverse(job.priority), job.created, &job.key)
+}
+
+/// True if a job asks for less than the head of everything that the head asks for.
+pub(super) fn is_small(asks: &Amounts, head: &Amounts) -> bool {
+    head.iter().all(|(resource, amount)| asks.get(resource) < amount)
+}
+
+/// True if a head has waited so long that no job may pass it any more.
+pub(super) fn is_overdue(head: &Job, now: i64) -> bool {
+    head.head_since.is_some_and(|since| now - since >= PASSING_SECONDS)
+}

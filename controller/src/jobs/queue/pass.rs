@@ -1,0 +1,430 @@
+//! One pass over all queues and jobs.
+//!
+//! There are two counts of the room. In `now` ending pods still have theirs; jobs start there. In `soon` they are gone, and
+//! room that is held is taken; whether it is worth that pods end is decided there. What is free now is never more than what is
+//! free soon.
+
+mod preempt;
+mod replace;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::facts::{Job, LeftPod, Queue, Role, Stop};
+use super::messages;
+use super::order::{Lines, PASSING_SECONDS, is_overdue, is_small, order};
+use super::quota::Books;
+use super::room::{Fit, Refusal, Room, requests_of};
+use super::verdict::{Lack, Running, Verdict, Waiting};
+use super::victims::{Cut, Kept, fewest, surplus};
+use crate::jobs::plan::{Cluster, Mark, Placement, Shortage};
+use larder_kube::key::Key;
+
+/// The data of so many jobs of each queue is warmed before they start.
+const WARMED_AHEAD: usize = 2;
+
+/// For a job that is not started for longer than this, no data is warmed.
+const SHORT_PAUSE_SECONDS: i64 = 60;
+
+/// So many gangs without a place are remembered.
+const REMEMBERED: usize = 64;
+
+pub(super) struct Pass<'a> {
+    queues: BTreeMap<&'a str, &'a Queue>,
+    jobs: &'a [Job],
+    left: &'a [LeftPod],
+    time: i64,
+    now: Room<'a>,
+    soon: Room<'a>,
+    /// Those that have room and a deadline, the first to end first.
+    ending: Vec<&'a Job>,
+    /// How many pods are ending.
+    leaving: usize,
+    /// By job; `None`: it waits, and nothing is decided yet.
+    verdicts: Vec<Option<Verdict>>,
+    /// Jobs that have no place on the nodes, and so have those that ask for as much.
+    refused: Vec<(usize, Shortage)>,
+    /// Lines whose first job has found no room.
+    with_head: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) fn new(
+        queues: &'a [Queue],
+        jobs: &'a [Job],
+        left: &'a [LeftPod],
+        cluster: &Cluster<'a>,
+        time: i64,
+    ) -> Self {
+        let mut now = Room { books: Books::new(queues), cluster: cluster.clone() };
+        for job in jobs {
+            now.books.add(&job.queue, &job.requests(|at, _| job.granted(at)));
+            for pod in job.pods.iter().filter(|pod| !pod.bound && !pod.leaving) {
+                if let Some(node) = now.cluster.find(&pod.node) {
+                    now.cluster.take(node, &job.roles[pod.role].requests, 1);
+                }
+            }
+        }
+        let mut soon = now.clone();
+        for pod in left {
+            now.books.add(&pod.queue, &pod.requests);
+        }
+        for pod in left.iter().filter(|pod| !pod.stays) {
+            if let Some(node) = soon.cluster.find(&pod.node) {
+                soon.cluster.give(node, &pod.requests, 1);
+            }
+        }
+        for job in jobs {
+            now.books.add(&job.queue, &job.leaving());
+            for pod in job.pods.iter().filter(|pod| pod.bound && pod.leaving) {
+                if let Some(node) = soon.cluster.find(&pod.node) {
+                    soon.cluster.give(node, &job.roles[pod.role].requests, 1);
+                }
+            }
+        }
+        let verdict = |job: &Job| {
+            job.is_admitted().then(|| {
+                let granted: Vec<u32> = (0..job.roles.len()).map(|role| job.granted(role)).collect();
+                Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
+            })
+        };
+        let mut ending: Vec<&Job> = jobs.iter().filter(|job| job.is_admitted() && job.ends.is_some()).collect();
+        ending.sort_by_key(|job| (job.ends, &job.key));
+        let leaving = jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
+        Self {
+            queues: queues.iter().map(|queue| (queue.name.as_str(), queue)).collect(),
+            jobs,
+            left,
+            time,
+            now,
+            soon,
+            ending,
+            leaving: leaving + left.iter().filter(|pod| !pod.stays).count(),
+            verdicts: jobs.iter().map(verdict).collect(),
+            refused: Vec::new(),
+            with_head: Vec::new(),
+        }
+    }
+
+    /// What a job that runs keeps of its pods so far.
+    fn granted(&self, job: usize) -> Vec<u32> {
+        match &self.verdicts[job] {
+            Some(Verdict::Run(running)) => running.granted.clone(),
+            _ => vec![0; self.jobs[job].roles.len()],
+        }
+    }
+
+    /// Those that run on so far.
+    fn running(&self) -> impl Iterator<Item = usize> {
+        let runs = |job: &usize| matches!(self.verdicts[*job], Some(Verdict::Run(_)));
+        (0..self.jobs.len()).filter(runs)
+    }
+
+    /// Jobs lose what they do not keep.
+    fn cut(&mut self, kept: Kept, why: impl Fn(u32) -> String) {
+        for (job, kept) in kept {
+            let before = self.granted(job);
+            self.soon.give(&self.jobs[job], &before, &kept);
+            let why = why(before.iter().sum::<u32>() - kept.iter().sum::<u32>());
+            self.verdicts[job] = Some(if kept.iter().all(|pods| *pods == 0) {
+                Verdict::Stop { why }
+            } else {
+                Verdict::Run(Running { may_grow_to: kept.clone(), granted: kept, why, plan: None })
+            });
+        }
+    }
+
+    /// Stops the jobs of drained queues.
+    pub(super) fn drain(&mut self) {
+        let drained = |job: &usize| self.stop_of(*job) == Some(Stop::Drain);
+        let stopping: Vec<usize> = self.running().filter(drained).collect();
+        for job in stopping {
+            let kept = vec![0; self.jobs[job].roles.len()];
+            let why = messages::stopped(&self.jobs[job].queue);
+            self.cut(Kept::from([(job, kept)]), |_| why.clone());
+        }
+    }
+
+    /// Elastic jobs that have more pods than they ask for by now give the rest back.
+    pub(super) fn fit(&mut self) {
+        let jobs = self.jobs;
+        for at in self.running().collect::<Vec<_>>() {
+            let granted = self.granted(at);
+            let kept = |(role, granted): (&Role, &u32)| role.asks_for(*granted);
+            let kept: Vec<u32> = jobs[at].roles.iter().zip(&granted).map(kept).collect();
+            if kept != granted {
+                self.cut(Kept::from([(at, kept)]), messages::asks_for_fewer);
+            }
+        }
+    }
+
+    fn stop_of(&self, job: usize) -> Option<Stop> {
+        self.queues.get(self.jobs[job].queue.as_str()).map(|queue| queue.stop)
+    }
+
+    /// Jobs of queues that use more than they may, since quotas were lowered, give it back. Of several in a cohort, the one
+    /// with the largest share comes first. Nobody can take anything back of pods that are no job's any more, so what those use
+    /// counts only from here on: nothing starts in its place, and no job ends for it.
+    pub(super) fn give_back(&mut self) {
+        let mut names: Vec<&'a str> = self.queues.keys().copied().collect();
+        names.sort_by_key(|name| Reverse(self.soon.books.share(name)));
+        for queue in names {
+            if !self.soon.books.is_over(queue) {
+                continue;
+            }
+            let mut losers: Vec<usize> = self.running().filter(|job| self.jobs[*job].queue == queue).collect();
+            losers.sort_by_key(|job| Reverse(order(&self.jobs[*job])));
+            let surpluses = losers.iter().flat_map(|job| self.surpluses(*job));
+            let whole = losers.iter().map(|job| Cut { job: *job, role: None, most: 1 });
+            let cuts: Vec<Cut> = surpluses.chain(whole).collect();
+            let is_enough = |pass: &mut Self, kept: &Kept| pass.without(kept, |room| !room.books.is_over(queue));
+            // If all of them are too little, others in the cohort are over, too, and come next.
+            let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
+            let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
+            self.cut(kept, |pods| messages::over(queue, pods));
+        }
+        for pod in self.left.iter().filter(|pod| pod.stays) {
+            self.soon.books.add(&pod.queue, &pod.requests);
+        }
+    }
+
+    fn surpluses(&self, job: usize) -> Vec<Cut> {
+        let granted = self.granted(job);
+        let cut = |(role, granted): (usize, &u32)| Cut {
+            job,
+            role: Some(role),
+            most: surplus(&self.jobs[job], role, *granted),
+        };
+        granted.iter().enumerate().map(cut).filter(|cut| cut.most > 0).collect()
+    }
+
+    fn fewest(&mut self, cuts: &[Cut], mut is_enough: impl FnMut(&mut Self, &Kept) -> bool) -> Option<Kept> {
+        let granted: BTreeMap<usize, Vec<u32>> = cuts.iter().map(|cut| (cut.job, self.granted(cut.job))).collect();
+        fewest(cuts, &|job| granted[&job].clone(), |kept| is_enough(self, kept))
+    }
+
+    /// Looks at what is free soon without the pods that jobs do not keep.
+    fn without<T>(&mut self, kept: &Kept, look: impl FnOnce(&mut Room<'a>) -> T) -> T {
+        let free = self.soon.cluster.mark();
+        let mut lost = Vec::with_capacity(kept.len());
+        for (job, kept) in kept {
+            let granted = self.granted(*job);
+            let job = &self.jobs[*job];
+            self.soon.give(job, &granted, kept);
+            lost.push((job, job.requests(|at, _| granted[at] - kept[at])));
+        }
+        let answer = look(&mut self.soon);
+        for (job, amounts) in lost {
+            self.soon.books.add(&job.queue, &amounts);
+        }
+        self.soon.cluster.restore(&free);
+        answer
+    }
+
+    /// Jobs for which others end.
+    pub(super) fn claims(&mut self) {
+        let jobs = self.jobs;
+        let may = |job: &usize| {
+            let asks = jobs[*job].claims && jobs[*job].shortage.is_none();
+            self.verdicts[*job].is_none() && asks && self.is_open(*job)
+        };
+        let mut claiming: Vec<usize> = (0..jobs.len()).filter(may).collect();
+        claiming.sort_by_key(|job| order(&jobs[*job]));
+        for job in claiming {
+            // No more than their least: the rest may be held for the next of them.
+            if let Ok(fit) = self.now.find_floor(&jobs[job]) {
+                self.start(job, fit);
+            } else if let Ok(fit) = self.soon.find_floor(&jobs[job]) {
+                self.hold(job, &fit.placement);
+            }
+        }
+    }
+
+    fn is_open(&self, job: usize) -> bool {
+        self.jobs[job].queue.is_empty() || self.stop_of(job) == Some(Stop::No)
+    }
+
+    fn start(&mut self, job: usize, fit: Fit) {
+        let Fit { granted, placement } = fit;
+        self.now.take(&self.jobs[job], &placement);
+        self.soon.take(&self.jobs[job], &placement);
+        let name = |node| self.now.cluster.name(node).to_owned();
+        let nodes = placement.roles.into_iter().map(|nodes| nodes.into_iter().map(name).collect()).collect();
+        self.verdicts[job] = Some(Verdict::Start { granted, nodes });
+    }
+
+    /// Holds room that is free soon.
+    fn hold(&mut self, job: usize, placement: &Placement) {
+        self.reserve(job, placement);
+        self.wait(
+            job,
+            Waiting {
+                lacks: Lack::Nodes,
+                why: messages::clearing(self.leaving),
+                claims: true,
+                warm: true,
+                ..Waiting::default()
+            },
+        );
+    }
+
+    /// What a placement takes is nobody else's.
+    fn reserve(&mut self, job: usize, placement: &Placement) {
+        self.soon.take(&self.jobs[job], placement);
+        self.now.books.add(&self.jobs[job].queue, &requests_of(&self.jobs[job], placement));
+        self.now.cluster.keep_free(&self.soon.cluster.mark());
+    }
+
+    fn wait(&mut self, job: usize, waiting: Waiting) {
+        self.verdicts[job] = Some(Verdict::Wait(waiting));
+    }
+
+    /// Gives each queue its turns.
+    pub(super) fn admit(&mut self) {
+        let undecided = (0..self.jobs.len()).filter(|job| self.verdicts[*job].is_none());
+        let mut lines = Lines::new(self.jobs, undecided, self.time);
+        lines.rank_all(&self.now.books);
+        while let Some((line, job)) = lines.next() {
+            self.consider(job, &mut lines.line(line).head);
+            lines.rank(line, &self.now.books);
+        }
+        self.with_head = lines.with_head();
+    }
+
+    /// Decides about a job that waits behind `head`, or is first.
+    fn consider(&mut self, at: usize, head: &mut Option<usize>) {
+        let job = &self.jobs[at];
+        let waits = |lacks: Lack, why: String| Waiting { lacks, why, ..Waiting::default() };
+        if self.stop_of(at).is_none() && !job.queue.is_empty() {
+            return self.wait(at, waits(Lack::Queue, messages::no_queue(&job.queue)));
+        }
+        if !self.is_open(at) {
+            return self.wait(at, waits(Lack::Queue, messages::stopped(&job.queue)));
+        }
+        if let Some(until) = job.not_before.filter(|until| *until > self.time) {
+            let warm = until - self.time <= SHORT_PAUSE_SECONDS;
+            return self.wait(at, Waiting { warm, ..waits(Lack::Pause, messages::held_back(until)) });
+        }
+        // Others pass it meanwhile, and it keeps its place in the line. Nobody knows until when, so its data can wait, too.
+        if let Some(why) = &job.shortage {
+            return self.wait(at, waits(Lack::Namespace, why.clone()));
+        }
+        if let Some((resource, most)) = self.now.books.beyond(&job.queue, &job.floor()) {
+            return self.wait(at, waits(Lack::Quota, messages::beyond(job, &resource, most)));
+        }
+        if let Some(head) = head.filter(|_| !job.queue.is_empty()) {
+            let head = &self.jobs[head];
+            let is_overdue = is_overdue(head, self.time);
+            if is_overdue || !is_small(&job.floor(), &head.floor()) {
+                let why = messages::behind(head, self.time, is_overdue);
+                return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
+            }
+        }
+        match self.find(at) {
+            Ok(fit) => self.start(at, fit),
+            Err(Refusal::Nodes(shortage)) if shortage.is_for_ever() => {
+                self.wait(at, waits(Lack::Cluster, shortage.to_string()))
+            }
+            Err(refusal) => {
+                let why = messages::refused(job, &refusal, &self.ending);
+                let lacks = match refusal {
+                    Refusal::Quota(_) => Lack::Quota,
+                    Refusal::Nodes(_) => Lack::Nodes,
+                };
+                let is_head = head.is_none();
+                // Others have ended for it before, and its pods were not bound: not again so soon.
+                let is_due = job.not_before.is_none_or(|until| self.time - until >= PASSING_SECONDS);
+                if is_head && is_due && self.make_room(at) {
+                    return;
+                }
+                if is_head {
+                    *head = Some(at);
+                    let holds = !job.queue.is_empty() && is_overdue(job, self.time);
+                    if holds && matches!(refusal, Refusal::Nodes(_)) {
+                        let part = self.now.find_part(job);
+                        self.reserve(at, &part);
+                    }
+                }
+                let is_head = is_head && !job.queue.is_empty();
+                self.wait(at, Waiting { lacks, why, is_head, warm: true, claims: false });
+            }
+        }
+    }
+
+    /// Room for a job, unless one that asks for no more had none.
+    fn find(&mut self, job: usize) -> Result<Fit, Refusal> {
+        let known = self.refused.iter().find(|(other, _)| asks_as_much(&self.jobs[job], &self.jobs[*other]));
+        if let Some((_, shortage)) = known
+            && self.now.books.lack(&self.jobs[job].queue, &self.jobs[job].floor()).is_none()
+        {
+            return Err(Refusal::Nodes(shortage.clone()));
+        }
+        let found = self.now.find(&self.jobs[job]);
+        if let Err(Refusal::Nodes(shortage)) = &found
+            && self.refused.len() < REMEMBERED
+        {
+            self.refused.push((job, shortage.clone()));
+        }
+        found
+    }
+
+    /// Offers elastic jobs what is left.
+    pub(super) fn grow(&mut self) {
+        let mut elastic: Vec<usize> = self.running().filter(|job| self.may_grow(*job)).collect();
+        let books = &self.now.books;
+        elastic.sort_by_key(|job| (books.share(&self.jobs[*job].queue), order(&self.jobs[*job])));
+        for at in elastic {
+            let job = &self.jobs[at];
+            let granted = self.granted(at);
+            let more = self.now.find_more(job, &granted);
+            self.now.take(job, &more);
+            self.soon.take(job, &more);
+            if let Some(Verdict::Run(running)) = &mut self.verdicts[at] {
+                for (most, nodes) in running.may_grow_to.iter_mut().zip(&more.roles) {
+                    *most += nodes.len() as u32;
+                }
+            }
+        }
+    }
+
+    fn may_grow(&self, at: usize) -> bool {
+        let (job, granted) = (&self.jobs[at], self.granted(at));
+        let may_grow = |role: &Role, granted: u32| !role.is_fixed && granted > 0 && granted < role.max;
+        let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| may_grow(role, *granted));
+        let is_cut = (0..granted.len()).any(|role| granted[role] < job.granted(role));
+        is_elastic && !is_cut && self.is_open(at) && !self.with_head.contains(&job.line())
+    }
+
+    /// The room that is free now, and held for nobody.
+    pub(super) fn left(&self) -> Mark {
+        self.now.cluster.mark()
+    }
+
+    /// All verdicts. Of the jobs that wait, the next of each queue are named for warming.
+    pub(super) fn verdicts(self) -> BTreeMap<Key, Verdict> {
+        let Self { jobs, mut verdicts, .. } = self;
+        let mut by_order: Vec<usize> = (0..jobs.len()).collect();
+        by_order.sort_by_key(|job| order(&jobs[*job]));
+        let mut warmed: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for job in by_order {
+            if let Some(Verdict::Wait(waiting)) = &mut verdicts[job]
+                && waiting.warm
+            {
+                let warmed = warmed.entry(jobs[job].line()).or_default();
+                waiting.warm = *warmed < WARMED_AHEAD;
+                *warmed += 1;
+            }
+        }
+        let decided = jobs.iter().zip(verdicts);
+        decided.filter_map(|(job, verdict)| Some((job.key.clone(), verdict?))).collect()
+    }
+}
+
+/// True if a job has no place where the other has none.
+fn asks_as_much(job: &Job, other: &Job) -> bool {
+    let as_much =
+        job.roles.iter().zip(&other.roles).all(|(role, other)| {
+            role.min >= other.min && role.requests == other.requests && role.places == other.places
+        });
+    as_much && job.roles.len() == other.roles.len()
+}

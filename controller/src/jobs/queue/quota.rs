@@ -1,0 +1,198 @@
+//! The accounts of the queues: what each uses, and what it may.
+//!
+//! Of its nominal quota a queue lends at most `lend`. What it never lends is its own; the rest of all queues is the cohort's
+//! pool. What a queue uses beyond its own comes from the pool. So no queue can keep another one from more than was lent, and
+//! the cohort never uses more than all nominal quotas together.
+
+use std::collections::BTreeMap;
+
+use super::facts::Queue;
+use larder_kube::pod::amounts::Amounts;
+
+/// Parts of a whole in shares.
+const WHOLE_BITS: u32 = 32;
+
+/// A resource of which a queue has too little left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lack {
+    pub(super) resource: String,
+    pub(super) needs: u64,
+    pub(super) uses: u64,
+    /// What it may use, with what it can borrow now.
+    pub(super) may_use: u64,
+    /// What it may use without borrowing.
+    pub(super) nominal: u64,
+}
+
+/// All accounts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Books<'a> {
+    accounts: BTreeMap<&'a str, Account<'a>>,
+    /// By cohort and resource.
+    pools: BTreeMap<&'a str, BTreeMap<&'a str, Pool>>,
+}
+
+#[derive(Clone, Debug)]
+struct Account<'a> {
+    queue: &'a Queue,
+    lines: Vec<Line<'a>>,
+}
+
+#[derive(Clone, Debug)]
+struct Line<'a> {
+    resource: &'a str,
+    nominal: u64,
+    /// With what it may borrow.
+    most: u64,
+    /// What it never lends.
+    own: u64,
+    used: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pool {
+    nominal: u64,
+    lent: u64,
+    used: u64,
+}
+
+impl Line<'_> {
+    /// What is used of the pool.
+    fn pooled(&self) -> u64 {
+        self.used.saturating_sub(self.own)
+    }
+}
+
+impl<'a> Books<'a> {
+    pub(super) fn new(queues: &'a [Queue]) -> Self {
+        let mut books = Self::default();
+        for queue in queues {
+            let has_cohort = !queue.cohort.is_empty();
+            let line = |(resource, quota): (&'a String, &super::facts::Quota)| {
+                let lend = if has_cohort { quota.lend.unwrap_or(u64::MAX).min(quota.nominal) } else { 0 };
+                let borrow = if has_cohort { quota.borrow.unwrap_or(u64::MAX) } else { 0 };
+                Line {
+                    resource,
+                    nominal: quota.nominal,
+                    most: quota.nominal.saturating_add(borrow),
+                    own: quota.nominal - lend,
+                    used: 0,
+                }
+            };
+            let lines: Vec<Line<'a>> = queue.quotas.iter().map(line).collect();
+            if has_cohort {
+                let pools = books.pools.entry(&queue.cohort).or_default();
+                for line in &lines {
+                    let pool = pools.entry(line.resource).or_default();
+                    pool.nominal = pool.nominal.saturating_add(line.nominal);
+                    pool.lent = pool.lent.saturating_add(line.nominal - line.own);
+                }
+            }
+            books.accounts.insert(&queue.name, Account { queue, lines });
+        }
+        books
+    }
+
+    pub(super) fn add(&mut self, queue: &str, amounts: &Amounts) {
+        self.change(queue, amounts, u64::saturating_add);
+    }
+
+    pub(super) fn remove(&mut self, queue: &str, amounts: &Amounts) {
+        self.change(queue, amounts, u64::saturating_sub);
+    }
+
+    fn change(&mut self, queue: &str, amounts: &Amounts, change: fn(u64, u64) -> u64) {
+        let Some(account) = self.accounts.get_mut(queue) else { return };
+        let mut pools = self.pools.get_mut(account.queue.cohort.as_str());
+        for line in &mut account.lines {
+            let before = line.pooled();
+            line.used = change(line.used, amounts.get(line.resource));
+            if let Some(pool) = pools.as_mut().and_then(|pools| pools.get_mut(line.resource)) {
+                pool.used = pool.used - before + line.pooled();
+            }
+        }
+    }
+
+    fn lines(&self, queue: &str) -> &[Line<'a>] {
+        self.accounts.get(queue).map_or(&[], |account| &account.lines)
+    }
+
+    fn pool(&self, queue: &str, resource: &str) -> Option<&Pool> {
+        self.pools.get(self.accounts.get(queue)?.queue.cohort.as_str())?.get(resource)
+    }
+
+    /// What a queue may use of a resource now.
+    fn may_use(&self, queue: &str, line: &Line<'_>) -> u64 {
+        let left = self.pool(queue, line.resource).map_or(0, |pool| pool.lent.saturating_sub(pool.used));
+        line.most.min(line.own.max(line.used).saturating_add(left))
+    }
+
+    /// How many more pods with these requests a queue's quota has room for.
+    pub(super) fn pods_left(&self, queue: &str, requests: &Amounts) -> u32 {
+        let left = |line: &Line<'_>| {
+            let left = self.may_use(queue, line).saturating_sub(line.used);
+            left.checked_div(requests.get(line.resource)).unwrap_or(u64::MAX)
+        };
+        let least = self.lines(queue).iter().map(left).min().unwrap_or(u64::MAX);
+        u32::try_from(least).unwrap_or(u32::MAX)
+    }
+
+    /// The first resource of which a queue has too little left.
+    pub(super) fn lack(&self, queue: &str, need: &Amounts) -> Option<Lack> {
+        self.lines(queue).iter().find_map(|line| {
+            let (needs, may_use) = (need.get(line.resource), self.may_use(queue, line));
+            let lack =
+                Lack { resource: line.resource.to_owned(), needs, uses: line.used, may_use, nominal: line.nominal };
+            (needs > 0 && line.used.saturating_add(needs) > may_use).then_some(lack)
+        })
+    }
+
+    /// A resource of which a queue could never have enough, if no other used any: it and the most that the queue may use.
+    pub(super) fn beyond(&self, queue: &str, need: &Amounts) -> Option<(String, u64)> {
+        self.lines(queue).iter().find_map(|line| {
+            let lent = self.pool(queue, line.resource).map_or(0, |pool| pool.lent);
+            let most = line.most.min(line.own.saturating_add(lent));
+            (need.get(line.resource) > most).then(|| (line.resource.to_owned(), most))
+        })
+    }
+
+    /// True if a queue's use and `more` are within its nominal quota.
+    pub(super) fn is_nominal(&self, queue: &str, more: &Amounts) -> bool {
+        self.lines(queue).iter().all(|line| {
+            let more = more.get(line.resource);
+            more == 0 || line.used.saturating_add(more) <= line.nominal
+        })
+    }
+
+    /// What a queue uses beyond its nominal quota, of the resources in `of`.
+    pub(super) fn borrowed(&self, queue: &str, of: &Amounts) -> Amounts {
+        let lines = self.lines(queue).iter().filter(|line| of.get(line.resource) > 0);
+        lines.map(|line| (line.resource, line.used.saturating_sub(line.nominal))).collect()
+    }
+
+    /// True if a queue or its cohort uses more than there is.
+    pub(super) fn is_beyond(&self, queue: &str) -> bool {
+        self.lines(queue).iter().any(|line| {
+            let pool_is_over = self.pool(queue, line.resource).is_some_and(|pool| pool.used > pool.lent);
+            line.used > line.most || pool_is_over
+        })
+    }
+
+    /// True if a queue uses more than it may, since quotas were lowered.
+    pub(super) fn is_over(&self, queue: &str) -> bool {
+        self.lines(queue).iter().any(|line| {
+            let pool_is_over = self.pool(queue, line.resource).is_some_and(|pool| pool.used > pool.lent);
+            line.used > line.most || pool_is_over && line.used > line.nominal
+        })
+    }
+
+    /// The part that a queue uses of its cohort's quota, of the resource of which that part is largest, for its weight.
+    pub(super) fn share(&self, queue: &str) -> u128 {
+        let share = |line: &Line<'_>| {
+            let whole = self.pool(queue, line.resource).map_or(line.nominal, |pool| pool.nominal);
+            (u128::from(line.used) << WHOLE_BITS).checked_div(u128::from(whole)).unwrap_or(0)
+        };
+        let weight = self.accounts.get(queue).map_or(1, |account| account.queue.weight.max(1));
+        self.lines(queue).iter().map(share).max().unwrap_or(0) / u128::from(weight)
+    }
+}

@@ -1,0 +1,152 @@
+//! Quota and nodes together: what a job needs to run is room in both.
+
+use super::facts::{Job, Role};
+use super::quota::{Books, Lack};
+use crate::jobs::plan::{self, Cluster, Gang, NodeIndex, Placement, Shortage, Want};
+use larder_kube::pod::amounts::Amounts;
+
+/// Why a job has no room.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    /// Its queue has too little quota left.
+    Quota(Lack),
+    /// The nodes have no place for its pods.
+    Nodes(Shortage),
+}
+
+/// The room that a job gets.
+pub(super) struct Fit {
+    /// Pods by role.
+    pub(super) granted: Vec<u32>,
+    pub(super) placement: Placement,
+}
+
+/// What is free: in the queues, and on the nodes.
+#[derive(Clone, Debug)]
+pub(super) struct Room<'a> {
+    pub(super) books: Books<'a>,
+    pub(super) cluster: Cluster<'a>,
+}
+
+impl Room<'_> {
+    /// Room for a job that waits: for its least pods, and for as many as it asks for.
+    pub(super) fn find(&mut self, job: &Job) -> Result<Fit, Refusal> {
+        let floor = job.floor();
+        if let Some(lack) = self.books.lack(&job.queue, &floor) {
+            return Err(Refusal::Quota(lack));
+        }
+        self.books.add(&job.queue, &floor);
+        let more = self.more(job, |_, role| role.wanted.saturating_sub(role.min));
+        self.books.remove(&job.queue, &floor);
+        let gang = gang(job, |_, role| role.min, |at, _| more[at], Vec::new());
+        let placement = plan::place(&mut self.cluster, &gang).map_err(Refusal::Nodes)?;
+        let granted = placement.roles.iter().map(|nodes| nodes.len() as u32).collect();
+        Ok(Fit { granted, placement })
+    }
+
+    /// Room for the least pods of a job alone.
+    pub(super) fn find_floor(&mut self, job: &Job) -> Result<Fit, Refusal> {
+        if let Some(lack) = self.books.lack(&job.queue, &job.floor()) {
+            return Err(Refusal::Quota(lack));
+        }
+        let gang = gang(job, |_, role| role.min, |_, _| 0, Vec::new());
+        let placement = plan::place(&mut self.cluster, &gang).map_err(Refusal::Nodes)?;
+        Ok(Fit { granted: job.roles.iter().map(|role| role.min).collect(), placement })
+    }
+
+    /// As much of the job's least room as there is on nodes.
+    pub(super) fn find_part(&mut self, job: &Job) -> Placement {
+        let gang = gang(job, |_, _| 0, |_, role| role.min, Vec::new());
+        plan::place(&mut self.cluster, &gang).unwrap_or_default()
+    }
+
+    /// Room for a job that runs to grow, beside the pods of `granted`.
+    pub(super) fn find_more(&mut self, job: &Job, granted: &[u32]) -> Placement {
+        let more = self.more(job, |at, role| match granted[at] {
+            0 => 0,
+            _ if role.is_fixed => 0,
+            granted => role.max.saturating_sub(granted),
+        });
+        if more.iter().all(|pods| *pods == 0) {
+            return Placement::default();
+        }
+        let near: Vec<NodeIndex> = job.pods.iter().filter_map(|pod| self.cluster.find(&pod.node)).collect();
+        let gang = gang(job, |_, _| 0, |at, _| more[at], near);
+        plan::place(&mut self.cluster, &gang).unwrap_or_default()
+    }
+
+    /// How many more pods of each role the quota has room for, of those asked for.
+    fn more(&mut self, job: &Job, asked: impl Fn(usize, &Role) -> u32) -> Vec<u32> {
+        let mut more = Vec::with_capacity(job.roles.len());
+        let mut taken = Amounts::default();
+        for (at, role) in job.roles.iter().enumerate() {
+            let pods = asked(at, role).min(self.books.pods_left(&job.queue, &role.requests));
+            let amounts = role.requests.times(u64::from(pods));
+            self.books.add(&job.queue, &amounts);
+            taken.add(&amounts, 1);
+            more.push(pods);
+        }
+        self.books.remove(&job.queue, &taken);
+        more
+    }
+
+    /// Nodes for pods of a job that need others. Their quota is the job's already.
+    pub(super) fn find_again(&mut self, job: &Job, pods: &[Vec<u32>]) -> Result<Placement, Shortage> {
+        let near = job.pods.iter().filter(|pod| !pod.leaving).filter_map(|pod| self.cluster.find(&pod.node)).collect();
+        let gang = gang(job, |at, _| pods.get(at).map_or(0, |pods| pods.len() as u32), |_, _| 0, near);
+        plan::place(&mut self.cluster, &gang)
+    }
+
+    /// Takes a placement with its quota.
+    pub(super) fn take(&mut self, job: &Job, placement: &Placement) {
+        self.take_nodes(job, placement);
+        self.books.add(&job.queue, &requests_of(job, placement));
+    }
+
+    /// Takes the nodes of a placement.
+    pub(super) fn take_nodes(&mut self, job: &Job, placement: &Placement) {
+        for (role, nodes) in job.roles.iter().zip(&placement.roles) {
+            for run in nodes.chunk_by(|a, b| a == b) {
+                self.cluster.take(run[0], &role.requests, run.len() as u32);
+            }
+        }
+    }
+
+    /// The pods of a job that it has with `granted` and not with `kept` give their room back.
+    pub(super) fn give(&mut self, job: &Job, granted: &[u32], kept: &[u32]) {
+        self.books.remove(&job.queue, &job.requests(|at, _| granted[at] - kept[at]));
+        for pod in job.pods.iter().filter(|pod| !pod.leaving) {
+            if (kept[pod.role]..granted[pod.role]).contains(&pod.index)
+                && let Some(node) = self.cluster.find(&pod.node)
+            {
+                self.cluster.give(node, &job.roles[pod.role].requests, 1);
+            }
+        }
+    }
+}
+
+/// What the pods of a placement request.
+pub(super) fn requests_of(job: &Job, placement: &Placement) -> Amounts {
+    job.requests(|at, _| placement.roles.get(at).map_or(0, |nodes| nodes.len() as u32))
+}
+
+fn gang(
+    job: &Job,
+    required: impl Fn(usize, &Role) -> u32,
+    optional: impl Fn(usize, &Role) -> u32,
+    near: Vec<NodeIndex>,
+) -> Gang {
+    let want = |(at, role): (usize, &Role)| Want {
+        name: role.name.clone(),
+        requests: role.requests.clone(),
+        places: role.places.clone(),
+        required: required(at, role),
+        optional: optional(at, role),
+    };
+    Gang {
+        roles: job.roles.iter().enumerate().map(want).collect(),
+        datasets: job.datasets.clone(),
+        topology_key: job.topology_key.clone(),
+        near,
+    }
+}

@@ -1,0 +1,189 @@
+//! A made-up cluster of nodes with GPUs, where pods are bound as soon as their job starts.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::jobs::plan::NodeRoom;
+use crate::jobs::planned::Plan;
+use crate::objects::Node;
+use larder_kube::pod::amounts::Amounts;
+
+mod events;
+mod examples;
+mod many;
+mod seed_003;
+
+const GPU: &str = "nvidia.com/gpu";
+
+pub(super) struct World {
+    pub(super) queues: Vec<Queue>,
+    pub(super) jobs: Vec<Job>,
+    pub(super) left: Vec<LeftPod>,
+    nodes: Vec<Node>,
+    gpus: u64,
+    pub(super) now: i64,
+    pub(super) last: BTreeMap<Key, Verdict>,
+}
+
+pub(super) fn quota(nominal: u64, borrow: Option<u64>, lend: Option<u64>) -> Quota {
+    Quota { nominal, borrow, lend }
+}
+
+pub(super) fn queue(name: &str, cohort: &str, quota: Quota) -> Queue {
+    Queue {
+        name: name.into(),
+        cohort: cohort.into(),
+        quotas: [(GPU.to_owned(), quota)].into(),
+        weight: 1,
+        ..Queue::default()
+    }
+}
+
+/// A job of workers with one GPU each.
+pub(super) fn job(name: &str, queue: &str, priority: i32, (min, wanted, max): (u32, u32, u32)) -> Job {
+    let role =
+        Role { name: "worker".into(), requests: [(GPU, 1)].into_iter().collect(), min, wanted, max, ..Role::default() };
+    Job { key: Key::new("team", name), queue: queue.into(), priority, roles: vec![role], ..Job::default() }
+}
+
+impl World {
+    pub(super) fn new(queues: Vec<Queue>, nodes: usize, gpus: u64) -> Self {
+        let node = |at: usize| {
+            let mut node = Node { ready: true, ..Node::default() };
+            node.meta.key = Key::cluster(&format!("n{at:03}"));
+            node
+        };
+        let nodes = (0..nodes).map(node).collect();
+        Self { queues, jobs: Vec::new(), left: Vec::new(), nodes, gpus, now: 1_000_000, last: BTreeMap::new() }
+    }
+
+    pub(super) fn submit(&mut self, job: Job) {
+        self.jobs.push(Job { created: self.now, ..job });
+    }
+
+    fn rooms(&self) -> Vec<NodeRoom<'_>> {
+        let used = |name: &str| -> u64 {
+            let gpus = |job: &Job| -> u64 {
+                let here = job.pods.iter().filter(|pod| pod.bound && pod.node == name);
+                here.map(|pod| job.roles[pod.role].requests.get(GPU)).sum()
+            };
+            let left = self.left.iter().filter(|pod| pod.node == name).map(|pod| pod.requests.get(GPU));
+            self.jobs.iter().map(gpus).chain(left).sum()
+        };
+        let room = |node: &'_ Node| -> Amounts { [(GPU, used(&node.meta.key.name))].into_iter().collect() };
+        self.nodes
+            .iter()
+            .map(|node| NodeRoom {
+                node,
+                allocatable: [(GPU, self.gpus)].into_iter().collect(),
+                used: room(node),
+                held: BTreeMap::new(),
+            })
+            .collect()
+    }
+
+    /// Decides, and has everything done but growth and the end of pods.
+    pub(super) fn step(&mut self) {
+        let rooms = self.rooms();
+        self.last = decide(&self.queues, &self.jobs, &self.left, &mut Cluster::new(&rooms), self.now);
+        for job in &mut self.jobs {
+            match &self.last[&job.key] {
+                Verdict::Start { granted, nodes } => {
+                    job.granted.clone_from(granted);
+                    (job.claims, job.head_since) = (false, None);
+                    for (role, nodes) in nodes.iter().enumerate() {
+                        job.pods.extend((0..).zip(nodes).map(|(index, node)| HeldPod {
+                            role,
+                            index,
+                            node: node.clone(),
+                            bound: true,
+                            leaving: false,
+                        }));
+                    }
+                }
+                Verdict::Run(running) => keep(job, &running.granted),
+                Verdict::Stop { .. } => {
+                    keep(job, &vec![0; job.roles.len()]);
+                    job.granted.clear();
+                }
+                Verdict::Wait(waiting) => {
+                    job.claims = waiting.claims;
+                    job.head_since = waiting.is_head.then(|| job.head_since.unwrap_or(self.now));
+                }
+            }
+        }
+    }
+
+    /// A node is lost with its pods, which need others.
+    pub(super) fn lose(&mut self, node: &str) {
+        self.nodes.iter_mut().filter(|there| there.meta.key.name == node).for_each(|there| there.ready = false);
+        for job in &mut self.jobs {
+            let mut lost = vec![Vec::new(); job.roles.len()];
+            for pod in job.pods.extract_if(.., |pod| pod.node == node && !pod.leaving) {
+                lost[pod.role].push(pod.index);
+            }
+            job.unplaced = lost;
+        }
+    }
+
+    /// The pods that were to end are gone.
+    pub(super) fn pods_end(&mut self) {
+        for job in &mut self.jobs {
+            job.pods.retain(|pod| !pod.leaving);
+        }
+    }
+
+    /// A job takes what the last decision offers it.
+    pub(super) fn grow(&mut self, name: &str) {
+        let at = self.jobs.iter().position(|job| job.key.name == name).unwrap();
+        let Some(Verdict::Run(running)) = self.last.get(&self.jobs[at].key).cloned() else { return };
+        for (role, most) in running.may_grow_to.iter().enumerate() {
+            for index in self.jobs[at].granted(role)..*most {
+                let rooms = self.rooms();
+                let free = |room: &&NodeRoom<'_>| room.used.get(GPU) < self.gpus;
+                let node = rooms.iter().find(free).unwrap().node.meta.key.name.clone();
+                self.jobs[at].pods.push(HeldPod { role, index, node, bound: true, leaving: false });
+                self.jobs[at].granted[role] = index + 1;
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self, name: &str) {
+        self.jobs.retain(|job| job.key.name != name);
+    }
+
+    pub(super) fn job(&self, name: &str) -> &Job {
+        self.jobs.iter().find(|job| job.key.name == name).unwrap()
+    }
+
+    pub(super) fn verdict(&self, name: &str) -> &Verdict {
+        &self.last[&Key::new("team", name)]
+    }
+
+    pub(super) fn waiting(&self, name: &str) -> &Waiting {
+        match self.verdict(name) {
+            Verdict::Wait(waiting) => waiting,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    /// The workers of a job that are not ending.
+    pub(super) fn workers(&self, name: &str) -> Vec<u32> {
+        let mut workers: Vec<u32> =
+            self.job(name).pods.iter().filter(|pod| !pod.leaving).map(|pod| pod.index).collect();
+        workers.sort_unstable();
+        workers
+    }
+
+    /// GPUs that the pods of a queue have, ending ones included.
+    pub(super) fn used(&self, queue: &str) -> u64 {
+        self.jobs.iter().filter(|job| job.queue == queue).map(|job| job.pods.len() as u64).sum()
+    }
+}
+
+fn keep(job: &mut Job, granted: &[u32]) {
+    for pod in &mut job.pods {
+        pod.leaving |= pod.index >= granted[pod.role];
+    }
+    job.granted = granted.to_vec();
+}

@@ -1,0 +1,377 @@
+use super::*;
+
+fn alone(nominal: u64) -> World {
+    World::new(vec![queue("vision", "", quota(nominal, None, None))], 4, 4)
+}
+
+#[test]
+fn priority_comes_first_and_then_the_older_job() {
+    let mut world = alone(4);
+    world.submit(job("old", "vision", 0, (4, 4, 4)));
+    world.submit(job("urgent", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert!(matches!(world.verdict("urgent"), Verdict::Start { .. }));
+    assert_eq!(world.waiting("old").why, "queue vision uses 4 of 4 GPUs, needs 4");
+    world.jobs[1].ends = Some(1_000_000 + 600);
+    world.end("none");
+    world.step();
+    let why = &world.waiting("old").why;
+    assert_eq!(
+        why,
+        "queue vision uses 4 of 4 GPUs, needs 4; next to end: team/urgent (4), by 13:56 UTC at its deadline"
+    );
+}
+
+#[test]
+fn a_small_job_passes_the_head_for_half_an_hour_at_most() {
+    let mut world = alone(8);
+    world.submit(job("first", "vision", 0, (6, 6, 6)));
+    world.submit(job("head", "vision", 0, (8, 8, 8)));
+    world.now += 1;
+    world.submit(job("small", "vision", 0, (1, 1, 1)));
+    world.submit(job("as-large", "vision", 0, (8, 8, 8)));
+    world.step();
+    assert!(matches!(world.verdict("small"), Verdict::Start { .. }));
+    assert!(world.waiting("head").is_head && !world.waiting("as-large").is_head);
+    assert_eq!(
+        world.waiting("as-large").why,
+        "waits behind team/head, which came first; a job that passes it must need less of everything"
+    );
+    world.now += 30 * 60;
+    world.submit(job("late", "vision", 0, (1, 1, 1)));
+    world.step();
+    assert_eq!(
+        world.waiting("late").why,
+        "waits behind team/head, which has found no room for 30 min: no job may pass it any more"
+    );
+    world.end("first");
+    world.end("small");
+    world.step();
+    assert!(matches!(world.verdict("head"), Verdict::Start { .. }));
+}
+
+#[test]
+fn what_an_overdue_head_needs_is_held_from_all_queues() {
+    let mut world =
+        World::new(vec![queue("a", "", quota(16, None, None)), queue("b", "", quota(16, None, None))], 2, 4);
+    world.submit(job("one", "a", 0, (4, 4, 4)));
+    world.submit(job("two", "b", 0, (4, 4, 4)));
+    world.step();
+    world.submit(job("head", "a", 0, (8, 8, 8)));
+    world.step();
+    assert!(world.waiting("head").why.starts_with("8 pods of role worker, each with 1 GPU, need room: 0 fit now"));
+    world.now += 30 * 60;
+    world.end("two");
+    world.submit(job("passes", "b", 0, (4, 4, 4)));
+    world.step();
+    assert!(matches!(world.verdict("passes"), Verdict::Wait(_)), "{:?}", world.verdict("passes"));
+    world.end("one");
+    world.step();
+    assert!(matches!(world.verdict("head"), Verdict::Start { .. }));
+}
+
+#[test]
+fn queues_take_turns_by_their_share_for_their_weight() {
+    let mut heavy = queue("heavy", "all", quota(6, None, None));
+    heavy.weight = 3;
+    let mut world = World::new(vec![heavy, queue("light", "all", quota(6, None, None))], 2, 4);
+    world.queues[0].quotas.insert(GPU.into(), quota(0, None, None));
+    world.queues[1].quotas.insert(GPU.into(), quota(0, None, None));
+    world.queues.push(queue("lends", "all", quota(8, None, None)));
+    for at in 0..8 {
+        world.submit(job(&format!("heavy-{at}"), "heavy", 0, (1, 1, 1)));
+        world.submit(job(&format!("light-{at}"), "light", 0, (1, 1, 1)));
+    }
+    world.step();
+    assert_eq!((world.used("heavy"), world.used("light")), (6, 2));
+}
+
+// SEMANTICS: J3
+#[test]
+fn a_queue_borrows_what_it_may_and_lends_what_it_must() {
+    let queues = vec![
+        queue("a", "all", quota(4, Some(3), None)),
+        queue("b", "all", quota(4, None, Some(2))),
+        queue("c", "all", quota(2, None, Some(0))),
+    ];
+    let mut world = World::new(queues, 4, 4);
+    for at in 0..10 {
+        world.submit(job(&format!("a{at}"), "a", 0, (1, 1, 1)));
+    }
+    world.step();
+    assert_eq!(world.used("a"), 6, "4 of its own and 2 that b lends");
+    world.queues[1].quotas.insert(GPU.into(), quota(4, None, None));
+    world.step();
+    assert_eq!(world.used("a"), 7, "it borrows 3 at most");
+    assert_eq!(
+        world.waiting("a9").why,
+        "waits behind team/a7, which came first; a job that passes it must need less of everything"
+    );
+    assert_eq!(world.waiting("a7").why, "queue a uses 7 GPUs, 3 of them borrowed, and may use 7 now; needs 1");
+    world.submit(job("never", "a", 9, (9, 9, 9)));
+    world.step();
+    assert_eq!(world.waiting("never").why, "needs 9 GPUs, and queue a may never use more than 7");
+    assert!(!world.waiting("never").warm && !world.waiting("never").is_head);
+}
+
+#[test]
+fn lowered_quotas_are_given_back_by_surplus_first() {
+    let mut world = alone(16);
+    world.submit(job("elastic", "vision", 5, (2, 8, 8)));
+    world.submit(job("rigid", "vision", 0, (4, 4, 4)));
+    world.step();
+    world.queues[0].quotas.insert(GPU.into(), quota(8, None, None));
+    world.step();
+    assert_eq!((world.workers("elastic").len(), world.workers("rigid").len()), (4, 4));
+    world.queues[0].quotas.insert(GPU.into(), quota(3, None, None));
+    world.pods_end();
+    world.step();
+    assert_eq!((world.workers("elastic").len(), world.workers("rigid").len()), (3, 0));
+}
+
+#[test]
+fn stopped_queues_start_nothing_and_drained_ones_end_what_runs() {
+    let mut world = alone(16);
+    world.submit(job("runs", "vision", 0, (1, 2, 4)));
+    world.step();
+    world.queues[0].stop = Stop::Hold;
+    world.submit(job("waits", "vision", 9, (1, 1, 1)));
+    world.submit(job("lost", "none", 0, (1, 1, 1)));
+    world.step();
+    assert!(matches!(world.verdict("runs"), Verdict::Run(running) if running.may_grow_to == [2]));
+    assert_eq!(world.waiting("waits").why, "queue vision is stopped (spec.stop)");
+    assert_eq!(world.waiting("lost").why, "there is no queue none");
+    world.queues[0].stop = Stop::Drain;
+    world.step();
+    assert!(matches!(world.verdict("runs"), Verdict::Stop { .. }));
+    world.queues[0].stop = Stop::No;
+    world.step();
+    assert!(matches!(world.verdict("waits"), Verdict::Start { .. }));
+}
+
+#[test]
+fn whole_jobs_go_after_all_surplus_and_lower_priorities_before_higher() {
+    let mut world = alone(16);
+    world.submit(job("low", "vision", 0, (4, 4, 4)));
+    world.submit(job("lower", "vision", -1, (4, 4, 4)));
+    world.submit(job("elastic", "vision", 1, (2, 8, 8)));
+    world.step();
+    world.submit(job("urgent", "vision", 2, (8, 8, 8)));
+    world.step();
+    assert_eq!(world.workers("elastic").len(), 4);
+    assert_eq!((world.workers("low").len(), world.workers("lower").len()), (4, 0));
+    world.submit(job("equal", "vision", 2, (1, 1, 1)));
+    world.pods_end();
+    world.step();
+    assert_eq!(world.workers("urgent").len(), 8);
+    assert!(world.waiting("equal").claims, "it takes one more of the surplus");
+    assert_eq!(world.workers("elastic").len(), 3);
+}
+
+// SEMANTICS: J4
+#[test]
+fn nothing_ends_where_the_nodes_would_still_have_no_place() {
+    // Quota for all, and half of each node is used by pods that are nobody's to end.
+    let mut world = alone(16);
+    world.submit(job("low", "vision", 0, (4, 4, 4)));
+    world.submit(job("same", "vision", 5, (8, 8, 8)));
+    world.step();
+    let mut urgent = job("urgent", "vision", 5, (2, 2, 2));
+    urgent.roles[0].requests = [(GPU, 4)].into_iter().collect();
+    world.queues[0].quotas.clear();
+    world.submit(urgent.clone());
+    world.step();
+    assert!(world.waiting("urgent").claims, "with the node that is empty one more is enough");
+    let mut world = alone(16);
+    world.submit(job("low", "vision", 0, (4, 4, 4)));
+    world.submit(job("same", "vision", 5, (9, 9, 9)));
+    world.queues[0].quotas.clear();
+    world.step();
+    world.submit(urgent);
+    world.step();
+    assert!(!world.waiting("urgent").claims);
+    assert_eq!(world.workers("low").len(), 4);
+}
+
+#[test]
+fn a_job_whose_pods_were_not_bound_lets_others_go_first() {
+    let mut world = alone(4);
+    world.submit(Job { not_before: Some(world.now + 60), ..job("bad", "vision", 9, (4, 4, 4)) });
+    world.submit(job("good", "vision", 0, (4, 4, 4)));
+    world.step();
+    assert!(matches!(world.verdict("good"), Verdict::Start { .. }));
+    assert_eq!(world.waiting("bad").why, "it is tried again at 13:47 UTC");
+    world.now += 60;
+    world.step();
+    assert!(!world.waiting("bad").claims, "others would end for nothing again");
+    world.now += 30 * 60;
+    world.step();
+    assert!(world.waiting("bad").claims);
+}
+
+// SEMANTICS: J6
+#[test]
+fn the_next_two_of_each_queue_are_warmed_ahead() {
+    let mut world = alone(4);
+    for (at, name) in ["runs", "next", "second", "third"].into_iter().enumerate() {
+        world.now += at as i64;
+        world.submit(job(name, "vision", 0, (4, 4, 4)));
+    }
+    world.submit(job("too-large", "vision", 9, (5, 5, 5)));
+    world.step();
+    let warm = ["next", "second", "third", "too-large"].map(|name| world.waiting(name).warm);
+    assert_eq!(warm, [true, true, false, false]);
+}
+
+// SEMANTICS: J6
+#[test]
+fn jobs_that_cannot_start_soon_take_no_turn_of_those_that_are_warmed_ahead() {
+    let mut world = alone(4);
+    world.submit(job("runs", "vision", 0, (4, 4, 4)));
+    world.step();
+    let shortage = Some("a ResourceQuota of its namespace is used up".to_owned());
+    world.submit(Job { shortage, ..job("short", "vision", 9, (4, 4, 4)) });
+    world.submit(Job { not_before: Some(world.now + 61), ..job("late", "vision", 9, (4, 4, 4)) });
+    world.submit(Job { not_before: Some(world.now + 30), ..job("soon", "vision", 9, (4, 4, 4)) });
+    world.submit(job("next", "vision", 0, (4, 4, 4)));
+    world.step();
+    let warm = ["short", "late", "soon", "next"].map(|name| world.waiting(name).warm);
+    assert_eq!(warm, [false, false, true, true]);
+}
+
+#[test]
+fn an_elastic_job_does_not_grow_past_a_job_that_waits() {
+    let mut world = alone(16);
+    world.submit(job("elastic", "vision", 0, (2, 8, 16)));
+    world.submit(job("rigid", "vision", 0, (8, 8, 8)));
+    world.step();
+    world.submit(job("head", "vision", 0, (8, 8, 8)));
+    world.end("rigid");
+    world.jobs.last_mut().unwrap().roles[0].requests = [(GPU, 2)].into_iter().collect();
+    world.step();
+    assert!(world.waiting("head").is_head);
+    assert!(matches!(world.verdict("elastic"), Verdict::Run(running) if running.may_grow_to == [8]));
+    world.end("head");
+    world.step();
+    assert!(matches!(world.verdict("elastic"), Verdict::Run(running) if running.may_grow_to == [16]));
+}
+
+#[test]
+fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_room_that_they_leave() {
+    let mut world = World::new(vec![queue("vision", "", quota(8, None, None))], 2, 4);
+    world.submit(job("low", "vision", 0, (4, 4, 4)));
+    world.step();
+    let node = |pod: &HeldPod| if pod.node == "n000" { "n001" } else { "n000" };
+    let node = node(&world.job("low").pods[0]).to_owned();
+    let left = LeftPod { queue: "vision".into(), requests: [(GPU, 1)].into_iter().collect(), node, stays: false };
+    world.left = vec![left; 4];
+    world.submit(job("high", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert_eq!((world.job("low").granted(0), world.waiting("high").claims), (4, true));
+    assert!(world.waiting("high").why.contains("4 pods"), "{}", world.waiting("high").why);
+    world.left.clear();
+    world.step();
+    assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
+    // What is kept does not make room.
+    world.end("high");
+    world.left = vec![LeftPod {
+        queue: "vision".into(),
+        requests: [(GPU, 4)].into_iter().collect(),
+        stays: true,
+        ..LeftPod::default()
+    }];
+    world.submit(job("next", "vision", 0, (4, 4, 4)));
+    world.step();
+    assert_eq!(world.waiting("next").why, "queue vision uses 8 of 8 GPUs, needs 4");
+}
+
+// SEMANTICS: J3
+#[test]
+fn pods_that_ended_jobs_keep_stop_no_other_job() {
+    let all = |nominal: u64| {
+        vec![queue("vision", "all", quota(nominal, None, None)), queue("speech", "all", quota(8, None, None))]
+    };
+    let mut world = World::new(all(8), 4, 4);
+    world.submit(job("own", "vision", 0, (1, 4, 4)));
+    world.submit(job("borrows", "speech", 0, (10, 10, 10)));
+    world.step();
+    let left = |gpus: u64| {
+        let requests = [(GPU, gpus)].into_iter().collect();
+        vec![LeftPod { queue: "vision".into(), requests, stays: true, ..LeftPod::default() }]
+    };
+    world.left = left(1_000_000);
+    world.step();
+    assert_eq!((world.workers("own").len(), world.workers("borrows").len()), (4, 10));
+    world.submit(job("next", "vision", 0, (1, 1, 1)));
+    world.step();
+    assert!(!world.waiting("next").why.is_empty(), "nothing starts meanwhile");
+    world.end("next");
+    // What the jobs themselves have too much they give back.
+    world.end("borrows");
+    world.queues = vec![queue("vision", "", quota(3, None, None))];
+    world.step();
+    assert_eq!(world.workers("own").len(), 3);
+    world.left = left(1);
+    world.step();
+    assert_eq!(world.workers("own").len(), 3);
+}
+
+#[test]
+fn what_was_freed_for_a_job_is_not_given_to_pods_that_have_lost_their_node() {
+    let mut world = World::new(vec![queue("vision", "", quota(20, None, None))], 4, 4);
+    world.submit(job("low", "vision", 0, (4, 8, 8)));
+    world.submit(job("unlucky", "vision", 0, (4, 4, 4)));
+    world.submit(job("other", "vision", 9, (4, 4, 4)));
+    world.step();
+    world.submit(job("high", "vision", 5, (4, 4, 4)));
+    world.step();
+    assert_eq!((world.workers("low").len(), world.waiting("high").claims), (4, true));
+    let lost = world.job("unlucky").pods[0].node.clone();
+    world.lose(&lost);
+    world.step();
+    let plan = |world: &World| match world.verdict("unlucky") {
+        Verdict::Run(running) => running.plan.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(plan(&world), Some(Plan::None(_))), "{:?}", plan(&world));
+    world.pods_end();
+    world.step();
+    assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
+    assert!(matches!(plan(&world), Some(Plan::None(_))), "{:?}", plan(&world));
+    world.end("high");
+    world.step();
+    assert!(matches!(plan(&world), Some(Plan::Nodes(pods)) if pods.len() == 4));
+}
+
+#[test]
+fn a_pod_is_not_replaced_while_it_runs_if_the_quota_has_no_room_for_both() {
+    let mut world = alone(4);
+    world.submit(job("train", "vision", 0, (4, 4, 4)));
+    world.step();
+    let train = &mut world.jobs[0];
+    (train.pods[2].leaving, train.unplaced, train.replaces_live) = (true, vec![vec![2]], true);
+    let has_plan = |world: &World| match world.verdict("train") {
+        Verdict::Run(running) => running.plan.is_some(),
+        other => panic!("{other:?}"),
+    };
+    world.step();
+    assert!(!has_plan(&world));
+    world.pods_end();
+    world.jobs[0].replaces_live = false;
+    world.step();
+    assert!(has_plan(&world));
+}
+
+#[test]
+fn a_job_without_a_queue_waits_for_no_other() {
+    let mut world = World::new(Vec::new(), 2, 4);
+    world.submit(job("first", "", 0, (6, 6, 6)));
+    world.step();
+    world.submit(job("large", "", 0, (8, 8, 8)));
+    world.step();
+    assert!(!world.waiting("large").is_head);
+    world.now += 30 * 60;
+    world.submit(job("late", "", 0, (2, 2, 2)));
+    world.step();
+    assert!(matches!(world.verdict("late"), Verdict::Start { .. }), "{:?}", world.verdict("late"));
+}

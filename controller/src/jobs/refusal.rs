@@ -1,0 +1,19 @@
+//! What speaks against a job.
+
+use larder_api::training_job::conditions::JobReason;
+
+/// What speaks against a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// In one word.
+    pub reason: JobReason,
+    /// In a sentence.
+    pub why: String,
+}
+
+impl Refusal {
+    /// A reason and its sentence.
+    pub fn new(reason: JobReason, why: impl ToString) -> Self {
+        Self { reason, why: why.to_string() }
+    }
+}

@@ -1,0 +1,132 @@
+//! Pods that start processes in others, without ssh: an init container puts Larder's agent into each of them, and a key that
+//! only this job has lets them in. The launcher's main containers begin once every other pod answers, so every name resolves.
+//!
+//! The JobType's variables can count on `/larder/rsh HOST COMMAND...`, which runs a command on a host. The started pods run
+//! `/larder/agent serve`.
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, EmptyDirVolumeSource, EnvVar, KeyToPath, PodSpec, ResourceRequirements, SeccompProfile,
+    SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use larder_api::job_type::Launcher;
+
+use super::context::{Facts, Rendered};
+use super::{files, names};
+
+/// The folder of the agent in every container.
+const FOLDER: &str = "/larder";
+/// The folder of the key.
+const KEY_FOLDER: &str = "/etc/larder-job";
+/// The folder of the list of hosts, in the container that waits for them.
+const HOSTS_FOLDER: &str = "/etc/larder-hosts";
+/// The user of our containers. The files that it makes are for all.
+const USER: i64 = 65532;
+
+/// Adds what a pod of `role` needs of it.
+pub(super) fn add(rendered: &Rendered<'_>, role: &str, facts: &Facts, spec: &mut PodSpec) {
+    let Some(launcher) = &rendered.kind.launcher else { return };
+    let starts = launcher.role == role;
+    if !starts && !launcher.starts.iter().any(|name| name == role) {
+        return;
+    }
+    let volumes = spec.volumes.get_or_insert_default();
+    volumes.push(Volume {
+        name: "larder-agent".to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    });
+    volumes.push(Volume {
+        name: "larder-key".to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(names::secret(rendered.name, rendered.uid)),
+            default_mode: Some(0o444),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    });
+    let agent = mount("larder-agent", FOLDER, true);
+    let key = mount("larder-key", KEY_FOLDER, true);
+    for container in &mut spec.containers {
+        container.volume_mounts.get_or_insert_default().extend([agent.clone(), key.clone()]);
+        container.env.get_or_insert_default().splice(0..0, variables(launcher));
+    }
+    let mut ours = vec![Container {
+        command: Some(["larder-agent", "install", FOLDER].map(str::to_owned).to_vec()),
+        volume_mounts: Some(vec![mount("larder-agent", FOLDER, false)]),
+        ..container("larder-agent", facts)
+    }];
+    if starts {
+        let hosts = KeyToPath {
+            key: files::HOSTS_KEY.to_owned(),
+            path: "hosts".to_owned(),
+            mode: Some(0o444),
+            ..KeyToPath::default()
+        };
+        volumes.push(files::volume(rendered, "larder-hosts".to_owned(), vec![hosts]));
+        ours.push(Container {
+            command: Some(vec!["larder-agent".to_owned(), "wait".to_owned(), format!("{HOSTS_FOLDER}/hosts")]),
+            env: Some(variables(launcher)),
+            volume_mounts: Some(vec![key, mount("larder-hosts", HOSTS_FOLDER, true)]),
+            ..container("larder-wait", facts)
+        });
+    }
+    // The job's own come first: the others may be waiting for what they do.
+    spec.init_containers.get_or_insert_default().extend(ours);
+}
+
+/// The hosts that the launcher waits for, one a line.
+pub(super) fn hosts(rendered: &Rendered<'_>, facts: &Facts) -> Option<String> {
+    let launcher = rendered.kind.launcher.as_ref()?;
+    let roles = launcher.starts.iter().filter_map(|name| rendered.job.role(name));
+    let hosts = roles.flat_map(|role| {
+        let desired = rendered.desired(role, facts);
+        (0..desired).map(|index| rendered.host(&role.name, index) + "\n")
+    });
+    Some(hosts.collect())
+}
+
+fn variables(launcher: &Launcher) -> Vec<EnvVar> {
+    let variable =
+        |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), ..EnvVar::default() };
+    vec![
+        variable("LARDER_AGENT_PORT", launcher.port.to_string()),
+        variable("LARDER_AGENT_KEY", format!("{KEY_FOLDER}/{}", super::shared::KEY)),
+    ]
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    }
+}
+
+/// A small container of the agent's image, which keeps its pod Guaranteed and passes PodSecurity `restricted`.
+fn container(name: &str, facts: &Facts) -> Container {
+    let amounts: std::collections::BTreeMap<_, _> = [("cpu", "100m"), ("memory", "64Mi")]
+        .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
+        .into();
+    Container {
+        name: name.to_owned(),
+        image: Some(facts.agent_image.clone()),
+        resources: Some(ResourceRequirements {
+            limits: Some(amounts.clone()),
+            requests: Some(amounts),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
+            read_only_root_filesystem: Some(true),
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            run_as_group: Some(USER),
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    }
+}

@@ -1,0 +1,112 @@
+//! Objects that all pods of a job share: the service, the Secret of its launcher, claims to its datasets; and what all these
+//! objects have in common.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, Secret, Service, ServicePort, ServiceSpec,
+    VolumeResourceRequirements,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use larder_api::TrainingJob;
+use larder_api::names::{DATASET_ANNOTATION, FIELD_MANAGER, JOB_LABEL, JOB_SERVING_LABEL, STORAGE_CLASS};
+
+use super::context::{Rendered, ports};
+use super::names;
+
+/// The key of the Secret, which is also the file's name.
+pub(super) const KEY: &str = "key";
+
+/// The metadata of an object of the job.
+pub fn metadata(rendered: &Rendered<'_>, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(rendered.namespace.to_owned()),
+        labels: Some(labels(rendered)),
+        owner_references: Some(vec![OwnerReference {
+            api_version: <TrainingJob as larder_kube::Resource>::api_version(&()).into_owned(),
+            kind: <TrainingJob as larder_kube::Resource>::kind(&()).into_owned(),
+            name: rendered.name.to_owned(),
+            uid: rendered.uid.to_owned(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The labels of all objects of the job.
+pub(super) fn labels(rendered: &Rendered<'_>) -> BTreeMap<String, String> {
+    [("app.kubernetes.io/managed-by", FIELD_MANAGER), (JOB_LABEL, rendered.name)]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+}
+
+/// The headless service that gives pods their names; `None` if the type needs none. It leads to pods that have
+/// [`JOB_SERVING_LABEL`]: a pod that another one replaces loses it.
+pub fn service(rendered: &Rendered<'_>) -> Option<Service> {
+    let rules = rendered.kind.service.as_ref()?;
+    let mut by_name = BTreeMap::new();
+    for role in &rendered.job.roles {
+        by_name.extend(ports(rendered, role));
+    }
+    let ports: Vec<_> = by_name
+        .into_iter()
+        .map(|(name, port)| ServicePort { name: Some(name), port: i32::from(port), ..ServicePort::default() })
+        .collect();
+    let selector = [(JOB_LABEL, rendered.name), (JOB_SERVING_LABEL, "true")];
+    Some(Service {
+        metadata: metadata(rendered, names::service(rendered.name)),
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            publish_not_ready_addresses: Some(rules.publish_not_ready),
+            selector: Some(selector.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+            ports: (!ports.is_empty()).then_some(ports),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    })
+}
+
+/// The Secret that lets a launcher into the pods of its job, with a key that the caller has drawn; `None` if the type has no
+/// launcher. It is made once: pods that run have the key that they started with.
+pub fn secret(rendered: &Rendered<'_>, key: &[u8]) -> Option<Secret> {
+    rendered.kind.launcher.as_ref()?;
+    Some(Secret {
+        metadata: metadata(rendered, names::secret(rendered.name, rendered.uid)),
+        data: Some([(KEY.to_owned(), ByteString(key.to_vec()))].into()),
+        immutable: Some(true),
+        ..Secret::default()
+    })
+}
+
+/// Claims to the datasets of other namespaces, which bind if those grant them. Those of the job's own namespace are there
+/// already.
+pub fn claims(rendered: &Rendered<'_>) -> Vec<PersistentVolumeClaim> {
+    let others = rendered.job.datasets.iter().filter(|mount| mount.dataset.namespace != rendered.namespace);
+    let claim = others.map(|mount| {
+        let name = names::claim(rendered.namespace, &mount.dataset);
+        PersistentVolumeClaim {
+            metadata: ObjectMeta {
+                annotations: Some([(DATASET_ANNOTATION.to_owned(), mount.dataset.to_string())].into()),
+                // Jobs share it, so it belongs to none of them.
+                labels: Some([("app.kubernetes.io/managed-by".to_owned(), FIELD_MANAGER.to_owned())].into()),
+                owner_references: None,
+                ..metadata(rendered, name)
+            },
+            spec: Some(PersistentVolumeClaimSpec {
+                access_modes: Some(vec!["ReadOnlyMany".to_owned()]),
+                storage_class_name: Some(STORAGE_CLASS.to_owned()),
+                resources: Some(VolumeResourceRequirements {
+                    requests: Some([("storage".to_owned(), Quantity("1Mi".to_owned()))].into()),
+                    ..VolumeResourceRequirements::default()
+                }),
+                ..PersistentVolumeClaimSpec::default()
+            }),
+            ..PersistentVolumeClaim::default()
+        }
+    });
+    claim.collect()
+}

@@ -1,0 +1,63 @@
+//! Whether the objects of a job are of a size that a cluster takes: what an API server refuses to store, or no process can be started
+//! with, is told before anything is made.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use larder_api::InvalidField;
+
+use super::context::{Facts, Rendered};
+use super::place::Place;
+use super::pod::Renderer;
+
+/// The largest object: an API server takes ConfigMaps of no more, and pods of little more.
+const OBJECT_BYTES: usize = 1 << 20;
+
+/// The longest variable that a process can be started with, its name and what is between included.
+const VARIABLE_BYTES: usize = 128 << 10;
+
+/// Tries the objects of a job that has all the pods which it may have. Errors: one cannot be rendered, or is too large.
+pub fn fits(rendered: &Rendered<'_>) -> Result<(), InvalidField> {
+    let roles = &rendered.job.roles;
+    let desired = roles.iter().map(|role| (role.name.clone(), role.max)).collect();
+    let mut facts = Facts { desired, ..Facts::default() };
+    if !rendered.kind.files.is_empty() {
+        Renderer::new(*rendered, &facts).config_map()?;
+    }
+    facts.ready = facts.desired.iter().map(|(role, pods)| (role.clone(), (0..*pods).collect())).collect();
+    let renderer = Renderer::new(*rendered, &facts);
+    for role in roles {
+        let last = rendered.desired(role, &facts).saturating_sub(1);
+        for index in BTreeSet::from([0, last]) {
+            pod(&renderer.pod(&role.name, index, 0, &Place::default())?)?;
+        }
+    }
+    renderer.config_map()?.as_ref().map_or(Ok(()), files)
+}
+
+/// Refuses a pod that could not be made, or not be started.
+pub(super) fn pod(pod: &Pod) -> Result<(), InvalidField> {
+    let spec = pod.spec.iter();
+    let containers = spec.flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    for one in containers.flat_map(|container| container.env.iter().flatten()) {
+        if one.name.len() + one.value.as_deref().map_or(0, str::len) + 2 > VARIABLE_BYTES {
+            let field = format!("the variable {}", one.name);
+            return Err(InvalidField::new(
+                field,
+                format!("has more than {VARIABLE_BYTES} bytes, with which no process can be started"),
+            ));
+        }
+    }
+    let bytes = serde_json::to_vec(pod).map_or(0, |json| json.len());
+    if bytes > OBJECT_BYTES { Err(too_large("a pod", bytes)) } else { Ok(()) }
+}
+
+/// Refuses files that do not fit into a ConfigMap.
+pub(super) fn files(map: &ConfigMap) -> Result<(), InvalidField> {
+    let bytes = map.data.iter().flatten().map(|(key, text)| key.len() + text.len()).sum();
+    if bytes > OBJECT_BYTES { Err(too_large("spec.files", bytes)) } else { Ok(()) }
+}
+
+fn too_large(what: &'static str, bytes: usize) -> InvalidField {
+    InvalidField::new(what, format!("would have {bytes} bytes, and an API server takes {OBJECT_BYTES}"))
+}

@@ -1,0 +1,266 @@
+//! The status of a job: its phase, counts and conditions, and the sentence that says what it waits for.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use larder_api::training_job::checked::Queueing;
+use larder_api::training_job::conditions::{JobConditionKind as Kind, JobReason as Reason};
+use larder_api::training_job::{Restarts, RoleStatus, ShownJob};
+use larder_api::{Phase, TrainingJobStatus};
+
+use crate::jobs::condition::time;
+use crate::jobs::job_state::Memory;
+use crate::jobs::machine::{Cause, Observed, PodId, PodStage, Stage, State, waits_for};
+use crate::jobs::objects::JobObject;
+use crate::jobs::queue::{Lack, Verdict};
+use crate::jobs::refusal::Refusal;
+
+/// What a status depends on.
+pub struct Facts<'a> {
+    /// Seconds since 1970.
+    pub now: i64,
+    /// The job.
+    pub object: &'a JobObject,
+    /// What is remembered of it.
+    pub memory: &'a Memory,
+    /// What is observed of it.
+    pub observed: &'a Observed,
+    /// What speaks against it.
+    pub refusal: Option<&'a Refusal>,
+    /// The API server was asked about its pods, or need not be.
+    pub is_tried: bool,
+    /// What the queues have decided just now.
+    pub verdict: Option<&'a Verdict>,
+}
+
+fn is_in_kueue(object: &JobObject) -> bool {
+    object.job.as_ref().is_ok_and(|job| matches!(job.queueing, Queueing::Kueue(_)))
+}
+
+/// A condition's status, reason and message.
+type Finding = (bool, Reason, String);
+
+/// The status of a job, without the record.
+pub fn status(facts: &Facts<'_>) -> TrainingJobStatus {
+    let state = &facts.memory.record.state;
+    let waiting_for = waiting_for(facts);
+    let conditions = conditions(facts, waiting_for.as_deref().unwrap_or_default());
+    let roles = roles(facts);
+    let restarts = restarts(state);
+    let ready: u32 = roles.iter().map(|role| role.ready).sum();
+    let desired: u32 = roles.iter().map(|role| role.desired).sum();
+    let data = &facts.observed.data;
+    let percent = data.iter().map(|data| data.percent).min();
+    TrainingJobStatus {
+        observed_generation: Some(facts.object.generation),
+        phase: Some(state.phase),
+        shown: Some(ShownJob {
+            ready: if state.phase.has_pods() { format!("{ready}/{desired}") } else { String::new() },
+            data: percent.map(|percent| format!("{percent}%")).unwrap_or_default(),
+            restarts: restarts.total(),
+            why: why(state, &conditions),
+        }),
+        roles,
+        restarts,
+        waiting_for,
+        started: state.started.map(time),
+        finished: state.finished.map(time),
+        conditions,
+        record: None,
+    }
+}
+
+fn restarts(state: &State) -> Restarts {
+    let of = |cause| state.restarts.of(cause);
+    Restarts {
+        crashed: of(Cause::Crashed),
+        preempted: of(Cause::Preempted),
+        evicted: of(Cause::Evicted),
+        node_lost: of(Cause::NodeLost),
+        device_fault: of(Cause::DeviceFault),
+    }
+}
+
+fn roles(facts: &Facts<'_>) -> Vec<RoleStatus> {
+    let state = &facts.memory.record.state;
+    let mut roles: Vec<RoleStatus> = facts
+        .observed
+        .terms
+        .roles
+        .iter()
+        .map(|role| RoleStatus { name: role.name.clone(), ..RoleStatus::default() })
+        .collect();
+    for (id, slot) in state.slots() {
+        if let Some(role) = roles.get_mut(id.role) {
+            role.desired += 1;
+            role.done += u32::from(slot.stage == Stage::Done);
+        }
+    }
+    for pod in facts.observed.pods.iter().filter(|pod| !pod.stage.has_ended()) {
+        if let Some(role) = roles.get_mut(pod.id.role) {
+            role.active += 1;
+            role.ready += u32::from(pod.stage == PodStage::Ready && state.slot(pod.id).is_some());
+        }
+    }
+    roles
+}
+
+fn waiting_for(facts: &Facts<'_>) -> Option<String> {
+    let (state, memory) = (&facts.memory.record.state, facts.memory);
+    // Of a job in a queue of Kueue's, its Workload may be refused.
+    let is_writing = state.phase.is_making() || state.phase == Phase::Queued && is_in_kueue(facts.object);
+    let text = if let Some(refusal) = facts.refusal.filter(|_| !state.phase.is_terminal()) {
+        Some(refusal.why.clone())
+    } else if let Some(refused) = memory.refused.as_ref().filter(|_| is_writing) {
+        Some(format!("the API server refuses an object of it: {refused}"))
+    } else if state.phase == Phase::Queued
+        && let Some(waiting) = &memory.waiting
+    {
+        Some(waiting.why.clone())
+    } else {
+        let waits = waits_for(state, facts.observed, facts.now);
+        waits.map(|waits| match &facts.observed.said {
+            Some(said) => format!("{waits}: {said}"),
+            None => waits,
+        })
+    };
+    text.filter(|text| !text.is_empty()).map(|text| text.chars().take(1000).collect())
+}
+
+fn conditions(facts: &Facts<'_>, waits: &str) -> Vec<Condition> {
+    let state = &facts.memory.record.state;
+    let before = &facts.memory.status.conditions;
+    let now = time(facts.now);
+    let all = [
+        (Kind::Valid, valid(facts)),
+        (Kind::QuotaReserved, quota(facts, waits)),
+        (Kind::DataWarm, data(facts, waits)),
+        (Kind::Placed, placed(facts, waits)),
+        (Kind::Complete, complete(state)),
+        (Kind::Failed, failed(facts)),
+    ];
+    let condition = |(kind, finding): (Kind, Option<Finding>)| {
+        let old = kind.find(before);
+        let Some((is, reason, message)) = finding else { return old.cloned() };
+        let is_same = old.filter(|old| old.status == if is { "True" } else { "False" });
+        let since = is_same.map_or_else(|| now.clone(), |old| old.last_transition_time.clone());
+        let message: String = message.chars().take(1000).collect();
+        Some(kind.is(is, reason, message, facts.object.generation, since))
+    };
+    all.into_iter().filter_map(condition).collect()
+}
+
+/// `None`: as it was.
+fn valid(facts: &Facts<'_>) -> Option<Finding> {
+    match facts.refusal {
+        Some(refusal) => Some((false, refusal.reason, refusal.why.clone())),
+        None => facts.is_tried.then(|| (true, Reason::Accepted, String::new())),
+    }
+}
+
+/// `None`: as it was. What has ended keeps what it had.
+fn quota(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
+    let state = &facts.memory.record.state;
+    let is_in_queue = facts.object.job.as_ref().is_ok_and(|job| job.queueing != Queueing::None);
+    if state.phase.is_terminal() {
+        return None;
+    }
+    if state.holds_room() {
+        let reason = if is_in_queue { Reason::Reserved } else { Reason::NoQueue };
+        return Some((true, reason, String::new()));
+    }
+    if state.phase == Phase::Suspended {
+        return Some((false, Reason::Suspended, String::new()));
+    }
+    if let Some(Verdict::Stop { why }) = facts.verdict {
+        return Some((false, Reason::Preempted, why.clone()));
+    }
+    let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {
+        _ if facts.refusal.is_some() || !facts.is_tried => Reason::Waiting,
+        None | Some(Lack::Nodes | Lack::Cluster | Lack::Pause) => Reason::Waiting,
+        Some(Lack::Namespace) => Reason::ResourceQuotaUsed,
+        Some(_) if is_in_kueue(facts.object) => Reason::KueueDecides,
+        Some(Lack::Turn) => Reason::NotItsTurn,
+        Some(Lack::Queue) => Reason::QueueStopped,
+        Some(Lack::Quota) => Reason::QuotaUsed,
+    };
+    Some((false, reason, waits.to_owned()))
+}
+
+fn data(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
+    let state = &facts.memory.record.state;
+    let data = &facts.observed.data;
+    if facts.object.job.as_ref().is_ok_and(|job| job.datasets.is_empty()) {
+        return Some((true, Reason::NoData, String::new()));
+    }
+    match state.phase {
+        Phase::DataWarming => Some((false, Reason::Warming, waits.to_owned())),
+        Phase::Queued | Phase::Suspended => Some((false, Reason::Waiting, String::new())),
+        // It is said once, when the job starts.
+        _ if Kind::DataWarm.find(&facts.memory.status.conditions).is_some_and(|old| old.status == "True") => None,
+        _ if data.iter().all(|data| data.percent >= data.enough) => Some((true, Reason::Cached, String::new())),
+        _ => Some((true, Reason::WarmTimeout, String::new())),
+    }
+}
+
+fn placed(facts: &Facts<'_>, waits: &str) -> Option<Finding> {
+    let state = &facts.memory.record.state;
+    match state.phase {
+        // Its pods have run, even if they were never seen before they ended.
+        Phase::Succeeded => return Some((true, Reason::Bound, String::new())),
+        Phase::Failed => return None,
+        _ => {}
+    }
+    if !state.phase.has_pods() {
+        let reason = match facts.memory.waiting.as_ref().map(|waiting| waiting.lacks) {
+            _ if facts.refusal.is_some() || state.phase != Phase::Queued => Reason::Waiting,
+            Some(Lack::Nodes) => Reason::NoRoom,
+            Some(Lack::Cluster) => Reason::LargerThanTheCluster,
+            Some(Lack::Pause) => Reason::NotBoundInTime,
+            _ => Reason::Waiting,
+        };
+        let message = if reason == Reason::Waiting { String::new() } else { waits.to_owned() };
+        return Some((false, reason, message));
+    }
+    let bound = facts.observed.pods.iter().filter(|pod| pod.stage != PodStage::Pending);
+    let bound: BTreeSet<PodId> = bound.map(|pod| pod.id).collect();
+    if state.slots().all(|(id, slot)| slot.stage == Stage::Done || bound.contains(&id)) {
+        return Some((true, Reason::Bound, String::new()));
+    }
+    let reason = if state.planned_again { Reason::NotBoundInTime } else { Reason::Binding };
+    Some((false, reason, waits.to_owned()))
+}
+
+fn complete(state: &State) -> Option<Finding> {
+    Some(match state.phase {
+        Phase::Succeeded => (true, Reason::Succeeded, String::new()),
+        _ => (false, Reason::NotDone, String::new()),
+    })
+}
+
+fn failed(facts: &Facts<'_>) -> Option<Finding> {
+    let state = &facts.memory.record.state;
+    if state.phase != Phase::Failed {
+        return Some((false, Reason::NotFailed, String::new()));
+    }
+    let is_late = state.ends(&facts.observed.terms).is_some_and(|ends| state.finished.is_some_and(|at| at >= ends));
+    let reason = if is_late { Reason::DeadlineExceeded } else { Reason::CrashedTooOften };
+    Some((true, reason, state.why.clone()))
+}
+
+/// One word: the reason of the first condition that holds it up, or how it ended.
+fn why(state: &State, conditions: &[Condition]) -> String {
+    let reason = |kind: Kind| kind.find(conditions).map(|condition| condition.reason.clone()).unwrap_or_default();
+    match state.phase {
+        Phase::Running | Phase::Succeeded => String::new(),
+        Phase::Failed => reason(Kind::Failed),
+        _ => {
+            let order = [Kind::Valid, Kind::QuotaReserved, Kind::DataWarm, Kind::Placed];
+            let holds_up = |kind: &Kind| {
+                let waits = Reason::Waiting.as_str();
+                kind.find(conditions).is_some_and(|condition| condition.status == "False" && condition.reason != waits)
+            };
+            order.into_iter().find(holds_up).map(reason).unwrap_or_default()
+        }
+    }
+}

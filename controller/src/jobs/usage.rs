@@ -1,0 +1,63 @@
+//! What pods take of each node, summed up again only where something has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::objects::Pod;
+use larder_kube::key::Key;
+use larder_kube::pod::amounts::Amounts;
+use larder_kube::store::Store;
+
+/// What is used of all nodes.
+#[derive(Debug, Default)]
+pub struct Usage {
+    pods: BTreeMap<String, BTreeSet<Key>>,
+    used: BTreeMap<String, Amounts>,
+    stale: BTreeSet<String>,
+}
+
+impl Usage {
+    /// A pod has changed from this to that.
+    pub fn changed(&mut self, key: &Key, before: Option<&str>, now: Option<&Pod>) {
+        let now = now.and_then(Self::node_of);
+        self.stale.extend(before.into_iter().chain(now).map(str::to_owned));
+        if let Some(pods) = before.and_then(|node| self.pods.get_mut(node)) {
+            pods.remove(key);
+        }
+        if let Some(node) = now {
+            self.pods.entry(node.to_owned()).or_default().insert(key.clone());
+        }
+    }
+
+    /// The node of which a pod takes room: its own, or the one on which the scheduler makes room for it. A pod of a training job
+    /// has only its own: what is planned for it is counted with its job.
+    pub fn node_of(pod: &Pod) -> Option<&str> {
+        let soon = Some(pod.nominated.as_str()).filter(|_| pod.of_job.is_none());
+        let node = if pod.node.is_empty() { soon } else { Some(pod.node.as_str()) };
+        node.filter(|node| !node.is_empty() && !pod.ended)
+    }
+
+    /// What the pods of each node request together, `pods` included.
+    pub fn refresh(&mut self, pods: &Store<Pod>) {
+        for node in std::mem::take(&mut self.stale) {
+            let here = self.pods.get(&node).into_iter().flatten().filter_map(|key| pods.get(key));
+            let mut used = Amounts::default();
+            let mut count = 0;
+            for pod in here {
+                used.add(&pod.requests, 1);
+                count += 1;
+            }
+            used.add(&[("pods", 1)].into_iter().collect(), count);
+            if count == 0 {
+                self.pods.remove(&node);
+                self.used.remove(&node);
+            } else {
+                self.used.insert(node, used);
+            }
+        }
+    }
+
+    /// What is used of a node, as of the last [`Self::refresh`].
+    pub fn of(&self, node: &str) -> Amounts {
+        self.used.get(node).cloned().unwrap_or_default()
+    }
+}

@@ -1,0 +1,439 @@
+//! All that is written for a job after a step: its status first, then the objects that its pods share, then its pods.
+//!
+//! What the state machine has decided is in the status before anything is done about it, so that a controller that is killed in
+//! between is followed by one that does the same. News that change no decision wait, and are written together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_api::job_type::{Indexes, Outcome};
+use larder_api::names::JOB_SERVING_LABEL;
+use larder_api::training_job::conditions::JobConditionKind;
+use larder_api::{InvalidField, Phase, TrainingJobStatus};
+use serde_json::{Value, json};
+
+use crate::jobs::cluster_view::{Scene, Seen};
+use crate::jobs::job_state::{Memory, Pending};
+use crate::jobs::machine::{Action, Cause, Observed, PodId, PodStage, Stage, State};
+use crate::jobs::objects::JobObject;
+use crate::jobs::pod_group::choice::Planner;
+use crate::jobs::pod_group::groups::{changes, of_attempt};
+use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::queue::Verdict;
+use crate::jobs::refusal::Refusal;
+use crate::jobs::render::{Facts, Place, Rendered, Renderer, claims, secret, service};
+use crate::jobs::report;
+use crate::write::{Change, Write};
+use larder_kube::events::event;
+use larder_kube::kinds::Kind;
+use larder_kube::short_hash::short_hash;
+
+/// How long small news wait.
+const SMALL_NEWS_SECONDS: i64 = 20;
+
+/// So many small news are written in a second, of all jobs together.
+const SMALL_NEWS_A_SECOND: i64 = 25;
+
+/// A job that starts so soon after it was made never says that it waits.
+const FIRST_NEWS_SECONDS: i64 = 2;
+
+/// The least time between two changes of a job's files.
+const FILES_SECONDS: i64 = 5;
+
+/// So many pods of a job are made together, the others once those are made: none are in memory that are not about to be written.
+const PODS_AT_ONCE: usize = 256;
+
+/// The same in bytes, as the API takes them.
+const BYTES_AT_ONCE: usize = 4 << 20;
+
+/// What was found and decided about a job.
+pub struct Turn<'a> {
+    /// What the round looks at.
+    pub scene: &'a Scene<'a>,
+    /// The job.
+    pub object: &'a JobObject,
+    /// What renders its objects; `None` if its spec or its type cannot be read.
+    pub rendered: Option<Rendered<'a>>,
+    /// What speaks against it.
+    pub refusal: Option<&'a Refusal>,
+    /// The API server was asked about its pods, or need not be.
+    pub is_tried: bool,
+    /// Its pods.
+    pub pods: &'a [Seen<'a>],
+    /// What was observed of it.
+    pub observed: &'a Observed,
+    /// What is to be done.
+    pub actions: &'a [Action],
+    /// What the queues have decided.
+    pub verdict: Option<&'a Verdict>,
+    /// Who finds its nodes.
+    pub planner: Planner,
+    /// Where its pods may be, by role; `None` as long as none may be made.
+    pub places: Option<&'a [Place]>,
+    /// What Kueue waits for.
+    pub for_kueue: &'a [Write],
+    /// How many jobs wait.
+    pub waiting: usize,
+    /// Makes the key of a launcher.
+    pub draw: &'a dyn Fn() -> String,
+}
+
+/// The writes for a job, and all that goes with them.
+#[derive(Default)]
+pub struct Output {
+    /// The writes.
+    pub writes: Vec<Write>,
+    /// What is remembered once they succeed.
+    pub pending: Pending,
+    /// When there may be others by time alone.
+    pub again_at: Option<i64>,
+    /// Why an object cannot be made.
+    pub unrendered: Option<String>,
+}
+
+/// All that is to be written for a job.
+pub fn of(turn: &Turn<'_>, memory: &Memory) -> Output {
+    let mut found = Found { turn, memory, output: Output::default(), last: None };
+    let groups: Vec<&KnownGroup> = turn.scene.jobs.groups.of(&turn.object.meta.key).collect();
+    found.status();
+    found.share();
+    found.group(&groups);
+    found.pods(&groups);
+    found.suspend();
+    // Nothing of the job waits for Kueue.
+    found.output.writes.extend(turn.for_kueue.iter().cloned());
+    found.remove();
+    // As long as nothing is rendered of it, what could not be still cannot.
+    if !memory.record.state.phase.has_pods() {
+        found.output.unrendered.clone_from(&memory.unrendered);
+    }
+    found.output
+}
+
+struct Found<'a> {
+    turn: &'a Turn<'a>,
+    memory: &'a Memory,
+    output: Output,
+    /// The write without which the following make no sense.
+    last: Option<(Kind, String)>,
+}
+
+impl Found<'_> {
+    fn add(&mut self, kind: Kind, name: &str, change: Change) {
+        let mut write = Write::new(kind, &self.turn.object.meta.key.namespace, name, change);
+        write.needs.clone_from(&self.last);
+        self.output.writes.push(write);
+    }
+
+    /// The same; what follows needs it.
+    fn add_first(&mut self, kind: Kind, name: &str, change: Change) {
+        self.add(kind, name, change);
+        self.last = Some((kind, name.to_owned()));
+    }
+
+    fn state(&self) -> &State {
+        &self.memory.record.state
+    }
+
+    fn status(&mut self) {
+        let (turn, memory) = (self.turn, self.memory);
+        let facts = report::Facts {
+            now: turn.scene.now,
+            object: turn.object,
+            memory,
+            observed: turn.observed,
+            refusal: turn.refusal,
+            is_tried: turn.is_tried,
+            verdict: turn.verdict,
+        };
+        let mut status = report::status(&facts);
+        let gist = memory.record.gist();
+        if memory.written.as_ref() == Some(&gist) && same(&status, &memory.status) {
+            return;
+        }
+        let due = self.due(&gist, &status);
+        if turn.scene.now < due {
+            self.again(due);
+            return;
+        }
+        status.record = Some(memory.record.text());
+        let key = &turn.object.meta.key;
+        self.events(&status);
+        let fields = json!({"metadata": {"uid": turn.object.meta.uid}, "status": status});
+        self.add_first(Kind::TrainingJob, &key.name, Change::ApplyStatus(fields));
+        self.output.pending.status = Some((gist, status));
+    }
+
+    /// When the status is to be written.
+    fn due(&self, gist: &crate::jobs::job_state::Record, status: &TrainingJobStatus) -> i64 {
+        let now = self.turn.scene.now;
+        let memory = self.memory;
+        let Some(written) = &memory.written else {
+            let is_news = gist.state.phase != Phase::Queued || self.turn.refusal.is_some();
+            return if is_news { now } else { self.turn.object.meta.created + FIRST_NEWS_SECONDS };
+        };
+        if written != gist || news(status) != news(&memory.status) {
+            return now;
+        }
+        let share = i64::try_from(self.turn.waiting).unwrap_or(i64::MAX) / SMALL_NEWS_A_SECOND;
+        memory.written_at + SMALL_NEWS_SECONDS.saturating_add(share)
+    }
+
+    /// Events for those who look after the job.
+    fn events(&mut self, status: &TrainingJobStatus) {
+        let (state, before) = (self.state(), &self.memory.status);
+        let mut told: Vec<(&str, String, String)> = Vec::new();
+        let valid = |status: &TrainingJobStatus| {
+            JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False").cloned()
+        };
+        if let Some(refused) =
+            valid(status).filter(|refused| valid(before).is_none_or(|old| old.reason != refused.reason))
+        {
+            told.push(("Warning", refused.reason, refused.message));
+        }
+        let old = &before.restarts;
+        let counts = [old.crashed, old.preempted, old.evicted, old.node_lost, old.device_fault];
+        for (cause, old) in Cause::ALL.into_iter().zip(counts) {
+            let now = state.restarts.of(cause);
+            if now > old {
+                let why = if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
+                let message = format!("{} pods were lost for this cause, {now} in all{why}", now - old);
+                told.push(("Warning", cause.name().to_owned(), message));
+            }
+        }
+        if state.phase == Phase::Failed && before.phase != Some(Phase::Failed) {
+            told.push(("Warning", "JobFailed".to_owned(), state.why.clone()));
+        }
+        let meta = &self.turn.object.meta;
+        let regarding = json!({
+            "apiVersion": Kind::TrainingJob.api_version(),
+            "kind": Kind::TrainingJob.name(),
+            "namespace": meta.key.namespace,
+            "name": meta.key.name,
+            "uid": meta.uid,
+        });
+        for (kind, reason, message) in told {
+            let name = format!("{}.{}", meta.key.name, short_hash(&[&meta.uid, &reason, &message]));
+            let event = event(self.turn.scene.now, regarding.clone(), kind, &reason, &message);
+            self.add(Kind::Event, &name, Change::Create(event));
+        }
+    }
+
+    /// The objects that all pods share, before the first of them and whenever all are made again; and files whenever they change.
+    fn share(&mut self) {
+        let Some(rendered) = self.turn.rendered.filter(|_| self.state().phase.has_pods()) else { return };
+        let creates = self.turn.actions.iter().any(|action| matches!(action, Action::Create { .. }));
+        let oldest = self.state().slots().map(|(pod, _)| pod.attempt).min();
+        let equips = creates && self.memory.equipped != oldest;
+        if equips {
+            for claim in claims(&rendered) {
+                self.make(Kind::Claim, claim.metadata.name.clone(), &claim);
+            }
+            if let Some(service) = service(&rendered) {
+                self.make(Kind::Service, service.metadata.name.clone(), &service);
+            }
+            if rendered.kind.launcher.is_some()
+                && let Some(secret) = secret(&rendered, (self.turn.draw)().as_bytes())
+            {
+                self.make(Kind::Secret, secret.metadata.name.clone(), &secret);
+            }
+            self.output.pending.equipped = oldest;
+        }
+        if rendered.kind.files.is_empty() && rendered.kind.launcher.is_none() {
+            return;
+        }
+        let facts = self.facts();
+        let now = self.turn.scene.now;
+        if let Some((before, at)) = &self.memory.files {
+            if *before == facts && !equips {
+                return;
+            }
+            let due = at + FILES_SECONDS;
+            if !creates && now < due {
+                self.output.unrendered.clone_from(&self.memory.unrendered);
+                self.again(due);
+                return;
+            }
+        }
+        let files = Renderer::new(rendered, &facts).config_map();
+        if let Some(files) = self.made(files).flatten() {
+            let name = files.metadata.name.clone().unwrap_or_default();
+            let value = serde_json::to_value(&files).unwrap_or_default();
+            self.add_first(Kind::ConfigMap, &name, Change::Apply(value));
+            self.output.pending.files = Some((facts, now));
+        }
+    }
+
+    /// What was rendered. A job of which something cannot be says so with its next status, and gets no more pods.
+    fn made<T>(&mut self, rendered: Result<T, InvalidField>) -> Option<T> {
+        match rendered {
+            Ok(object) => Some(object),
+            Err(error) => {
+                if self.memory.unrendered.is_none() {
+                    self.again(self.turn.scene.now + 1);
+                }
+                self.output.unrendered = Some(error.to_string());
+                None
+            }
+        }
+    }
+
+    fn again(&mut self, at: i64) {
+        self.output.again_at = Some(self.output.again_at.map_or(at, |before| before.min(at)));
+    }
+
+    fn make(&mut self, kind: Kind, name: Option<String>, object: &impl serde::Serialize) {
+        let value = serde_json::to_value(object).unwrap_or_default();
+        self.add_first(kind, &name.unwrap_or_default(), Change::Make(value));
+    }
+
+    /// The facts that pods and files are rendered with.
+    fn facts(&self) -> Facts {
+        let state = self.state();
+        let roles = &self.turn.observed.terms.roles;
+        let desired = roles.iter().zip(state.granted()).map(|(role, granted)| (role.name.clone(), granted));
+        let mut ready: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+        for pod in self.turn.observed.pods.iter().filter(|pod| pod.stage == PodStage::Ready) {
+            if state.slot(pod.id).is_some()
+                && let Some(role) = roles.get(pod.id.role)
+            {
+                ready.entry(role.name.clone()).or_default().insert(pod.id.index);
+            }
+        }
+        Facts { desired: desired.collect(), ready, agent_image: self.turn.scene.image.to_owned() }
+    }
+
+    /// The groups of its pods, before the first of them.
+    fn group(&mut self, there: &[&KnownGroup]) {
+        let Some(rendered) = self.turn.rendered else { return };
+        if self.turn.planner != Planner::Native && there.is_empty() {
+            return;
+        }
+        let class = self.memory.profile.as_ref().and_then(|profile| profile.priority_class.as_deref());
+        for write in changes(&rendered, self.state(), &self.turn.observed.terms, class, there) {
+            match write.change {
+                Change::Make(_) if self.turn.planner != Planner::Native => {}
+                Change::Make(_) => self.add_first(write.kind, &write.name, write.change),
+                change => self.add(write.kind, &write.name, change),
+            }
+        }
+    }
+
+    fn pods(&mut self, groups: &[&KnownGroup]) {
+        let seen: BTreeMap<PodId, &Seen<'_>> = self.turn.pods.iter().map(|seen| (seen.pod.id, seen)).collect();
+        self.stop_serving();
+        // The status may be refused for good. A job that has given its pods up, as its spec or the queues say, keeps none for that.
+        let has_none = matches!(self.state().phase, Phase::Queued | Phase::Suspended);
+        let is_told = has_none || self.memory.written.as_ref() == Some(&self.memory.record.gist());
+        for action in self.turn.actions {
+            if let Action::Delete(id) = action
+                && let Some(seen) = seen.get(id)
+            {
+                let meta = &seen.object.meta;
+                let delete = Change::Delete(meta.uid.clone());
+                if is_told {
+                    let namespace = &self.turn.object.meta.key.namespace;
+                    self.output.writes.push(Write::new(Kind::Pod, namespace, &meta.key.name, delete));
+                } else {
+                    self.add(Kind::Pod, &meta.key.name, delete);
+                }
+            }
+        }
+        let (Some(rendered), Some(places)) = (self.turn.rendered, self.turn.places) else { return };
+        let mut creates = self.turn.actions.iter().filter_map(|action| match action {
+            Action::Create { pod, node } => Some((*pod, node.clone())),
+            _ => None,
+        });
+        let Some(first) = creates.next().filter(|_| self.output.unrendered.is_none()) else { return };
+        let facts = self.facts();
+        let renderer = Renderer::new(rendered, &facts);
+        let (mut pods, mut bytes) = (Vec::new(), 0);
+        for (id, node) in std::iter::once(first).chain(creates).take(PODS_AT_ONCE) {
+            let (Some(role), Some(place)) = (rendered.job.roles.get(id.role), places.get(id.role)) else { continue };
+            let terms = &self.turn.observed.terms;
+            let group = of_attempt(rendered.name, id.attempt, self.state(), terms, groups);
+            let group = group.filter(|_| self.turn.planner == Planner::Native);
+            let place = Place { node, group, ..place.clone() };
+            // Without one of them the others would wait for it in vain.
+            let Some(pod) = self.made(renderer.pod(&role.name, id.index, id.attempt, &place)) else { return };
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            let value = serde_json::to_value(&pod).unwrap_or_default();
+            bytes += value.to_string().len();
+            pods.push((name, value));
+            if bytes > BYTES_AT_ONCE {
+                break;
+            }
+        }
+        for (name, pod) in pods {
+            self.add(Kind::Pod, &name, Change::Make(pod));
+        }
+    }
+
+    /// The service leads no longer to pods that others replace.
+    fn stop_serving(&mut self) {
+        let has_service = self.turn.rendered.is_some_and(|rendered| rendered.kind.service.is_some());
+        if !has_service || !self.state().phase.has_pods() {
+            return;
+        }
+        let is_replaced = |id: PodId| {
+            let slots = self.state().roles.get(id.role);
+            let slot = slots.and_then(|slots| slots.get(id.index as usize));
+            slot.is_some_and(|slot| slot.attempt != id.attempt)
+        };
+        let replaced: Vec<String> = self
+            .turn
+            .pods
+            .iter()
+            .filter(|seen| seen.of_job.serves && !seen.pod.stage.has_ended() && is_replaced(seen.pod.id))
+            .map(|seen| seen.object.meta.key.name.clone())
+            .collect();
+        for name in replaced {
+            let labels: Value = [(JOB_SERVING_LABEL.to_owned(), Value::Null)].into_iter().collect();
+            self.add(Kind::Pod, &name, Change::Merge(json!({"metadata": {"labels": labels}})));
+        }
+    }
+
+    /// Suspends a job of a type that is suspended when it is done, such as a notebook that was idle.
+    fn suspend(&mut self) {
+        let Some(rendered) = self.turn.rendered else { return };
+        let success = &rendered.kind.success;
+        if success.then != Outcome::Suspend || rendered.job.suspend || !self.state().phase.has_pods() {
+            return;
+        }
+        let roles = &rendered.job.roles;
+        let decides = success.roles.iter().find_map(|name| roles.iter().position(|role| role.name == *name));
+        let slots = decides.and_then(|role| self.state().roles.get(role)).map_or(&[][..], Vec::as_slice);
+        let counted = match success.indexes {
+            Indexes::First => &slots[..slots.len().min(1)],
+            Indexes::All => slots,
+        };
+        if !counted.is_empty() && counted.iter().all(|slot| slot.stage == Stage::Done) {
+            let meta = &self.turn.object.meta;
+            let fields = json!({"metadata": {"uid": meta.uid}, "spec": {"suspend": true}});
+            self.add(Kind::TrainingJob, &meta.key.name, Change::Merge(fields));
+        }
+    }
+
+    fn remove(&mut self) {
+        if self.turn.actions.contains(&Action::Remove) {
+            let meta = &self.turn.object.meta;
+            self.add(Kind::TrainingJob, &meta.key.name, Change::Delete(meta.uid.clone()));
+        }
+    }
+}
+
+/// True if there is nothing to be told, records not counted.
+fn same(one: &TrainingJobStatus, other: &TrainingJobStatus) -> bool {
+    let cut = |status: &TrainingJobStatus| TrainingJobStatus { record: None, ..status.clone() };
+    cut(one) == cut(other)
+}
+
+/// The part of a status that its readers must learn of at once.
+fn news(status: &TrainingJobStatus) -> impl PartialEq {
+    let at_once = [JobConditionKind::Valid, JobConditionKind::QuotaReserved, JobConditionKind::DataWarm];
+    let conditions: Vec<(String, String)> = at_once
+        .into_iter()
+        .filter_map(|kind| kind.find(&status.conditions))
+        .map(|condition| (condition.status.clone(), condition.reason.clone()))
+        .collect();
+    (status.phase, status.observed_generation, status.restarts, conditions)
+}

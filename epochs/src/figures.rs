@@ -1,0 +1,150 @@
+//! Statistics over measured values, and the text tables that show them.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The median of some values, with the least and the greatest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    /// Returns `None` for no values. The median of an even number of values is the mean of the middle two.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (&min, &max) = (values.first()?, values.last()?);
+        let upper = values.len() / 2;
+        let lower = (values.len() - 1) / 2;
+        Some(Self { median: f64::midpoint(values[lower], values[upper]), min, max })
+    }
+}
+
+/// The median alone.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    Spread::of(values).map(|spread| spread.median)
+}
+
+/// The value that this share of the sorted values does not exceed; `None` for no values.
+pub fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
+    let at = ((sorted.len() as f64 * share) as usize).min(sorted.len().saturating_sub(1));
+    sorted.get(at).copied()
+}
+
+/// Times of many events.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Latencies {
+    /// How many.
+    pub count: usize,
+    /// The median, in seconds.
+    pub p50: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Latencies {
+    pub fn of(times: impl Iterator<Item = Duration>) -> Self {
+        let mut times: Vec<Duration> = times.collect();
+        times.sort();
+        let at = |share| percentile(&times, share).unwrap_or_default().as_secs_f64();
+        Self { count: times.len(), p50: at(0.5), p99: at(0.99), max: at(1.0) }
+    }
+}
+
+impl Latencies {
+    /// In milliseconds, for a line.
+    pub fn milliseconds(&self) -> String {
+        let [p50, p99, max] = [self.p50, self.p99, self.max].map(|seconds| seconds * 1e3);
+        format!("p50 {p50:.3}, p99 {p99:.3}, longest {max:.3} ms of {}", self.count)
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p50 {:.1} s, p99 {:.1} s, longest {:.1} s of {}", self.p50, self.p99, self.max, self.count)
+    }
+}
+
+/// The machine's load.
+pub fn machine_load() -> [f64; 3] {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or_default());
+    std::array::from_fn(|_| numbers.next().unwrap_or_default())
+}
+
+/// Aligned columns: the first to the left, the others to the right.
+pub fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |nth: usize| rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..count).map(|nth| width(nth).unwrap_or_default()).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(nth, (cell, &width))| {
+            if nth == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
+        });
+        text.push_str(cells.collect::<String>().trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A figure, what it is to be, and whether it is.
+#[derive(Clone, Debug)]
+pub struct Goal {
+    pub figure: String,
+    pub measured: String,
+    pub goal: String,
+    pub is_met: bool,
+}
+
+/// Figures beside their goals.
+pub fn goals_table(goals: &[Goal]) -> String {
+    let head = ["figure", "measured", "goal", ""].map(str::to_owned).to_vec();
+    let rows = goals.iter().map(|Goal { figure, measured, goal, is_met }| {
+        let word = if *is_met { "met" } else { "MISSED" };
+        vec![figure.clone(), measured.clone(), goal.clone(), word.to_owned()]
+    });
+    columns(&[vec![head], rows.collect()].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_percentiles_are_those_of_sorted_values() {
+        assert_eq!(median([]), None);
+        assert_eq!(median([3.0]), Some(3.0));
+        assert_eq!(median([9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([9.0, 1.0, 2.0, 4.0]), Some(3.0));
+        let sorted: Vec<u32> = (0..100).collect();
+        let found = [percentile(&sorted, 0.5), percentile(&sorted, 0.99), percentile(&[], 0.5)];
+        assert_eq!(found, [Some(50), Some(99), None]);
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 9.0]).unwrap().median, 3.0);
+        assert_eq!(Spread::of([]), None);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
+        let text = columns(&[row(&["system", "a"]), row(&["x", "123"]), row(&["y"])]);
+        assert_eq!(text, "system    a\nx       123\ny\n");
+    }
+
+    #[test]
+    fn the_load_is_told() {
+        assert!(machine_load().iter().all(|load| *load >= 0.0));
+    }
+}

@@ -1,0 +1,20 @@
+//! What users run to see the cache at work, and what the benchmarks share with it.
+//!
+//! The cast: [`tree`] makes files with the sizes of a training set; [`epochs`] reads a folder the way training does, in
+//! the order that [`order`] gives, and checks every byte; [`quickstart`] puts an embedded S3, a mount and the readers
+//! together; [`sim`] computes hit ratios without a mount. [`fuse_requests`] counts the kernel's requests to a daemon,
+//! [`kernel_caches`] empties the kernel's caches, [`process`] reads the resources that processes use, [`figures`] are
+//! statistics and tables, and [`plot`] draws.
+//!
+//! Invariant: a figure is counted or timed, never computed from what it should be.
+
+pub mod epochs;
+pub mod figures;
+pub mod fuse_requests;
+pub mod kernel_caches;
+pub mod order;
+pub mod plot;
+pub mod process;
+pub mod quickstart;
+pub mod sim;
+pub mod tree;

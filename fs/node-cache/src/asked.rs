@@ -1,0 +1,47 @@
+//! The requests of a NodeCache's spec to its node.
+
+use larder_api::NodeCacheSpec;
+use larder_cachenode::node::Promise;
+use larder_dataset::SnapshotId;
+use tracing::warn;
+
+/// The requests of a spec.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The room to keep.
+    pub promises: Vec<Promise>,
+    /// The snapshots whose bytes are to go, and the time in seconds since 1970 after which they must not have been in
+    /// use.
+    pub clean: Vec<(SnapshotId, u64)>,
+}
+
+impl Asked {
+    /// Skips entries that cannot be read: the API server checks them, so they are of another version.
+    pub fn of(spec: &NodeCacheSpec) -> Self {
+        let snapshot = |text: &str| {
+            let parsed = text.parse().ok();
+            if parsed.is_none() {
+                warn!(snapshot = text, "skip an entry of the NodeCache: it names no snapshot");
+            }
+            parsed
+        };
+        let promise = |promised: &larder_api::PromisedDataset| {
+            Some(Promise {
+                snapshot: snapshot(&promised.snapshot)?,
+                holder: promised.uid.clone(),
+                name: promised.name.clone(),
+                wanted_disk_bytes: promised.bytes,
+                disk_bytes: 0,
+            })
+        };
+        let clean = |cleaned: &larder_api::CleanedSnapshot| {
+            // A time before 1970 means never in use.
+            let before = u64::try_from(cleaned.before.0.as_second()).unwrap_or(0);
+            Some((snapshot(&cleaned.snapshot)?, before))
+        };
+        Self {
+            promises: spec.datasets.iter().filter_map(promise).collect(),
+            clean: spec.clean.iter().filter_map(clean).collect(),
+        }
+    }
+}

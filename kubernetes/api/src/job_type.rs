@@ -1,0 +1,330 @@
+//! The `JobType`: how the pods of a framework's jobs find each other, start, and are done. It is data alone.
+//!
+//! Values of variables and files, and every text in the template of a role, are templates in the language of
+//! [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/). docs/kubernetes/jobs.md lists what they see.
+
+#![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
+
+pub mod checked;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schemas;
+
+/// A kind of job.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "larder.dev",
+    version = "v1alpha1",
+    kind = "JobType",
+    plural = "jobtypes",
+    status = "JobTypeStatus",
+    derive = "PartialEq",
+    doc = "A kind of TrainingJob: its roles, the environment and files of their pods, and when it is done.",
+    printcolumn(
+        name = "Valid",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Valid\")].status",
+        description = "Jobs of this type can be made"
+    ),
+    printcolumn(name = "Description", type_ = "string", json_path = ".spec.description"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message(
+        "metadata.name must consist of at most 63 lower-case letters, digits and hyphens: spec.type of a TrainingJob is it"
+    )
+)]
+#[x_kube(
+    validation = Rule::new("self.success.roles.all(name, self.roles.exists(role, role.name == name))")
+        .message("spec.success.roles must list names of spec.roles"),
+    validation = Rule::new(
+            "!has(self.launcher) || (self.roles.exists(role, role.name == self.launcher.role) \
+             && self.launcher.starts.all(name, self.roles.exists(role, role.name == name)))"
+        )
+        .message("spec.launcher.role and spec.launcher.starts must be names of spec.roles"),
+    validation = Rule::new("!has(self.launcher) || has(self.service)")
+        .message("spec.service is missing: the launcher reaches its workers by their host names"),
+    validation = Rule::new(
+            "!has(self.environment) || self.environment.all(one, !has(one.roles) \
+             || one.roles.all(name, self.roles.exists(role, role.name == name)))"
+        )
+        .message("spec.environment[].roles must list names of spec.roles"),
+    validation = Rule::new(
+            "!has(self.files) || self.files.all(one, !has(one.roles) \
+             || one.roles.all(name, self.roles.exists(role, role.name == name)))"
+        )
+        .message("spec.files[].roles must list names of spec.roles"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct JobTypeSpec {
+    /// Its purpose, in a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub description: Option<String>,
+    /// Its roles, in the order in which ranks are counted.
+    #[schemars(length(min = 1, max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub roles: Vec<RoleType>,
+    /// Variables of every container. One that the job's own template sets is left as it is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub environment: Vec<Variable>,
+    /// Files in every container. They are the same for all pods of a job, and follow it as pods come and go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["path".to_owned()]))]
+    pub files: Vec<ConfigFile>,
+    /// Set if pods reach each other by name: a headless service of the job's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceRules>,
+    /// Set if the pod of one role starts the processes in others, as mpirun does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launcher: Option<Launcher>,
+    /// When a job is done.
+    pub success: Success,
+    /// Recovery from the loss of a pod, unless the job says otherwise.
+    #[serde(default)]
+    pub restart: RestartRules,
+    /// Performance defaults, unless the template of a role turns them off.
+    #[serde(default)]
+    pub performance: Performance,
+}
+
+/// A role that jobs may have.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleType {
+    /// Its name.
+    #[schemars(length(max = 15))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
+        .message("spec.roles[].name must begin with a letter and consist of lower-case letters, digits and hyphens"))]
+    pub name: String,
+    /// True if no job is without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub required: bool,
+    /// The most pods that a job may have of it; no limit by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub most: Option<u32>,
+    /// True if a job can run with fewer pods than desired: `min` and `max` may differ from `replicas`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elastic: bool,
+    /// True if a second pod of an index may run before the first is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overlap: bool,
+    /// Ports by name. A port of the same name in the job's template has the number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub ports: Vec<Port>,
+    /// Defaults of its pods, beneath the job's template. Its first container is for the first one there, whatever
+    /// their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::pod_template")]
+    pub template: Option<PodTemplateSpec>,
+}
+
+/// A port of the first container.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Port {
+    /// Its name.
+    #[schemars(length(max = 15))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+        .message("spec.roles[].ports[].name must consist of lower-case letters, digits and hyphens"))]
+    pub name: String,
+    /// Its number.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
+}
+
+/// An environment variable.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Variable {
+    /// Its name.
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z_][A-Za-z0-9_]*$')")
+        .message("spec.environment[].name must be the name of a variable: letters, digits and underscores"))]
+    pub name: String,
+    /// Its value, a template.
+    #[schemars(length(max = 4096))]
+    pub value: String,
+    /// An expression; the variable is there only where it is true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub when: Option<String>,
+    /// The roles that have it; all by default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 15)))]
+    pub roles: Vec<String>,
+}
+
+/// A file.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigFile {
+    /// Its path. Its folder holds files of the JobType and nothing else.
+    #[schemars(length(max = 256))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^(/[A-Za-z0-9._-]+){2,}$') && !self.matches('/[.]{1,2}(/|$)')"
+        )
+        .message("spec.files[].path must be the whole path of a file in a folder, such as /etc/mpi/hostfile"))]
+    pub path: String,
+    /// Its content, a template.
+    #[schemars(length(max = 65536))]
+    pub content: String,
+    /// True for a program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub executable: bool,
+    /// The roles that have it; all by default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 15)))]
+    pub roles: Vec<String>,
+}
+
+/// How pods reach each other by name.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceRules {
+    /// Names lead to pods that are not ready yet, too: while they start, they look for each other.
+    #[serde(default = "yes")]
+    pub publish_not_ready: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A role whose pod starts processes in others. Its main containers begin once every pod of those roles answers an agent, which
+/// an init container puts into all of them.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Launcher {
+    /// The role.
+    #[schemars(length(max = 15))]
+    pub role: String,
+    /// The roles in whose pods it starts processes.
+    #[schemars(length(min = 1, max = 15), inner(length(max = 15)))]
+    pub starts: Vec<String>,
+    /// Where the agent in those pods listens.
+    #[schemars(range(min = 1024, max = 65535))]
+    pub port: u16,
+}
+
+/// When a job is done.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Success {
+    /// The first of these roles that the job has decides.
+    #[schemars(length(min = 1, max = 16), inner(length(max = 15)))]
+    pub roles: Vec<String>,
+    /// The indexes of that role that must have ended well: `all` (default), or the `first`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::indexes")]
+    pub indexes: Option<Indexes>,
+    /// The outcome: `complete` (default), or `suspend` until it is resumed, as for a notebook that was idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::outcome")]
+    pub then: Option<Outcome>,
+}
+
+/// The indexes of a role that decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Indexes {
+    /// Index 0.
+    First,
+    /// All of them.
+    #[default]
+    All,
+}
+
+/// The outcome of a job that meets its success rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Done for ever.
+    #[default]
+    Complete,
+    /// Suspended.
+    Suspend,
+}
+
+/// Recovery from the loss of a pod.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartRules {
+    /// The part that restarts: the `worker` that was lost, or the whole `job` (default).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::restart_scope")]
+    pub scope: Option<RestartScope>,
+    /// The job fails when more pods than this have crashed; 3 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000000))]
+    pub max_crashes: Option<u32>,
+}
+
+/// The part of a job that restarts when a pod is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RestartScope {
+    /// The pod.
+    Worker,
+    /// All pods of the job.
+    #[default]
+    Job,
+}
+
+/// Performance defaults. The annotation `larder.dev/defaults-off` of a role's template turns each off for its pods.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Performance {
+    /// Requests equal limits where only one of them is given, so that pods are Guaranteed.
+    #[serde(default = "yes")]
+    pub guaranteed: bool,
+    /// A container of more than one CPU gets whole ones, which the CPU manager can pin.
+    #[serde(default = "yes")]
+    pub whole_cpus: bool,
+    /// The size of /dev/shm: a percentage of the first container's memory (50% by default), a size such as 8Gi, or `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self == 'off' || self.matches('^([1-9][0-9]?|100)%$') || self.matches('^[1-9][0-9]{0,9}([KMGT]i)?$')")
+        .message("spec.performance.sharedMemory must be a percentage such as 50%, a size such as 8Gi, or off"))]
+    pub shared_memory: Option<String>,
+    /// Containers that ask for huge pages get them at /dev/hugepages.
+    #[serde(default = "yes")]
+    pub hugepages: bool,
+    /// CPUs of a first container that asks for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub cpus: Option<u32>,
+    /// Memory of a first container that asks for none, such as 2Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,9}([KMGT]i)?$')")
+        .message("spec.performance.memory must be a size such as 2Gi"))]
+    pub memory: Option<String>,
+}
+
+impl Default for Performance {
+    fn default() -> Self {
+        Self { guaranteed: true, whole_cpus: true, shared_memory: None, hugepages: true, cpus: None, memory: None }
+    }
+}
+
+/// The state of a JobType.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobTypeStatus {
+    /// The generation of the spec that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Valid`: sample jobs of every shape can be rendered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+}

@@ -1,0 +1,108 @@
+//! A real API server with the definitions and the policies of `deploy`: which objects it accepts and refuses.
+
+#[path = "kubernetes/affinity.rs"]
+mod affinity;
+#[path = "kubernetes/bad_datasets.rs"]
+mod bad_datasets;
+#[path = "kubernetes/bad_jobs.rs"]
+mod bad_jobs;
+#[path = "kubernetes/devices.rs"]
+mod devices;
+#[path = "kubernetes/examples.rs"]
+mod examples;
+#[path = "kubernetes/rights.rs"]
+mod rights;
+
+use std::process::Output;
+use std::time::Duration;
+
+use larder_api::names::{CONTROLLER_ACCOUNT, LARDERD_ACCOUNT, SYSTEM_NAMESPACE};
+use larder_testkit::{Cluster, repository};
+use serde_json::{Value, json};
+
+/// Long enough on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// An endpoint that the administrator listed.
+const LISTED: &str = "http://listed.example.org:9000";
+
+/// An API server that knows Larder's objects.
+struct Server {
+    cluster: Cluster,
+}
+
+impl Server {
+    /// Waits for the test's turn at the shared cluster, and until the definitions and policies count.
+    fn start(namespace: &str) -> Self {
+        let server = Self { cluster: Cluster::shared() };
+        for name in [SYSTEM_NAMESPACE, namespace] {
+            // Another test may have made it.
+            server.cluster.kubectl(&["create", "namespace", name]);
+        }
+        for account in [LARDERD_ACCOUNT, CONTROLLER_ACCOUNT] {
+            server.cluster.kubectl(&["create", "serviceaccount", account, "-n", SYSTEM_NAMESPACE]);
+        }
+        let deploy = repository().join("deploy");
+        let file = |name: &str| deploy.join(name).display().to_string();
+        server.cluster.kubectl_ok(&["apply", "-k", &file("crds")]);
+        server.cluster.kubectl_ok(&[
+            "wait",
+            "--for=condition=Established",
+            "crd/datasets.larder.dev",
+            "crd/nodecaches.larder.dev",
+            "crd/queues.larder.dev",
+            "crd/trainingjobs.larder.dev",
+        ]);
+        for name in ["policies.yaml", "affinity.yaml"] {
+            server.cluster.kubectl_ok(&["apply", "-f", &file(&format!("components/datasets/{name}"))]);
+        }
+        server.cluster.kubectl_ok(&[
+            "apply",
+            "-n",
+            SYSTEM_NAMESPACE,
+            "-f",
+            &file("components/datasets/endpoints.yaml"),
+        ]);
+        let listed = json!({"data": {"endpoints": format!("{LISTED}\nhttps://other")}}).to_string();
+        server.cluster.kubectl_ok(&["patch", "configmap", "larder-endpoints", "-n", SYSTEM_NAMESPACE, "-p", &listed]);
+        // A policy counts some time after it was applied.
+        server.cluster.wait_for("the policies count", TIMEOUT, || {
+            let refused = |origin: Value| {
+                !server.try_apply(&dataset(namespace, "probe", json!({"origin": origin}))).status.success()
+            };
+            refused(json!({"source": "s3://b"}))
+                && refused(json!({"source": "s3://b", "anonymous": true, "endpoint": "http://elsewhere"}))
+                && !refused(json!({"source": "s3://b", "anonymous": true, "endpoint": LISTED}))
+        });
+        server
+    }
+
+    /// Applies an object without keeping it.
+    fn try_apply(&self, object: &Value) -> Output {
+        self.with_file(object, |file| self.cluster.kubectl(&["apply", "--dry-run=server", "-f", file]))
+    }
+
+    /// Calls `work` with a file that holds an object.
+    fn with_file<T>(&self, object: &Value, work: impl FnOnce(&str) -> T) -> T {
+        let mut file = tempfile::NamedTempFile::with_suffix(".json").expect("a file");
+        std::io::Write::write_all(&mut file, object.to_string().as_bytes()).expect("written");
+        work(file.path().to_str().expect("a path of letters"))
+    }
+
+    fn apply(&self, object: &Value) {
+        self.cluster.apply(&object.to_string());
+    }
+}
+
+/// A Dataset.
+fn dataset(namespace: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "larder.dev/v1alpha1", "kind": "Dataset",
+        "metadata": {"namespace": namespace, "name": name}, "spec": spec
+    })
+}
+
+/// The output of kubectl.
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}

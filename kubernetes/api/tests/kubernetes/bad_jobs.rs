@@ -1,0 +1,270 @@
+//! Mistakes in TrainingJobs, Queues and JobTypes are refused at apply, by the name of their field; sound ones are accepted.
+
+use larder_api::names::{JOB_TYPES_CONFIG_MAP, JOB_TYPES_KEY, SYSTEM_NAMESPACE};
+use larder_testkit::repository;
+use serde_json::{Value, json};
+
+use crate::{Server, TIMEOUT, said};
+
+fn object(mut base: Value, fields: Value) -> Value {
+    base.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+    base
+}
+
+/// A sound job of one pod, with these fields in its spec.
+fn job(namespace: &str, fields: Value) -> Value {
+    let spec = object(json!({"type": "single", "roles": [role(json!({}))]}), fields);
+    let metadata = json!({"namespace": namespace, "name": "j"});
+    json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec})
+}
+
+/// Its role, with these fields.
+fn role(fields: Value) -> Value {
+    object(json!({"name": "worker", "template": template(json!({}))}), fields)
+}
+
+fn template(container: Value) -> Value {
+    json!({"spec": {"containers": [object(json!({"name": "main", "image": "image"}), container)]}})
+}
+
+/// A pod with these labels.
+pub(super) fn pod(namespace: &str, labels: Value) -> Value {
+    let metadata = json!({"namespace": namespace, "name": "p", "labels": labels});
+    object(template(json!({})), json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata}))
+}
+
+fn limits(limits: Value) -> Value {
+    json!({"roles": [role(json!({"template": template(json!({"resources": {"limits": limits}}))}))]})
+}
+
+fn queue(spec: Value) -> Value {
+    json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": spec})
+}
+
+fn job_type(fields: Value) -> Value {
+    let spec = object(json!({"roles": [{"name": "worker"}], "success": {"roles": ["worker"]}}), fields);
+    json!({"apiVersion": "larder.dev/v1alpha1", "kind": "JobType", "metadata": {"name": "t"}, "spec": spec})
+}
+
+/// A server that knows the types that Larder brings, and the policies about jobs.
+pub(super) fn start(namespace: &str) -> Server {
+    let server = Server::start(namespace);
+    let folder = repository().join("deploy/components/jobs");
+    let kinds = ["jobtypes", "queues", "trainingjobs"].map(|kind| format!("crd/{kind}.larder.dev"));
+    let mut wait = vec!["wait", "--for=condition=Established"];
+    wait.extend(kinds.iter().map(String::as_str));
+    server.cluster.kubectl_ok(&wait);
+    server.cluster.kubectl_ok(&["apply", "-k", &folder.join("types").display().to_string()]);
+    server.cluster.kubectl_ok(&["apply", "-f", &folder.join("policies.yaml").display().to_string()]);
+    server.apply(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": {JOB_TYPES_KEY: "single\npytorch\nmpi"},
+        "metadata": {"name": JOB_TYPES_CONFIG_MAP, "namespace": SYSTEM_NAMESPACE}
+    }));
+    // A policy counts some time after it was applied.
+    server.cluster.wait_for("the policies about jobs count", TIMEOUT, || {
+        let refused = |fields: Value| !server.try_apply(&job(namespace, fields)).status.success();
+        refused(json!({"type": "nobody-knows"}))
+            && refused(json!({"roles": [role(json!({"name": "chief"}))]}))
+            && refused(limits(json!({"a.b/c": "500m"})))
+            && !refused(json!({}))
+            && !server.try_apply(&pod(namespace, json!({"larder.dev/job": "j"}))).status.success()
+    });
+    server
+}
+
+#[test]
+fn a_bad_job_is_refused_at_apply_by_its_field() {
+    const NAMESPACE: &str = "bad-jobs";
+    let server = start(NAMESPACE);
+    let roles = |roles: Value| json!({"roles": roles});
+    let dataset = |fields: Value| json!({"datasets": [object(json!({"name": "d", "mountPath": "/d"}), fields)]});
+    let many: Vec<_> = (0..17).map(|at| role(json!({"name": format!("r{at}")}))).collect();
+    let bad: &[(&str, &str, Value)] = &[
+        ("spec.type", "there is no JobType nobody-knows; choose one of single", json!({"type": "nobody-knows"})),
+        ("spec.type", "must be the name", json!({"type": "No Body"})),
+        ("spec.type", "Required value", json!({"type": null})),
+        ("spec.roles", "at least 1", roles(json!([]))),
+        ("spec.roles", "at most 16", roles(json!(many))),
+        ("spec.roles[1]", "Duplicate value", roles(json!([role(json!({})), role(json!({}))]))),
+        ("spec.roles", "have worker", roles(json!([role(json!({})), role(json!({"name": "chief"}))]))),
+        ("spec.roles", "lacks worker", json!({"type": "mpi", "roles": [role(json!({"name": "launcher"}))]})),
+        ("spec.roles[].min", "must not be more", roles(json!([role(json!({"replicas": 2, "min": 3}))]))),
+        ("spec.roles[].max", "must not be less", roles(json!([role(json!({"replicas": 2, "max": 1}))]))),
+        ("spec.roles[0].min", "greater than or equal to 1", roles(json!([role(json!({"min": 0}))]))),
+        ("spec.roles[0].replicas", "greater than or equal to 1", roles(json!([role(json!({"replicas": 0}))]))),
+        ("spec.roles[].name", "must begin with a letter", roles(json!([role(json!({"name": "1a"}))]))),
+        (
+            "spec.roles[0].template.spec.containers",
+            "at least 1",
+            roles(json!([role(json!({"template": {"spec": {"containers": []}}}))])),
+        ),
+        ("spec.roles[0].template.spec", "Required value", roles(json!([role(json!({"template": {}}))]))),
+        ("spec.roles[0].template", "Required value", roles(json!([{"name": "worker"}]))),
+        ("nvidia.com/gpu", "greater than or equal to 0", limits(json!({"nvidia.com/gpu": -1}))),
+        ("nvidia.com/gpu", "should match", limits(json!({"nvidia.com/gpu": "-1"}))),
+        ("spec.roles[].template", "whole", limits(json!({"nvidia.com/gpu": "500m"}))),
+        ("spec.roles[].template", "whole", limits(json!({"amd.com/gpu": "0.5"}))),
+        ("limits.cpu", "should match", limits(json!({"cpu": "many"}))),
+        ("spec.datasets[].name", "must be the name", dataset(json!({"name": "A"}))),
+        ("spec.datasets[].mountPath", "whole path", dataset(json!({"mountPath": "data"}))),
+        ("spec.datasets[].mountPath", "whole path", dataset(json!({"mountPath": "/a/../b"}))),
+        ("spec.datasets[0].minWarm", "less than or equal to 100", dataset(json!({"minWarm": 101}))),
+        ("spec.datasets[].warmTimeout", "must be a time", dataset(json!({"warmTimeout": "0s"}))),
+        (
+            "spec.datasets[].mountPath",
+            "another one",
+            json!({"datasets": [{"name": "a", "mountPath": "/d"}, {"name": "b", "mountPath": "/d"}]}),
+        ),
+        ("spec.queue", "must be the name", json!({"queue": "My Queue"})),
+        ("spec.gang.backend", "supported values", json!({"gang": {"backend": "volcano"}})),
+        ("spec.gang.timeout", "must be a time", json!({"gang": {"timeout": "soon"}})),
+        ("spec.gang.topologyKey", "key of a label", json!({"gang": {"topologyKey": "a b"}})),
+        ("spec.restart.scope", "supported values", json!({"restart": {"scope": "pod"}})),
+        ("spec.activeDeadline", "must be a time", json!({"activeDeadline": "0h"})),
+        ("spec.ttlAfterFinished", "must be a time", json!({"ttlAfterFinished": "1w"})),
+        ("spec.keepPods", "supported values", json!({"keepPods": "some"})),
+        ("spec.managedBy", "with its domain", json!({"managedBy": "me"})),
+        ("spec.quue", "unknown field", json!({"quue": "vision"})),
+        (
+            "spec.roles[0].template.spec.containers[0].comand",
+            "unknown field",
+            roles(json!([role(json!({"template": template(json!({"comand": ["a"]}))}))])),
+        ),
+    ];
+    for (field, what, fields) in bad {
+        let output = server.try_apply(&job(NAMESPACE, fields.clone()));
+        let said = said(&output);
+        assert!(!output.status.success() && said.contains(field) && said.contains(what), "{field} {what}: {said}");
+    }
+    let mut two_queues = job(NAMESPACE, json!({"queue": "vision"}));
+    two_queues["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "main"});
+    let output = server.try_apply(&two_queues);
+    assert!(!output.status.success() && said(&output).contains("spec.queue cannot be combined"), "{}", said(&output));
+    for name in ["1a", "a.b", &"n".repeat(41)] {
+        let named = object(job(NAMESPACE, json!({})), json!({"metadata": {"namespace": NAMESPACE, "name": name}}));
+        let output = server.try_apply(&named);
+        assert!(!output.status.success() && said(&output).contains("metadata.name"), "{name}: {}", said(&output));
+    }
+}
+
+#[test]
+fn a_good_job_is_accepted_and_what_its_pods_have_cannot_be_changed() {
+    const NAMESPACE: &str = "good-jobs";
+    let server = start(NAMESPACE);
+    let full = json!({
+        "type": "pytorch",
+        "roles": [role(json!({"replicas": 4, "min": 2, "max": 8, "template": template(json!({"resources": {
+            "limits": {"cpu": 4, "memory": "8Gi", "nvidia.com/gpu": 1, "hugepages-2Mi": "1Gi"}, "requests": {"cpu": "3500m"}
+        }}))}))],
+        "datasets": [{"name": "pets", "mountPath": "/data", "minWarm": 0, "warmTimeout": "30m"}],
+        "queue": "vision", "gang": {"backend": "builtin", "timeout": "1m", "topologyKey": "topology.kubernetes.io/zone"},
+        "restart": {"scope": "worker", "maxCrashes": 0}, "activeDeadline": "7d", "ttlAfterFinished": "0s",
+        "keepPods": "all", "managedBy": "kueue.x-k8s.io/multikueue",
+    });
+    let applied = server.try_apply(&job(NAMESPACE, full.clone()));
+    // kubectl says nothing about the definitions, such as a format that it does not know.
+    assert!(applied.status.success() && applied.stderr.is_empty(), "{}", said(&applied));
+    server.apply(&job(NAMESPACE, full));
+    let patched = |patch: Value| {
+        let patch = patch.to_string();
+        server.cluster.kubectl(&["patch", "tj", "j", "-n", NAMESPACE, "--type=merge", "-p", &patch])
+    };
+    let stored = server.cluster.get_json(&["tj", "j", "-n", NAMESPACE])["spec"]["roles"][0].clone();
+    let roles = |fields: Value| json!({"spec": {"roles": [object(stored.clone(), fields)]}});
+    for (said_of, patch) in [
+        ("spec.type cannot be changed", json!({"spec": {"type": "single"}})),
+        ("spec.queue cannot be changed", json!({"spec": {"queue": null}})),
+        ("spec.managedBy cannot be changed", json!({"spec": {"managedBy": "a.b/c"}})),
+        ("spec.datasets cannot be changed", json!({"spec": {"datasets": []}})),
+        ("spec.gang cannot be changed", json!({"spec": {"gang": {"timeout": "2m"}}})),
+        ("spec.roles[].template cannot be changed", roles(json!({"template": template(json!({"image": "other"}))}))),
+        ("spec.roles cannot get or lose a role", roles(json!({"name": "master"}))),
+    ] {
+        let output = patched(patch);
+        assert!(!output.status.success() && said(&output).contains(said_of), "{said_of}: {}", said(&output));
+    }
+    for patch in [
+        json!({"spec": {"suspend": true, "activeDeadline": null, "restart": {"maxCrashes": 5}}}),
+        roles(json!({"replicas": 3, "min": 1, "max": 3})),
+        json!({"metadata": {"annotations": {"a": "b"}}}),
+    ] {
+        let output = patched(patch.clone());
+        assert!(output.status.success(), "{patch}: {}", said(&output));
+    }
+    let columns = server.cluster.kubectl_ok(&["get", "tj", "-n", NAMESPACE]);
+    let head = columns.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(head, ["NAME", "TYPE", "QUEUE", "PHASE", "READY", "DATA", "RESTARTS", "WHY", "AGE"]);
+    server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
+}
+
+#[test]
+fn a_bad_queue_or_type_is_refused_at_apply_by_its_field() {
+    let server = start("bad-queues");
+    let quota = |quota: Value| queue(json!({"cohort": "c", "quota": {"nvidia.com/gpu": quota}}));
+    let launcher = json!({"role": "worker", "starts": ["worker"], "port": 7422});
+    let environment =
+        |fields: Value| job_type(json!({"environment": [object(json!({"name": "A", "value": ""}), fields)]}));
+    let file = |fields: Value| job_type(json!({"files": [object(json!({"path": "/etc/a/b", "content": ""}), fields)]}));
+    for (field, what, object) in [
+        ("spec.namespaces", "names of namespaces", queue(json!({"namespaces": ["Team A"]}))),
+        ("spec.cohort", "lower-case", queue(json!({"cohort": "A"}))),
+        ("spec.cohort", "is missing", queue(json!({"quota": {"cpu": {"nominal": 1, "lend": 1}}}))),
+        ("spec.weight", "greater than or equal to 1", queue(json!({"weight": 0}))),
+        ("spec.stop", "supported values", queue(json!({"stop": "now"}))),
+        ("spec.quota[].nominal", "at least 0", quota(json!({"nominal": -1}))),
+        ("spec.quota[].nominal", "at least 0", quota(json!({"nominal": "-1Gi"}))),
+        ("spec.quota[].borrow", "at least 0", quota(json!({"nominal": 1, "borrow": -1}))),
+        ("spec.quota[].lend", "at least 0", quota(json!({"nominal": 1, "lend": "-1"}))),
+        ("nominal", "should match", quota(json!({"nominal": "many"}))),
+        ("nominal", "Required value", quota(json!({}))),
+        ("spec.qouta", "unknown field", queue(json!({"qouta": {}}))),
+        ("spec.roles", "at least 1", job_type(json!({"roles": [], "success": {"roles": ["a"]}}))),
+        ("spec.roles[1]", "Duplicate value", job_type(json!({"roles": [{"name": "worker"}, {"name": "worker"}]}))),
+        ("spec.roles[].name", "must begin", job_type(json!({"roles": [{"name": "worker"}, {"name": "A"}]}))),
+        (
+            "spec.roles[].ports[].name",
+            "must consist",
+            job_type(json!({"roles": [
+                {"name": "worker", "ports": [{"name": "A", "port": 1}]}
+            ]})),
+        ),
+        ("spec.success", "Required value", job_type(json!({"success": null}))),
+        ("spec.success.roles", "names of spec.roles", job_type(json!({"success": {"roles": ["chief"]}}))),
+        (
+            "spec.success.indexes",
+            "supported values",
+            job_type(json!({"success": {"roles": ["worker"], "indexes": "last"}})),
+        ),
+        (
+            "spec.success.then",
+            "supported values",
+            job_type(json!({"success": {"roles": ["worker"], "then": "delete"}})),
+        ),
+        ("spec.environment[].name", "name of a variable", environment(json!({"name": "A-B"}))),
+        ("spec.environment[].roles", "names of spec.roles", environment(json!({"roles": ["ps"]}))),
+        ("spec.files[].path", "whole path", file(json!({"path": "/passwd"}))),
+        ("spec.files[].path", "whole path", file(json!({"path": "/etc/../b"}))),
+        ("spec.files[].roles", "names of spec.roles", file(json!({"roles": ["ps"]}))),
+        ("spec.service", "is missing", job_type(json!({"launcher": launcher}))),
+        (
+            "spec.launcher.role",
+            "names of spec.roles",
+            job_type(json!({"service": {}, "launcher": object(launcher.clone(), json!({"role": "chief"}))})),
+        ),
+        ("spec.restart.scope", "supported values", job_type(json!({"restart": {"scope": "all"}}))),
+        ("spec.performance.sharedMemory", "a percentage", job_type(json!({"performance": {"sharedMemory": "0%"}}))),
+        ("spec.performance.memory", "a size", job_type(json!({"performance": {"memory": "0"}}))),
+    ] {
+        let output = server.try_apply(&object);
+        let said = said(&output);
+        assert!(!output.status.success() && said.contains(field) && said.contains(what), "{field} {what}: {said}");
+    }
+    let sound = queue(json!({
+        "namespaces": ["team-a", "*"], "cohort": "research", "weight": 2, "stop": "drain",
+        "quota": {"nvidia.com/gpu": {"nominal": 8, "borrow": "4", "lend": 0}, "memory": {"nominal": "1.5Ti"}}
+    }));
+    for object in [sound, queue(json!({})), job_type(json!({}))] {
+        let output = server.try_apply(&object);
+        assert!(output.status.success() && output.stderr.is_empty(), "{object}: {}", said(&output));
+    }
+}

@@ -1,0 +1,176 @@
+//! Whatever RBAC grants, larderd writes the status of its own node's NodeCache and the controller labels of datasets.
+
+use larder_api::names::{CONTROLLER_ACCOUNT, LARDERD_ACCOUNT, SYSTEM_NAMESPACE};
+use larder_testkit::Cluster;
+use serde_json::{Value, json};
+
+use crate::{Server, bad_jobs, said};
+
+impl Server {
+    /// Grants an account every verb on a resource, for this test. The policies are what must refuse.
+    pub(crate) fn grant(&self, account: &str, group: &str, resource: &str) -> Granted<'_> {
+        let name = format!("test-{account}-{resource}");
+        self.apply(&json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+            "rules": [{"apiGroups": [group], "resources": [resource, format!("{resource}/status")], "verbs": ["*"]}]
+        }));
+        self.apply(&json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": SYSTEM_NAMESPACE}]
+        }));
+        Granted { server: self, name }
+    }
+
+    /// A token of an account; with a pod, as the kubelet gives it to that pod.
+    pub(crate) fn token(&self, account: &str, pod: Option<&str>) -> String {
+        let mut args = vec!["create", "token", account, "-n", SYSTEM_NAMESPACE];
+        if let Some(pod) = pod {
+            args.extend(["--bound-object-kind", "Pod", "--bound-object-name", pod]);
+        }
+        self.cluster.kubectl_ok(&args).trim().to_owned()
+    }
+
+    /// Runs kubectl with a token, which must succeed, or fail with a policy's message.
+    pub(crate) fn expect(&self, token: &str, args: &[&str], refused: Option<&str>) {
+        let output = self.cluster.kubectl(&[&["--token", token], args].concat());
+        let said = said(&output);
+        match refused {
+            None => assert!(output.status.success(), "{args:?}: {said}"),
+            Some(message) => assert!(!output.status.success() && said.contains(message), "{args:?}: {said}"),
+        }
+    }
+}
+
+pub(crate) struct Granted<'a> {
+    server: &'a Server,
+    name: String,
+}
+
+impl Drop for Granted<'_> {
+    fn drop(&mut self) {
+        self.server.cluster.kubectl(&["delete", "clusterrole,clusterrolebinding", &self.name]);
+    }
+}
+
+fn node_cache(node: u32, spec: Value) -> Value {
+    let metadata = json!({"name": format!("n{node}")});
+    json!({"apiVersion": "larder.dev/v1alpha1", "kind": "NodeCache", "metadata": metadata, "spec": spec})
+}
+
+// SEMANTICS: K12
+#[test]
+fn a_larderd_writes_the_status_of_its_own_node_cache_and_nothing_else() {
+    let server = Server::start("node-caches");
+    let _granted = server.grant(LARDERD_ACCOUNT, "larder.dev", "nodecaches");
+    let snapshot = "ab".repeat(32);
+    let promise = json!({"uid": "u1", "name": "team-a/pets", "snapshot": snapshot, "bytes": 1_u64 << 40});
+    let clean = json!({"snapshot": snapshot, "before": "2026-01-31T09:00:00Z"});
+    for node in [1, 2] {
+        server.apply(&node_cache(node, json!({"datasets": [promise], "clean": [clean]})));
+    }
+    server.apply(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-n1", "namespace": SYSTEM_NAMESPACE},
+        "spec": {
+            "nodeName": "n1", "serviceAccountName": LARDERD_ACCOUNT, "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "main", "image": Cluster::BUSYBOX, "imagePullPolicy": "Never", "command": ["sleep", "3600"]
+            }]
+        }
+    }));
+    let own = server.token(LARDERD_ACCOUNT, Some("of-n1"));
+    let of_no_pod = server.token(LARDERD_ACCOUNT, None);
+    // A change of the spec in a write of the status is ignored.
+    let status = json!({"spec": {"clean": []}, "status": {
+        "capacityBytes": 5_u64 << 40, "promisedBytes": 1_u64 << 40, "freeBytes": 4_u64 << 40,
+        "snapshots": [{"snapshot": snapshot, "bytes": 7, "wantedBytes": 9, "reservedBytes": 9, "mounts": 2}]
+    }})
+    .to_string();
+    let patch = |name: &'static str, more: &[&'static str], patch: &str| -> Vec<String> {
+        let args = [&["patch", "nodecache", name, "--type=merge"], more, &["-p", patch]].concat();
+        args.into_iter().map(str::to_owned).collect()
+    };
+    let on_status = &["--subresource=status"][..];
+    let empty = json!({"spec": {"datasets": []}}).to_string();
+    let acted = json!({"spec": {"clean": null}}).to_string();
+    let not_own = "larderd writes the NodeCache of its own node only";
+    let not_status = "larderd writes the status of a NodeCache and nothing else";
+    for (token, args, refused) in [
+        (&own, patch("n1", on_status, &status), None),
+        (&own, patch("n2", on_status, &status), Some(not_own)),
+        (&of_no_pod, patch("n1", on_status, &status), Some(not_own)),
+        (&own, patch("n1", &[], &empty), Some(not_status)),
+        (&own, patch("n1", &[], &acted), Some(not_status)),
+        (&own, vec!["delete".into(), "nodecache".into(), "n1".into()], Some(not_status)),
+    ] {
+        server.expect(token, &args.iter().map(String::as_str).collect::<Vec<_>>(), refused);
+    }
+    let kept = server.cluster.get_json(&["nodecache", "n1"]);
+    assert_eq!((&kept["status"]["snapshots"][0]["mounts"], &kept["spec"]["datasets"][0]), (&json!(2), &promise));
+    assert_eq!(kept["spec"]["clean"], json!([clean]));
+    assert_eq!(server.cluster.get_json(&["nodecache", "n2"])["status"], Value::Null);
+    server.cluster.kubectl_ok(&["delete", "nodecache", "n1", "n2"]);
+    server.cluster.kubectl_ok(&["delete", "pod", "of-n1", "-n", SYSTEM_NAMESPACE, "--force", "--grace-period=0"]);
+}
+
+#[test]
+fn the_controller_changes_labels_of_datasets_and_nothing_else_of_a_node() {
+    let server = Server::start("node-labels");
+    let _granted = server.grant(CONTROLLER_ACCOUNT, "", "nodes");
+    let token = server.token(CONTROLLER_ACCOUNT, None);
+    let other_labels =
+        "of a Node's labels, larder-controller changes those that begin with dataset.larder.dev/ and no others";
+    let not_labels = "larder-controller changes labels of a Node and nothing else";
+    let status = r#"{"status":{"phase":"Pending"}}"#;
+    for (args, refused) in [
+        (&["label", "node", "n1", "dataset.larder.dev/team-a.pets=90"][..], None),
+        (&["label", "node", "n1", "dataset.larder.dev/team-a.pets=100", "--overwrite"], None),
+        (&["label", "node", "n1", "gpu=a100"], Some(other_labels)),
+        (&["label", "node", "n1", "kubernetes.io/hostname=n2", "--overwrite"], Some(other_labels)),
+        (&["label", "node", "n1", "kubernetes.io/hostname-"], Some(other_labels)),
+        (&["label", "node", "n1", "dataset.larder.dev.evil/x=1"], Some(other_labels)),
+        (&["annotate", "node", "n1", "x=y"], Some(not_labels)),
+        (&["patch", "node", "n1", "-p", r#"{"spec":{"unschedulable":true}}"#], Some(not_labels)),
+        (
+            &["patch", "node", "n1", "--subresource=status", "-p", status],
+            Some("labels Nodes and does nothing else to them"),
+        ),
+        (&["delete", "node", "n1"], Some("labels Nodes and does nothing else to them")),
+        (&["label", "node", "n1", "dataset.larder.dev/team-a.pets-"], None),
+    ] {
+        server.expect(&token, args, refused);
+    }
+    // Others do as before.
+    server.cluster.kubectl_ok(&["label", "node", "n1", "gpu=a100"]);
+    server.cluster.kubectl_ok(&["label", "node", "n1", "gpu-"]);
+}
+
+// SEMANTICS: J3
+#[test]
+fn pods_of_jobs_are_made_by_the_controller_alone() {
+    const NAMESPACE: &str = "job-pods";
+    let server = bad_jobs::start(NAMESPACE);
+    let _granted = server.grant(CONTROLLER_ACCOUNT, "", "pods");
+    let token = server.token(CONTROLLER_ACCOUNT, None);
+    let refused = "larder.dev/job is set by larder-controller alone";
+    let of_job = bad_jobs::pod(NAMESPACE, json!({"larder.dev/job": "j"}));
+    let output = server.try_apply(&of_job);
+    assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
+    server.with_file(&of_job, |file| server.expect(&token, &["create", "-f", file], None));
+    // An administrator can do less here than the controller, and all else as before.
+    let admin = |args: &[&str]| server.cluster.kubectl(&[&["-n", NAMESPACE], args].concat());
+    for args in
+        [&["label", "pod", "p", "larder.dev/job-"][..], &["label", "pod", "p", "larder.dev/job=k", "--overwrite"]]
+    {
+        let output = admin(args);
+        assert!(!output.status.success() && said(&output).contains(refused), "{args:?}: {}", said(&output));
+    }
+    for args in [&["label", "pod", "p", "mine=1"][..], &["delete", "pod", "p", "--force", "--grace-period=0"]] {
+        let output = admin(args);
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+    }
+    server.apply(&bad_jobs::pod(NAMESPACE, json!({})));
+    let output = admin(&["label", "pod", "p", "larder.dev/job=j"]);
+    assert!(!output.status.success() && said(&output).contains(refused), "{}", said(&output));
+    server.cluster.kubectl_ok(&["delete", "pod", "p", "-n", NAMESPACE, "--force", "--grace-period=0"]);
+}

@@ -1,0 +1,66 @@
+//! The name and the version of an object.
+
+use std::fmt;
+
+use kube::Resource;
+
+/// Namespace and name of an object; the namespace is empty for a cluster-wide one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The namespace; empty for a cluster-wide object.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of the object `name` in `namespace`.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// The key of a cluster-wide object.
+    pub fn cluster(name: &str) -> Self {
+        Self::new("", name)
+    }
+
+    /// The key of an object.
+    pub fn of(object: &impl Resource) -> Self {
+        let metadata = object.meta();
+        Self::new(metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+    }
+
+    /// Parses `NAMESPACE/NAME`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        (!namespace.is_empty() && !name.is_empty() && !name.contains('/')).then(|| Self::new(namespace, name))
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+/// Name and version of an object.
+#[derive(Clone, Debug, Default)]
+pub struct Meta {
+    /// Its namespace and name.
+    pub key: Key,
+    /// Its uid, which another object of the same name does not have.
+    pub uid: String,
+    /// Its version, which grows with each change.
+    pub version: u64,
+    /// Its deletion was requested.
+    pub deleting: bool,
+    /// When it was created, in seconds since 1970.
+    pub created: i64,
+}
+
+/// Versions are not compared: an object that was written without a change is equal to itself before.
+impl PartialEq for Meta {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.key, &self.uid, self.deleting) == (&other.key, &other.uid, other.deleting)
+    }
+}

@@ -1,0 +1,158 @@
+//! Leader election: the holder of a Lease acts. A holder that cannot renew the lease ends its process, so that it does
+//! not act beside its successor.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::bail;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client, Error};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// How long a lease is valid after its last renewal.
+const LASTS: Duration = Duration::from_secs(15);
+
+/// A holder that could not renew for this long gives up. Others may not take over yet: they count from when they saw the
+/// last renewal, and the holder counts from when it sent it.
+const GIVES_UP: Duration = Duration::from_secs(10);
+
+/// How often a holder renews, and the others check.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// How soon a failed renewal is retried.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The longest that one request may take.
+const REQUEST: Duration = Duration::from_secs(3);
+
+/// An election by a Lease.
+#[derive(Clone)]
+pub struct Election {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+}
+
+impl Election {
+    /// The lease `name` of a namespace, for the process called `identity`.
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned() }
+    }
+
+    /// Waits until this process holds the lease. Returns the time at which it sent the request that took it. Errors of
+    /// the API are retried.
+    pub async fn win(&self) -> Instant {
+        // Clocks of machines differ. So another process's lease has expired once it has not changed for its duration
+        // by the clock of this machine.
+        let mut seen: Option<(LeaseSpec, Instant)> = None;
+        loop {
+            let sent = Instant::now();
+            match tokio::time::timeout(REQUEST, self.try_to_acquire(&mut seen)).await {
+                Ok(Ok(true)) => {
+                    info!(lease = self.name, identity = self.identity, "acquired the lease");
+                    return sent;
+                }
+                Ok(Ok(false)) | Err(_) => {}
+                Ok(Err(error)) => warn!(lease = self.name, %error, "cannot acquire the lease; retrying"),
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
+    async fn try_to_acquire(&self, seen: &mut Option<(LeaseSpec, Instant)>) -> Result<bool, Error> {
+        let Some(mut lease) = self.api.get_opt(&self.name).await? else {
+            let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(self.held(0)) };
+            return taken(self.api.create(&PostParams::default(), &lease).await);
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        if !holder.is_empty() && holder != self.identity {
+            let since = match seen {
+                Some((before, since)) if *before == spec => *since,
+                _ => seen.insert((spec.clone(), Instant::now())).1,
+            };
+            if since.elapsed() < LASTS {
+                return Ok(false);
+            }
+        }
+        lease.spec = Some(self.held(spec.lease_transitions.unwrap_or(0).saturating_add(1)));
+        // The resource version that was read goes with the write: of two concurrent attempts, one succeeds.
+        taken(self.api.replace(&self.name, &PostParams::default(), &lease).await)
+    }
+
+    fn held(&self, transitions: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(LASTS.as_secs() as i32),
+            acquire_time: Some(now()),
+            renew_time: Some(now()),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// Renews the lease, which was acquired at `since`, until `stop`, and releases it then.
+    ///
+    /// # Errors
+    /// The lease is lost.
+    pub async fn hold(&self, since: Instant, stop: CancellationToken) -> anyhow::Result<()> {
+        // When the last renewal that succeeded was sent.
+        let mut renewed = since;
+        let mut pause = EVERY;
+        loop {
+            let ends = renewed + GIVES_UP;
+            tokio::select! {
+                () = tokio::time::sleep_until(ends.min(Instant::now() + pause)) => {}
+                () = stop.cancelled() => {
+                    let _ = tokio::time::timeout(REQUEST, self.renew(true)).await;
+                    return Ok(());
+                }
+            }
+            let sent = Instant::now();
+            pause = AGAIN;
+            match tokio::time::timeout_at(ends.min(sent + REQUEST), self.renew(false)).await {
+                Ok(Ok(true)) => (renewed, pause) = (sent, EVERY),
+                Ok(Ok(false)) => bail!("the lease {} was taken by another process", self.name),
+                Ok(Err(error)) => warn!(lease = self.name, %error, "cannot renew the lease; retrying"),
+                Err(_) => warn!(lease = self.name, "the API server did not answer in time"),
+            }
+            if renewed.elapsed() >= GIVES_UP {
+                bail!("the lease {} could not be renewed for {} s", self.name, GIVES_UP.as_secs());
+            }
+        }
+    }
+
+    /// Renews the lease, or releases it. Returns false if another process holds it.
+    async fn renew(&self, release: bool) -> Result<bool, Error> {
+        let mut lease = self.api.get(&self.name).await?;
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_ref() != Some(&self.identity) {
+            return Ok(false);
+        }
+        spec.renew_time = Some(now());
+        if release {
+            spec.holder_identity = Some(String::new());
+        }
+        self.api.replace(&self.name, &PostParams::default(), &lease).await.map(|_| true)
+    }
+}
+
+/// True if a write took the lease. A conflict means that another process was faster.
+fn taken(written: Result<Lease, Error>) -> Result<bool, Error> {
+    match written {
+        Ok(_) => Ok(true),
+        Err(Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn now() -> MicroTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    MicroTime(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX))
+}
