@@ -14,6 +14,7 @@
 pub mod admin;
 pub mod control;
 pub mod datasets;
+mod events;
 mod execute;
 pub mod jobs;
 pub mod kueue;

@@ -460,6 +460,22 @@ mod tests {
         assert_eq!(documented(), printed);
     }
 
+    /// The JSON is a promise to programs that read it: its bytes change only on purpose. With `LARDER_WRITE_GOLDEN=1` the file is
+    /// replaced.
+    #[test]
+    fn the_json_of_a_full_report_is_the_golden_file() {
+        let view = full();
+        let listed = listed(&[("a", "larder.dev/hca", &["0000:20:00.0::0"])]);
+        let held = Held::of(&view.resources, &listed, &Uids::default());
+        let known = Known { held, trouble: Some("no kubelet".into()), ..Known::default() };
+        let text = serde_json::to_string_pretty(&of("n1", &view, &known)).unwrap() + "\n";
+        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("api/golden/report.json");
+        if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {
+            std::fs::write(&golden, &text).unwrap();
+        }
+        assert_eq!(text, std::fs::read_to_string(golden).unwrap());
+    }
+
     #[test]
     fn equal_nodes_give_equal_bytes_and_odd_times_do_no_harm() {
         let text = || serde_json::to_string(&of("n1", &samples::view(), &Known::default())).unwrap();

@@ -8,10 +8,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PodSpec;
+pub use larder_api::decision::{Least, Look, Question};
 use larder_dataset::SnapshotId;
-use larder_dataset::score::{Devices, Standing, Weights};
+use larder_dataset::score::{Devices, Standing};
 use larder_kube::pod::requests::requests;
-use serde::{Deserialize, Serialize};
 
 use crate::config::Settings;
 use crate::index::counts::count_of;
@@ -19,46 +19,6 @@ use crate::index::facts::{Name, Read};
 use crate::index::state::{GroupState, NodeState, Snapshot, Spread};
 use crate::read;
 use crate::wire::{Pod, Refused};
-
-/// What a pod that reads datasets wants.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
-    /// The pod, as `NAMESPACE/NAME`.
-    pub pod: String,
-    /// Its uid.
-    #[serde(default)]
-    pub uid: String,
-    /// What it reads.
-    pub datasets: Vec<String>,
-    /// The percentage of each that its node must hold, if it says so.
-    pub required: Option<u8>,
-    /// Why it cannot be told what it reads: then all nodes are equal.
-    pub trouble: Option<String>,
-    /// How much each reason to prefer a node counts.
-    pub weights: Weights,
-}
-
-/// What a node has for a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look<'s> {
-    /// The numbers.
-    pub standing: Standing,
-    /// The dataset of which it holds least, by its place in the question; `None` if it has to hold nothing.
-    pub least: Option<Least>,
-    /// No larderd serves it.
-    pub is_away: bool,
-    /// Why its cache takes no new pods.
-    pub cordon: Option<Cow<'s, str>>,
-}
-
-/// The dataset of which a node holds least.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Least {
-    /// Its place in the question.
-    pub dataset: usize,
-    /// The percentage that is there.
-    pub percent: u8,
-}
 
 /// A dataset of the question.
 #[derive(Debug)]

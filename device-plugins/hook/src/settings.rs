@@ -147,7 +147,7 @@ fn read(path: &Path) -> std::io::Result<String> {
 mod tests {
     use super::*;
 
-    /// A made-up v1 hierarchy with the cgroup of a container c1, whose process is 42.
+    /// A fake v1 hierarchy with the cgroup of a container c1, whose process is 42.
     struct Host {
         folder: tempfile::TempDir,
     }

@@ -1,4 +1,4 @@
-//! The plugin with a made-up runtime.
+//! The plugin against a fake runtime.
 
 use larder_devices_api::nri::{
     CdiDevice, ConfigureRequest, ConfigureResponse, Container, CreateContainerRequest, CreateContainerResponse, Empty,

@@ -6,14 +6,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use larder_devices::machine::{Machine, PortState};
-use larder_testkit::machine::{HcaPlan, MachinePlan, MadeUpMachine, PcieSlot, replace_entry};
+use larder_testkit::machine::{FakeMachine, HcaPlan, MachinePlan, PcieSlot, replace_entry};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::{hca, oddities, read};
 
 /// A machine with three HCAs, and what is read of it while nothing is broken.
-fn sound() -> (MadeUpMachine, Machine) {
-    let machine = MadeUpMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
+fn sound() -> (FakeMachine, Machine) {
+    let machine = FakeMachine::new(MachinePlan::three_hcas_on_a_switch()).unwrap();
     let read = read(&machine);
     assert_eq!(read.oddities, []);
     (machine, read)
@@ -113,7 +113,7 @@ fn firmware_that_tells_no_numa_node_is_not_odd() {
     let mut plan = MachinePlan::three_hcas_on_a_switch();
     plan.hcas[0].slot.numa = -1;
     plan.gpus[0].slot.numa = -1;
-    let read = read(&MadeUpMachine::new(plan).unwrap());
+    let read = read(&FakeMachine::new(plan).unwrap());
     assert_eq!((read.hcas[0].place.numa, read.gpus[0].place.numa, read.hcas[1].place.numa), (None, None, Some(0)));
     assert_eq!(read.oddities, []);
 }
@@ -211,7 +211,7 @@ fn an_hca_without_a_pci_function_of_its_own_is_left_out() {
 fn an_hca_whose_name_cannot_stand_in_lists_is_left_out() {
     let mut plan = MachinePlan::three_hcas_on_a_switch();
     plan.hcas[1].name = "rail 1,x".to_owned();
-    let machine = MadeUpMachine::new(plan).unwrap();
+    let machine = FakeMachine::new(plan).unwrap();
     let read = read(&machine);
     assert_eq!(read.hcas.len(), 2);
     assert!(oddities(&machine, &read).iter().any(|(at, _)| at == "sys/class/infiniband/rail 1,x"), "{read:?}");
@@ -260,7 +260,7 @@ fn the_list_of_oddities_is_bounded() {
 fn an_issm_of_roce_is_not_believed() {
     let slot = PcieSlot::on_root_port(0x10, 1, 0x11, 0);
     let plan = MachinePlan { hcas: vec![HcaPlan::infiniband(0, slot)], ..MachinePlan::default() };
-    let machine = MadeUpMachine::new(plan).unwrap();
+    let machine = FakeMachine::new(plan).unwrap();
     assert!(hca(&read(&machine), "mlx5_0").ports[0].issm.is_some());
     fs::write(machine.hca_folder("mlx5_0").join("ports/1/link_layer"), "Ethernet\n").unwrap();
     assert_eq!(hca(&read(&machine), "mlx5_0").ports[0].issm, None);

@@ -11,13 +11,13 @@ use larder_devices::inventory;
 use larder_devices::machine::{Gpu, Machine, RdmaMode};
 use larder_devices::resource::{self, DeviceKey};
 use larder_devices::state::{Event, Rules, State};
-use larder_testkit::machine::{MachinePlan, MadeUpMachine, replace_entry};
+use larder_testkit::machine::{FakeMachine, MachinePlan, replace_entry};
 
 use crate::{from_nvml, roots};
 
 /// A node that offers rails, and what is left over. What selects an HCA is as narrow as it can be.
 struct Node {
-    machine: MadeUpMachine,
+    machine: FakeMachine,
     state: State,
     now: Now,
 }
@@ -29,7 +29,7 @@ impl Node {
         let config = Config::parse("config.yaml", config).unwrap();
         let rules = Rules { assign: resource::assign, check: |_, _| Ok(()) };
         let now = Now { instant: Instant::now(), wall: SystemTime::UNIX_EPOCH };
-        Self { machine: MadeUpMachine::new(plan).unwrap(), state: State::new(config, rules, &[], now), now }
+        Self { machine: FakeMachine::new(plan).unwrap(), state: State::new(config, rules, &[], now), now }
     }
 
     fn hear(&mut self, event: health::Event) {

@@ -1,4 +1,4 @@
-//! The GPUs' driver, played by a made-up library that is loaded as the real one would be.
+//! The GPUs' driver, as a fake library that is loaded like the real one.
 
 mod sessions;
 mod slices;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use larder_devices::machine::{Gpu, GpuFamily, Place};
 use larder_devices::nvml::{self, DriverNews, RecoveryAction, Settings, ThreadEnded};
-use larder_testkit::MadeUpNvml;
+use larder_testkit::FakeNvml;
 use larder_testkit::nvml::{Gpu as Made, Link, Machine, Xid, code};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -38,7 +38,7 @@ fn settings(library: PathBuf) -> Settings {
 }
 
 impl Driver {
-    fn of(nvml: &MadeUpNvml) -> Self {
+    fn of(nvml: &FakeNvml) -> Self {
         Self::start(settings(nvml.library()), 64)
     }
 
@@ -124,7 +124,7 @@ fn xid(machine: &mut Machine, gpu: usize, xid: u64) {
 #[tokio::test]
 async fn eight_gpus_are_told_with_their_switched_links() {
     let machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let news = driver.next(|news| matches!(news, DriverNews::Gpus { .. }).then(|| news.clone())).await;
     let expected = |made: &Made| Gpu {
@@ -156,7 +156,7 @@ async fn links_between_two_gpus_are_theirs_alone() {
         machine.gpus[gpu].links = vec![Link::Gpu(machine.gpus[peer].pci.clone()); 4];
     }
     machine.gpus[2].links.clear();
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let gpus = driver.gpus().await;
     assert_eq!(gpus[0].nvlinks.clone().into_iter().collect::<Vec<_>>(), [(gpus[1].uuid.clone(), 4)]);
@@ -169,7 +169,7 @@ async fn links_between_two_gpus_are_theirs_alone() {
 async fn an_xid_is_told_once() {
     let mut machine = Machine::h100s(8);
     xid(&mut machine, 5, 31);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     driver.gpus().await;
     // Not the one from before.
@@ -185,7 +185,7 @@ async fn an_xid_is_told_once() {
 #[tokio::test]
 async fn a_full_queue_loses_nothing() {
     let mut machine = Machine::h100s(1);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::start(settings(nvml.library()), 1);
     driver.gpus().await;
     (0..50).for_each(|number| xid(&mut machine, 0, number));
@@ -200,7 +200,7 @@ async fn a_full_queue_loses_nothing() {
 #[tokio::test]
 async fn a_gpu_that_is_lost_costs_itself_alone() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let lost = machine.gpus[2].uuid.clone();
     driver.gpus().await;
@@ -238,7 +238,7 @@ async fn a_gpu_that_is_lost_costs_itself_alone() {
 #[tokio::test]
 async fn one_wait_hears_all_gpus() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let patient = Settings { listen_every: Duration::from_secs(3600), ..settings(nvml.library()) };
     let mut driver = Driver::start(patient, 64);
     driver.until(DriverNews::Answered).await;
@@ -251,7 +251,7 @@ async fn one_wait_hears_all_gpus() {
 }
 
 /// Its events are listened to, and so are those of all GPUs.
-async fn is_heard(driver: &mut Driver, nvml: &MadeUpNvml, machine: &mut Machine, gpu: usize) {
+async fn is_heard(driver: &mut Driver, nvml: &FakeNvml, machine: &mut Machine, gpu: usize) {
     driver.gpus().await;
     xid(machine, gpu, 31);
     nvml.set(machine);
@@ -261,7 +261,7 @@ async fn is_heard(driver: &mut Driver, nvml: &MadeUpNvml, machine: &mut Machine,
 #[tokio::test]
 async fn what_a_gpu_told_before_it_was_lost_is_heard_out() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     // With room for one, both threads tell in turn: the GPU is known to fail while there is more to tell.
     let mut driver = Driver::start(settings(nvml.library()), 1);
     is_heard(&mut driver, &nvml, &mut machine, 2).await;
@@ -278,7 +278,7 @@ async fn what_a_gpu_told_before_it_was_lost_is_heard_out() {
 #[tokio::test]
 async fn a_gpu_that_is_lost_takes_no_events_of_others_with_it() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     // The wait meets the loss, and no query.
     let rarely = Settings { every: Duration::from_secs(3600), ..settings(nvml.library()) };
     let mut driver = Driver::start(rarely, 64);
@@ -295,8 +295,8 @@ async fn a_gpu_that_is_lost_takes_no_events_of_others_with_it() {
 
 #[tokio::test]
 async fn no_event_falls_between_the_sets_when_all_get_one_of_their_own() {
-    let mut machine = Machine { sets_hear_apart: true, free_hang_ms: 1000, ..Machine::h100s(8) };
-    let nvml = MadeUpNvml::with(&machine);
+    let mut machine = Machine { sets_report_independently: true, free_hang_ms: 1000, ..Machine::h100s(8) };
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     // Until its set is made, nobody hears it.
     let mut is_heard = false;
@@ -321,7 +321,7 @@ async fn no_event_falls_between_the_sets_when_all_get_one_of_their_own() {
 #[tokio::test]
 async fn the_set_of_a_gpu_that_is_lost_later_is_heard_out_too() {
     let mut machine = Machine::h100s(8);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::start(settings(nvml.library()), 1);
     is_heard(&mut driver, &nvml, &mut machine, 2).await;
     machine.gpus[2].error = Some(code::GPU_IS_LOST);
@@ -346,7 +346,7 @@ async fn a_gpu_that_never_answered_is_an_oddity() {
     let mut machine = Machine::h100s(3);
     machine.gpus[0].error = Some(code::GPU_IS_LOST);
     machine.gpus[1].handle_error = Some(code::UNKNOWN);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let (gpus, oddities) = driver
         .next(|news| match news {
@@ -363,7 +363,7 @@ async fn a_gpu_that_never_answered_is_an_oddity() {
 #[tokio::test]
 async fn a_gpu_that_is_gone_leaves_the_list_and_comes_back() {
     let machine = Machine::h100s(4);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     assert_eq!(driver.gpus().await.len(), 4);
     let mut fewer = machine.clone();
@@ -379,7 +379,7 @@ async fn a_gpu_that_is_gone_leaves_the_list_and_comes_back() {
 async fn the_recovery_action_is_told_when_it_changes() {
     let mut machine = Machine::h100s(2);
     machine.gpus[1].recovery_action = None;
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let gpus = machine.gpus.iter().map(|gpu| gpu.uuid.clone()).collect::<Vec<_>>();
     assert_eq!(driver.recovery(&gpus[0]).await, RecoveryAction::None);
@@ -406,7 +406,7 @@ async fn the_recovery_action_is_told_when_it_changes() {
 #[tokio::test]
 async fn an_xid_has_its_gpu_asked_at_once() {
     let mut machine = Machine::h100s(2);
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let rarely = Settings { every: Duration::from_secs(3600), ..settings(nvml.library()) };
     let mut driver = Driver::start(rarely, 64);
     driver.until(DriverNews::Answered).await;

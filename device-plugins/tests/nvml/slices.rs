@@ -2,7 +2,7 @@
 
 use larder_devices::machine::{Gpu, MigSlice};
 use larder_devices::nvml::{DriverNews, RecoveryAction};
-use larder_testkit::MadeUpNvml;
+use larder_testkit::FakeNvml;
 use larder_testkit::nvml::{Machine, Slice, Xid, code};
 
 use crate::{Driver, says};
@@ -20,7 +20,7 @@ async fn slices_are_told_and_told_again_when_they_change() {
     let mut machine = Machine::h100s(1);
     machine.gpus[0].mig = Some(true);
     machine.gpus[0].slices = vec![slice(9, 0, "1g.10gb"), slice(1, 1, "1c.3g.40gb")];
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let found = |slice: &Slice| MigSlice {
         uuid: slice.uuid.clone(),
@@ -55,7 +55,7 @@ async fn a_slice_that_fails_stays_in_the_list_and_its_gpu_fails() {
     machine.gpus[1].mig = Some(true);
     machine.gpus[1].slices = vec![slice(1), slice(2)];
     let cut = machine.gpus[1].uuid.clone();
-    let nvml = MadeUpNvml::with(&machine);
+    let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
     let slices = |gpus: &[Gpu]| gpus[1].slices.iter().map(|slice| slice.gpu_instance).collect::<Vec<_>>();
     assert_eq!(slices(&driver.gpus().await), [1, 2]);

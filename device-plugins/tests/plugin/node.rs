@@ -1,4 +1,4 @@
-//! A node: made-up devices, and the plugin's tasks.
+//! A node with fake devices and the plugin's tasks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -139,7 +139,7 @@ impl Kind {
             Self::Claim => ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
             Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
             Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
-            Self::Event => ("", "v1", "Event", "events"),
+            Self::Event => ("events.k8s.io", "v1", "Event", "events"),
             Self::TrainingJob => ("larder.dev", "v1alpha1", "TrainingJob", "trainingjobs"),
             Self::JobType => ("larder.dev", "v1alpha1", "JobType", "jobtypes"),
             Self::JobQueue => ("larder.dev", "v1alpha1", "Queue", "queues"),

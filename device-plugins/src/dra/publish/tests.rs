@@ -170,7 +170,7 @@ async fn a_device_that_a_claim_still_has_is_kept_from_the_plugin() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_is_made_up_for() {
+async fn a_failed_write_is_repeated() {
     let mut world = World::new();
     let dra = view(Mode::Dra, Mode::Dra);
     for (verb, code) in [("POST", 403), ("POST", 500), ("GET /apis/resource.k8s.io/v1/resourceslices", 404)] {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use larder_testkit::MadeUpNvml;
-use larder_testkit::machine::{MachinePlan, MadeUpMachine};
+use larder_testkit::FakeNvml;
+use larder_testkit::machine::{FakeMachine, MachinePlan};
 use larder_testkit::nvml::{Machine as Made, code};
 
 use super::*;
@@ -15,16 +15,16 @@ use crate::view::View;
 // SEMANTICS: D25
 #[tokio::test]
 async fn a_gpu_that_is_dead_from_the_start_is_in_the_report() {
-    let machine = MadeUpMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let mut made = Made::h100s(8);
     made.gpus[3].error = Some(code::GPU_IS_LOST);
-    let made_up = MadeUpNvml::with(&made);
+    let fake = FakeNvml::with(&made);
     let (sender, news) = mpsc::channel(16);
     let stop = CancellationToken::new();
-    let settings = nvml::Settings { library: made_up.library(), ..nvml::Settings::default() };
+    let settings = nvml::Settings { library: fake.library(), ..nvml::Settings::default() };
     let driver = tokio::spawn(nvml::run(settings, sender, stop.clone()));
     let roots = Roots { sysfs: machine.sysfs(), dev: machine.dev() };
-    let machine = Devices::new(roots, made_up.library(), news).first().await;
+    let machine = Devices::new(roots, fake.library(), news).first().await;
     let view = View { machine: Arc::new(machine), ..View::default() };
     let report = report::of("n1", &view, &Known::default());
     let told: Vec<_> = report.oddities.iter().map(|oddity| &oddity.at).collect();
@@ -36,7 +36,7 @@ async fn a_gpu_that_is_dead_from_the_start_is_in_the_report() {
 
 /// What is odd on this machine, whose driver tells these news, and then what later news make of it.
 async fn told(plan: MachinePlan, first: DriverNews, then: Vec<DriverNews>) -> Vec<Vec<Oddity>> {
-    let machine = MadeUpMachine::new(plan).unwrap();
+    let machine = FakeMachine::new(plan).unwrap();
     let roots = Roots { sysfs: machine.sysfs(), dev: machine.dev() };
     let (sender, news) = mpsc::channel(16);
     sender.send(first).await.unwrap();

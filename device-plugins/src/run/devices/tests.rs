@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use larder_testkit::machine::{HcaPlan, MachinePlan, MadeUpMachine, PORT_DOWN, PORT_UP, PortPlan};
+use larder_testkit::machine::{FakeMachine, HcaPlan, MachinePlan, PORT_DOWN, PORT_UP, PortPlan};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -11,7 +11,7 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// Followed devices.
 struct Followed {
-    machine: MadeUpMachine,
+    machine: FakeMachine,
     news: mpsc::Sender<DriverNews>,
     events: mpsc::Receiver<Event>,
     stop: CancellationToken,
@@ -21,7 +21,7 @@ struct Followed {
 
 impl Followed {
     async fn of(plan: MachinePlan, read: Read) -> Self {
-        let machine = MadeUpMachine::new(plan).unwrap();
+        let machine = FakeMachine::new(plan).unwrap();
         let (news, taken) = mpsc::channel(16);
         news.send(DriverNews::Answered).await.unwrap();
         let mut devices = Devices::reading(roots(&machine), LIBRARY.into(), taken, read);
@@ -72,7 +72,7 @@ impl Followed {
     }
 }
 
-fn roots(machine: &MadeUpMachine) -> Roots {
+fn roots(machine: &FakeMachine) -> Roots {
     Roots { sysfs: machine.sysfs(), dev: machine.dev() }
 }
 
@@ -120,7 +120,7 @@ async fn a_blip_that_only_a_reading_of_everything_meets_does_not_last() {
 // SEMANTICS: D14
 #[tokio::test(start_paused = true)]
 async fn a_port_that_comes_after_the_others_is_polled_too() {
-    let machine = MadeUpMachine::new(two_ports()).unwrap();
+    let machine = FakeMachine::new(two_ports()).unwrap();
     let hca = machine.hca_folder("mlx5_0");
     std::fs::rename(hca.join("ports/2"), hca.join("later")).unwrap();
     let mut sysfs = Sysfs::new(roots(&machine), inventory::read);

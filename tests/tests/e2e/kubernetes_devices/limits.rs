@@ -1,5 +1,5 @@
 //! Limits of RDMA objects and of locked memory, from a resource to the container's cgroup. The cgroups of the rdma controller are
-//! made up; everything else is as on a node that has them.
+//! fake; everything else is as on a node that has them.
 
 mod host;
 mod killed;
