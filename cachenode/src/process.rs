@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_disk_is_a_whole_percentage_below_100() {
+    fn keep_free_is_a_whole_percentage_below_100() {
         assert_eq!([parse_percent("20%"), parse_percent("5 %"), parse_percent("0")], [Ok(20), Ok(5), Ok(0)]);
         for text in ["100%", "-1%", "1.5%", "20GiB", "", "%"] {
             assert!(parse_percent(text).unwrap_err().contains("20%"), "{text}");

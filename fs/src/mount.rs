@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_point_that_is_missing_or_a_file_is_refused_in_words() {
+    fn a_missing_mount_point_or_a_file_is_refused_with_a_remedy() {
         let missing = prepare(Path::new("/nonexistent/larder")).unwrap_err().to_string();
         assert!(missing.contains("mkdir -p"), "{missing}");
         let file = prepare(Path::new("/proc/self/status")).unwrap_err().to_string();

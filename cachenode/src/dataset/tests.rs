@@ -180,7 +180,7 @@ async fn missing_blocks_are_read_during_a_rebuild_and_kept_after_it() {
 
 // SEMANTICS: C3
 #[tokio::test]
-async fn what_has_no_room_to_wait_for_a_rebuild_is_answered_and_counted_and_kept_when_it_is_read_again() {
+async fn blocks_without_room_to_wait_for_a_rebuild_are_answered_counted_and_kept_later() {
     let world = after_a_first_run().await;
     let store = world.store();
     let gate = Arc::<Gate>::default();

@@ -103,11 +103,12 @@ impl NodeError {
         match self {
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Source(error) => of_source(error),
-            Self::Snapshot { .. } | Self::InUse { .. } | Self::NoPeers => ErrorKind::Precondition,
+            // An administrator must act, so the log must not treat it as a passing state.
+            Self::Home(_) | Self::Snapshot { .. } | Self::InUse { .. } | Self::NoPeers => ErrorKind::Precondition,
             Self::NoRoom { .. } => ErrorKind::NoRoom,
             Self::Manifest(_) | Self::Open(OpenError::Manifest(_)) => ErrorKind::DataLoss,
             Self::Open(OpenError::Store(error)) | Self::Store(error) => of_store(error),
-            Self::Home(_) | Self::Stopping => ErrorKind::Unavailable,
+            Self::Stopping => ErrorKind::Unavailable,
             Self::Io(_) | Self::Panic(_) | Self::LookUpPanicked => ErrorKind::Internal,
             Self::Shared(error) => error.kind(),
         }

@@ -32,7 +32,7 @@ fn uniques(unanswered: &Unanswered) -> Vec<u64> {
 }
 
 #[test]
-fn what_was_kept_and_not_answered_is_found_by_the_next_and_the_rest_is_not() {
+fn the_next_process_finds_unanswered_requests_and_no_others() {
     let (memory, _) = memory();
     let (requests, unanswered) = Requests::open(memory.as_fd()).unwrap();
     assert_eq!((unanswered.reads(), unanswered.others.len()), (0, 0));

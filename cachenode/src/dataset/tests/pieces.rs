@@ -31,7 +31,7 @@ async fn a_read_across_two_blocks_fetches_the_first_once_whatever_becomes_of_the
 
 // SEMANTICS: S4
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_asks_for_what_is_cached_gets_that_and_causes_no_get() {
+async fn a_cached_only_read_of_a_peer_causes_no_get() {
     const SIZE: u64 = 100_000;
     let folder = tempfile::tempdir().unwrap();
     let manifest = manifest(folder.path(), &[SIZE; 2]);

@@ -69,7 +69,7 @@ fn take_over(
 
 // SEMANTICS: C16
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dataset_whose_blocks_are_being_taken_over_is_released_by_nobody_and_keeps_its_promise() {
+async fn a_dataset_whose_blocks_are_being_adopted_is_not_released_and_keeps_its_promise() {
     for is_promised in [false, true] {
         let world = World::new(CROWDED);
         // Not all of it is cached: blocks are left to adopt.
