@@ -2,8 +2,8 @@
 //! serve them.
 
 use larder_kube::Client;
-pub(crate) use larder_testkit::fake_api::{Dies, FakeApi as Api, Id};
 use larder_testkit::fake_api::Mode;
+pub(crate) use larder_testkit::fake_api::{Dies, FakeApi as Api, Id};
 
 const OF_KUEUE: [&str; 4] = ["workloads", "admissionchecks", "resourceflavors", "workloadpriorityclasses"];
 const OF_JOBS: [&str; 4] = ["trainingjobs", "jobtypes", "queues", "priorityclasses"];

@@ -248,8 +248,7 @@ async fn a_changed_secret_is_that_of_all_volumes_and_a_pod_that_waits_for_the_ol
     world.until("all others have it", |api| old(api) == ["bound"] && api.list("persistentvolumes").len() == 4).await;
     world
         .until("its owner is told", |api| {
-            let about =
-                |event: &Value| event["reason"] == "DatasetChanged" && event["regarding"]["name"] == "bound";
+            let about = |event: &Value| event["reason"] == "DatasetChanged" && event["regarding"]["name"] == "bound";
             api.list("events").iter().any(about)
         })
         .await;

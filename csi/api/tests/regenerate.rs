@@ -17,10 +17,7 @@ const SERVED: [(&str, &[&str]); 3] = [
         "Controller",
         &["CreateVolume", "DeleteVolume", "ValidateVolumeCapabilities", "ListVolumes", "ControllerGetCapabilities"],
     ),
-    (
-        "Node",
-        &["NodePublishVolume", "NodeUnpublishVolume", "NodeGetVolumeStats", "NodeGetCapabilities", "NodeGetInfo"],
-    ),
+    ("Node", &["NodePublishVolume", "NodeUnpublishVolume", "NodeGetVolumeStats", "NodeGetCapabilities", "NodeGetInfo"]),
 ];
 
 #[test]

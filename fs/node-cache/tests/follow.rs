@@ -42,7 +42,8 @@ impl World {
             socket: None,
         })
         .unwrap();
-        let follower = tokio::spawn(follow_with(Arc::clone(&node), "n1".to_owned(), Client::new(self.api.service(), "default")));
+        let follower =
+            tokio::spawn(follow_with(Arc::clone(&node), "n1".to_owned(), Client::new(self.api.service(), "default")));
         (node, follower)
     }
 

@@ -103,7 +103,9 @@ impl Clock {
     /// The time, as the API writes it.
     fn now(self) -> String {
         let seconds = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap() + self.1.elapsed();
-        chrono::DateTime::from_timestamp_secs(seconds.as_secs() as i64).unwrap().to_rfc3339_opts(SecondsFormat::Secs, true)
+        chrono::DateTime::from_timestamp_secs(seconds.as_secs() as i64)
+            .unwrap()
+            .to_rfc3339_opts(SecondsFormat::Secs, true)
     }
 }
 
@@ -360,7 +362,9 @@ impl FakeApi {
         assert!(expected.is_empty() || expected.iter().any(|known| known == plural), "{} {}", parts.method, parts.uri);
         if parts.method == Method::GET {
             if !name.is_empty() {
-                return Ok(self.get(plural, namespace, name).map_or_else(|| status(404, "NotFound"), |object| ok(&object)));
+                return Ok(self
+                    .get(plural, namespace, name)
+                    .map_or_else(|| status(404, "NotFound"), |object| ok(&object)));
             }
             let is_watch = query.get("watch").is_some_and(|watch| watch == "true");
             let is_broken = self.lock().broken.iter().any(|broken| broken == plural);

@@ -27,8 +27,8 @@ mod temp_tree;
 
 pub use binary::{built, built_library, larder_binary};
 pub use cluster::Cluster;
-pub use fake_api::FakeApi;
 pub use failing_disk::{DiskErrors, FailingDisk};
+pub use fake_api::FakeApi;
 pub use fault_proxy::{Fault, FaultProxy, ProxyCounters, RequestHead};
 pub use larder_made_up_machine as machine;
 pub use larder_made_up_nvml as nvml;

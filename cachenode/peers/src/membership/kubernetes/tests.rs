@@ -62,7 +62,8 @@ fn services_are_named_with_their_namespace() {
 
 #[test]
 fn endpoints_whose_names_cannot_be_those_of_nodes_are_left_out() {
-    let endpoint = |name: &str| Endpoint { name: name.to_owned(), address: "10.0.0.1:1".parse().unwrap(), zone: "z1".into() };
+    let endpoint =
+        |name: &str| Endpoint { name: name.to_owned(), address: "10.0.0.1:1".parse().unwrap(), zone: "z1".into() };
     let found = nodes(vec![endpoint("a"), endpoint(""), endpoint("a b"), endpoint("b")]);
     let shown: Vec<_> = found.iter().map(|node| (&*node.name, node.weight, &*node.zone)).collect();
     assert_eq!(shown, [("a", 1, "z1"), ("b", 1, "z1")]);
@@ -187,11 +188,7 @@ async fn endpoints_are_listed_watched_resumed_and_listed_again() {
         Step { stays: true, ..step("40", 200, vec![event("DELETED", other(41)), event("ERROR", status(401))]) },
         // The token was replaced.
         Step { token: "second", ..step("", 200, vec![list(50, &[one(49, "10.0.0.5")])]) },
-        Step {
-            token: "second",
-            stays: true,
-            ..step("50", 200, vec![event("MODIFIED", one(51, "10.0.0.6"))])
-        },
+        Step { token: "second", stays: true, ..step("50", 200, vec![event("MODIFIED", one(51, "10.0.0.6"))]) },
     ])));
     let (api, surprises) = scripted(Arc::clone(&script)).await;
     let (mut membership, watcher) = service(api, &token_file).open().await.unwrap();
