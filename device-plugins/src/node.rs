@@ -1,4 +1,4 @@
-//! Tells Kubernetes of the node's devices: labels and a condition of the node, and events.
+//! Reports the node's devices to Kubernetes: labels and a condition of the node, and events.
 //!
 //! The cast: [`labels`], [`condition`] and [`events`] decide, all pure; [`holders`] says which pods hold which devices, after
 //! [`pods`], which asks the kubelet, and [`uids`]; the rest writes.
@@ -9,12 +9,12 @@
 
 pub mod condition;
 pub mod counters;
+mod emit;
 pub mod events;
 pub mod holders;
 pub mod labels;
 mod object;
 pub mod pods;
-mod tell;
 pub mod uids;
 pub mod words;
 
@@ -56,10 +56,10 @@ impl Reporter {
     /// The same with a client.
     pub async fn run_with(self, client: Client, view: watch::Receiver<Arc<View>>, notices: mpsc::Receiver<Notice>) {
         let Self { node, pods, counters } = self;
-        let (found, to_make) = mpsc::channel(tell::WAITING);
-        let finder = tell::Finder { node: node.clone(), pods, found, counters: Arc::clone(&counters) };
+        let (found, to_make) = mpsc::channel(emit::WAITING);
+        let finder = emit::Finder { node: node.clone(), pods, found, counters: Arc::clone(&counters) };
         let object = object::keep(client.clone(), node.clone(), view.clone(), Arc::clone(&counters));
-        tokio::join!(object, finder.run(view, notices), tell::make(client, node, to_make, counters));
+        tokio::join!(object, finder.run(view, notices), emit::make(client, node, to_make, counters));
     }
 }
 

@@ -1,8 +1,8 @@
-//! Events of Kubernetes: on each pod that holds a device which leaves service, comes back or has a fault that the pod should know
-//! of, and on the node where something that limits need is missing or a configuration is refused.
+//! Events of Kubernetes: about each pod that holds a device which leaves service, returns or has a fault that concerns the pod,
+//! and about the node if a configuration is refused or something that limits need is missing.
 //!
-//! What to tell follows from two views and the holders of devices alone. An Event's name follows from what it tells, so it is made
-//! once however often it is tried; faults that a starting process finds are told under a name that the next start finds taken.
+//! The events follow from two views and the holders of devices alone. An Event's name follows from its content, so repeated
+//! attempts create one object. Faults that a starting process finds have no time in their name: the next start finds it taken.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,10 @@ use crate::health::{Fault, Notice, Reason};
 use crate::resource::DeviceKey;
 use crate::view::View;
 
-/// Who says it.
+/// The reporting controller.
 pub const REPORTER: &str = "larder-devices";
-/// Whom an event is about.
+
+/// The object that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum About {
     /// A pod.
@@ -35,27 +36,27 @@ pub enum About {
     Node(String),
 }
 
-/// An event to be made.
+/// An event to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// About whom.
+pub struct Report {
+    /// The object.
     pub about: About,
     /// False if it is good news.
     pub is_warning: bool,
     /// One word.
     pub reason: &'static str,
-    /// What happened, and what ends it.
+    /// What happened, and how to recover.
     pub note: String,
-    /// When it happened. `None`: before this process looked, so the same event may have been made by the one before it.
+    /// When it happened. `None`: before this process started, so its predecessor may have created the same event.
     pub at: Option<Timestamp>,
 }
 
 /// What changed from one view to the next, for the pods that hold devices and for the node. Without a view before it, what is
 /// wrong.
-pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: Timestamp) -> Vec<Told> {
+pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: Timestamp) -> Vec<Report> {
     let at = before.is_some().then_some(at);
-    let mut told = Vec::new();
-    for (key, fault) in told_of(now) {
+    let mut reports = Vec::new();
+    for (key, fault) in reported_faults(now) {
         let was = before.and_then(|view| view.faults.get(key));
         if was.is_some_and(|was| was.reason == fault.reason) {
             continue;
@@ -63,19 +64,19 @@ pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: T
         let device = words::device(&now.machine, key);
         let (reason, message, ends) = (fault.reason.name(), &fault.message, &fault.ends);
         let note = format!("{device} is out of service: {message} ({reason}); it is back once {ends}");
-        to_holders(&mut told, held, &[key], at, (true, "DeviceOutOfService", note));
+        to_holders(&mut reports, held, &[key], at, (true, "DeviceOutOfService", note));
     }
-    for (key, fault) in before.into_iter().flat_map(told_of) {
+    for (key, fault) in before.into_iter().flat_map(reported_faults) {
         // A slice that was taken away is not back.
-        if !told_of(now).any(|(still, _)| still == key)
+        if !reported_faults(now).any(|(still, _)| still == key)
             && let Some(device) = words::known(&now.machine, key)
         {
             let note = format!("{device} is back in service; it was out because of {}", fault.reason.name());
-            to_holders(&mut told, held, &[key], at, (false, "DeviceInService", note));
+            to_holders(&mut reports, held, &[key], at, (false, "DeviceInService", note));
         }
     }
     let mut to_node = |reason, note: String| {
-        told.push(Told {
+        reports.push(Report {
             about: About::Node(node.to_owned()),
             is_warning: true,
             reason,
@@ -96,16 +97,16 @@ pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: T
     {
         to_node("ConfigRefused", format!("the configuration is refused, and the one before it stays in force: {why}"));
     }
-    told
+    reports
 }
 
-/// The faults that holders of devices are told of. A device that is held elsewhere is so by them, and nothing is wrong with it.
-fn told_of(view: &View) -> impl Iterator<Item = (&DeviceKey, &Fault)> {
+/// The faults that are reported to the holders of devices. A device that is held elsewhere is held by them, and not faulty.
+fn reported_faults(view: &View) -> impl Iterator<Item = (&DeviceKey, &Fault)> {
     view.faults.iter().filter(|(_, fault)| fault.reason != Reason::HeldElsewhere)
 }
 
-/// What the holders of a device are told of a notice.
-pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<Told> {
+/// The reports of a notice to the holders of its device.
+pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<Report> {
     let device = words::device(&view.machine, &notice.device);
     let cut = view.machine.gpus.iter().filter(|gpu| notice.device == DeviceKey::Gpu(gpu.uuid.clone()));
     let slices: Vec<DeviceKey> =
@@ -119,16 +120,16 @@ pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<
         XidAction::Ignore | XidAction::Watch => "the device stays in service",
         XidAction::DrainGpu | XidAction::DrainNode => "the device leaves service",
     };
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     let note = format!("{device}: Xid {}: {}; {ends}", notice.xid, notice.meaning);
     let devices: Vec<&DeviceKey> = [&notice.device].into_iter().chain(&slices).collect();
-    to_holders(&mut told, held, &devices, Some(at), (true, "DeviceXid", note));
-    told
+    to_holders(&mut reports, held, &devices, Some(at), (true, "DeviceXid", note));
+    reports
 }
 
 /// One event for each pod that holds any of these devices, of however many containers.
 fn to_holders(
-    told: &mut Vec<Told>,
+    reports: &mut Vec<Report>,
     held: &Held,
     devices: &[&DeviceKey],
     at: Option<Timestamp>,
@@ -141,10 +142,10 @@ fn to_holders(
     };
     let pods: BTreeSet<About> = devices.iter().flat_map(|device| held.by(device)).map(pod).collect();
     let note = within(&note, NOTE_BYTES);
-    told.extend(pods.into_iter().map(|about| Told { about, is_warning, reason, note: note.clone(), at }));
+    reports.extend(pods.into_iter().map(|about| Report { about, is_warning, reason, note: note.clone(), at }));
 }
 
-impl Told {
+impl Report {
     /// The event as the API takes it, from the reporter on this node.
     pub fn event(&self, node: &str, now: Timestamp) -> Event {
         let (regarding, of) = match &self.about {

@@ -20,7 +20,7 @@ use tower::service_fn;
 use super::*;
 use crate::health::capabilities::Capabilities;
 use crate::health::{Fault, Reason};
-use crate::node::events::{About, Told};
+use crate::node::events::{About, Report};
 
 #[derive(Default)]
 struct Inner {
@@ -333,7 +333,7 @@ async fn the_next_pod_is_told_of_the_xid_that_the_one_before_was_told_of() {
         meaning: "memory page fault",
         action: crate::config::XidAction::RestartWorker,
     };
-    let mut recent = tell::Recent::default();
+    let mut recent = emit::Recent::default();
     let mut news = |pods: &[&str]| recent.news(&notice, pods.iter().map(|pod| told(pod).0).collect()).len();
     assert_eq!([news(&["a"]), news(&["a", "b"]), news(&["a", "b"])], [1, 1, 0]);
     sleep(Duration::from_secs(61)).await;
@@ -400,21 +400,21 @@ async fn the_node_is_told_what_is_missing_without_a_kubelet() {
     world.until("another event", |api| api.lock().events.len() == 2).await;
 }
 
-fn told(pod: &str) -> (Told, tokio::time::Instant) {
+fn told(pod: &str) -> (Report, tokio::time::Instant) {
     let about = About::Pod { namespace: "team".into(), name: pod.into(), uid: "u".into() };
     let at = Some(Timestamp::from_second(1).unwrap());
-    let told = Told { about, is_warning: true, reason: "DeviceXid", note: "x".into(), at };
+    let told = Report { about, is_warning: true, reason: "DeviceXid", note: "x".into(), at };
     (told, tokio::time::Instant::now())
 }
 
 /// The pods of which events are made by an API that answers so.
 async fn made(api: &Api, pods: &[&str], counters: &Arc<Counters>) -> Vec<String> {
-    let (found, to_make) = mpsc::channel(tell::WAITING);
+    let (found, to_make) = mpsc::channel(emit::WAITING);
     for pod in pods {
         found.try_send(told(pod)).unwrap();
     }
     drop(found);
-    tell::make(api.client(), "n1".into(), to_make, Arc::clone(counters)).await;
+    emit::make(api.client(), "n1".into(), to_make, Arc::clone(counters)).await;
     let inner = api.lock();
     inner.events.iter().map(|event| event["regarding"]["name"].as_str().unwrap().to_owned()).collect()
 }

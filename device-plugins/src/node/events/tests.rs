@@ -42,8 +42,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn shown(told: &[Told]) -> Vec<String> {
-    let about = |told: &Told| match &told.about {
+fn shown(told: &[Report]) -> Vec<String> {
+    let about = |told: &Report| match &told.about {
         About::Pod { namespace, name, .. } => format!("{namespace}/{name}"),
         About::Node(name) => format!("node {name}"),
     };
@@ -203,7 +203,7 @@ fn names_and_notes_are_as_long_as_they_may_be() {
     let down = view(&[(samples::hca(1), fault(Reason::PortDown, &"ä".repeat(2_000)))]);
     let told = between("n1", None, &down, &held(), at(1));
     assert!(told[0].note.len() <= NOTE_BYTES && told[0].note.ends_with('…'));
-    let event = Told { about, ..told[0].clone() }.event(&"n".repeat(253), at(1));
+    let event = Report { about, ..told[0].clone() }.event(&"n".repeat(253), at(1));
     let name = event.metadata.name.unwrap();
     assert!(name.len() <= 253 && name.starts_with(&format!("{}.", "n".repeat(199))), "{name}");
     assert_eq!(event.reporting_instance.unwrap().len(), 128);
