@@ -94,8 +94,8 @@ impl Admin for Status {
             ("devices_events_dropped_total", number(&counters.events_dropped)),
             ("devices_events_total", number(&counters.events)),
             ("devices_node_writes_total", number(&counters.node_writes)),
-            ("devices_oddities", (view.machine.oddities.len() + view.machine.gpu_oddities.len()) as u64),
-            ("devices_withheld", view.withheld.len() as u64),
+            ("devices_oddities", (view.machine.warnings.len() + view.machine.gpu_warnings.len()) as u64),
+            ("devices_withheld", view.excluded.len() as u64),
         ]
         .map(|(name, value)| Sample { name, value })
         .into()
@@ -104,7 +104,7 @@ impl Admin for Status {
     fn labelled(&self) -> Vec<Labelled> {
         let view = Arc::clone(&self.view.borrow());
         let machine = &view.machine;
-        let slices: usize = machine.gpus.iter().map(|gpu| gpu.slices.len()).sum();
+        let slices: usize = machine.gpus.iter().map(|gpu| gpu.slices().len()).sum();
         let counts = [machine.gpus.len(), slices, machine.hcas.len()];
         let of = |name, labels: String, value: u64| Labelled { name, labels, value };
         let mut labelled: Vec<Labelled> = Vec::new();

@@ -206,7 +206,7 @@ impl Health {
         let is_meant = |one: &&MigSlice| {
             slice.is_some_and(|(gi, ci)| gi == one.gpu_instance && ci.is_none_or(|ci| ci == one.compute_instance))
         };
-        let slices = gpu.into_iter().filter(|_| is_workers).flat_map(|gpu| &gpu.slices).filter(is_meant);
+        let slices = gpu.into_iter().filter(|_| is_workers).flat_map(|gpu| gpu.slices()).filter(is_meant);
         let mut devices: Vec<DeviceKey> = slices.map(|slice| DeviceKey::Slice(slice.uuid.clone())).collect();
         if devices.is_empty() {
             devices.push(DeviceKey::Gpu(uuid.to_owned()));
@@ -238,7 +238,7 @@ impl Health {
             let own = health.and_then(|health| health.fault(&self.config));
             let fault = self.gone(&key, "NVML no longer names it").or(own).or_else(|| node.clone());
             let fault = fault.or_else(|| self.driver.fault("NVML does not answer"));
-            for device in gpu.slices.iter().map(|slice| DeviceKey::Slice(slice.uuid.clone())).chain([key]) {
+            for device in gpu.slices().iter().map(|slice| DeviceKey::Slice(slice.uuid.clone())).chain([key]) {
                 let fault = fault.clone().or_else(|| self.mark(&device));
                 faults.extend(fault.map(|fault| (device, fault)));
             }
@@ -254,8 +254,8 @@ impl Health {
 
     fn gone(&self, device: &DeviceKey, message: &str) -> Option<Fault> {
         let since = *self.gone.get(device)?;
-        let ends = "it is there again".to_owned();
-        Some(Fault { reason: Reason::Gone, message: message.to_owned(), since, ends })
+        let recovery = "it is there again".to_owned();
+        Some(Fault { reason: Reason::Gone, message: message.to_owned(), since, recovery })
     }
 
     /// The fault of a GPU that takes all others along.
@@ -267,18 +267,18 @@ impl Health {
             reason: Reason::GpuFault,
             message: format!("the node must be restarted: {} on {uuid}", fault.what),
             since: fault.since,
-            ends: format!("the node is restarted, or for {uuid}: {}", gpu::ends(&self.config)),
+            recovery: format!("the node is restarted, or for {uuid}: {}", gpu::recovery(&self.config)),
         })
     }
 
     fn mark(&self, device: &DeviceKey) -> Option<Fault> {
         let (mark, (message, since)) =
             self.marks.iter().find_map(|(mark, devices)| Some((mark, devices.get(device)?)))?;
-        let (reason, ends) = match mark {
+        let (reason, recovery) = match mark {
             Mark::HeldElsewhere => (Reason::HeldElsewhere, "the pod or the kubelet has let go of it"),
             Mark::LimitsMissing => (Reason::LimitsMissing, "the limits can be kept on this node"),
         };
-        Some(Fault { reason, message: message.clone(), since: *since, ends: ends.to_owned() })
+        Some(Fault { reason, message: message.clone(), since: *since, recovery: recovery.to_owned() })
     }
 }
 

@@ -24,11 +24,10 @@ use tracing::{info, warn};
 
 use crate::admin;
 use crate::cdi::{self, Found};
-use crate::config::{self, Config};
+use crate::config::{self, Config, ConfigError};
 use crate::dra;
 use crate::instance::{Begun, Instance};
 use crate::inventory::Roots;
-use crate::machine::Machine;
 use crate::node::counters::Counters;
 use crate::node::pods::Pods;
 use crate::node::{self, Reporter};
@@ -81,7 +80,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     // The first view and all that is waited for before it and after it are due by then.
     let started = state::now();
     let text = config::read(&settings.config)?;
-    let config = parse(&settings.config, &text).map_err(anyhow::Error::msg)?;
+    let config = parse(&settings.config, &text)?;
     let mut tasks = Tasks { set: JoinSet::new(), stop: stop.clone() };
 
     let (events, taken) = mpsc::channel(state::EVENTS);
@@ -91,13 +90,13 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     tasks.spawn("the GPUs' driver", async move { driver.await.map_err(Into::into) });
     let mut devices = devices::Devices::new(settings.roots.clone(), settings.nvml.clone(), driver_news);
     let Some(first) = stop.run_until_cancelled(devices.first()).await else { return tasks.finish().await };
-    check(&first, &config).map_err(anyhow::Error::msg)?;
+    resource::check(&first, &config).map_err(|refusal| refusal.of(&config.file))?;
     tasks.spawn("the inventory", ok(devices.follow(events.clone(), stop.clone())));
 
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
     let remembered = state::memory::load(&settings.faults, &boot);
     let (memory, kept) = watch::channel(remembered.clone());
-    let state = State::new(config, Rules { assign: resource::assign, check }, &remembered, started);
+    let state = State::new(config, Rules { assign: resource::assign, check: resource::check }, &remembered, started);
     let keep = state::memory::keep(settings.faults.clone(), boot, remembered, kept, stop.clone());
     tasks.spawn("the file of faults", ok(keep));
     let (views, mut view) = watch::channel(Arc::default());
@@ -181,12 +180,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
 /// News of the GPUs' driver that may wait; its threads wait for room.
 const DRIVER_NEWS: usize = 256;
 
-fn parse(path: &Path, text: &str) -> Result<Config, String> {
-    Config::parse(&path.display().to_string(), text).map_err(|error| error.to_string())
-}
-
-fn check(machine: &Machine, config: &Config) -> Result<(), String> {
-    resource::check(machine, config).map_err(|refusal| refusal.of(&config.file).to_string())
+fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
+    Config::parse(&path.display().to_string(), text)
 }
 
 async fn ok(task: impl Future<Output = ()>) -> anyhow::Result<()> {

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError, Refusal};
 use crate::health::capabilities::Capabilities;
 use crate::health::{self, Health, Mark, Notice, Now, Remembered};
 use crate::machine::Machine;
@@ -45,7 +45,7 @@ pub enum Event {
     /// Devices.
     Health(health::Event),
     /// A new configuration, or why the one in the file is wrong: the old one stays in force then.
-    Config(Result<Config, String>),
+    Config(Result<Config, ConfigError>),
     /// What of the limits can be kept.
     Capabilities(Capabilities),
 }
@@ -56,7 +56,7 @@ pub struct Rules {
     /// What is offered of a machine.
     pub assign: fn(&Machine, &Config) -> Assignment,
     /// Why a configuration cannot be in force on a machine.
-    pub check: fn(&Machine, &Config) -> Result<(), String>,
+    pub check: fn(&Machine, &Config) -> Result<(), Refusal>,
 }
 
 /// All that is known.
@@ -142,8 +142,11 @@ impl State {
                 self.capabilities = capabilities;
             }
             Some(Event::Config(config)) => {
-                let checked =
-                    config.and_then(|config| (self.rules.check)(self.health.machine(), &config).map(|()| config));
+                let check = |config: Config| match (self.rules.check)(self.health.machine(), &config) {
+                    Ok(()) => Ok(config),
+                    Err(refusal) => Err(refusal.of(&config.file)),
+                };
+                let checked = config.and_then(check);
                 refused = match checked {
                     Ok(config) => {
                         self.health.configure(config.health.clone(), now);
@@ -151,7 +154,7 @@ impl State {
                         self.config = config;
                         None
                     }
-                    Err(why) => Some(why.into()),
+                    Err(error) => Some(error.to_string().into()),
                 };
             }
         }
@@ -174,17 +177,17 @@ impl State {
             return;
         }
         let machine = Arc::clone(self.health.machine());
-        let (resources, withheld) = if is_assigned {
-            (Arc::clone(&self.view.resources), Arc::clone(&self.view.withheld))
+        let (resources, excluded) = if is_assigned {
+            (Arc::clone(&self.view.resources), Arc::clone(&self.view.excluded))
         } else {
             let assigned = (self.rules.assign)(&machine, &self.config);
-            (assigned.resources.into(), assigned.withheld.into())
+            (assigned.resources.into(), assigned.excluded.into())
         };
         self.health
             .apply(health::Event::Marks(Mark::LimitsMissing, limits_missing(&resources, &self.capabilities)), now);
         let faults = Arc::clone(self.health.faults());
         let capabilities = self.capabilities.clone();
-        self.view = changed(&self.view, View { machine, resources, withheld, faults, refused_config, capabilities });
+        self.view = changed(&self.view, View { machine, resources, excluded, faults, refused_config, capabilities });
     }
 }
 
@@ -273,7 +276,7 @@ async fn sleep_until(due: Option<tokio::time::Instant>) {
 fn log_difference(old: &View, new: &View) {
     for (device, fault) in new.faults.iter() {
         if old.faults.get(device).is_none_or(|before| before.reason != fault.reason) {
-            warn!(%device, reason = fault.reason.name(), fault.message, fault.ends, "device out of service");
+            warn!(%device, reason = fault.reason.name(), fault.message, fault.recovery, "device out of service");
         }
     }
     for device in old.faults.keys().filter(|device| !new.faults.contains_key(device)) {

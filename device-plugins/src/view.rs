@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::health::Faults;
 use crate::health::capabilities::Capabilities;
 use crate::machine::Machine;
+pub use crate::resource::Excluded;
 use crate::resource::Resource;
-pub use crate::resource::Withheld;
 
 /// A moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub struct View {
     /// What is offered of them, in the order of the configuration.
     pub resources: Arc<[Resource]>,
     /// Devices that a resource selects and does not offer, and why.
-    pub withheld: Arc<[Withheld]>,
+    pub excluded: Arc<[Excluded]>,
     /// Devices that are out of service.
     pub faults: Arc<Faults>,
     /// Why the newest configuration is not in force, if it is not.

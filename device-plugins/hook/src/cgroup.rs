@@ -21,7 +21,7 @@ impl Controller {
 
     /// The folder of the kubelet's pods in cgroup v2 that lacks the controller, which is handed down from cgroup to cgroup, so that
     /// no container below it can be limited.
-    pub fn withheld_from(root: &Path) -> Option<PathBuf> {
+    pub fn missing_from(root: &Path) -> Option<PathBuf> {
         let pods = ["kubepods.slice", "kubepods"].map(|name| unified(root).join(name));
         pods.into_iter().find(|folder| folder.join(CONTROLLERS).exists() && !has_rdma(folder))
     }
@@ -158,10 +158,10 @@ mod tests {
             std::fs::write(root.join(name).join("cgroup.controllers"), controllers).unwrap();
         };
         write("", "cpu rdma\n");
-        assert_eq!(Controller::withheld_from(root), None, "the kubelet has made no cgroups yet");
+        assert_eq!(Controller::missing_from(root), None, "the kubelet has made no cgroups yet");
         write("kubepods.slice", "cpu\n");
-        assert_eq!(Controller::withheld_from(root), Some(root.join("kubepods.slice")));
+        assert_eq!(Controller::missing_from(root), Some(root.join("kubepods.slice")));
         write("kubepods.slice", "cpu rdma\n");
-        assert_eq!(Controller::withheld_from(root), None);
+        assert_eq!(Controller::missing_from(root), None);
     }
 }

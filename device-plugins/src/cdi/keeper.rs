@@ -107,8 +107,8 @@ fn overlay(view: &Arc<View>, faults: &Faults) -> Arc<View> {
 fn with_times(problems: Unprepared, known: &Faults) -> Faults {
     let fault = |(device, message): (DeviceKey, String)| {
         let since = known.get(&device).map_or_else(SystemTime::now, |fault| fault.since);
-        let ends = "containers can get it: it is tried again every second".to_owned();
-        (device, Fault { reason: Reason::NotPrepared, message, since, ends })
+        let recovery = "containers can get it: it is tried again every second".to_owned();
+        (device, Fault { reason: Reason::NotPrepared, message, since, recovery })
     };
     problems.into_iter().map(fault).collect()
 }

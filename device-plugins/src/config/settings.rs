@@ -81,7 +81,7 @@ impl fmt::Display for ResourceName {
 }
 
 /// What a resource is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Whole GPUs.
@@ -92,6 +92,18 @@ pub enum Kind {
     Rdma,
     /// GPUs, each with the HCA nearest to it.
     Rail,
+}
+
+impl Kind {
+    /// The kind as a configuration writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Mig => "mig",
+            Self::Rdma => "rdma",
+            Self::Rail => "rail",
+        }
+    }
 }
 
 /// The devices that one ID stands for.
@@ -106,7 +118,7 @@ pub enum Give {
 }
 
 /// Who hands a resource out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The kubelet, by the device plugin API.
@@ -114,6 +126,16 @@ pub enum Mode {
     Plugin,
     /// The scheduler, by ResourceSlices.
     Dra,
+}
+
+impl Mode {
+    /// The mode as a configuration writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plugin => "plugin",
+            Self::Dra => "dra",
+        }
+    }
 }
 
 /// Which devices a resource is made of: those that match every list that is not empty.

@@ -40,9 +40,9 @@ pub fn offered(view: &View) -> BTreeMap<String, Offered<'_>> {
     devices.map(|device| (names::device(device.key), device)).collect()
 }
 
-/// What the API server is told of the devices that are offered, but for those that are `withheld`.
-pub fn devices(view: &View, withheld: &BTreeSet<DeviceKey>) -> Vec<Device> {
-    let offered = offered(view).into_iter().filter(|(_, offered)| !withheld.contains(offered.key));
+/// What the API server is told of the devices that are offered, but for those that are `held_back`.
+pub fn devices(view: &View, held_back: &BTreeSet<DeviceKey>) -> Vec<Device> {
+    let offered = offered(view).into_iter().filter(|(_, offered)| !held_back.contains(offered.key));
     offered.filter_map(|(name, offered)| device(view, name, &offered)).collect()
 }
 
@@ -60,7 +60,7 @@ fn device(view: &View, name: String, offered: &Offered<'_>) -> Option<Device> {
     if is_shared {
         told.shares(offered.resource.share);
     }
-    // A device that a pod holds from elsewhere is withheld, or about to be offered.
+    // A device that a pod holds from elsewhere is held back, or about to be offered.
     let fault = view.faults.get(offered.key).filter(|fault| fault.reason != Reason::HeldElsewhere);
     Some(Device {
         name,
@@ -81,7 +81,7 @@ fn find<'m>(machine: &'m Machine, key: &DeviceKey) -> Option<Found<'m>> {
     match key {
         DeviceKey::Gpu(uuid) => machine.gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| Found::Gpu(gpu, None)),
         DeviceKey::Slice(uuid) => machine.gpus.iter().find_map(|gpu| {
-            let slice = gpu.slices.iter().find(|slice| slice.uuid == *uuid)?;
+            let slice = gpu.slices().iter().find(|slice| slice.uuid == *uuid)?;
             Some(Found::Gpu(gpu, Some(slice)))
         }),
         DeviceKey::Hca(pci) => machine.hcas.iter().find(|hca| hca.place.pci == *pci).map(Found::Hca),

@@ -33,7 +33,7 @@ fn known(view: &View) -> Known {
         // A driver that is silent says nothing about the device.
         let is_unknown = fault.reason == Reason::DriverSilent;
         let status = if is_unknown { HealthStatus::Unknown } else { HealthStatus::Unhealthy };
-        let message = format!("{}; it is back once {}", fault.message, fault.ends);
+        let message = format!("{}; it returns to service once {}", fault.message, fault.recovery);
         (name, (status, within(&message, MESSAGE_BYTES)))
     };
     offered(view).into_iter().map(health).collect()
@@ -92,8 +92,8 @@ mod tests {
     fn view(reason: Option<Reason>) -> Arc<View> {
         let mut resources = samples::view().resources.to_vec();
         resources[0].config.mode = Mode::Dra;
-        let (message, ends) = ("Xid 79".to_owned(), "it is reset".to_owned());
-        let fault = |reason| Fault { reason, message, since: SystemTime::UNIX_EPOCH, ends };
+        let (message, recovery) = ("Xid 79".to_owned(), "it is reset".to_owned());
+        let fault = |reason| Fault { reason, message, since: SystemTime::UNIX_EPOCH, recovery };
         let faults = reason.map(|reason| (samples::gpu(1), fault(reason))).into_iter().collect();
         Arc::new(View { resources: resources.into(), faults: Arc::new(faults), ..samples::view() })
     }
@@ -115,7 +115,7 @@ mod tests {
         let well = ["n1/gpu-0 Healthy ", "n1/gpu-1 Healthy "];
         assert_eq!(told(lists.next().await.unwrap()), well);
         views.send_replace(view(Some(Reason::GpuFault)));
-        let ill = "n1/gpu-1 Unhealthy Xid 79; it is back once it is reset";
+        let ill = "n1/gpu-1 Unhealthy Xid 79; it returns to service once it is reset";
         assert_eq!(told(lists.next().await.unwrap()), [well[0], ill]);
         assert_eq!(begin.elapsed(), Duration::ZERO);
         views.send_modify(|_| {});

@@ -16,7 +16,7 @@ pub struct Fault {
     /// Since when.
     pub since: SystemTime,
     /// What ends it, for people, such as `a port is ACTIVE and LinkUp for 30 s`.
-    pub ends: String,
+    pub recovery: String,
 }
 
 /// Why a device can be out of service.

@@ -101,14 +101,14 @@ impl GpuHealth {
                 _ => fault.what.clone(),
             },
             since: fault.since,
-            ends: ends(config),
+            recovery: recovery(config),
         });
         own.or_else(|| self.silence.fault("the GPU does not answer"))
     }
 }
 
 /// How a fault of a GPU ends.
-pub(super) fn ends(config: &HealthConfig) -> String {
+pub(super) fn recovery(config: &HealthConfig) -> String {
     let quiet = config.gpu_quiet.as_secs_f64();
     format!("NVML's recovery action is NONE, queries succeed, and {quiet} s have passed since the last fault")
 }

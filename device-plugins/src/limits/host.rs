@@ -33,7 +33,7 @@ pub fn probe(settings: &Settings, nri: Option<String>) -> Capabilities {
     let controller = match found {
         None => Some("the kernel has no rdma cgroup controller (CONFIG_CGROUP_RDMA), or it is switched off".to_owned()),
         Some(Controller::V1) => None,
-        Some(Controller::V2) => Controller::withheld_from(cgroup_root).map(|folder| {
+        Some(Controller::V2) => Controller::missing_from(cgroup_root).map(|folder| {
             let folder = folder.strip_prefix(cgroup_root).unwrap_or(&folder).display().to_string();
             format!("the cgroup {folder} lacks the rdma controller: echo +rdma >/sys/fs/cgroup/cgroup.subtree_control")
         }),

@@ -68,7 +68,12 @@ mod tests {
     use crate::node::samples;
 
     fn fault(reason: Reason, message: &str) -> Fault {
-        Fault { reason, message: message.to_owned(), since: SystemTime::UNIX_EPOCH, ends: "it is repaired".to_owned() }
+        Fault {
+            reason,
+            message: message.to_owned(),
+            since: SystemTime::UNIX_EPOCH,
+            recovery: "it is repaired".to_owned(),
+        }
     }
 
     fn with(faults: &[(&DeviceKey, Fault)]) -> Condition {

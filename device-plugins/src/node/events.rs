@@ -70,8 +70,8 @@ pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: T
             continue;
         }
         let device = words::device(&now.machine, key);
-        let (reason, message, ends) = (fault.reason.name(), &fault.message, &fault.ends);
-        let note = format!("{device} is out of service: {message} ({reason}); it is back once {ends}");
+        let (reason, message, recovery) = (fault.reason.name(), &fault.message, &fault.recovery);
+        let note = format!("{device} is out of service: {message} ({reason}); it returns to service once {recovery}");
         to_holders(&mut told, held, &[key], at, (true, "DeviceOutOfService", note));
     }
     for (key, fault) in before.into_iter().flat_map(told_of) {
@@ -118,8 +118,8 @@ pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<
     let device = words::device(&view.machine, &notice.device);
     let cut = view.machine.gpus.iter().filter(|gpu| notice.device == DeviceKey::Gpu(gpu.uuid.clone()));
     let slices: Vec<DeviceKey> =
-        cut.flat_map(|gpu| &gpu.slices).map(|slice| DeviceKey::Slice(slice.uuid.clone())).collect();
-    let ends = match notice.action {
+        cut.flat_map(|gpu| gpu.slices()).map(|slice| DeviceKey::Slice(slice.uuid.clone())).collect();
+    let recovery = match notice.action {
         XidAction::RestartWorker if !slices.is_empty() => {
             "the driver does not say on which of its slices: if the pod's work has failed, start the pod again; the device \
              stays in service"
@@ -129,7 +129,7 @@ pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<
         XidAction::DrainGpu | XidAction::DrainNode => "the device leaves service",
     };
     let mut told = Vec::new();
-    let note = format!("{device}: Xid {}: {}; {ends}", notice.xid, notice.meaning);
+    let note = format!("{device}: Xid {}: {}; {recovery}", notice.xid, notice.meaning);
     let devices: Vec<&DeviceKey> = [&notice.device].into_iter().chain(&slices).collect();
     to_holders(&mut told, held, &devices, Some(at), (true, "DeviceXid", note));
     told

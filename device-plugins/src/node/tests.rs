@@ -210,7 +210,7 @@ fn down() -> View {
         reason: Reason::PortDown,
         message: "port 1 is DOWN".into(),
         since: SystemTime::UNIX_EPOCH,
-        ends: "port 1 is up".into(),
+        recovery: "port 1 is up".into(),
     };
     View { faults: Arc::new([(samples::hca(0), fault)].into()), ..samples::view() }
 }

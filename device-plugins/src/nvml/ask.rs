@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::inventory::{self, Reading};
 use super::news::{DriverNews, RecoveryAction, Settings};
 use super::shared::{Shared, Wanted};
-use crate::machine::{Gpu, Oddity};
+use crate::machine::{Gpu, Warning};
 
 /// How often a session that is to end is looked at while the other thread still has it.
 const RELEASE: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ struct Asker<'a> {
     /// As they were last seen.
     gpus: Vec<Gpu>,
     /// The news of GPUs that was sent last.
-    told: Option<(String, Vec<Gpu>, Vec<Oddity>)>,
+    told: Option<(String, Vec<Gpu>, Vec<Warning>)>,
     /// What was sent last of each GPU.
     answers: BTreeMap<String, Result<RecoveryAction, String>>,
     failures: Wanted,
@@ -114,11 +114,11 @@ impl Asker<'_> {
     fn tell_reading(&mut self, driver: String, reading: Reading) -> Result<(), NobodyListens> {
         self.gpus.clone_from(&reading.gpus);
         self.trouble = None;
-        let gpus = (driver, reading.gpus, reading.oddities);
+        let gpus = (driver, reading.gpus, reading.warnings);
         if self.told.as_ref() != Some(&gpus) {
             self.told = Some(gpus.clone());
-            let (driver, gpus, oddities) = gpus;
-            self.send(DriverNews::Gpus { driver, gpus, oddities })?;
+            let (driver, gpus, warnings) = gpus;
+            self.send(DriverNews::Gpus { driver, gpus, warnings })?;
         }
         self.answers.retain(|uuid, _| reading.answers.contains_key(uuid));
         self.failures.retain(|uuid, _| reading.answers.contains_key(uuid));

@@ -12,7 +12,7 @@ use nvml_wrapper_sys::bindings::field_id::{
 
 use super::news::RecoveryAction;
 use super::raw::{self, Remote};
-use crate::machine::{Gpu, GpuFamily, MigSlice, Oddity, PciAddress, Place};
+use crate::machine::{Gpu, GpuFamily, MigSlice, PciAddress, Place, Warning};
 
 /// The answers of a round.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Reading {
     pub(super) gpus: Vec<Gpu>,
     /// By UUID: how each recovers, or why it cannot be asked.
     pub(super) answers: BTreeMap<String, Result<RecoveryAction, String>>,
-    pub(super) oddities: Vec<Oddity>,
+    pub(super) warnings: Vec<Warning>,
 }
 
 /// What is wrong with one GPU.
@@ -53,7 +53,7 @@ pub(super) fn read(nvml: &Nvml, known: &[Gpu], everything: bool) -> Result<Readi
         };
         let (uuid, device) = device;
         let known = known.iter().find(|gpu| gpu.uuid == uuid);
-        match gpu(&device, &uuid, (known, everything), &mut reading.oddities) {
+        match gpu(&device, &uuid, (known, everything), &mut reading.warnings) {
             Ok((gpu, action)) => {
                 if everything || known.is_none() {
                     links.insert(uuid.clone(), Links::of(&device));
@@ -69,7 +69,7 @@ pub(super) fn read(nvml: &Nvml, known: &[Gpu], everything: bool) -> Result<Readi
     let told: Vec<String> = unreachable.iter().map(|(index, why)| format!("GPU {index}: {why}")).collect();
     if missed.is_empty() {
         let at = "nvmlDeviceGetHandleByIndex".to_owned();
-        reading.oddities.extend(told.into_iter().map(|why| Oddity { at: at.clone(), why }));
+        reading.warnings.extend(told.into_iter().map(|why| Warning { at: at.clone(), why }));
     } else if !told.is_empty() {
         for gpu in missed {
             reading.fail(&gpu.uuid, Some(gpu), told.join("; "));
@@ -84,7 +84,7 @@ impl Reading {
     fn fail(&mut self, uuid: &str, known: Option<&Gpu>, why: String) {
         match known {
             Some(gpu) => self.gpus.push(gpu.clone()),
-            None => self.oddities.push(Oddity { at: uuid.to_owned(), why: why.clone() }),
+            None => self.warnings.push(Warning { at: uuid.to_owned(), why: why.clone() }),
         }
         self.answers.insert(uuid.to_owned(), Err(why));
     }
@@ -112,7 +112,7 @@ fn gpu(
     device: &Device<'_>,
     uuid: &str,
     (known, everything): (Option<&Gpu>, bool),
-    oddities: &mut Vec<Oddity>,
+    warnings: &mut Vec<Warning>,
 ) -> Result<(Gpu, RecoveryAction), Trouble> {
     // GPUs that share the memory of the CPU do not tell it. All others answer from the GPU itself.
     let memory = optional(device.memory_info())?;
@@ -133,8 +133,8 @@ fn gpu(
             }
         }
     };
-    gpu.mig = optional(device.mig_mode())?.is_some_and(|mode| mode.current == 1);
-    gpu.slices = if gpu.mig { slices(device, uuid, known, oddities)? } else { Vec::new() };
+    let is_mig = optional(device.mig_mode())?.is_some_and(|mode| mode.current == 1);
+    gpu.mig = if is_mig { Some(slices(device, uuid, known, warnings)?) } else { None };
     Ok((gpu, recovery(device)?))
 }
 
@@ -163,7 +163,7 @@ fn slices(
     device: &Device<'_>,
     uuid: &str,
     known: Option<&Gpu>,
-    oddities: &mut Vec<Oddity>,
+    warnings: &mut Vec<Warning>,
 ) -> Result<Vec<MigSlice>, Trouble> {
     let (mut slices, mut failed) = (Vec::<MigSlice>::new(), Vec::new());
     for index in 0..device.mig_device_count()? {
@@ -178,12 +178,12 @@ fn slices(
         }
     }
     let is_missed = |known: &&MigSlice| !slices.iter().any(|slice| slice.uuid == known.uuid);
-    let missed: Vec<&MigSlice> = known.into_iter().flat_map(|gpu| &gpu.slices).filter(is_missed).collect();
+    let missed: Vec<&MigSlice> = known.into_iter().flat_map(|gpu| gpu.slices()).filter(is_missed).collect();
     for (index, name, error) in failed {
         if missed.iter().any(|missed| name.as_ref().is_none_or(|name| *name == missed.uuid)) {
             return Err(Trouble::Slice(index, error));
         }
-        oddities.push(Oddity { at: format!("slice {index} of {uuid}"), why: error.to_string() });
+        warnings.push(Warning { at: format!("slice {index} of {uuid}"), why: error.to_string() });
     }
     slices.sort_by_key(|slice| (slice.gpu_instance, slice.compute_instance));
     Ok(slices)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::machine::{Gpu, Oddity};
+use crate::machine::{Gpu, Warning};
 
 /// How NVML is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum DriverNews {
         /// By PCI address.
         gpus: Vec<Gpu>,
         /// GPUs and slices that could not be read.
-        oddities: Vec<Oddity>,
+        warnings: Vec<Warning>,
     },
     /// A GPU has reported an error. It is told once, or twice if it comes in the moment in which the GPU gets another event set.
     Xid {

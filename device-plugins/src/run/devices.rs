@@ -7,9 +7,9 @@
 mod sysfs;
 
 #[cfg(test)]
-mod oddities;
-#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod warnings;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use tracing::warn;
 
 use crate::health::Event as HealthEvent;
 use crate::inventory::{self, Roots};
-use crate::machine::{Gpu, Machine, Oddity, Place};
+use crate::machine::{Gpu, Machine, Place, Warning};
 use crate::nvml::DriverNews;
 use crate::state::Event;
 use sysfs::{Look, Read, Sysfs};
@@ -63,11 +63,11 @@ pub(super) struct Devices {
     gpus: Arc<Vec<Gpu>>,
     driver: Option<String>,
     /// What the driver could not tell.
-    oddities: Vec<Oddity>,
+    warnings: Vec<Warning>,
     /// Why the driver tells nothing, and what helps.
     trouble: Option<String>,
     /// What was last said of GPUs that it tells nothing of.
-    said: Option<Oddity>,
+    said: Option<Warning>,
     /// Other GPUs were told since the look began.
     has_newer_gpus: bool,
     machine: Option<Machine>,
@@ -91,7 +91,7 @@ impl Devices {
             all_due: Instant::now(),
             gpus: Arc::default(),
             driver: None,
-            oddities: Vec::new(),
+            warnings: Vec::new(),
             trouble: None,
             said: None,
             has_newer_gpus: false,
@@ -160,11 +160,11 @@ impl Devices {
     /// Takes the driver's news in.
     fn hear(&mut self, news: DriverNews) -> Vec<HealthEvent> {
         vec![match news {
-            DriverNews::Gpus { driver, gpus, oddities } => {
-                for oddity in &oddities {
-                    warn!(at = oddity.at, why = oddity.why, "a GPU cannot be read as it should be");
+            DriverNews::Gpus { driver, gpus, warnings } => {
+                for warning in &warnings {
+                    warn!(at = warning.at, why = warning.why, "a GPU cannot be read as it should be");
                 }
-                (self.driver, self.gpus, self.oddities) = (Some(driver), Arc::new(gpus), oddities);
+                (self.driver, self.gpus, self.warnings) = (Some(driver), Arc::new(gpus), warnings);
                 return Vec::new();
             }
             DriverNews::Xid { gpu, slice, xid } => HealthEvent::Xid { gpu, slice, xid },
@@ -186,25 +186,25 @@ impl Devices {
     }
 
     /// What is odd about the GPUs of a machine. A driver that has named none of them although sysfs has some is also logged, once.
-    fn update_oddities(&mut self, functions: &[Place]) -> Vec<Oddity> {
+    fn update_oddities(&mut self, functions: &[Place]) -> Vec<Warning> {
         let trouble = self.trouble.as_ref().filter(|_| self.gpus.is_empty() && !functions.is_empty());
-        let unnamed = trouble.map(|trouble| Oddity {
+        let unnamed = trouble.map(|trouble| Warning {
             at: self.library.display().to_string(),
             why: format!("{} GPUs on the PCI bus are not offered: {trouble}", functions.len()),
         });
-        if let Some(Oddity { at, why }) = unnamed.as_ref().filter(|unnamed| self.said.as_ref() != Some(*unnamed)) {
+        if let Some(Warning { at, why }) = unnamed.as_ref().filter(|unnamed| self.said.as_ref() != Some(*unnamed)) {
             warn!(library = at, why, "the node's GPUs are not offered");
         }
         self.said.clone_from(&unnamed);
-        self.oddities.iter().cloned().chain(unnamed).collect()
+        self.warnings.iter().cloned().chain(unnamed).collect()
     }
 
     /// Tells the machine if something else is odd about its GPUs than before.
     fn tell_oddities(&mut self) -> Option<HealthEvent> {
         let mut machine = self.machine.take()?;
-        let oddities = self.update_oddities(&machine.gpu_functions);
-        let is_changed = oddities != machine.gpu_oddities;
-        machine.gpu_oddities = oddities;
+        let warnings = self.update_oddities(&machine.gpu_functions);
+        let is_changed = warnings != machine.gpu_warnings;
+        machine.gpu_warnings = warnings;
         let told = is_changed.then(|| HealthEvent::Machine(machine.clone()));
         self.machine = Some(machine);
         told
@@ -219,7 +219,7 @@ impl Devices {
         match placed {
             Ok(gpus) => {
                 (machine.gpus, machine.gpu_driver) = (gpus, self.driver.clone());
-                machine.gpu_oddities.clone_from(&self.oddities);
+                machine.gpu_warnings.clone_from(&self.warnings);
             }
             Err(error) => warn!(%error, "the places of GPUs cannot be read"),
         }
@@ -253,7 +253,7 @@ impl Devices {
         }
         let mut told = Vec::new();
         if let Some(mut machine) = machine {
-            machine.gpu_oddities = self.update_oddities(&machine.gpu_functions);
+            machine.gpu_warnings = self.update_oddities(&machine.gpu_functions);
             if let Some(known) = self.machine.as_ref().filter(|_| self.has_newer_gpus) {
                 machine.gpus.clone_from(&known.gpus);
                 machine.gpu_driver.clone_from(&known.gpu_driver);

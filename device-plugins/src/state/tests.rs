@@ -2,7 +2,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{self, Give, HealthConfig, Kind, Limits, Mode, ResourceConfig, ResourceName, Select, XidAction};
+use crate::config::{
+    self, ConfigError, Give, HealthConfig, Kind, Limits, Mode, Refusal, ResourceConfig, ResourceName, Select, XidAction,
+};
 use crate::health::{PortSeen, Reason, RecoveryAction};
 use crate::machine::{Gpu, Hca, PciAddress, PhysState, Place, Port, PortState};
 use crate::resource::Unit;
@@ -57,11 +59,12 @@ fn assign(machine: &Machine, config: &Config) -> Assignment {
         devices.iter().map(unit).collect()
     };
     let resource = |config: &ResourceConfig| Resource { config: config.clone(), units: units(config.kind) };
-    Assignment { resources: config.resources.iter().map(resource).collect(), withheld: Vec::new() }
+    Assignment { resources: config.resources.iter().map(resource).collect(), excluded: Vec::new() }
 }
 
-fn check(_: &Machine, config: &Config) -> Result<(), String> {
-    if config.resources.len() > 2 { Err("two resources claim one device".to_owned()) } else { Ok(()) }
+fn check(_: &Machine, config: &Config) -> Result<(), Refusal> {
+    let refusal = || Refusal { line: 7, why: "two resources claim one device".to_owned() };
+    if config.resources.len() > 2 { Err(refusal()) } else { Ok(()) }
 }
 
 const RULES: Rules = Rules { assign, check };
@@ -152,8 +155,9 @@ fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it
     let start = now();
     let mut state = State::new(both(), RULES, &[], start);
     hear_all(&mut state, start);
-    let wrong = "larder.yaml: line 3: unknown key `shrae`";
-    state.apply(Some(Event::Config(Err(wrong.to_owned()))), start);
+    let wrong = "larder.yaml, line 3: unknown field `shrae`";
+    let refusal = Refusal { line: 3, why: "unknown field `shrae`".to_owned() };
+    state.apply(Some(Event::Config(Err(refusal.of("larder.yaml")))), start);
     assert_eq!((state.view().refused_config.as_deref(), state.view().resources.len()), (Some(wrong), 2));
     // Other things go on meanwhile, and do not make it right.
     state.apply(Some(xid(3, 95)), start);
@@ -161,7 +165,7 @@ fn a_wrong_configuration_leaves_the_old_one_in_force_and_a_right_one_replaces_it
     // One that can be read, but not be in force on this machine.
     let three = config(&["larder.dev/gpu", "larder.dev/a", "larder.dev/b"], None);
     state.apply(Some(Event::Config(Ok(three))), start);
-    assert_eq!(state.view().refused_config.as_deref(), Some("two resources claim one device"));
+    assert_eq!(state.view().refused_config.as_deref(), Some("larder.yaml, line 7: two resources claim one device"));
     assert_eq!(state.view().resources.len(), 2);
 
     let mut new = config(&["rdma/hca"], None);
@@ -326,7 +330,7 @@ async fn the_first_view_is_published_once_all_was_heard_even_if_there_is_nothing
     let task = tokio::spawn(run(state, receiver, outputs, stop.clone()));
     let send = async |event| events.send(event).await.unwrap();
     send(Event::Capabilities(Capabilities::default())).await;
-    send(Event::Config(Err("wrong".to_owned()))).await;
+    send(Event::Config(Err(Refusal { line: 1, why: "wrong".to_owned() }.of("larder.yaml")))).await;
     send(Event::Config(Ok(config(&[], None)))).await;
     send(Event::Health(health::Event::Machine(Machine::default()))).await;
     tokio::time::sleep(FIRST_VIEW / 2).await;
@@ -338,11 +342,11 @@ async fn the_first_view_is_published_once_all_was_heard_even_if_there_is_nothing
     task.await.unwrap();
 }
 
-fn parse(path: &Path, text: &str) -> Result<Config, String> {
+fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     match text {
         "two" => Ok(both()),
         "one" => Ok(config(&["rdma/hca"], None)),
-        other => Err(format!("{}: line 1: {other}", path.display())),
+        other => Err(Refusal { line: 1, why: other.to_owned() }.of(&path.display().to_string())),
     }
 }
 
@@ -365,11 +369,11 @@ async fn a_file_that_changes_is_read_by_whatever_way_it_changed() {
     let stop = CancellationToken::new();
     let task = tokio::spawn(config_file::watch(path.clone(), "two".to_owned(), parse, events, stop.clone()));
     let mut next = async || match heard.recv().await.unwrap() {
-        Event::Config(config) => config.map(|config| config.resources.len()),
+        Event::Config(config) => config.map(|config| config.resources.len()).map_err(|error| error.to_string()),
         other => panic!("{other:?}"),
     };
     version("..2", "wrong");
-    assert_eq!(next().await, Err(format!("{}: line 1: wrong", path.display())));
+    assert_eq!(next().await, Err(format!("{}, line 1: wrong", path.display())));
     version("..3", "one");
     assert_eq!(next().await, Ok(1));
     std::fs::remove_file(folder.path().join("..data")).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 
 use larder_devices::inventory::ports::{Changes, PortWatch, Reading};
 use larder_devices::machine::{PhysState, PortState};
-use larder_testkit::machine::{HcaPlan, MachinePlan, FakeMachine, PORT_DOWN, PORT_UP, PcieSlot, replace_entry};
+use larder_testkit::machine::{FakeMachine, HcaPlan, MachinePlan, PORT_DOWN, PORT_UP, PcieSlot, replace_entry};
 
 use crate::roots;
 

@@ -135,11 +135,10 @@ async fn eight_gpus_are_told_with_their_switched_links() {
         memory_bytes: 80 << 30,
         place: Place { pci: made.pci.parse().unwrap(), ..Place::default() },
         nvlinks: machine.gpus.iter().filter(|peer| *peer != made).map(|peer| (peer.uuid.clone(), 18)).collect(),
-        mig: false,
-        slices: Vec::new(),
+        mig: None,
     };
     let gpus = machine.gpus.iter().map(expected).collect();
-    assert_eq!(news, DriverNews::Gpus { driver: "580.95.05".to_owned(), gpus, oddities: Vec::new() });
+    assert_eq!(news, DriverNews::Gpus { driver: "580.95.05".to_owned(), gpus, warnings: Vec::new() });
     driver.until(DriverNews::Answered).await;
     // What has not changed is not told again.
     driver.until(DriverNews::Answered).await;
@@ -348,15 +347,15 @@ async fn a_gpu_that_never_answered_is_an_oddity() {
     machine.gpus[1].handle_error = Some(code::UNKNOWN);
     let nvml = FakeNvml::with(&machine);
     let mut driver = Driver::of(&nvml);
-    let (gpus, oddities) = driver
+    let (gpus, warnings) = driver
         .next(|news| match news {
-            DriverNews::Gpus { gpus, oddities, .. } => Some((gpus.clone(), oddities.clone())),
+            DriverNews::Gpus { gpus, warnings, .. } => Some((gpus.clone(), warnings.clone())),
             _ => None,
         })
         .await;
     assert_eq!(gpus.iter().map(|gpu| &gpu.uuid).collect::<Vec<_>>(), [&machine.gpus[2].uuid]);
-    says(&oddities, &[&machine.gpus[0].uuid, "GPU 1: "]);
-    assert_eq!(oddities.len(), 2);
+    says(&warnings, &[&machine.gpus[0].uuid, "GPU 1: "]);
+    assert_eq!(warnings.len(), 2);
     driver.end().await;
 }
 

@@ -238,7 +238,10 @@ async fn a_refusal_names_the_device_and_triggers_a_list() {
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     let mut plugin = kubelet.plugin(HCA).await;
     for (id, message) in [
-        ("0000:41:00.0", "device 0000:41:00.0 of larder.dev/hca is out of service: port 1 is DOWN; it is back once"),
+        (
+            "0000:41:00.0",
+            "device 0000:41:00.0 of larder.dev/hca is out of service: port 1 is DOWN; it returns to service once",
+        ),
         ("0000:77:00.0", "larder.dev/hca has no device 0000:77:00.0 on this node now"),
     ] {
         let lists = kubelet.known.borrow().lists;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use larder_devices::cdi;
-use larder_testkit::machine::{MachinePlan, FakeMachine};
+use larder_testkit::machine::{FakeMachine, MachinePlan};
 
 use crate::kubelet::Kubelet;
 

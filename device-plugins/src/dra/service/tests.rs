@@ -111,10 +111,10 @@ async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it
     let answers = prepare_all(&service, &claims).await;
     let well = "u2: r gpu-1 larder.dev/claim=u2.device.gpu-1 larder.dev/claim=u2.request.r";
     let expected = [
-        "../x: \"../x\" is no uid of a claim",
-        "u1: device gpu-0 is out of service: GpuFault was seen; it is back once it is repaired",
+        "../x: \"../x\" is not the uid of a claim",
+        "u1: device gpu-0 is out of service: GpuFault was seen; it returns to service once it is repaired",
         well,
-        "u3: n1 does not offer device gpu-7 by DRA now",
+        "u3: n1 does not offer device gpu-7 through DRA now",
         "u4: the claim was deleted, and made again as \"u9\"",
     ];
     assert_eq!(answers[..5], expected);
@@ -123,7 +123,7 @@ async fn a_claim_that_cannot_be_prepared_does_not_stop_the_others_and_is_once_it
     node.views.send_replace(Arc::new(rails()));
     let now = prepare_all(&service, &claims[..1]).await;
     assert_eq!(now, [well.replace("u2", "u1").replace("gpu-1", "gpu-0")]);
-    assert!(unprepare(&service, "odd", "../x").await.contains("no uid"));
+    assert!(unprepare(&service, "odd", "../x").await.contains("is not the uid of a claim"));
 }
 
 // SEMANTICS: D27

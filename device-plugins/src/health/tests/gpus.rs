@@ -220,7 +220,7 @@ fn a_gpu_that_is_gone_stays_known_and_a_slice_that_is_taken_away_does_not() {
     world.see(Event::DriverAnswered);
     world.machine_without(&[slice(2, 1)]);
     assert_eq!(world.out(), []);
-    assert_eq!(world.health.machine().gpus[2].slices.len(), 1);
+    assert_eq!(world.health.machine().gpus[2].slices().len(), 1);
 }
 
 // SEMANTICS: D18

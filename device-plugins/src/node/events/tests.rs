@@ -12,8 +12,8 @@ use crate::node::samples;
 use crate::node::uids::Uids;
 
 fn fault(reason: Reason, message: &str) -> Fault {
-    let ends = "port 1 is ACTIVE for 30 s".to_owned();
-    Fault { reason, message: message.to_owned(), since: SystemTime::UNIX_EPOCH, ends }
+    let recovery = "port 1 is ACTIVE for 30 s".to_owned();
+    Fault { reason, message: message.to_owned(), since: SystemTime::UNIX_EPOCH, recovery }
 }
 
 fn view(faults: &[(DeviceKey, Fault)]) -> View {
@@ -56,7 +56,7 @@ fn each_pod_that_holds_a_device_is_told_once_when_it_leaves_and_when_it_is_back(
     let well = view(&[]);
     let down = view(&[(samples::hca(0), fault(Reason::PortDown, "port 1 is DOWN"))]);
     let told = between("n1", Some(&well), &down, &held(), at(1));
-    let note = "DeviceOutOfService mlx5_0 (0000:20:00.0) is out of service: port 1 is DOWN (PortDown); it is back once port 1 \
+    let note = "DeviceOutOfService mlx5_0 (0000:20:00.0) is out of service: port 1 is DOWN (PortDown); it returns to service once port 1 \
                 is ACTIVE for 30 s";
     assert_eq!(shown(&told), [format!("team/a {note}"), format!("team/b {note}")]);
     assert!(told.iter().all(|told| told.is_warning && told.at == Some(at(1))));
@@ -164,8 +164,8 @@ fn an_xid_of_a_cut_gpu_is_told_to_the_holders_of_all_its_slices_once() {
     let slice = |n: u32| MigSlice { uuid: format!("MIG-{n}"), ..MigSlice::default() };
     let mut view = view(&[]);
     let mut machine = Machine::clone(&view.machine);
-    (machine.gpus[0].mig, machine.gpus[0].slices) = (true, (0..3).map(slice).collect());
-    (machine.gpus[1].mig, machine.gpus[1].slices) = (true, vec![slice(3)]);
+    machine.gpus[0].mig = Some((0..3).map(slice).collect());
+    machine.gpus[1].mig = Some(vec![slice(3)]);
     view.machine = Arc::new(machine);
     let key = |n| DeviceKey::Slice(format!("MIG-{n}"));
     let resources = [samples::resource("larder.dev/mig", Kind::Mig, 1, &[key(0), key(1), key(2), key(3)])];

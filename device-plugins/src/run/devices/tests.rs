@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use larder_testkit::machine::{HcaPlan, MachinePlan, FakeMachine, PORT_DOWN, PORT_UP, PortPlan};
+use larder_testkit::machine::{FakeMachine, HcaPlan, MachinePlan, PORT_DOWN, PORT_UP, PortPlan};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -90,7 +90,7 @@ fn gpu(uuid: &str, plan: &MachinePlan, nth: usize) -> Gpu {
 }
 
 fn told(gpus: &[Gpu]) -> DriverNews {
-    DriverNews::Gpus { driver: "580.1".to_owned(), gpus: gpus.to_vec(), oddities: Vec::new() }
+    DriverNews::Gpus { driver: "580.1".to_owned(), gpus: gpus.to_vec(), warnings: Vec::new() }
 }
 
 const fn seen(number: u32, state: PortState, phys_state: PhysState) -> PortSeen {
