@@ -11,6 +11,7 @@
 //!
 //! Invariants: at most one fetch of a block is in flight; all fetches together hold at most `fetch_bytes`; each ends
 //! within the read deadline; no lock is held across an await.
+//! A block that the store holds is never fetched again.
 
 mod config;
 mod context;

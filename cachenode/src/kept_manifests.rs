@@ -44,7 +44,7 @@ const CACHES: &str = "caches";
 
 /// How the names of files begin that are being written, and how long that can take. An older one was left by a killed
 /// process.
-pub(crate) const DRAFTS: &str = ".larder-";
+const DRAFTS: &str = ".larder-";
 const DRAFT_MOST: Duration = Duration::from_secs(24 * 3600);
 
 /// How long to wait for another process that keeps or removes a manifest, which takes it milliseconds.
@@ -98,6 +98,12 @@ impl KeptManifests {
         put_order(&order_of(&source.path), &kept)?;
         KeptListing::at(kept).note_failure(source.refresh_failed.as_deref());
         Ok(())
+    }
+
+    /// True if this manifest is kept under the dataset's id already. Blocks on the disk.
+    pub(crate) fn has(&self, id: &str, snapshot: SnapshotId) -> bool {
+        let kept = self.path(id).ok().and_then(|path| open_manifest(&path).ok());
+        kept.is_some_and(|kept| kept.snapshot() == snapshot)
     }
 
     /// Notes that the cache of this process uses this home.
@@ -221,7 +227,7 @@ fn remove_unless_needed(manifest: &Path, id: &str, kept_least: Duration, is_moun
 
 /// Waits until nobody else keeps or removes a manifest of this home. The lock ends with the file. Blocks. Errors:
 /// `TimedOut` if another process does not let go.
-pub(crate) fn lock(home: &Home) -> io::Result<File> {
+fn lock(home: &Home) -> io::Result<File> {
     let path = home.sub_folder(MOUNTS)?.join(".lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
     let started = Instant::now();

@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Parser;
 use larder_cachenode::node::{Node, NodeError, OpenDataset, User};
-use larder_cachenode::process::{NodeFlags, raise_file_limit, runtime, stop_on_signal};
+use larder_cachenode::process::{NodeFlags, raise_file_limit};
 use larder_cachenode::request::DatasetRequest;
 use larder_dataset::{Chain, DatasetSpec, Placement};
 use larder_telemetry::admin::{self, Admin, Sample};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 /// The longest pause before the next attempt to open a dataset.
@@ -65,72 +66,57 @@ fn main() -> ExitCode {
         return code;
     }
     let flags = Flags::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("error: {error}");
-        return ExitCode::from(2);
-    }
-    match serve(flags) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", Chain(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    larder_telemetry::program("cachenode", None, |stop| serve(flags, stop))
 }
 
-/// Serves until SIGTERM or SIGINT.
-fn serve(flags: Flags) -> anyhow::Result<()> {
-    let runtime = runtime()?;
-    let _in_runtime = runtime.enter();
+/// Serves until `stop`.
+async fn serve(flags: Flags, stop: CancellationToken) -> anyhow::Result<()> {
     let admin_address = flags.node.admin_address;
-    let (config, watcher) = runtime.block_on(flags.node.open())?;
+    let (config, watcher) = flags.node.open().await?;
     if config.peers.as_ref().is_none_or(|peers| peers.listen.is_none()) {
         bail!("a node without mounts holds its cache for other nodes: set --peers and --peer-listen");
     }
-    info!(?config, "starting");
+    info!(?config, "settings");
     raise_file_limit();
-    let node = Node::open(config).context("open the cache (--cache-dir)")?;
+    let node = tokio::task::block_in_place(|| Node::open(config)).context("open the cache (--cache-dir)")?;
     // A larderd that had the cache before has no connections any more.
     node.keep_only(&HashSet::new());
-    runtime.block_on(async {
-        let stopping = node.stopping().clone();
-        let mut tasks = tokio::task::JoinSet::new();
-        if let Some(watcher) = watcher {
-            tokio::spawn(watcher.run(stopping.clone()));
-        }
-        for source in flags.datasets {
-            let request = DatasetSpec { placement: Some(flags.placement), ..DatasetSpec::new(source) }.into();
-            let (node, stopping) = (Arc::clone(&node), stopping.clone());
-            tokio::spawn(async move {
-                if let Some(held) = stopping.run_until_cancelled(hold(&node, request)).await {
-                    // The dataset stays open until the process stops.
-                    stopping.cancelled().await;
-                    drop(held);
-                }
-            });
-        }
-        if let Some(address) = admin_address {
-            let (node, stopping) = (Arc::new(Metrics(Arc::clone(&node))), stopping.clone());
-            tasks.spawn(async move {
-                let served = admin::serve(address, node, stopping.cancelled_owned()).await;
-                served.with_context(|| format!("serve the admin address {address} (--admin-address)"))
-            });
-        }
-        let running = Arc::clone(&node);
-        tasks.spawn(async move { running.run().await });
-        let signals = stop_on_signal(stopping.clone())?;
-        tasks.spawn(async move {
-            signals.await;
-            Ok(())
+    let stopping = node.stopping().clone();
+    let mut tasks = tokio::task::JoinSet::new();
+    if let Some(watcher) = watcher {
+        tokio::spawn(watcher.run(stopping.clone()));
+    }
+    for source in flags.datasets {
+        let request = DatasetSpec { placement: Some(flags.placement), ..DatasetSpec::new(source) }.into();
+        let (node, stopping) = (Arc::clone(&node), stopping.clone());
+        tokio::spawn(async move {
+            if let Some(held) = stopping.run_until_cancelled(hold(&node, request)).await {
+                // The dataset stays open until the process stops.
+                stopping.cancelled().await;
+                drop(held);
+            }
         });
-        let outcome = match tasks.join_next().await {
-            Some(ended) => ended.map_err(anyhow::Error::from).flatten(),
-            None => Ok(()),
-        };
-        stopping.cancel();
-        node.close().await?;
-        outcome
-    })
+    }
+    if let Some(address) = admin_address {
+        let (node, stopping) = (Arc::new(Metrics(Arc::clone(&node))), stopping.clone());
+        tasks.spawn(async move {
+            let served = admin::serve(address, node, stopping.cancelled_owned()).await;
+            served.with_context(|| format!("serve the admin address {address} (--admin-address)"))
+        });
+    }
+    let running = Arc::clone(&node);
+    tasks.spawn(async move { running.run().await });
+    tasks.spawn(async move {
+        stop.cancelled().await;
+        Ok(())
+    });
+    let outcome = match tasks.join_next().await {
+        Some(ended) => ended.map_err(anyhow::Error::from).flatten(),
+        None => Ok(()),
+    };
+    stopping.cancel();
+    node.close().await?;
+    outcome
 }
 
 /// Opens a dataset for peers, and retries until that succeeds. Other datasets do not wait for it.
@@ -168,6 +154,6 @@ impl Admin for Metrics {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        self.0.values().into_iter().map(|(name, value)| Sample { name, value }).collect()
+        self.0.values().into_iter().map(|(name, value)| Sample::new(name, value)).collect()
     }
 }

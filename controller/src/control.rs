@@ -24,8 +24,7 @@ use crate::jobs::discovery::{follow_gangs, follow_jobs};
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
 use crate::objects::Key;
-use crate::read::Object;
-use crate::state::State;
+use crate::state::{Object, State};
 use crate::watch::{News, follow};
 use crate::work_queue::{Queue, Work};
 use crate::write::{Change, Write};
@@ -355,7 +354,7 @@ impl Control {
             match Object::read(kind, object) {
                 // An object that was changed and is not known any more is gone: the watch was faster than the answer.
                 Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
-                Ok(Some(object)) => self.take_in(News::Written(kind, Box::new(object))),
+                Ok(Some(object)) => self.take_in(News::Written(kind, object)),
                 Ok(None) => {}
                 Err(unreadable) => self.take_in(News::Unreadable(unreadable)),
             }

@@ -7,10 +7,14 @@
 //!
 //! Invariant: nothing that matters is in memory only. A controller that starts reads everything again and comes to the
 //! same decisions, whatever its predecessor had begun.
+//!
+//! Invariant: what the controller decides follows from the objects of the cluster alone, and repeating one of its
+//! writes changes nothing. A controller that is killed at any write is followed by one that reaches the same state.
 
 pub mod admin;
 pub mod control;
 pub mod datasets;
+mod events;
 mod execute;
 pub mod jobs;
 pub mod kueue;

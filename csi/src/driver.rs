@@ -16,6 +16,7 @@ use larder_csi_api::csi::node_server::NodeServer;
 use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_dataset::written::Rules;
 use larder_kubelet::registration::{Answer, Plugin};
+use larder_kubelet::socket::listen;
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -35,7 +36,6 @@ use crate::mounter::Mounter;
 use crate::node::{Mounts, Node};
 use crate::node_service::NodeService;
 use crate::records::Records;
-use crate::socket::listen;
 use crate::target_path::TargetRoots;
 use crate::volumes::Volumes;
 

@@ -1,13 +1,14 @@
 //! A folder of small JSON files. Each file is there whole or not at all, whatever dies.
 //!
-//! Calls block. Different keys may be written concurrently; callers must not write one key concurrently.
+//! Calls block. Different keys may be written concurrently; of two writers of one key one may fail.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use larder_kubelet::atomic_file;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -72,13 +73,7 @@ impl JsonDir {
 
     /// Writes `value` for `key`. Once this returns, the value survives a crash of the machine.
     pub(crate) fn write<T: Serialize>(&self, key: &str, value: &T) -> io::Result<()> {
-        let path = self.path(key);
-        let temporary = path.with_extension("tmp");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(&serde_json::to_vec(value)?)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)?;
-        self.sync()
+        atomic_file::replace(&self.path(key), &serde_json::to_vec(value)?, 0o600)
     }
 
     /// Removes the value of `key`, if there is one.

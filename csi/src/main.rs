@@ -4,12 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Parser;
 use larder_csi::{Config, Driver};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
 /// Mounts Larder's datasets into pods (CSI driver csi.larder.dev).
 ///
@@ -139,44 +136,14 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("larder-csi: {error}");
-        return ExitCode::from(2);
-    }
-    match run(args.into_config()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error!(error = format!("{error:#}"), "larder-csi failed");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(config: Config) -> anyhow::Result<()> {
+    let config = Args::parse().into_config();
     // New files are private unless their mode is set explicitly.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    info!(?config, "settings");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let outcome = runtime.block_on(async {
-        let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
+    larder_telemetry::program("larder-csi", Some(2), |stop| async move {
+        info!(?config, "settings");
         let driver = tokio::task::block_in_place(|| Driver::open(config))?;
-        let stopping = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            info!("stopping");
-            stopping.cancel();
-        });
         driver.serve(stop).await
-    });
-    // A call that hangs in the kernel must not keep the process alive.
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    outcome
+    })
 }
 
 #[cfg(test)]
@@ -194,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_have_the_defaults_that_they_tell() {
+    fn flags_have_their_documented_defaults() {
         use clap::CommandFactory;
         Args::command().debug_assert();
         let config = Args::parse_from(["larder-csi", "--node-name", "n"]).into_config();

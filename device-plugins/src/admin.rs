@@ -14,7 +14,7 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use larder_telemetry::admin::{Admin, Labelled, Sample, quoted};
+use larder_telemetry::admin::{Admin, Sample};
 use tokio::sync::watch;
 
 use crate::config::XidAction;
@@ -88,7 +88,7 @@ impl Admin for Status {
         let view = Arc::clone(&self.view.borrow());
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
-        [
+        let numbers = [
             ("devices_api_errors_total", number(&counters.api_errors)),
             ("devices_config_refused", u64::from(view.refused_config.is_some())),
             ("devices_events_dropped_total", number(&counters.events_dropped)),
@@ -96,20 +96,13 @@ impl Admin for Status {
             ("devices_node_writes_total", number(&counters.node_writes)),
             ("devices_oddities", (view.machine.warnings.len() + view.machine.gpu_warnings.len()) as u64),
             ("devices_withheld", view.excluded.len() as u64),
-        ]
-        .map(|(name, value)| Sample { name, value })
-        .into()
-    }
-
-    fn labelled(&self) -> Vec<Labelled> {
-        let view = Arc::clone(&self.view.borrow());
+        ];
+        let mut samples: Vec<Sample> = numbers.map(|(name, value)| Sample::new(name, value)).into();
         let machine = &view.machine;
         let slices: usize = machine.gpus.iter().map(|gpu| gpu.slices().len()).sum();
         let counts = [machine.gpus.len(), slices, machine.hcas.len()];
-        let of = |name, labels: String, value: u64| Labelled { name, labels, value };
-        let mut labelled: Vec<Labelled> = Vec::new();
         for (kind, count) in KINDS.into_iter().zip(counts) {
-            labelled.push(of("devices_known", format!("kind=\"{kind}\""), count as u64));
+            samples.push(Sample::with("devices_known", [("kind", kind)], count as u64));
         }
         // Every pair, so that a count goes back to 0 and does not vanish.
         let pair = |kind| Reason::ALL.into_iter().map(move |reason| ((kind, reason.name()), 0));
@@ -118,25 +111,24 @@ impl Admin for Status {
             *faults.entry((kind(key), fault.reason.name())).or_default() += 1;
         }
         for ((kind, reason), count) in faults {
-            labelled.push(of("devices_out_of_service", format!("kind=\"{kind}\",reason=\"{reason}\""), count));
+            samples.push(Sample::with("devices_out_of_service", [("kind", kind), ("reason", reason)], count));
         }
         for (part, why) in view.missing().all() {
-            labelled.push(of("devices_limits_missing", format!("part=\"{part}\""), u64::from(why.is_some())));
+            samples.push(Sample::with("devices_limits_missing", [("part", part)], u64::from(why.is_some())));
         }
         for action in XIDS {
-            let label = format!("action=\"{}\"", xid::name(action));
-            labelled.push(of("devices_xids_total", label, self.counters.xids(action)));
+            let labels = [("action", xid::name(action))];
+            samples.push(Sample::with("devices_xids_total", labels, self.counters.xids(action)));
         }
-        labelled
+        samples
     }
 
-    async fn read(&self) -> Vec<Labelled> {
-        let labelled = |(of, value): (usage::Of, u64)| {
-            let [namespace, pod, hca] = [&of.namespace, &of.pod, &of.hca].map(|text| quoted(text));
-            let labels = format!("namespace={namespace},pod={pod},hca={hca},object=\"{}\"", of.object);
-            Labelled { name: "devices_rdma_current", labels, value }
+    async fn read(&self) -> Vec<Sample> {
+        let sample = |(of, value): (usage::Of, u64)| {
+            let labels = [("namespace", &*of.namespace), ("pod", &*of.pod), ("hca", &*of.hca), ("object", of.object)];
+            Sample::with("devices_rdma_current", labels, value)
         };
-        self.usage.read().await.into_iter().map(labelled).collect()
+        self.usage.read().await.into_iter().map(sample).collect()
     }
 }
 

@@ -4,13 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Parser;
 use larder_devices::inventory::Roots;
 use larder_devices::run::{Settings, run};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
 /// Device plugin for GPUs and RDMA HCAs: NUMA-aligned allocation, automatic recovery, per-container limits.
 ///
@@ -20,7 +17,7 @@ use tracing::{error, info};
     version,
     max_term_width = 100,
     after_help = "Examples:
-  larder-devices --config devices.yaml --node n1 --admin-address 127.0.0.1:9470
+  larder-devices --config devices.yaml --node-name n1 --admin-address 127.0.0.1:9470
       Run it on a node, as root
   larder devices
       List the devices it offers, from another shell
@@ -31,9 +28,9 @@ struct Args {
     #[arg(long, env = "LARDER_DEVICES_CONFIG", default_value = "/etc/larder/config.yaml")]
     config: PathBuf,
 
-    /// Name of the node
-    #[arg(long, env = "LARDER_NODE")]
-    node: String,
+    /// Name of this node in Kubernetes
+    #[arg(long, alias = "node", env = "LARDER_NODE")]
+    node_name: String,
 
     /// The host's /sys
     #[arg(long, env = "LARDER_SYSFS", default_value = "/sys")]
@@ -97,7 +94,7 @@ impl Args {
         let mut cdi_found = self.vendor_cdi_dir;
         cdi_found.push(self.cdi_dir.clone());
         Settings {
-            node: self.node,
+            node: self.node_name,
             config: self.config,
             roots: Roots { sysfs: self.sysfs, dev: self.dev },
             host_dev: self.host_dev,
@@ -116,42 +113,12 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    if let Err(error) = larder_telemetry::init_logs("info") {
-        eprintln!("larder-devices: {error}");
-        return ExitCode::from(2);
-    }
-    match start(args.into_settings()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error!(error = format!("{error:#}"), "larder-devices ends");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn start(settings: Settings) -> anyhow::Result<()> {
-    info!(?settings, "settings");
-    // One worker: blocking calls run on other threads, and a second worker would only cost memory and wakeups.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let outcome = runtime.block_on(async {
-        let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-        let stopping = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            info!("stopping");
-            stopping.cancel();
-        });
+    let settings = Args::parse().into_settings();
+    // One worker: blocking calls have threads of their own, and a second worker costs memory and wake-ups.
+    larder_telemetry::program("larder-devices", Some(1), |stop| async move {
+        info!(?settings, "settings");
         run(settings, stop).await
-    });
-    // A blocking read of sysfs may hang in a device's firmware; do not wait for it.
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 #[cfg(test)]
@@ -159,12 +126,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_have_the_documented_defaults() {
+    fn flags_have_their_documented_defaults() {
         use clap::CommandFactory;
         Args::command().debug_assert();
-        let settings = Args::parse_from(["larder-devices", "--node", "n1"]).into_settings();
+        let settings = Args::parse_from(["larder-devices", "--node-name", "n1"]).into_settings();
         assert_eq!(settings.roots, Roots::default());
         assert_eq!(settings.cdi_found, ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from));
+        // The flag was called --node in 0.1.0.
         let settings = Args::parse_from(["larder-devices", "--node", "n1", "--no-cdi"]).into_settings();
         assert_eq!(settings.cdi, None);
     }

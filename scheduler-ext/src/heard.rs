@@ -13,14 +13,14 @@ use larder_kube::Client;
 use larder_kube::client::Body;
 use tokio::time::Instant;
 
-use crate::index::Kind;
+use crate::index::{FOLLOWED, Kind};
 
 /// When the API last said anything, by kind.
 #[derive(Debug)]
 pub struct Heard {
     begun: Instant,
     /// By kind: milliseconds since then, and one more; 0: never.
-    at: [AtomicU64; Kind::ALL.len()],
+    at: [AtomicU64; FOLLOWED.len()],
 }
 
 impl Default for Heard {
@@ -36,7 +36,8 @@ impl Heard {
 
     /// It said something.
     pub fn note(&self, kind: Kind) {
-        self.at[kind as usize].store(self.milliseconds(), Ordering::Relaxed);
+        let at = FOLLOWED.iter().zip(&self.at).find(|(followed, _)| **followed == kind);
+        at.into_iter().for_each(|(_, at)| at.store(self.milliseconds(), Ordering::Relaxed));
     }
 
     /// How long it has been silent about the kind that it has been silent about for longest. Those that were never there or never

@@ -1,19 +1,17 @@
 //! The JSON of kube-scheduler: what it asks, as `k8s.io/kube-scheduler/extender/v1` writes it, and what it is answered.
 //!
-//! Names of fields are those of Go, as its scheduler sends them; the names in the documents of Kubernetes, which begin with a
-//! small letter, are read too. Of a pod only that is read which an answer can depend on, borrowed from the request. Fields that
-//! are not known are skipped; one that is missing is refused by its name.
+//! The names of fields are those of the Go structs, as the scheduler sends them. The names in the documentation of
+//! Kubernetes, which begin with a lower-case letter, are accepted too. The metadata of a pod is borrowed from the request;
+//! its spec is read when an answer needs it. Unknown fields are skipped; a missing field is refused by its name.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
+use k8s_openapi::api::core::v1::PodSpec;
 use serde::Deserialize;
 use serde::Serializer;
 use serde_json::value::RawValue;
-
-use crate::constraints::Constraints;
-use crate::read::PodVolume;
 
 /// A text of the request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -103,32 +101,10 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The part of a pod's spec that says what it reads, and of whom it may be in the way.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Spec {
-    /// Its scheduler.
-    pub scheduler_name: String,
-    /// Its priority.
-    pub priority: i32,
-    /// Its volumes.
-    pub volumes: Vec<PodVolume>,
-}
-
 impl Pod<'_> {
-    /// True if more can be in its way than what it requests.
-    pub fn is_entangled(&self) -> bool {
-        self.part::<Constraints>().any()
-    }
-
     /// Its spec.
-    pub fn spec(&self) -> Result<Spec, Refused> {
+    pub fn spec(&self) -> Result<PodSpec, Refused> {
         serde_json::from_str(self.spec.get()).map_err(|error| Refused(format!("Pod.spec: {error}")))
-    }
-
-    /// Another part of its spec; as if it were empty if it cannot be read.
-    pub fn part<T: serde::de::DeserializeOwned + Default>(&self) -> T {
-        serde_json::from_str(self.spec.get()).unwrap_or_default()
     }
 
     /// `NAMESPACE/NAME`.

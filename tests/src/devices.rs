@@ -6,7 +6,7 @@ mod kubelet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use larder_testkit::machine::{MachinePlan, FakeMachine};
+use larder_testkit::machine::{FakeMachine, MachinePlan};
 use larder_testkit::{Cluster, FakeNvml, nvml, repository};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::shared::{OutputArgs, RoundsArgs};
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,9 +30,6 @@ pub(crate) struct DevicesArgs {
     /// Seconds for which each process is left alone. Lists are sent again every minute.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) idle: u64,
-    /// Rounds; each measures everything once.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) rounds: u32,
     /// The program to measure. Default: larder-devices beside this command.
     #[arg(long, value_name = "PATH")]
     pub(crate) devices: Option<PathBuf>,
@@ -40,7 +39,8 @@ pub(crate) struct DevicesArgs {
     /// The fake NVML library. Default: liblarder_fake_nvml.so beside this command.
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
-    /// Write all figures of all rounds to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) rounds: RoundsArgs<3>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }

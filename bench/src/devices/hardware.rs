@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use larder_fake_machine::{GpuPlan, HcaPlan, MachinePlan, FakeMachine, PcieSlot};
+use larder_fake_machine::{FakeMachine, GpuPlan, HcaPlan, MachinePlan, PcieSlot};
 use larder_fake_nvml::{FILE_NAME, Link};
 use tempfile::TempDir;
 

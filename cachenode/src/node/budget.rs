@@ -12,6 +12,8 @@
 //! [`Promise`](larder_store::Promise): a restart may have made it forget that it is open, until the keeper has offered
 //! the connection again. If a smaller budget cannot hold all promises, each dataset uses the same part of its own. A
 //! closed dataset keeps its blocks until their room is needed; the one that was unused for longest is released first.
+//! A reservation is in its dataset's folder before a connection is served, and stays while the keeper may hold that
+//! connection (ADR 11).
 
 mod change;
 mod limit;

@@ -1,6 +1,10 @@
 //! The peers of a node: their membership, and the server through which they read from this node.
 //!
 //! The cast: [`Cluster`] is a node's view of its peers; [`Served`] is the peers' view of the node's open datasets.
+//!
+//! Invariants: a peer's request is answered by the store, by a fetch from the origin, or (by a second owner) by a read
+//! from the first owner. It never waits for a node that may be waiting for this one. A hedge is answered by the store
+//! or the window, or refused. Disagreement between nodes costs a GET, never a wrong byte.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

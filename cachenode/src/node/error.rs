@@ -12,6 +12,7 @@ use larder_store::StoreError;
 
 use crate::dataset::OpenError;
 pub use crate::error_kind::ErrorKind;
+use crate::folder::FolderRefused;
 use crate::source::SourceError;
 
 /// The reason that a request failed.
@@ -74,6 +75,9 @@ pub enum NodeError {
     /// The node is shutting down.
     #[error("the node is stopping")]
     Stopping,
+    /// The manifest of a dataset that is new to this node cannot be kept.
+    #[error("keep the manifest of a dataset that is new to this node")]
+    Home(#[source] FolderRefused),
     /// A folder cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -103,7 +107,7 @@ impl NodeError {
             Self::NoRoom { .. } => ErrorKind::NoRoom,
             Self::Manifest(_) | Self::Open(OpenError::Manifest(_)) => ErrorKind::DataLoss,
             Self::Open(OpenError::Store(error)) | Self::Store(error) => of_store(error),
-            Self::Stopping => ErrorKind::Unavailable,
+            Self::Home(_) | Self::Stopping => ErrorKind::Unavailable,
             Self::Io(_) | Self::Panic(_) | Self::LookUpPanicked => ErrorKind::Internal,
             Self::Shared(error) => error.kind(),
         }

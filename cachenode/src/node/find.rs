@@ -7,19 +7,21 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use larder_dataset::{Chain, DatasetSpec, Refresh, SnapshotId};
-use larder_import::Progress;
+use larder_import::{Progress, PublishError};
 use larder_origin::{Origin, OriginConfig, OriginUrl};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::error::NodeError;
+use crate::folder::{HOME_FLAG, check_writable};
 use crate::home::Home;
 use crate::importing::Importer;
 use crate::kept_listing::age_of;
@@ -246,7 +248,10 @@ impl Finder {
         self.runtime.spawn(async move {
             let in_flight = in_flight;
             let listed = || in_flight.listed();
-            let found = finder.find_readable(&request, refresh, &*progress, listed).await;
+            let found = match finder.find_readable(&request, refresh, &*progress, listed).await {
+                Ok(found) => Ok(found),
+                Err(error) => Err(finder.explained(error).await),
+            };
             in_flight.end(found);
         });
         look_up
@@ -288,8 +293,11 @@ impl Finder {
         let spec = &request.spec;
         let config = self.origin_config(request);
         let refresh = spec.refresh.unwrap_or_default();
-        let source =
-            resolve(&spec.source, &config, &self.home, refresh, &self.importer, &larder_import::Silent).await?;
+        let resolving = resolve(&spec.source, &config, &self.home, refresh, &self.importer, &larder_import::Silent);
+        let source = match resolving.await {
+            Ok(source) => source,
+            Err(error) => return Err(self.explained(error.into()).await),
+        };
         let id = dataset_id(&source.manifest, request, config)?;
         if let Err(error) = self.keep(&id, &source).await {
             warn!(
@@ -330,9 +338,35 @@ impl Finder {
     }
 
     /// Keeps a manifest for the next process and the next snapshot.
-    async fn keep(&self, id: &str, source: &ResolvedSource) -> std::io::Result<()> {
+    async fn keep(&self, id: &str, source: &ResolvedSource) -> io::Result<()> {
         let (kept, id, source) = (self.kept.clone(), id.to_owned(), source.clone());
-        tokio::task::spawn_blocking(move || kept.keep(&id, &source)).await.map_err(std::io::Error::other)?
+        let keep = move || match kept.keep(&id, &source) {
+            // It is there from before, and cannot be removed meanwhile either.
+            Err(error)
+                if error.kind() == io::ErrorKind::ReadOnlyFilesystem && kept.has(&id, source.manifest.snapshot()) =>
+            {
+                Ok(())
+            }
+            kept => kept,
+        };
+        tokio::task::spawn_blocking(keep).await.map_err(io::Error::other)?
+    }
+
+    /// Says what to do, in place of an error that comes of a home that cannot be written to.
+    async fn explained(&self, error: NodeError) -> NodeError {
+        let may_come_of_home = matches!(
+            &error,
+            NodeError::Io(_)
+                | NodeError::Source(SourceError::Home(_) | SourceError::Publish(PublishError::File { .. }))
+        );
+        if !may_come_of_home {
+            return error;
+        }
+        let home = self.home.dir().to_owned();
+        match tokio::task::spawn_blocking(move || check_writable(&home, HOME_FLAG)).await {
+            Ok(Err(refused)) => NodeError::Home(refused),
+            _ => error,
+        }
     }
 
     /// A dataset that was found, with a word in the log about its age.

@@ -15,6 +15,10 @@
 //!
 //! The store does not know where blocks come from or who reads them, and nothing in it is async:
 //! [`DatasetCache::write`] and all of [`Store`] block, the rest is quick.
+//!
+//! Invariant: a record is verified (snapshot, block, length, CRC32C of each 64 KiB) each time it is read from disk; a
+//! record that fails is a counted miss. A record that another snapshot wrote is verified by that snapshot and its block
+//! there.
 
 #![warn(missing_docs)]
 

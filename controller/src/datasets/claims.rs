@@ -15,8 +15,10 @@ use serde_json::{Value, json};
 use super::status_draft::Draft;
 use super::{names, origin, pods};
 use crate::datasets::input::{Decision, World};
+use crate::events::write_event;
 use crate::objects::{Claim, DESCRIPTION_ANNOTATION, DatasetObject, Job, Key, Volume};
-use crate::write::{Change, Write};
+use crate::write::Change;
+use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
 use larder_kube::short_hash::short_hash;
 
@@ -344,18 +346,8 @@ fn refuse(world: &World<'_>, claim: &Claim, decision: &mut Decision) {
 
 /// An event about a claim of a user, told once.
 fn event(world: &World<'_>, claim: &Claim, about: &[&str], reason: &str, message: &str, decision: &mut Decision) {
-    let key = &claim.meta.key;
-    let name = format!("{}.{}", key.name, short_hash(about));
-    if world.told.contains(&name) {
-        return;
+    let write = write_event(world.now, Kind::Claim, &claim.meta, about, (Severity::Warning, reason, message));
+    if !world.told.contains(&write.name) {
+        decision.writes.push(write);
     }
-    let regarding = json!({
-        "apiVersion": "v1",
-        "kind": Kind::Claim.name(),
-        "namespace": key.namespace,
-        "name": key.name,
-        "uid": claim.meta.uid,
-    });
-    let event = larder_kube::events::event(world.now, regarding, "Warning", reason, message);
-    decision.writes.push(Write::new(Kind::Event, &key.namespace, &name, Change::Create(event)));
 }

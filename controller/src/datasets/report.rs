@@ -10,11 +10,11 @@ use serde_json::json;
 use super::in_use::standing;
 use super::status_draft::{Draft, Verdict, time};
 use crate::datasets::input::{Decision, World};
+use crate::events::write_event;
 use crate::objects::{DatasetObject, Key};
 use crate::write::{Change, Write};
-use larder_kube::events::event;
+use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
-use larder_kube::short_hash::short_hash;
 
 /// How long small news wait.
 const SMALL_NEWS_SECONDS: i64 = 30;
@@ -156,18 +156,12 @@ fn finish(
     }
     let key = &dataset.meta.key;
     if let Some(verdict) = bad_news {
-        let regarding = json!({
-            "apiVersion": Kind::Dataset.api_version(),
-            "kind": Kind::Dataset.name(),
-            "namespace": key.namespace,
-            "name": key.name,
-            "uid": dataset.meta.uid,
-        });
-        let name =
-            format!("{}.{}", key.name, short_hash(&[&dataset.meta.uid, verdict.reason.as_str(), &verdict.message]));
-        if !world.told.contains(&name) {
-            let event = event(world.now, regarding, "Warning", verdict.reason.as_str(), &verdict.message);
-            decision.writes.push(Write::new(Kind::Event, &key.namespace, &name, Change::Create(event)));
+        let reason = verdict.reason.as_str();
+        let said = (Severity::Warning, reason, &*verdict.message);
+        let identity = [&*dataset.meta.uid, reason, &*verdict.message];
+        let write = write_event(world.now, Kind::Dataset, &dataset.meta, &identity, said);
+        if !world.told.contains(&write.name) {
+            decision.writes.push(write);
         }
     }
     let fields = json!({"status": status});

@@ -9,37 +9,8 @@ use larder_api::training_job::checked::CheckedJob;
 use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
 use crate::jobs::machine::pod::{Devices, PodStage};
-use crate::jobs::pod_group::known::KnownGroup;
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
-
-/// One of them.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ObjectOfJobs {
-    /// A TrainingJob.
-    Job(Box<JobObject>),
-    /// A JobType.
-    Type(Box<TypeObject>),
-    /// A Queue.
-    Queue(Box<QueueObject>),
-    /// A PriorityClass.
-    Class(ClassObject),
-    /// A PodGroup.
-    Group(KnownGroup),
-}
-
-impl ObjectOfJobs {
-    /// Its name and version.
-    pub fn meta(&self) -> &Meta {
-        match self {
-            Self::Job(object) => &object.meta,
-            Self::Type(object) => &object.meta,
-            Self::Queue(object) => &object.meta,
-            Self::Class(object) => &object.meta,
-            Self::Group(object) => &object.meta,
-        }
-    }
-}
 
 /// A TrainingJob.
 #[derive(Clone, Debug, PartialEq)]

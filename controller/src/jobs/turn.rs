@@ -5,6 +5,7 @@ mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use larder_api::Phase;
 use larder_api::job_type::checked::CheckedType;
 use larder_api::training_job::checked::CheckedJob;
@@ -32,7 +33,7 @@ use crate::jobs::writes::{self, Output, Turn};
 use crate::kueue::wish::{Wish, Wisher};
 use crate::write::Write;
 use larder_kube::key::Key;
-use larder_kube::pod::node_affinity::{Expression, Places, Term, Toleration};
+use larder_kube::pod::node_affinity::Places;
 
 /// A job says what it waits for if the API server has not answered for so long.
 const ANSWER_SECONDS: i64 = 2;
@@ -329,9 +330,13 @@ impl<'a> Actor<'a> {
         if state.holds_room() {
             let nodes: Vec<String> = self.nodes().into_iter().collect();
             let pods = nodes.len();
-            let named = Expression { key: "metadata.name".to_owned(), operator: "In".to_owned(), values: nodes };
-            let term = Term { match_fields: vec![named], ..Term::default() };
-            let any = Toleration { operator: "Exists".to_owned(), ..Toleration::default() };
+            let named = NodeSelectorRequirement {
+                key: "metadata.name".to_owned(),
+                operator: "In".to_owned(),
+                values: Some(nodes),
+            };
+            let term = NodeSelectorTerm { match_fields: Some(vec![named]), ..NodeSelectorTerm::default() };
+            let any = Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() };
             let places = Places { terms: vec![term], tolerations: vec![any], ..Places::default() };
             found.push(Wish { by: by(), since: state.since, pods, places });
         } else if state.phase == Phase::Queued && comes_next && self.refusal.is_none() {

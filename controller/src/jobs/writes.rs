@@ -11,6 +11,7 @@ use larder_api::training_job::conditions::JobConditionKind;
 use larder_api::{InvalidField, Phase, TrainingJobStatus};
 use serde_json::{Value, json};
 
+use crate::events::write_event;
 use crate::jobs::cluster_view::{Scene, Seen};
 use crate::jobs::job_state::{Memory, Pending};
 use crate::jobs::machine::{Action, Cause, Observed, PodId, PodStage, Stage, State};
@@ -23,9 +24,8 @@ use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Place, Rendered, Renderer, claims, secret, service};
 use crate::jobs::report;
 use crate::write::{Change, Write};
-use larder_kube::events::event;
+use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
-use larder_kube::short_hash::short_hash;
 
 /// How long small news wait.
 const SMALL_NEWS_SECONDS: i64 = 20;
@@ -181,14 +181,14 @@ impl Found<'_> {
     /// Events for those who look after the job.
     fn events(&mut self, status: &TrainingJobStatus) {
         let (state, before) = (self.state(), &self.memory.status);
-        let mut told: Vec<(&str, String, String)> = Vec::new();
+        let mut told: Vec<(Severity, String, String)> = Vec::new();
         let valid = |status: &TrainingJobStatus| {
             JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False").cloned()
         };
         if let Some(refused) =
             valid(status).filter(|refused| valid(before).is_none_or(|old| old.reason != refused.reason))
         {
-            told.push(("Warning", refused.reason, refused.message));
+            told.push((Severity::Warning, refused.reason, refused.message));
         }
         let old = &before.restarts;
         let counts = [old.crashed, old.preempted, old.evicted, old.node_lost, old.device_fault];
@@ -197,24 +197,19 @@ impl Found<'_> {
             if now > old {
                 let why = if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
                 let message = format!("{} pods were lost for this cause, {now} in all{why}", now - old);
-                told.push(("Warning", cause.name().to_owned(), message));
+                told.push((Severity::Warning, cause.name().to_owned(), message));
             }
         }
         if state.phase == Phase::Failed && before.phase != Some(Phase::Failed) {
-            told.push(("Warning", "JobFailed".to_owned(), state.why.clone()));
+            told.push((Severity::Warning, "JobFailed".to_owned(), state.why.clone()));
         }
         let meta = &self.turn.object.meta;
-        let regarding = json!({
-            "apiVersion": Kind::TrainingJob.api_version(),
-            "kind": Kind::TrainingJob.name(),
-            "namespace": meta.key.namespace,
-            "name": meta.key.name,
-            "uid": meta.uid,
-        });
-        for (kind, reason, message) in told {
-            let name = format!("{}.{}", meta.key.name, short_hash(&[&meta.uid, &reason, &message]));
-            let event = event(self.turn.scene.now, regarding.clone(), kind, &reason, &message);
-            self.add(Kind::Event, &name, Change::Create(event));
+        for (severity, reason, message) in told {
+            let said = (severity, &*reason, &*message);
+            let identity = [&*meta.uid, &*reason, &*message];
+            let mut write = write_event(self.turn.scene.now, Kind::TrainingJob, meta, &identity, said);
+            write.needs.clone_from(&self.last);
+            self.output.writes.push(write);
         }
     }
 

@@ -6,6 +6,8 @@
 //!
 //! Invariant: it succeeds only if the kernel shows the limit after it was written. Any doubt is an error, and then the runtime
 //! starts nothing.
+//!
+//! Invariant: no limit depends on a running process of Larder's: the runtime finds this hook in the CDI file (ADR 34).
 
 mod args;
 mod cgroup;

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::devices::offered;
 use crate::health::Reason;
-use crate::node::words::within;
 use crate::view::View;
+use larder_kube::events::within;
 
 /// How often the list is sent although nothing changed.
 const REPEAT: Duration = Duration::from_secs(20);

@@ -124,7 +124,7 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        Listening::begin(self.path.clone(), feed)
+        Listening::begin(&self.path, feed)
     }
 }
 

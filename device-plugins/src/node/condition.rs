@@ -48,7 +48,7 @@ pub fn of(view: &View) -> Condition {
     Condition {
         status: true,
         reason: if is_one_reason { first.1.reason.name() } else { "SeveralFaults" },
-        message: words::within(&message, MESSAGE_BYTES),
+        message: larder_kube::events::within(&message, MESSAGE_BYTES),
     }
 }
 

@@ -5,15 +5,13 @@
 //! once however often it is tried; faults that a starting process finds are told under a name that the next start finds taken.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
+use larder_kube::events::{NOTE_BYTES, Reporter, Severity, event, name, object, within};
 
 use super::holders::Held;
-use super::words::{self, within};
+use super::words;
 use crate::config::XidAction;
 use crate::health::{Fault, Notice, Reason};
 use crate::resource::DeviceKey;
@@ -21,13 +19,6 @@ use crate::view::View;
 
 /// Who says it.
 pub const REPORTER: &str = "larder-devices";
-/// The bytes of a note that the API takes.
-const NOTE_BYTES: usize = 1024;
-/// The characters of a name in that of its Event: with the rest, as many as a name may have.
-const NAME_CHARS: usize = 200;
-/// Where events of nodes are.
-const NODE_NAMESPACE: &str = "default";
-
 /// Whom an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum About {
@@ -154,49 +145,19 @@ fn to_holders(
 }
 
 impl Told {
-    /// The namespace that the event is made in.
-    pub fn namespace(&self) -> &str {
-        match &self.about {
-            About::Pod { namespace, .. } => namespace,
-            About::Node(_) => NODE_NAMESPACE,
-        }
-    }
-
     /// The event as the API takes it, from the reporter on this node.
     pub fn event(&self, node: &str, now: Timestamp) -> Event {
-        // One without a seed of its own: the same in each process.
-        let mut hasher = DefaultHasher::new();
-        (&self.about, self.reason, &self.note, self.at.map(Timestamp::as_microsecond)).hash(&mut hasher);
-        let (kind, name, namespace, uid) = match &self.about {
-            About::Pod { namespace, name, uid } => ("Pod", name, Some(namespace.clone()), uid),
-            // By which kubectl and the kubelet find events of nodes.
-            About::Node(name) => ("Node", name, None, name),
+        let (regarding, of) = match &self.about {
+            About::Pod { namespace, name, uid } => (object("v1", "Pod", namespace, name, uid), name),
+            // kubectl and the kubelet find the events of a node by its name in place of the uid.
+            About::Node(name) => (object("v1", "Node", "", name, name), name),
         };
-        let start: String = name.chars().take(NAME_CHARS).collect();
-        let event_name = format!("{}.{:016x}", start.trim_end_matches(['-', '.']), hasher.finish());
-        Event {
-            metadata: ObjectMeta {
-                name: Some(event_name),
-                namespace: Some(self.namespace().to_owned()),
-                ..ObjectMeta::default()
-            },
-            regarding: Some(ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some(kind.to_owned()),
-                namespace,
-                name: Some(name.clone()),
-                uid: Some(uid.clone()).filter(|uid| !uid.is_empty()),
-                ..ObjectReference::default()
-            }),
-            type_: Some(if self.is_warning { "Warning" } else { "Normal" }.to_owned()),
-            reason: Some(self.reason.to_owned()),
-            note: Some(self.note.clone()),
-            action: Some("Watching".to_owned()),
-            event_time: Some(MicroTime(self.at.unwrap_or(now))),
-            reporting_controller: Some(REPORTER.to_owned()),
-            reporting_instance: Some(node.chars().take(128).collect()),
-            ..Event::default()
-        }
+        let at = self.at.map(|at| at.as_microsecond().to_string()).unwrap_or_default();
+        let uid = regarding.uid.as_deref().unwrap_or_default();
+        let name = name(of, &[uid, self.reason, &self.note, &at]);
+        let severity = if self.is_warning { Severity::Warning } else { Severity::Normal };
+        let reporter = Reporter { controller: REPORTER, instance: node, action: "Watching" };
+        event(reporter, self.at.unwrap_or(now), name, regarding, (severity, self.reason, &self.note))
     }
 }
 

@@ -171,8 +171,8 @@ pub(super) async fn make(
 }
 
 async fn create(client: &Client, node: &str, told: &Told) -> Made {
-    let events: Api<Event> = Api::namespaced(client.clone(), told.namespace());
     let event = told.event(node, Timestamp::now());
+    let events: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
     match timeout(PATIENCE, events.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => Made::Yes,
         // It was made before.

@@ -1,4 +1,4 @@
-//! Devices and lengths, as events and conditions write them.
+//! Devices, as events and conditions write them.
 
 use crate::machine::Machine;
 use crate::resource::DeviceKey;
@@ -29,19 +29,6 @@ pub fn known(machine: &Machine, key: &DeviceKey) -> Option<String> {
     }
 }
 
-/// At most so many bytes of a text, which ends with `…` if it was cut.
-pub fn within(text: &str, bytes: usize) -> String {
-    const CUT: &str = "…";
-    if text.len() <= bytes {
-        return text.to_owned();
-    }
-    let mut end = bytes.saturating_sub(CUT.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}{CUT}", &text[..end])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,12 +51,5 @@ mod tests {
             assert_eq!(device(&machine, &key), shown);
             assert_eq!(device(&Machine::default(), &key), gone);
         }
-    }
-
-    #[test]
-    fn a_text_is_cut_between_characters() {
-        assert_eq!(within("abc", 3), "abc");
-        assert_eq!(within("äöüß", 7), "äö…");
-        assert_eq!(within("äöüß", 6), "ä…");
     }
 }

@@ -153,7 +153,7 @@ impl Presence {
         if !self.listening.as_ref().is_some_and(Listening::is_there) {
             self.registered = None;
             let path = self.server.settings.folder.join(self.server.instance.new_socket_name());
-            match Listening::begin(path, self.feed.clone()) {
+            match Listening::begin(&path, self.feed.clone()) {
                 Ok(listening) => self.listening = Some(listening),
                 Err(error) => self.failed(&format!("listen: {error}")),
             }

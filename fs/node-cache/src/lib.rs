@@ -6,6 +6,7 @@
 //!
 //! Invariants: only an object that is there changes promises: without an API server, and while the object is deleted,
 //! those of the store stand. The status is written at most once in ten seconds, and not while nothing changes.
+//! A promise is in the store before the status says that it is kept, and counts there as an open dataset does (ADR 28).
 
 pub mod asked;
 mod follow;

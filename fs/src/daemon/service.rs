@@ -175,6 +175,6 @@ impl Admin for Daemon {
         let mut values = self.node.values();
         values.insert("daemon_mounts", state.mounts.len() as u64);
         values.insert("daemon_connections_taken_total", state.connections_taken);
-        values.into_iter().map(|(name, value)| Sample { name, value }).collect()
+        values.into_iter().map(|(name, value)| Sample::new(name, value)).collect()
     }
 }

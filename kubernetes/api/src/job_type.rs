@@ -1,7 +1,7 @@
 //! The `JobType`: how the pods of a framework's jobs find each other, start, and are done. It is data alone.
 //!
 //! Values of variables and files, and every text in the template of a role, are templates in the language of
-//! [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/). docs/KUBERNETES.md lists what they see.
+//! [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/). docs/kubernetes/jobs.md lists what they see.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 

@@ -4,17 +4,19 @@
 //! - [`TempTree`] makes reference folders whose bytes follow from a seed.
 //! - [`RealServer`] starts a MinIO, a Ceph or an emulator of a cloud's store and stops it.
 //! - [`FailingDisk`] is an ext4 with bad sectors.
+//! - [`FakeApi`] is an API server in memory.
 //! - [`Cluster`] is a real Kubernetes: one of a test's own, or the one that the tests of a run share.
 //! - [`kernel`] is the kernel's side of a FUSE connection.
 //! - [`machine`] is fake machines with GPUs and HCAs, in a directory.
-//! - [`scaled`] says how often a test repeats what it repeats.
+//! - [`scaled`] is how often a test repeats its steps.
 //! - [`repository`] is the clone that the test runs in.
-//! - [`FakeNvml`] is a `libnvidia-ml.so.1` that tells of the GPUs that a test makes up ([`nvml`]).
+//! - [`FakeNvml`] is a `libnvidia-ml.so.1` that reports the GPUs of a test ([`nvml`]).
 //! - [`larder_binary`] is the command as it was built beside the test.
 
 mod binary;
 mod cluster;
 mod failing_disk;
+pub mod fake_api;
 mod fake_nvml;
 mod fault_proxy;
 pub mod kernel;
@@ -26,6 +28,7 @@ mod temp_tree;
 pub use binary::{built, built_library, larder_binary};
 pub use cluster::Cluster;
 pub use failing_disk::{DiskErrors, FailingDisk};
+pub use fake_api::FakeApi;
 pub use fake_nvml::FakeNvml;
 pub use fault_proxy::{Fault, FaultProxy, ProxyCounters, RequestHead};
 pub use larder_fake_machine as machine;

@@ -4,6 +4,7 @@ use larder_dataset::environment::OWNER;
 use larder_import::Silent;
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, RequestHead};
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::*;
 use crate::node::ErrorKind;
@@ -174,6 +175,61 @@ async fn a_look_up_that_listed_nothing_saves_the_next_caller_no_listing() {
     world.look_and_leave(Refresh::Always).await;
     std::fs::rename(&away, &data).unwrap();
     world.add("second");
+    assert_eq!(world.files(Refresh::Always).await, 2);
+}
+
+/// A file system for a folder, unmounted at the end.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(dir: PathBuf) -> Self {
+        std::fs::create_dir_all(&dir).unwrap();
+        rustix::mount::mount("larder-test", &dir, "tmpfs", MountFlags::empty(), None).unwrap();
+        Self(dir)
+    }
+
+    fn remount(&self, flags: MountFlags) {
+        rustix::mount::mount_remount(&self.0, flags, c"").unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+// SEMANTICS: C4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_home_that_became_read_only_known_datasets_are_found_and_new_ones_name_the_remedy() {
+    let world = World::new();
+    let disk = Disk::new(world.folder.path().join("home"));
+    let request = world.request(Refresh::Always);
+    let Prepared::Ready(known) = world.finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is listed") };
+    std::fs::create_dir(world.folder.path().join("other")).unwrap();
+    let other = format!("file://{}", world.folder.path().join("other").display());
+    let other: DatasetRequest = DatasetSpec::new(other).into();
+    world.add("second");
+    disk.remount(MountFlags::RDONLY);
+    // What is mounted, in this process and the next one.
+    for finder in [&world.finder, &Arc::new(world.next())] {
+        let again = finder.find_again(&known.id, &request).await.unwrap();
+        assert_eq!(again.manifest.snapshot(), known.manifest.snapshot());
+        // One more mount of it, which would list the origin again if that could be kept.
+        let Prepared::Ready(found) = finder.prepare(&request, WAIT).await.unwrap() else { panic!("it is there") };
+        assert_eq!(found.id, known.id);
+        assert!(found.refresh_failed.unwrap().contains("Read-only file system"));
+        for refused in [finder.prepare(&other, WAIT).await.map(drop), finder.find(&other).await.map(drop)] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+            let message = Chain(&refused).to_string();
+            for part in [disk.0.to_str().unwrap(), "--home", "its disk is read-only: mount it writable"] {
+                assert!(message.contains(part), "{message}");
+            }
+        }
+    }
+    disk.remount(MountFlags::empty());
+    assert!(matches!(world.finder.prepare(&other, WAIT).await.unwrap(), Prepared::Ready(_)));
     assert_eq!(world.files(Refresh::Always).await, 2);
 }
 
