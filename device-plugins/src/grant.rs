@@ -1,4 +1,4 @@
-//! What a container gets for the IDs of a resource. Pure: it looks at a view, and changes nothing.
+//! What a container gets for the IDs of a resource. Pure: it reads a view and changes nothing.
 
 mod hints;
 
@@ -45,7 +45,7 @@ pub enum Refusal {
         id: String,
         /// What was seen.
         message: String,
-        /// What ends it.
+        /// The condition of recovery.
         recovery: String,
     },
 }

@@ -3,7 +3,7 @@
 //! The cast: [`Roots`] says where a node's files are; `hca` reads the class of HCAs, `pci` finds the place of a function,
 //! and both do it through `folder`, which is wary of what it opens, and `attribute`, which decodes; [`ports`] rereads the states
 //! of ports; [`netlink`] asks the kernel for the mode of network namespaces.
-//! The invariant: a broken entry costs one device or one attribute of it, and is told as a warning. No content is a panic or
+//! The invariant: a broken entry costs one device or one attribute of it, and is reported as a warning. No content is a panic or
 //! a wait. Everything here blocks: it is not for the runtime's threads.
 
 mod attribute;
@@ -53,13 +53,13 @@ pub fn read_with(roots: &Roots, gpus: &[Gpu], gpu_driver: Option<String>, kernel
     Machine { gpus, hcas, gpu_driver, gpu_warnings, gpu_functions, rdma_mode, warnings }
 }
 
-/// The mode that the kernel tells by netlink. Where it does not, the setting of its module counts, which follows the mode; and
+/// The mode that the kernel reports by netlink. Where it does not, the setting of its module counts, which follows the mode; and
 /// kernels without that setting know no other mode than `Shared`.
 fn rdma_mode(roots: &Roots, kernel: io::Result<RdmaMode>, has_hcas: bool, warnings: &mut Warnings) -> RdmaMode {
     match kernel {
         Ok(mode @ (RdmaMode::Shared | RdmaMode::Exclusive)) => return mode,
         Ok(RdmaMode::None) => {}
-        Err(error) => warnings.add("netlink".as_ref(), format!("the kernel does not tell the mode of RDMA: {error}")),
+        Err(error) => warnings.add("netlink".as_ref(), format!("the kernel does not report its RDMA mode: {error}")),
     }
     let setting = Folder::open(roots.sysfs.join("module/ib_core/parameters")).ok();
     let is_shared = setting.and_then(|setting| setting.optional("netns_mode", attribute::flag, warnings));

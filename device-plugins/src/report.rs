@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_its_place_its_resource_and_why_it_is_out_of_service() {
+    fn a_device_is_reported_with_its_location_resource_and_fault() {
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_500);
         let fault = Fault {
             reason: Reason::PortDown,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn each_resource_says_how_many_devices_it_has_and_one_without_is_there() {
+    fn each_resource_is_reported_with_its_number_of_devices_even_if_none() {
         let mut resources = samples::view().resources.to_vec();
         resources.push(samples::resource("larder.dev/mig", Kind::Mig, 1, &[]));
         let view = View { resources: resources.into(), ..samples::view() };
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_limits_of_devices_need_is_missing() {
+    fn only_components_that_the_limits_need_are_missing() {
         let mut view = samples::view();
         view.capabilities = Capabilities::default();
         let missing = |view: &View| shown(view, &Known::default())["missing"].clone();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_documents_has_every_key_and_no_other() {
+    fn the_documented_table_has_every_key_and_no_other() {
         let view = full();
         let listed = listed(&[("a", "larder.dev/hca", &["0000:20:00.0::0"])]);
         let held = Held::of(&view.resources, &listed, &Uids::default());
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_nodes_give_equal_bytes_and_odd_times_do_no_harm() {
+    fn equal_nodes_give_equal_bytes_and_times_outside_the_calendar_are_1970() {
         let text = || serde_json::to_string(&of("n1", &samples::view(), &Known::default())).unwrap();
         assert_eq!(text(), text());
         assert_eq!(rfc3339(SystemTime::UNIX_EPOCH - Duration::from_secs(9)), "1970-01-01T00:00:00Z");

@@ -108,14 +108,14 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let watched = state::config_file::watch(settings.config.clone(), text, parse_again, events.clone(), stop.clone());
     tasks.spawn("the configuration", ok(watched));
 
-    let (told, begun) = (nri::Told::default(), Begun::default());
+    let (outputs, begun) = (nri::Outputs::default(), Begun::default());
     let limits = limits::Limits {
         hook: settings.hook.clone(),
         host: crate::limits::host::Settings {
             cgroup_root: settings.cgroups.clone(),
             hook_folder: settings.hook_folder.clone(),
         },
-        nri: told.status.subscribe(),
+        nri: outputs.status.subscribe(),
         instance: begun.clone(),
         lost: limits::Lost::Never,
         cdi: settings.cdi.is_some(),
@@ -123,14 +123,17 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     tasks.spawn("the limits", ok(limits.follow(events.clone(), stop.clone())));
 
     let Some(Ok(())) = stop.run_until_cancelled(view.changed()).await else { return tasks.finish().await };
-    let (nri_status, containers) = (told.status.subscribe(), told.containers.subscribe());
-    tasks.spawn("the NRI plugin", ok(nri::run(settings.nri.clone(), view.clone(), begun.clone(), told, stop.clone())));
+    let (nri_status, containers) = (outputs.status.subscribe(), outputs.containers.subscribe());
+    tasks.spawn(
+        "the NRI plugin",
+        ok(nri::run(settings.nri.clone(), view.clone(), begun.clone(), outputs, stop.clone())),
+    );
     let due = (started.instant + state::FIRST_VIEW).into();
     stop.run_until_cancelled(first::nri(nri_status, view.clone(), due)).await;
 
     let sockets = settings.kubelet.join("device-plugins");
     let instance = Instance::begin(&sockets).await;
-    let instance = Arc::new(instance.with_context(|| format!("use the kubelet's folder {}", sockets.display()))?);
+    let instance = Arc::new(instance.with_context(|| format!("use the kubelet's directory {}", sockets.display()))?);
     begun.set(&instance);
     let (prepared, mut prepared_view) = watch::channel(Arc::default());
     let kept_cdi = cdi::Settings {
@@ -215,7 +218,7 @@ impl Tasks {
             self.stop.cancel();
             let ended = match ended {
                 Ok((name, Err(error))) => Err(error.context(name)),
-                Ok((name, Ok(()))) if !was_stopped => Err(anyhow!("{name} ended by itself")),
+                Ok((name, Ok(()))) if !was_stopped => Err(anyhow!("{name} stopped unexpectedly")),
                 Ok(_) => Ok(()),
                 Err(panic) => Err(anyhow!(panic)),
             };
@@ -224,7 +227,7 @@ impl Tasks {
             }
             outcome = outcome.and(ended);
         }
-        info!("all tasks have ended");
+        info!("all tasks stopped");
         outcome
     }
 }

@@ -174,13 +174,13 @@ pub struct Limits {
 /// When devices leave service and come back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthConfig {
-    /// A port is down for so long before its HCA leaves service.
+    /// How long a port is down before its HCA leaves service.
     pub port_down: Duration,
-    /// A port is up for so long before its HCA is back.
+    /// How long a port is up before its HCA returns to service.
     pub port_up: Duration,
-    /// A GPU is quiet for so long after a fault before it is back.
+    /// How long a GPU is without faults before it returns to service.
     pub gpu_quiet: Duration,
-    /// NVML fails for so long before its GPUs leave service.
+    /// How long NVML fails before its GPUs leave service.
     pub nvml_unknown: Duration,
     /// What the file says about Xids, before the program's own table.
     pub xids: Vec<(u64, XidAction)>,
@@ -204,7 +204,7 @@ impl Default for HealthConfig {
 pub enum XidAction {
     /// Nothing: the application's own fault.
     Ignore,
-    /// It is counted and told; the GPU stays in service.
+    /// It is counted and reported; the GPU stays in service.
     Watch,
     /// The pod that uses the GPU should be started again; the GPU stays in service.
     RestartWorker,

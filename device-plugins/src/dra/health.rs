@@ -17,13 +17,13 @@ use larder_kube::events::within;
 /// How often the list is sent although nothing changed.
 const REPEAT: Duration = Duration::from_secs(20);
 
-/// The kubelet knows nothing of a device that it has not heard of for so long.
+/// The kubelet forgets the health of a device that was not sent for this long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// The longest message.
 const MESSAGE_BYTES: usize = 1024;
 
-/// What is told of a device: its health, and why.
+/// The health of a device, and the reason.
 type Known = BTreeMap<String, (HealthStatus, String)>;
 
 /// The health of all devices that are offered by DRA.
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_devices_of_dra_are_told_when_they_change_and_every_twenty_seconds() {
+    async fn dra_devices_are_sent_after_a_change_and_every_twenty_seconds() {
         let views = watch::Sender::new(view(None));
         let stop = CancellationToken::new();
         let mut lists = Lists { pool: "n1".into(), views: views.subscribe(), stop: stop.clone(), sent: None };

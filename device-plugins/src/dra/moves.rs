@@ -53,11 +53,11 @@ impl Moves {
             let why = match holder {
                 Some(holder) => {
                     let (namespace, pod, resource) = (&holder.namespace, &holder.pod, &holder.resource);
-                    format!("pod {namespace}/{pod} holds it as {resource} by the device plugin")
+                    format!("pod {namespace}/{pod} holds it as {resource} through the device plugin")
                 }
                 None if is_counted(&name) => {
                     format!(
-                        "the kubelet still counts {name} of the device plugin, for five minutes or until it restarts"
+                        "the kubelet still counts {name} of the device plugin, for up to five minutes or until it restarts"
                     )
                 }
                 None => {

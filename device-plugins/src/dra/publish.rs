@@ -35,7 +35,7 @@ use crate::resource::DeviceKey;
 use crate::state::Event;
 use crate::view::View;
 
-/// How often the slices are looked at while nothing changes.
+/// How often the slices are checked while nothing changes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// How often it is asked whether a device was let go of, and the slices are looked at after a registration.
@@ -127,7 +127,7 @@ impl Publisher {
                 Err(error) => {
                     self.settings.counters.api_errors.fetch_add(1, Ordering::Relaxed);
                     let pause = backoff.pause();
-                    warn!(error = format!("{error:#}"), pause = ?pause, "the node's ResourceSlices are not current");
+                    warn!(error = format!("{error:#}"), pause = ?pause, "the node's ResourceSlices are out of date");
                     // Not sooner, whatever changes meanwhile.
                     tokio::select! {
                         () = stop.cancelled() => return,
@@ -175,7 +175,7 @@ impl Publisher {
         let devices = devices(view, &held_back.keys().cloned().collect::<BTreeSet<DeviceKey>>());
         let writes = writes(&owner, &devices, &found);
         if !writes.is_empty() {
-            info!(devices = devices.len(), held_back = held_back.len(), "write the node's ResourceSlices");
+            info!(devices = devices.len(), held_back = held_back.len(), "writing the node's ResourceSlices");
         }
         for write in writes {
             self.write(write).await?;
@@ -210,7 +210,7 @@ impl Publisher {
     async fn held(&self, view: &View) -> anyhow::Result<Held> {
         let known = self.settings.pods.known(&self.moves.resources(view)).await;
         if let Some(trouble) = known.trouble {
-            bail!("it is not known what pods hold by the device plugin: {trouble}");
+            bail!("cannot list devices allocated through the device plugin: {trouble}");
         }
         Ok(known.held)
     }

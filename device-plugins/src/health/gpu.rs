@@ -50,7 +50,7 @@ impl GpuHealth {
         self.fault = Some(GpuFault { action: action.max(before), what, since, last: now });
     }
 
-    /// It answers, and tells what it needs.
+    /// The GPU answers with its recovery action.
     pub(super) fn answer(&mut self, recovery: RecoveryAction, now: Now) {
         self.silence.answer();
         let before = self.recovery.replace(recovery).and_then(action_of);
@@ -107,7 +107,7 @@ impl GpuHealth {
     }
 }
 
-/// How a fault of a GPU ends.
+/// The condition of recovery of a GPU.
 pub(super) fn recovery(config: &HealthConfig) -> String {
     let quiet = config.gpu_quiet.as_secs_f64();
     format!("NVML's recovery action is NONE, queries succeed, and {quiet} s have passed since the last fault")

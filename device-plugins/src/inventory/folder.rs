@@ -54,7 +54,7 @@ impl From<Errno> for Unread {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO => Self::Absent,
-            Errno::LOOP => Self::Odd("a link, where a file should be".to_owned()),
+            Errno::LOOP => Self::Odd("a link instead of a file".to_owned()),
             other => Self::Odd(io::Error::from(other).to_string()),
         }
     }
@@ -65,7 +65,7 @@ fn text(bytes: &[u8]) -> Result<&str, Unread> {
     if bytes.len() > ATTRIBUTE_BYTES_MOST {
         return Err(Unread::Odd(format!("larger than {ATTRIBUTE_BYTES_MOST} bytes")));
     }
-    attribute::first_line(bytes).ok_or_else(|| Unread::Odd(format!("not a text: {}", shown(bytes))))
+    attribute::first_line(bytes).ok_or_else(|| Unread::Odd(format!("not UTF-8: {}", shown(bytes))))
 }
 
 /// A wrong content, short and printable.
@@ -188,7 +188,7 @@ impl Folder {
         match std::str::from_utf8(last) {
             Ok(last) => Some(last.to_owned()),
             Err(_) => {
-                warnings.add(&self.path.join(name), "the target is not a text");
+                warnings.add(&self.path.join(name), "the target is not UTF-8");
                 None
             }
         }
@@ -219,7 +219,7 @@ pub(super) fn entries(path: &Path, warnings: &mut Warnings) -> Vec<String> {
         }
         match entry.map(|entry| entry.file_name().into_string()) {
             Ok(Ok(name)) => names.push(name),
-            Ok(Err(name)) => warnings.add(&path.join(name), "the name is not a text"),
+            Ok(Err(name)) => warnings.add(&path.join(name), "the name is not UTF-8"),
             Err(error) => {
                 warnings.add(path, error.to_string());
                 break;

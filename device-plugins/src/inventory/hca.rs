@@ -51,7 +51,7 @@ fn read_one(roots: &Roots, name: &str, nodes: &Nodes, warnings: &mut Warnings) -
     let folder = match Folder::open(path.clone()) {
         Ok(folder) => folder,
         Err(unread) => {
-            warnings.add(&path, if let Unread::Odd(why) = unread { why } else { "the link leads nowhere".to_owned() });
+            warnings.add(&path, if let Unread::Odd(why) = unread { why } else { "dangling link".to_owned() });
             return None;
         }
     };
@@ -176,7 +176,7 @@ impl Nodes {
                 let folder = match Folder::open(path.join(&entry)) {
                     Ok(folder) => folder,
                     Err(_) => {
-                        warnings.add(&path.join(&entry), "the link leads nowhere");
+                        warnings.add(&path.join(&entry), "dangling link");
                         continue;
                     }
                 };
@@ -203,7 +203,11 @@ fn char_device(roots: &Roots, folder: &Folder, name: String, warnings: &mut Warn
             "not a character device".to_owned()
         }
         Ok(stat) if (major(stat.st_rdev), minor(stat.st_rdev)) != numbers => {
-            format!("it has the numbers {}:{}, and sysfs says otherwise", major(stat.st_rdev), minor(stat.st_rdev))
+            format!(
+                "its device number is {}:{}, and sysfs reports another one",
+                major(stat.st_rdev),
+                minor(stat.st_rdev)
+            )
         }
         Ok(_) => return Some(CharDevice { name, numbers }),
         Err(errno) => std::io::Error::from(errno).to_string(),

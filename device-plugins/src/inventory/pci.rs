@@ -37,9 +37,10 @@ impl Function {
     }
 
     fn try_behind(roots: &Roots, link: &Path) -> Result<Self, String> {
-        let devices = roots.sysfs.join("devices").canonicalize().map_err(|error| format!("no devices: {error}"))?;
-        let path = link.canonicalize().map_err(|error| format!("the link leads nowhere: {error}"))?;
-        let below = path.strip_prefix(&devices).map_err(|_| "the link leads out of the tree of devices".to_owned())?;
+        let devices =
+            roots.sysfs.join("devices").canonicalize().map_err(|error| format!("cannot resolve devices: {error}"))?;
+        let path = link.canonicalize().map_err(|error| format!("dangling link: {error}"))?;
+        let below = path.strip_prefix(&devices).map_err(|_| "the link leaves the device tree".to_owned())?;
         let place = place_of_path(below).ok_or("not a PCI function of its own")?;
         let folder = Folder::open(path.clone()).map_err(|unread| match unread {
             Unread::Absent => "missing".to_owned(),

@@ -17,28 +17,28 @@ use crate::machine::{Gpu, GpuFamily, MigSlice, PciAddress, Place, Warning};
 /// The answers of a round.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    /// By PCI address. One that fails is as it was before.
+    /// By PCI address. A GPU that fails is as last read.
     pub(super) gpus: Vec<Gpu>,
-    /// By UUID: how each recovers, or why it cannot be asked.
+    /// By UUID: the recovery action, or why the GPU cannot be queried.
     pub(super) answers: BTreeMap<String, Result<RecoveryAction, String>>,
     pub(super) warnings: Vec<Warning>,
 }
 
-/// What is wrong with one GPU.
+/// A failure of one GPU.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    #[error("{0:?} is no PCI address")]
+    #[error("{0:?} is not a PCI address")]
     Address(String),
     #[error("slice {0}: {1}")]
     Slice(u32, NvmlError),
 }
 
-/// Asks every GPU for its health and its slices, and for the rest if it is not among the `known` ones or `everything` is wanted.
+/// Queries the health and the slices of every GPU, and all attributes of unknown GPUs or if `everything` is wanted.
 ///
 /// # Errors
-/// If the driver as a whole cannot be asked.
+/// If the driver as a whole fails.
 pub(super) fn read(nvml: &Nvml, known: &[Gpu], everything: bool) -> Result<Reading, NvmlError> {
     let mut reading = Reading::default();
     let mut unreachable = Vec::new();
@@ -64,15 +64,15 @@ pub(super) fn read(nvml: &Nvml, known: &[Gpu], everything: bool) -> Result<Readi
             Err(trouble) => reading.fail(&uuid, known, trouble.to_string()),
         }
     }
-    // A handle that cannot be had tells no UUID. It is that of a GPU that is missed, if one is.
+    // Without a handle there is no UUID. If a known GPU is missing, the error is attributed to it.
     let missed = known.iter().filter(|gpu| !reading.answers.contains_key(&gpu.uuid)).collect::<Vec<_>>();
-    let told: Vec<String> = unreachable.iter().map(|(index, why)| format!("GPU {index}: {why}")).collect();
+    let errors: Vec<String> = unreachable.iter().map(|(index, why)| format!("GPU {index}: {why}")).collect();
     if missed.is_empty() {
         let at = "nvmlDeviceGetHandleByIndex".to_owned();
-        reading.warnings.extend(told.into_iter().map(|why| Warning { at: at.clone(), why }));
-    } else if !told.is_empty() {
+        reading.warnings.extend(errors.into_iter().map(|why| Warning { at: at.clone(), why }));
+    } else if !errors.is_empty() {
         for gpu in missed {
-            reading.fail(&gpu.uuid, Some(gpu), told.join("; "));
+            reading.fail(&gpu.uuid, Some(gpu), errors.join("; "));
         }
     }
     reading.gpus.sort_by_key(|gpu| gpu.place.pci);
@@ -89,7 +89,7 @@ impl Reading {
         self.answers.insert(uuid.to_owned(), Err(why));
     }
 
-    /// Tells each GPU of `links` its peers.
+    /// Fills in the peers of each GPU in `links`.
     fn connect(&mut self, links: &BTreeMap<String, Links>) {
         let uuids: BTreeMap<PciAddress, String> =
             self.gpus.iter().map(|gpu| (gpu.place.pci, gpu.uuid.clone())).collect();
@@ -107,14 +107,14 @@ impl Reading {
     }
 }
 
-/// A GPU. What hardly changes is taken from the known one, unless everything is wanted.
+/// Reads a GPU. Attributes that hardly change come from the known one, unless `everything` is wanted.
 fn gpu(
     device: &Device<'_>,
     uuid: &str,
     (known, everything): (Option<&Gpu>, bool),
     warnings: &mut Vec<Warning>,
 ) -> Result<(Gpu, RecoveryAction), Trouble> {
-    // GPUs that share the memory of the CPU do not tell it. All others answer from the GPU itself.
+    // GPUs that share the CPU's memory do not report it. For all others this query reaches the GPU, so it shows that the GPU answers.
     let memory = optional(device.memory_info())?;
     let mut gpu = match known.filter(|_| !everything) {
         Some(known) => known.clone(),
@@ -138,7 +138,7 @@ fn gpu(
     Ok((gpu, recovery(device)?))
 }
 
-/// The answer, or `None` if this GPU or driver does not know the question.
+/// The answer, or `None` if this GPU or driver does not support the query.
 fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     use NvmlError::{FailedToLoadSymbol, FunctionNotFound, InvalidArg, NotSupported, UnexpectedVariant};
     match answer {
@@ -206,7 +206,7 @@ fn profile(name: &str) -> &str {
     name.rsplit_once(" MIG ").map_or(name, |(_, profile)| profile)
 }
 
-/// What the GPU says that it needs. Drivers that do not know the question tell of memory that waits for a reset.
+/// The GPU's recovery action. Older drivers only report that memory remapping waits for a reset.
 fn recovery(device: &Device<'_>) -> Result<RecoveryAction, NvmlError> {
     let fields = [NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_RETIRED_PENDING];
     let samples = optional(device.field_values_for(&fields.map(FieldId)))?.unwrap_or_default();
@@ -240,7 +240,7 @@ struct Links {
 }
 
 impl Links {
-    /// A link that cannot be asked counts as none: GPUs without links answer so, too.
+    /// A link that cannot be queried counts as none, which is also the answer of GPUs without links.
     fn of(device: &Device<'_>) -> Self {
         let mut links = Self::default();
         for link in 0..NVML_NVLINK_MAX_LINKS {

@@ -59,7 +59,7 @@ a/rail: GPU-0=GPU-0+0000:30:01.0@{0} GPU-1=GPU-1+0000:31:01.0@{0} GPU-2=GPU-2+00
 
 // SEMANTICS: D3
 #[test]
-fn of_three_hcas_on_a_switch_the_first_by_address_is_in_the_rail() {
+fn the_rail_has_the_first_of_three_hcas_on_a_switch_by_address() {
     let hcas = || (1..4).map(|slot| hca(&format!("mlx5_{slot}"), place(0, 0, slot))).collect::<Vec<_>>();
     let machine = machine(vec![gpu("a", place(0, 0, 0))], hcas());
     assigns(
@@ -91,7 +91,7 @@ fn where_hcas_are_few_the_nearest_gpus_have_them() {
 
 // SEMANTICS: D4
 #[test]
-fn hcas_of_rails_wait_for_the_gpus_that_nvml_has_not_named() {
+fn hcas_of_rails_wait_for_the_gpus_that_nvml_does_not_list_yet() {
     let gpus = [gpu("a", place(0, 0, 0)), gpu("b", place(0, 1, 0)), gpu("c", place(1, 0, 0))];
     let hcas = vec![
         hca("a", place(0, 0, 1)),
@@ -142,7 +142,7 @@ fn hcas_of_rails_wait_for_the_gpus_that_nvml_has_not_named() {
 }
 
 #[test]
-fn of_equal_ways_the_first_gpu_has_the_nearer_hca() {
+fn among_equal_pairings_the_first_gpu_has_the_nearer_hca() {
     let gpus = vec![gpu("a", place(0, 1, 0)), gpu("b", place(0, 1, 1))];
     assigns(
         &machine(gpus, vec![hca("far", place(0, 0, 0)), hca("near", place(0, 1, 2))]),
@@ -187,7 +187,7 @@ fn hcas_that_a_cni_plugin_must_move_are_not_offered() {
 
 // SEMANTICS: D4
 #[test]
-fn a_gpu_that_is_cut_is_offered_in_slices() {
+fn a_gpu_in_mig_mode_is_offered_in_slices() {
     let mut cut = gpu("cut", place(0, 0, 0));
     cut.mig = Some(vec![slice("1", "1g.10gb"), slice("2", "1g.10gb"), slice("3", "3g.40gb")]);
     let whole = gpu("whole", place(0, 1, 0));
@@ -237,7 +237,7 @@ fn a_physical_function_gives_way_to_its_virtual_ones() {
 
 // SEMANTICS: D4
 #[test]
-fn devices_that_cannot_be_given_are_withheld_with_the_reason() {
+fn devices_that_cannot_be_offered_are_excluded_with_the_reason() {
     let mut broken = hca("mlx5_0", place(0, 0, 1));
     broken.uverbs = None;
     let mut nameless = gpu("", place(0, 2, 0));

@@ -33,7 +33,7 @@ const OVERFLOW: Break = |path| fs::write(path, "99999999999999999999\n");
 const SECRET: Break = |path| symlink("/etc/passwd", path);
 
 /// What an inventory says of an attribute of `mlx5_1` that was broken so.
-fn oddity_of(attribute: &str, way: Break) -> (Machine, Vec<(String, String)>) {
+fn warning_of(attribute: &str, way: Break) -> (Machine, Vec<(String, String)>) {
     let (machine, _) = sound();
     replace_entry(&machine.hca_folder("mlx5_1").join(attribute), way).unwrap();
     let read = read(&machine);
@@ -83,19 +83,19 @@ fn list(folder: &Path, found: &mut Vec<PathBuf>) {
 
 // SEMANTICS: D25
 #[test]
-fn an_attribute_that_cannot_be_read_is_told_and_left_out() {
+fn an_unreadable_attribute_is_a_warning_and_left_out() {
     let at = "sys/class/infiniband/mlx5_1/ports/1/rate".to_owned();
     for (way, why) in [
         (MEGABYTE, "larger than 4096 bytes"),
         (PIPE, "not a regular file: Fifo"),
         (FOLDER, "not a regular file: Directory"),
         (EMPTY, "unexpected content: \"\""),
-        (BINARY, "not a text: \"\\xff\\xfe\\x00\\n\\x80\""),
-        (DANGLING, "a link, where a file should be"),
-        (SECRET, "a link, where a file should be"),
+        (BINARY, "not UTF-8: \"\\xff\\xfe\\x00\\n\\x80\""),
+        (DANGLING, "a link instead of a file"),
+        (SECRET, "a link instead of a file"),
         (OVERFLOW, "unexpected content: \"99999999999999999999\""),
     ] {
-        let (read, warnings) = oddity_of("ports/1/rate", way);
+        let (read, warnings) = warning_of("ports/1/rate", way);
         assert_eq!(warnings, [(at.clone(), why.to_owned())]);
         let port = &hca(&read, "mlx5_1").ports[0];
         assert_eq!((port.rate_gbps, port.lid, port.is_up()), (0.0, 0x21, true));
@@ -103,13 +103,13 @@ fn an_attribute_that_cannot_be_read_is_told_and_left_out() {
 }
 
 #[test]
-fn a_long_wrong_content_is_told_in_short() {
-    let (_, warnings) = oddity_of("ports/1/lid", |path| fs::write(path, "x".repeat(4000)));
+fn a_long_invalid_content_is_shortened_in_the_warning() {
+    let (_, warnings) = warning_of("ports/1/lid", |path| fs::write(path, "x".repeat(4000)));
     assert_eq!(warnings[0].1, format!("unexpected content: \"{}\"…", "x".repeat(40)));
 }
 
 #[test]
-fn firmware_that_tells_no_numa_node_is_not_odd() {
+fn firmware_without_a_numa_node_is_no_warning() {
     let mut plan = MachinePlan::three_hcas_on_a_switch();
     plan.hcas[0].slot.numa = -1;
     plan.gpus[0].slot.numa = -1;
@@ -120,7 +120,7 @@ fn firmware_that_tells_no_numa_node_is_not_odd() {
 
 #[test]
 fn a_numa_node_beyond_all_is_left_out() {
-    let (read, warnings) = oddity_of("device/numa_node", |path| fs::write(path, "4096\n"));
+    let (read, warnings) = warning_of("device/numa_node", |path| fs::write(path, "4096\n"));
     assert_eq!(hca(&read, "mlx5_1").place.numa, None);
     assert_eq!(warnings[0].1, "unexpected content: \"4096\"");
 }
@@ -128,9 +128,9 @@ fn a_numa_node_beyond_all_is_left_out() {
 // SEMANTICS: D25
 #[test]
 fn empty_gids_and_wrong_ones_are_left_out() {
-    let (read, warnings) = oddity_of("ports/1/gids/0", EMPTY);
+    let (read, warnings) = warning_of("ports/1/gids/0", EMPTY);
     assert_eq!((hca(&read, "mlx5_1").ports[0].gids.len(), warnings.len()), (0, 0));
-    let (read, warnings) = oddity_of("ports/1/gids/0", |path| fs::write(path, "fe80::1\n"));
+    let (read, warnings) = warning_of("ports/1/gids/0", |path| fs::write(path, "fe80::1\n"));
     assert_eq!((hca(&read, "mlx5_1").ports[0].gids.len(), warnings.len()), (0, 1));
 }
 
@@ -168,16 +168,16 @@ fn an_hca_behind_a_dangling_link_is_left_out() {
         let warnings = warnings(&machine, &read);
         assert_eq!(warnings.len(), 1);
         assert_eq!(warnings[0].0, at);
-        assert!(warnings[0].1.starts_with("the link leads nowhere"), "{warnings:?}");
+        assert!(warnings[0].1.starts_with("dangling link"), "{warnings:?}");
     }
 }
 
 // SEMANTICS: D25
 #[test]
 fn links_out_of_the_tree_of_devices_are_not_followed() {
-    let (read, warnings) = oddity_of("device", |path| symlink("/", path));
+    let (read, warnings) = warning_of("device", |path| symlink("/", path));
     assert_eq!(read.hcas.len(), 2);
-    assert_eq!(warnings[0].1, "the link leads out of the tree of devices");
+    assert_eq!(warnings[0].1, "the link leaves the device tree");
 }
 
 #[test]
@@ -231,22 +231,22 @@ fn a_device_node_that_is_missing_or_another_one_is_left_out() {
         ("dev/infiniband/uverbs0", "No such file or directory (os error 2)"),
         ("dev/infiniband/uverbs1", "No such file or directory (os error 2)"),
         ("dev/infiniband/umad1", "not a character device"),
-        ("dev/infiniband/issm2", "it has the numbers 231:193, and sysfs says otherwise"),
+        ("dev/infiniband/issm2", "its device number is 231:193, and sysfs reports another one"),
     ];
     let expected = expected.map(|(at, why)| (at.to_owned(), why.to_owned()));
     assert_eq!(warnings(&machine, &read), expected);
 }
 
 #[test]
-fn a_state_that_no_kernel_tells_is_no_service() {
-    let (read, warnings) = oddity_of("ports/1/state", |path| fs::write(path, "9: SUPER\n"));
+fn an_unknown_port_state_counts_as_out_of_service() {
+    let (read, warnings) = warning_of("ports/1/state", |path| fs::write(path, "9: SUPER\n"));
     let port = &hca(&read, "mlx5_1").ports[0];
     assert_eq!((port.state, port.is_up(), warnings.len()), (PortState::Nop, false, 1));
 }
 
 // SEMANTICS: D25
 #[test]
-fn the_list_of_oddities_is_bounded() {
+fn the_list_of_warnings_is_bounded() {
     let (machine, before) = sound();
     let gids = machine.hca_folder("mlx5_1").join("ports/1/gids");
     for index in 0..5000 {

@@ -8,7 +8,7 @@ use larder_testkit::nvml::{Machine, Slice, Xid, code};
 use crate::{Driver, says};
 
 #[tokio::test]
-async fn slices_are_told_and_told_again_when_they_change() {
+async fn slices_are_reported_at_first_and_after_a_change() {
     let slice = |gi, ci, profile: &str| Slice {
         uuid: format!("MIG-{gi}-{ci}"),
         profile: profile.to_owned(),

@@ -147,7 +147,7 @@ fn the_index_of_the_gid_is_one_that_all_ports_share_or_none() {
 
 // SEMANTICS: D7
 #[test]
-fn of_several_ports_those_that_are_up_and_of_the_selected_kind_are_named() {
+fn ports_that_are_up_and_of_the_selected_kind_are_named() {
     let mut machine = machine();
     let mut second = machine.hcas[0].ports[0].clone();
     (second.number, second.state, second.phys_state) = (2, PortState::Down, PhysState::Polling);

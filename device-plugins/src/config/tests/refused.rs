@@ -45,7 +45,7 @@ fn unknown_keys() {
 }
 
 #[test]
-fn files_that_say_nothing() {
+fn files_without_resources() {
     is_refused("", 1, "the file is empty: write `resources`");
     is_refused("# resources:\n", 2, "the file is empty: write `resources`");
     is_refused("[]", 1, "a mapping with the key `resources`");

@@ -77,7 +77,7 @@ fn the_devices_of_a_rail_are_two_that_find_each_other() {
 }
 
 #[test]
-fn a_slice_of_a_gpu_is_where_its_gpu_is() {
+fn a_slice_has_the_location_of_its_gpu() {
     let mut machine = (*samples::view().machine).clone();
     machine.gpus[1].mig = Some(vec![MigSlice {
         uuid: "MIG-5".into(),
@@ -116,7 +116,7 @@ fn a_device_out_of_service_is_tainted_and_one_that_is_held_is_left_out() {
 }
 
 #[test]
-fn what_is_not_known_is_left_out_and_what_is_long_is_cut() {
+fn unknown_attributes_are_omitted_and_long_ones_are_cut() {
     let mut machine = (*samples::view().machine).clone();
     machine.gpus[0].model = "ä".repeat(40);
     machine.gpus[0].place.root = String::new();

@@ -37,8 +37,9 @@ fn a_name_waits_for_the_pods_that_hold_it_and_for_the_kubelet_to_forget_it() {
     let resources = moves.resources(&dra);
     let holds = held(&resources, &[("larder.dev/gpu", "GPU-1")]);
     let counted = node(&[("larder.dev/gpu", "2"), ("larder.dev/hca", "4")]);
-    let kubelet = "the kubelet still counts larder.dev/gpu of the device plugin, for five minutes or until it restarts";
-    let pod = "pod team/p holds it as larder.dev/gpu by the device plugin";
+    let kubelet =
+        "the kubelet still counts larder.dev/gpu of the device plugin, for up to five minutes or until it restarts";
+    let pod = "pod team/p holds it as larder.dev/gpu through the device plugin";
     let both = [format!("GPU-0: {kubelet}"), format!("GPU-1: {pod}")];
     assert_eq!(names(&moves.settle(&dra, &counted, &holds)), both);
     assert!(moves.see(&dra));

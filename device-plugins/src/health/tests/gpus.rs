@@ -16,7 +16,7 @@ fn devices_out(world: &World) -> Vec<crate::resource::DeviceKey> {
 
 // SEMANTICS: D15
 #[test]
-fn faults_of_applications_are_told_and_take_no_gpu_out() {
+fn faults_of_applications_are_reported_and_take_no_gpu_out_of_service() {
     let mut world = World::new();
     assert_eq!(world.xid(0, 13), Some(XidAction::RestartWorker));
     assert_eq!(world.xid(0, 31), Some(XidAction::RestartWorker));

@@ -1,4 +1,4 @@
-//! Makes events: one task finds what there is to tell, another makes one event after the other.
+//! Creates Events: one task finds what to report, another creates one Event after the other.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,33 +15,33 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::counters::Counters;
-use super::events::{About, Told, between, noticed};
+use super::events::{About, PendingEvent, between, noticed};
 use super::pods::{Known, Pods};
 use crate::health::Notice;
 use crate::pace::Backoff;
 use crate::resource::Resource;
 use crate::view::View;
 
-/// How many events wait to be made; more are dropped and counted.
+/// How many Events may wait to be created; more are dropped and counted.
 pub(super) const WAITING: usize = 1024;
-/// The most often that an event is made.
+/// The pause between two Events.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest that one request may take.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often an event is tried that the API answers with an error of its own.
+/// Attempts at an Event that the API server answers with a server error.
 const TRIES: u32 = 4;
-/// An event is not made so long after it was found.
+/// Older Events are dropped.
 const TOO_OLD: Duration = Duration::from_secs(3600);
-/// The same notice is told again after so long.
+/// A repeated notice is reported again after this time.
 const SAME_NOTICE: Duration = Duration::from_secs(60);
-/// How often a kubelet that is away is asked who holds a device that changed, once a second.
+/// How often an unreachable kubelet is asked for the holders of a changed device, once a second.
 const ASKS: u32 = 30;
 
-/// Finds what there is to tell, until there will be no more views.
+/// Finds the Events to create, until the sender of views is gone.
 pub(super) struct Finder {
     pub(super) node: String,
     pub(super) pods: Arc<Pods>,
-    pub(super) found: mpsc::Sender<(Told, Instant)>,
+    pub(super) found: mpsc::Sender<(PendingEvent, Instant)>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -66,11 +66,11 @@ impl Finder {
         }
     }
 
-    /// Tells what changed, and returns the view that it has told of.
+    /// Reports what changed since `before`, and returns the view that was reported.
     async fn compare(&self, before: Option<Arc<View>>, view: &mut watch::Receiver<Arc<View>>) -> Arc<View> {
         let at = Timestamp::now();
         let now = Arc::clone(&view.borrow_and_update());
-        // A device that is gone is in none of the resources of now.
+        // A device that is gone is in none of the current resources.
         let mut resources: Vec<Resource> = now.resources.to_vec();
         resources.extend(before.iter().flat_map(|view| view.resources.iter().cloned()));
         let is_about_pods = before.as_ref().is_none_or(|before| before.faults != now.faults);
@@ -89,59 +89,59 @@ impl Finder {
         now
     }
 
-    fn put(&self, told: Vec<Told>) {
-        for told in told {
-            if self.found.try_send((told, Instant::now())).is_err() {
+    fn put(&self, events: Vec<PendingEvent>) {
+        for event in events {
+            if self.found.try_send((event, Instant::now())).is_err() {
                 self.counters.events_dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// Who was told of which notices not long ago.
+/// The recent notices, by the object that they were reported on.
 #[derive(Default)]
 pub(super) struct Recent(BTreeMap<(Notice, About), Instant>);
 
 impl Recent {
-    /// What is told of a notice, without what is told to the same pod again.
-    pub(super) fn news(&mut self, notice: &Notice, mut told: Vec<Told>) -> Vec<Told> {
+    /// The Events of a notice, without those that were reported on the same object recently.
+    pub(super) fn news(&mut self, notice: &Notice, mut events: Vec<PendingEvent>) -> Vec<PendingEvent> {
         self.0.retain(|_, at| at.elapsed() < SAME_NOTICE);
-        told.retain(|told| match self.0.entry((notice.clone(), told.about.clone())) {
+        events.retain(|event| match self.0.entry((notice.clone(), event.about.clone())) {
             Entry::Occupied(_) => false,
             Entry::Vacant(new) => {
                 new.insert(Instant::now());
                 true
             }
         });
-        told
+        events
     }
 }
 
-/// How a request ended.
+/// The outcome of a request.
 enum Made {
-    /// It is there.
+    /// The Event exists.
     Yes,
-    /// The API will never take it.
+    /// The API server will never accept it.
     Refused(String),
-    /// The API says that it has failed.
+    /// The API server answers with an error of its own.
     Failed(String),
-    /// The API is away, or has too much to do.
+    /// The API server is unreachable or overloaded.
     Away(String),
 }
 
-/// Makes the events that are found. One that the API does not take is dropped, and the next one is made; while the API is away
+/// Creates the Events that were found. One that the API server does not accept is dropped; while the API server is unreachable,
 /// all wait.
 pub(super) async fn make(
     client: Client,
     node: String,
-    mut found: mpsc::Receiver<(Told, Instant)>,
+    mut found: mpsc::Receiver<(PendingEvent, Instant)>,
     counters: Arc<Counters>,
 ) {
     let mut warned = false;
-    while let Some((told, since)) = found.recv().await {
+    while let Some((pending, since)) = found.recv().await {
         let (mut backoff, mut tries) = (Backoff::new(), 0);
         loop {
-            let made = create(&client, &node, &told).await;
+            let made = create(&client, &node, &pending).await;
             let (is_over, trouble) = match made {
                 Made::Yes => {
                     counters.events.fetch_add(1, Ordering::Relaxed);
@@ -158,7 +158,7 @@ pub(super) async fn make(
             counters.api_errors.fetch_add(1, Ordering::Relaxed);
             if !warned {
                 warned = true;
-                warn!(error = trouble, reason = told.reason, "no event could be made about a pod or the node");
+                warn!(error = trouble, reason = pending.reason, "cannot create events");
             }
             if is_over {
                 counters.events_dropped.fetch_add(1, Ordering::Relaxed);
@@ -170,12 +170,12 @@ pub(super) async fn make(
     }
 }
 
-async fn create(client: &Client, node: &str, told: &Told) -> Made {
-    let event = told.event(node, Timestamp::now());
+async fn create(client: &Client, node: &str, pending: &PendingEvent) -> Made {
+    let event = pending.event(node, Timestamp::now());
     let events: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
     match timeout(PATIENCE, events.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => Made::Yes,
-        // It was made before.
+        // It was created before.
         Ok(Err(Error::Api(status))) if status.code == 409 => Made::Yes,
         Ok(Err(Error::Api(status))) if status.code == 429 => Made::Away(status.to_string()),
         Ok(Err(Error::Api(status))) if (400..500).contains(&status.code) => Made::Refused(status.to_string()),
