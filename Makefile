@@ -69,6 +69,7 @@ doc: packages
 docs:
 	.ci/install-packages docs
 	mdbook build --dest-dir $(CARGO_TARGET_DIR)/book
+	.ci/book check $(CARGO_TARGET_DIR)/book
 
 # Licenses, duplicate versions and sources, by deny.toml.
 deny: tools
@@ -82,8 +83,8 @@ fuzz: tools
 packages:
 	.ci/install-packages build
 
-# Further requirements for testing: nextest, cargo-fuzz, mdBook, MinIO, Ceph, fake-gcs-server, Azurite, Kubernetes, kwok,
-# and an image of PyTorch and Open MPI.
+# Further requirements for testing: nextest, cargo-fuzz, cargo-deny, mdBook, MinIO, Ceph, fake-gcs-server, Azurite,
+# Kubernetes, kwok, and an image of PyTorch and Open MPI.
 tools:
 	.ci/install-packages test
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   HASH.manifest         what was listed, replaced by renaming
-//!   HASH.lock             locked while the origin is listed: who waits for it takes what the other has listed
+//!   HASH.lock             locked while the origin is listed: a process that waits for it uses the other's listing
 //!   HASH.refresh-failed   why the manifest could not be renewed, as long as that is so
 //! ```
 //!
@@ -55,7 +55,7 @@ impl KeptListing {
         Stamp::of(&self.0)
     }
 
-    /// Waits until nobody else on this machine lists the origin. The lock ends with the file. Cancel-safe.
+    /// Waits until no other process on this machine lists the origin. The lock ends with the file. Cancel-safe.
     pub async fn lock(&self) -> io::Result<File> {
         let path = self.0.with_extension("lock");
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("lock {}: {error}", path.display()));

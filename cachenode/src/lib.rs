@@ -5,8 +5,9 @@
 //! read; `ahead` detects sequential readers; [`warm`] fills the store ahead of all readers; [`sharing`] knows which
 //! node owns a block, and `ownership` which blocks of a dataset are this node's; `earlier` compares the dataset with an
 //! earlier snapshot. Around them: [`node`] has the store, all open datasets and the peers; [`process`] is the common
-//! part of the programs `larderd` and `cachenode`, and `folder` says what to do about a folder that cannot be written to. [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine
-//! has listed, which `renewal` tells how to renew, and `kept_manifests` what it keeps of it for mounts and later
+//! part of the programs `larderd` and `cachenode`, and `folder` says what to do about a folder that is not writable.
+//! [`source`] resolves a URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has
+//! listed, which `renewal` explains how to renew, and `kept_manifests` what it keeps of it for mounts and later
 //! snapshots; [`importing`] has an origin listed by a process of its own, which is [`importer_process`]; [`counters`]
 //! counts; [`stats`] is the document in which a mount describes itself.
 //!

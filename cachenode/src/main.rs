@@ -1,7 +1,6 @@
 //! `cachenode`, a node that mounts nothing and holds datasets for its peers: parses flags, then serves until a signal.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +18,10 @@ use tracing::{info, warn};
 /// The longest pause before the next attempt to open a dataset.
 const RETRY_MOST: Duration = Duration::from_secs(30);
 
-/// Holds datasets for other nodes: its disk is part of the cluster's cache.
+/// Caches datasets for other nodes: adds this machine's disk to the cluster's cache.
 ///
-/// It is larderd without mounts. Nodes that mount the same datasets with the same placement, and have this node among
-/// their peers, read from it.
+/// cachenode is larderd without mounts. Nodes that mount the same datasets with the same placement and list this node
+/// among their peers read from it.
 #[derive(Debug, Parser)]
 #[command(
     name = "cachenode",
@@ -34,23 +33,17 @@ Examples:
     --peer-listen 0.0.0.0:9466 --peer-ca ca.crt --peer-cert tls.crt --peer-key tls.key
 
 Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables. The token that other nodes must
-present comes from LARDER_PEER_TOKEN. LARDER_LOG sets what is logged."
+present comes from LARDER_PEER_TOKEN. LARDER_LOG sets the log filter, such as `debug`."
 )]
 struct Flags {
     #[command(flatten)]
     node: NodeFlags,
-    /// Dataset to hold: a URL, or a manifest file. May be repeated.
+    /// Dataset to cache: a URL or a manifest file. May be repeated.
     #[arg(long = "dataset", value_name = "SRC", required = true)]
     datasets: Vec<String>,
     /// How the datasets are distributed over the nodes.
     #[arg(long, value_name = "partitioned|replicated:N", default_value = "partitioned", value_parser = shared)]
     placement: Placement,
-    /// Accepted and not used: a node without mounts has no sockets.
-    #[arg(long, hide = true)]
-    run_dir: Option<PathBuf>,
-    /// Accepted and not used: a node without mounts serves no kernel.
-    #[arg(long, hide = true)]
-    threads: Option<u32>,
 }
 
 /// A placement by which peers read from this node.
@@ -74,12 +67,12 @@ async fn serve(flags: Flags, stop: CancellationToken) -> anyhow::Result<()> {
     let admin_address = flags.node.admin_address;
     let (config, watcher) = flags.node.open().await?;
     if config.peers.as_ref().is_none_or(|peers| peers.listen.is_none()) {
-        bail!("a node without mounts holds its cache for other nodes: set --peers and --peer-listen");
+        bail!("cachenode serves only other nodes: set --peers and --peer-listen");
     }
     info!(?config, "settings");
     raise_file_limit();
     let node = tokio::task::block_in_place(|| Node::open(config)).context("open the cache (--cache-dir)")?;
-    // A larderd that had the cache before has no connections any more.
+    // Connections of a larderd that had the cache before are gone.
     node.keep_only(&HashSet::new());
     let stopping = node.stopping().clone();
     let mut tasks = tokio::task::JoinSet::new();

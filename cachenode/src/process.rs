@@ -32,34 +32,34 @@ pub const KEEP_FREE_DEFAULT: u8 = 20;
 /// The flags of a node.
 #[derive(Debug, Args)]
 pub struct NodeFlags {
-    /// Cache folder, used by one process at a time.
+    /// Cache folder. One process at a time may use it.
     #[arg(long, value_name = "DIR", env = "LARDER_CACHE_DIR")]
     pub cache_dir: PathBuf,
-    /// Bytes that all datasets together may take on the disk. Default: four fifths of the free disk space. With 0
-    /// nothing is cached, and every read asks the origin.
+    /// Disk space that all datasets together may take. Default: four fifths of the free disk space. With 0, nothing is
+    /// cached and every read goes to the origin.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "LARDER_CACHE_SIZE")]
     cache_size: Option<u64>,
-    /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. With less, nothing more is
-    /// cached until there is room again. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a
-    /// node's disk is free.
+    /// Part of the disk of --cache-dir that the cache leaves free, whatever fills the rest. While less is free, nothing
+    /// more is cached. The kubelet evicts pods when less than 15 % of an image disk or 10 % of a node's disk is free.
     #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = parse_percent, env = "LARDER_KEEP_FREE")]
     keep_free: u8,
-    /// Folder of manifests. Default: LARDER_HOME, else `home` beside the cache folder.
+    /// Folder of manifests. If it cannot be written to, datasets that are new to this node cannot be mounted. Default:
+    /// `home` beside the cache folder.
     #[arg(long, value_name = "DIR", env = "LARDER_HOME")]
     home: Option<PathBuf>,
     /// Address at which to serve /metrics, /healthz and /readyz.
     #[arg(long, value_name = "IP:PORT")]
     pub admin_address: Option<SocketAddr>,
-    /// S3 server for datasets that do not name one. Not needed for AWS.
+    /// S3 endpoint of datasets that name none. Not needed for AWS.
     #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
     endpoint: Option<String>,
     /// Retry a request to an origin after this long without progress.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     attempt_timeout: Duration,
-    /// Longest time that a read may wait for the origin, all attempts included. After that it fails with ETIMEDOUT.
+    /// Fail a read with ETIMEDOUT after waiting this long for the origin, all attempts included.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     read_deadline: Duration,
-    /// Most requests to an origin in flight at once.
+    /// Maximum number of requests in flight to an origin.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     origin_concurrency: u32,
     #[command(flatten)]
@@ -69,17 +69,18 @@ pub struct NodeFlags {
 /// How a node shares its cache with its peers.
 #[derive(Debug, Default, Args)]
 struct PeerFlags {
-    /// Nodes that share their caches, this one included: NAME=IP:PORT,..., @FILE with one node per line, or
+    /// Nodes that share their caches, including this one: NAME=IP:PORT,..., @FILE with one node per line, or
     /// kubernetes:NAMESPACE/SERVICE.
     #[arg(long, value_name = "NODES", env = "LARDER_PEERS")]
     peers: Option<MemberSource>,
     /// Name of this node in --peers. Default: the host name.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_NAME")]
     node_name: Option<String>,
-    /// Address at which peers reach this node's cache. Without it this node reads from its peers and serves none.
+    /// Address at which to serve this node's cache to its peers. Without it, this node reads from its peers and serves
+    /// none.
     #[arg(long, value_name = "IP:PORT", requires = "peers")]
     peer_listen: Option<SocketAddr>,
-    /// Connections that this node accepts from one address. Nodes behind one address (NAT) share them; each makes 3.
+    /// Maximum number of connections from one address. Nodes behind one address (NAT) share them; each node makes 3.
     #[arg(long, value_name = "N", default_value_t = 256, requires = "peer_listen",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     peer_connections: u32,
@@ -90,15 +91,14 @@ struct PeerFlags {
     /// PEM file of this node's certificate, for the DNS name cachenode.larder.dev.
     #[arg(long, value_name = "FILE", requires = "peer_key")]
     peer_cert: Option<PathBuf>,
-    /// PEM file of its private key.
+    /// PEM file of the private key of --peer-cert.
     #[arg(long, value_name = "FILE", requires = "peer_ca")]
     peer_key: Option<PathBuf>,
-    /// File with the SHA-256 fingerprints of certificates that are refused although the CA signed them, one per line.
-    /// It is reloaded when it changes, and connections with such a certificate are closed. A file that does not exist
-    /// refuses none.
+    /// File with the SHA-256 fingerprints of certificates to refuse although the CA signed them, one per line. It is
+    /// reloaded when it changes, and connections with such a certificate are closed. A missing file refuses none.
     #[arg(long, value_name = "FILE", requires = "peer_ca")]
     peer_deny: Option<PathBuf>,
-    /// Share without TLS: anyone who reaches the port may request blocks, and anyone who sees the packets can read
+    /// Share without TLS. Anyone who can reach the port may request blocks, and anyone who sees the packets can read
     /// them.
     #[arg(long, conflicts_with = "peer_ca", requires = "peers")]
     peer_plaintext: bool,
@@ -156,10 +156,13 @@ impl NodeFlags {
             warn!(error = %Chain(&error), "starting without a writable cache folder: hits may be lost, reads are not");
         }
         if let Err(error) = home_tried {
-            warn!(error = %Chain(&error), "starting without a writable home folder: datasets that are new to this node cannot be mounted");
+            warn!(
+                error = %Chain(&error),
+                "starting without a writable home folder: datasets that are new to this node cannot be mounted"
+            );
         }
         if let Some(doubt) = self.cache_size.and_then(|bytes| doubt_cache_size(bytes, &self.cache_dir)) {
-            warn!(doubt, "the size of the cache may be a mistake");
+            warn!(doubt, "the cache size may be a mistake");
         }
         let config = NodeConfig {
             cache_dir: self.cache_dir,
@@ -185,7 +188,7 @@ impl NodeFlags {
 /// Why a --cache-size is doubtful, in words: it is 0, or more than the disk of the cache folder holds.
 pub fn doubt_cache_size(bytes: u64, cache_dir: &Path) -> Option<String> {
     if bytes == 0 {
-        return Some("--cache-size is 0: nothing is cached, and every read asks the origin".to_owned());
+        return Some("--cache-size is 0: nothing is cached, and every read goes to the origin".to_owned());
     }
     let existing = cache_dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("."));
     let disk = rustix::fs::statvfs(existing).ok()?;
@@ -199,7 +202,7 @@ pub fn doubt_cache_size(bytes: u64, cache_dir: &Path) -> Option<String> {
 /// A part of a whole, such as `20%`.
 pub fn parse_percent(text: &str) -> Result<u8, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).trim().parse().ok().filter(|percent| *percent < 100);
-    percent.ok_or_else(|| "not a part of the disk: write it like 20%, at most 99%".to_owned())
+    percent.ok_or_else(|| "not a percentage: write for example 20%, at most 99%".to_owned())
 }
 
 /// Raises the soft limit of open files to the hard one: segments, sockets and RocksDB need many, and the soft limit is
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_disk_is_a_whole_percentage_below_100() {
+    fn keep_free_is_a_whole_percentage_below_100() {
         assert_eq!([parse_percent("20%"), parse_percent("5 %"), parse_percent("0")], [Ok(20), Ok(5), Ok(0)]);
         for text in ["100%", "-1%", "1.5%", "20GiB", "", "%"] {
             assert!(parse_percent(text).unwrap_err().contains("20%"), "{text}");

@@ -1,7 +1,7 @@
-//! What the controller knows of the cluster, and which work each piece of news makes.
+//! What the controller knows of the cluster, and which work each event makes.
 //!
-//! Invariant: all of it can be read again. What this process alone knows is what it decided and has not written yet, and when
-//! it wrote last.
+//! Invariant: all of it can be read again from the API, except for the decisions that are not written yet, and the times of
+//! the last writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ pub struct State {
     /// The ConfigMaps.
     pub config_maps: Store<ConfigMap>,
     listed: BTreeSet<Kind>,
-    /// The latest version that the watch of a kind has told of.
+    /// The latest version that the watch of a kind has reported.
     seen: BTreeMap<Kind, u64>,
     /// The promises that this process has decided, by Dataset and node.
     decided: BTreeMap<String, BTreeMap<String, Vec<PromisedDataset>>>,
@@ -76,9 +76,9 @@ pub struct State {
     pub cleaning: BTreeSet<Key>,
     /// The datasets for which the ConfigMap of inline volumes has no room.
     pub left_out: BTreeSet<Key>,
-    /// The names of the events that were written about a dataset.
-    told: BTreeMap<Key, BTreeSet<String>>,
-    nothing_told: BTreeSet<String>,
+    /// The names of the Events that were written about a dataset.
+    emitted: BTreeMap<Key, BTreeSet<String>>,
+    none_emitted: BTreeSet<String>,
     /// What the API refused of the last writes about a dataset.
     pub refused: BTreeMap<Key, Refusals>,
     nothing_refused: Refusals,
@@ -93,13 +93,13 @@ pub struct State {
 }
 
 impl State {
-    /// True once all kinds were listed: before, what is missing may only be unknown.
+    /// True once all kinds were listed. Until then, an object that is missing may only be unknown.
     pub fn is_complete(&self) -> bool {
         self.listed.len() == Kind::WATCHED.len()
             && [Part::Kueue, Part::Jobs, Part::Gangs].iter().all(|part| self.presence(*part).is_settled())
     }
 
-    /// Takes news in. Returns the work that they make.
+    /// Applies an event. Returns the work that it makes.
     pub fn apply(&mut self, news: News) -> Vec<Work> {
         let mut work = Vec::new();
         match news {
@@ -127,7 +127,7 @@ impl State {
                     self.unreadable.clear();
                 }
                 for object in unreadable {
-                    // It is as it was when it could be read.
+                    // Its last readable version is kept.
                     gone.remove(&object.key);
                     self.put_unreadable(object);
                 }

@@ -40,7 +40,7 @@ impl JsonDir {
         let mut unread = |path: PathBuf, error: io::Error| {
             error!(
                 path = %path.display(), %error,
-                "cannot read what was recorded there: repair the disk, or remove the file (--state-dir)"
+                "cannot read a record: repair the disk, or remove the file (--state-dir)"
             );
             loaded.unread.insert(path);
         };
@@ -57,7 +57,7 @@ impl JsonDir {
                 Some("json") => match fs::read(&path).map(|bytes| serde_json::from_slice(&bytes)) {
                     Ok(Ok(value)) => loaded.values.push(value),
                     Ok(Err(error)) => {
-                        error!(path = %path.display(), %error, "set aside a broken file");
+                        error!(path = %path.display(), %error, "set aside a corrupt record");
                         // On a disk that is read-only it stays, and is set aside later.
                         let _ = fs::rename(&path, path.with_extension("broken"));
                     }

@@ -20,26 +20,26 @@ use tracing::info;
   larder-csi --node-name node-1
       uses the kubelet in /var/lib/kubelet and the larderd in /run/larder
   larder-csi --node-name node-1 --datasets /etc/larder/datasets.yaml --file-root /mnt/nfs
-      lets pods use the datasets of that file in inline volumes, and lets volumes name folders
+      lets pods use the datasets of that file in inline volumes, and lets volumes name directories
       below /mnt/nfs
 LARDER_LOG sets the log level, such as `info` or `larder_csi=debug`."
 )]
 struct Args {
     /// The unix socket on which to serve CSI: a path, or unix:///path. Default: plugins/csi.larder.dev/csi.sock in the
-    /// kubelet's folder
+    /// kubelet's directory
     #[arg(long, env = "CSI_ENDPOINT", value_parser = socket_path)]
     endpoint: Option<PathBuf>,
 
-    /// The path of that socket as the kubelet sees it. Default: the same
+    /// The path of that socket as the kubelet sees it. Default: the path of --endpoint
     #[arg(long, env = "LARDER_KUBELET_ENDPOINT")]
     kubelet_endpoint: Option<PathBuf>,
 
-    /// The kubelet's folder; targets must be below it. It must be mounted here at the same path as on the node, with
+    /// The kubelet's directory; targets must be below it. Mount it here at the same path as on the node, with
     /// Bidirectional propagation
     #[arg(long, env = "LARDER_KUBELET_DIR", default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
 
-    /// Another folder in which targets may be, for tests; may be repeated
+    /// Another directory in which targets may be, for tests; may be repeated
     #[arg(long, hide = true)]
     target_root: Vec<PathBuf>,
 
@@ -52,21 +52,21 @@ struct Args {
     #[arg(long, env = "LARDER_TOPOLOGY")]
     topology: bool,
 
-    /// The folder of larderd's sockets, larderd.sock and handover.sock. Created, and given to larderd's user. May be
-    /// repeated: the first in which larderd answers is used
+    /// The directory of larderd's sockets, larderd.sock and handover.sock. It is created if missing and given to
+    /// larderd's user. May be repeated: the first directory in which larderd answers is used
     #[arg(long, env = "LARDER_RUN_DIR", default_value = "/run/larder")]
     run_dir: Vec<PathBuf>,
 
-    /// A folder to create and give to larderd's user, such as its --cache-dir; may be repeated
+    /// A directory to create and give to larderd's user, such as its --cache-dir; may be repeated
     #[arg(long, value_name = "DIR")]
     daemon_dir: Vec<PathBuf>,
 
-    /// The folder for the records of published volumes; it must outlive the pod of this plugin. Default:
-    /// plugins/csi.larder.dev/state in the kubelet's folder
+    /// The directory for the records of published volumes; it must outlive the pod of this plugin. Default:
+    /// plugins/csi.larder.dev/state in the kubelet's directory
     #[arg(long, env = "LARDER_STATE_DIR")]
     state_dir: Option<PathBuf>,
 
-    /// A YAML file of the datasets that pods may use in inline volumes; it is read at each use
+    /// A YAML file of the datasets that pods may use in inline volumes; it is read again at each use
     #[arg(long, env = "LARDER_DATASETS")]
     datasets: Option<PathBuf>,
 
@@ -83,7 +83,7 @@ struct Args {
     )]
     read_ahead: u64,
 
-    /// A folder that volumes may name with file://, as larderd sees it; may be repeated
+    /// A directory that volumes may name with file://, as larderd sees it; may be repeated
     #[arg(long, env = "LARDER_FILE_ROOT", value_delimiter = ',')]
     file_root: Vec<PathBuf>,
 

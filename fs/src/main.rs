@@ -29,7 +29,7 @@ Examples:
     --peer-cert tls.crt --peer-key tls.key                  shares its cache with the other nodes
 
 Credentials come from the AWS_*, GOOGLE_* and AZURE_* variables, unless a mount brings its own.
-LARDER_LOG sets what is logged."
+LARDER_LOG sets the log filter, such as `debug`."
 )]
 struct Flags {
     #[command(flatten)]

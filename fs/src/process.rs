@@ -16,18 +16,18 @@ use crate::daemon::{Daemon, DaemonConfig};
 pub struct DaemonFlags {
     #[command(flatten)]
     node: NodeFlags,
-    /// Folder of the sockets larderd.sock and handover.sock; anyone who may enter it may use them. May be repeated: the
-    /// sockets are in each of these folders that can be written to at the start, or once this user may write to it.
+    /// Folder of the sockets larderd.sock and handover.sock. Anyone who may enter it may use them. May be repeated: the
+    /// sockets are in each of these folders that is writable at the start, or once it becomes writable for this user.
     /// Default: the cache folder.
     #[arg(long, value_name = "DIR")]
     run_dir: Vec<PathBuf>,
-    /// Threads that serve the kernel, for each mount.
+    /// Threads per mount that serve the kernel's requests.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Name of this node's NodeCache, the Kubernetes object through which larder-controller and this larderd talk; it
-    /// is the name of the node. larderd keeps the room that the spec promises to datasets, and reports the cached bytes
-    /// in the status. Set it where larder-controller runs; the component `datasets` of the deployment does so. Without
-    /// it, this node promises no room to datasets.
+    /// Name of this node's NodeCache: the name of the node. larder-controller and this larderd communicate through this
+    /// Kubernetes object. larderd keeps the room that its spec promises to datasets, and reports the cached bytes in
+    /// its status. Set it where larder-controller runs; the component `datasets` of the deployment does so. Without it,
+    /// this node promises no room to datasets.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_CACHE")]
     node_cache: Option<String>,
 }
@@ -61,10 +61,10 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
             let (node, stop) = (Arc::clone(daemon.node()), daemon.stopping().clone());
             tokio::spawn(larder_node_cache::follow(node, name, stop));
         }
-        // Nobody makes promises any more.
+        // Without a NodeCache nobody makes promises.
         None => {
             if let Err(error) = daemon.node().promise(Vec::new()).await {
-                warn!(%error, "promises of an earlier larderd with --node-cache stand");
+                warn!(%error, "cannot release the promises that an earlier larderd made with --node-cache");
             }
         }
     }

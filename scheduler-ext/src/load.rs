@@ -1,4 +1,4 @@
-//! A large cluster that is made up: for `larder-bench extender`, and for tests.
+//! A generated large cluster, for `larder-bench extender` and for tests.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! What a pod wants, and what each node has of that: from a request and a snapshot to plain numbers, which `score` and `filter`
-//! decide from.
+//! What a pod wants, and how much of it each node has: from a request and a snapshot to plain numbers, from which `score`
+//! and `filter` decide.
 //!
-//! A [`Question`] is about the pod; it is a [`Sight`] of the snapshot that gives a [`Look`] at each node, without allocating.
-//! Questions and looks can be kept: whoever has them comes to the same answer again.
+//! A [`Question`] is about the pod. A [`Sight`] of the snapshot gives a [`Look`] at each node, without allocating. Questions
+//! and looks can be kept: the same answer follows from them again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub fn ask<'s>(
     question.uid = metadata.uid.clone().into_owned();
     if annotations.data.as_deref() == Some("required") {
         let asked = annotations.min_warm.as_deref().and_then(|text| text.trim().parse().ok());
-        // Labels of nodes have tens, and it is their change that wakes a pod.
+        // Labels of nodes count in tens of percent, and only a change of a label wakes a pod.
         let asked = asked.filter(|asked: &u8| (1..=100).contains(asked)).map(|asked| asked.div_ceil(10) * 10);
         question.required = Some(asked.unwrap_or(percent));
     }
@@ -108,7 +108,7 @@ fn find<'s>(
     };
     let own = key.split_once('/').map_or("", |(own, _)| own);
     let (name, known) = snapshot.datasets.entry(key).unzip();
-    // Whoever has a bound claim was granted the dataset.
+    // A bound claim was granted the dataset.
     let is_readable = |uid: Option<&Name>| match (known, uid) {
         (Some(dataset), Some(uid)) => dataset.uid == *uid,
         (Some(dataset), None) => dataset.is_granted(own, namespace),
@@ -192,7 +192,7 @@ impl<'s> Sight<'s> {
     /// Why the node takes no pods that read.
     fn bar(&self, node: Option<&'s NodeState>, look: &mut Look<'s>) {
         let Some(node) = node else { return };
-        // Where larderd does not run as a pod, nobody knows.
+        // Where larderd does not run as a pod, its state is unknown.
         look.is_away = self.snapshot.larderds > 0 && node.larderds == 0;
         look.cordon = node.cordon.as_deref().map(Cow::Borrowed);
     }

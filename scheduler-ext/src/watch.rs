@@ -1,4 +1,4 @@
-//! Follows the objects of the cluster, and shows readers what is known of them.
+//! Follows the objects of the cluster, and publishes what is known of them to readers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::index::state::Snapshot;
 use crate::index::{Event, FOLLOWED, Index, Kind};
 use crate::read;
 
-/// How many news wait to be applied; then the watches wait.
+/// Events that wait to be applied. With more, the watches wait.
 const WAITING: usize = 4096;
-/// The most often that readers are shown something new. A change costs a copy of what was shown, so changes are shown together.
+/// The least time between two snapshots. Each copies what changed since the last one, so changes are published together.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long after a kind was found not to be served, or not to be readable, it is asked for again.
+/// The pause before a kind that is not served, or that may not be read, is asked for again.
 const ABSENCE: Duration = Duration::from_secs(60);
 
 /// Follows one kind for ever. Where the API does not serve the kind, there are no objects of it until it is asked for
@@ -63,23 +63,23 @@ fn end(error: &watcher::Error) -> Option<End> {
     refusal(error).filter(|_| matches!(error, watcher::Error::InitialListFailed(_)))
 }
 
-/// Follows all kinds for ever, and shows readers what becomes of it.
+/// Follows all kinds for ever, and publishes what is known of them in `shown`.
 pub async fn run(client: Client, settings: Arc<Settings>, shown: Arc<ArcSwap<Snapshot>>, counters: Arc<Counters>) {
-    let (news, events) = mpsc::channel(WAITING);
+    let (sender, events) = mpsc::channel(WAITING);
     let mut watches = JoinSet::new();
     for kind in FOLLOWED {
         let client = noting(client.clone(), kind, Arc::clone(&counters.heard));
-        watches.spawn(follow(client, kind, Arc::clone(&settings), news.clone()));
+        watches.spawn(follow(client, kind, Arc::clone(&settings), sender.clone()));
     }
     let devices = settings.devices.iter().map(|device| device.resource.clone()).collect();
     tokio::select! {
         () = apply_all(events, Index::new(devices), &shown, &counters) => {}
-        // None of them ends but by a mistake in the program.
+        // A watch ends only by a bug.
         Some(ended) = watches.join_next() => warn!(?ended, "a watch ended"),
     }
 }
 
-/// Applies news and shows what is known, at most every 2 ms, until there will be none.
+/// Applies events and publishes what is known, at most every 2 ms, until all senders are gone.
 pub async fn apply_all(
     mut events: mpsc::Receiver<Event>,
     mut index: Index,

@@ -1,4 +1,4 @@
-//! The JSON of kube-scheduler: what it asks, as `k8s.io/kube-scheduler/extender/v1` writes it, and what it is answered.
+//! The JSON of kube-scheduler: its requests and their answers, as in `k8s.io/kube-scheduler/extender/v1`.
 //!
 //! The names of fields are those of the Go structs, as the scheduler sends them. The names in the documentation of
 //! Kubernetes, which begin with a lower-case letter, are accepted too. The metadata of a pod is borrowed from the request;
@@ -31,16 +31,16 @@ impl AsRef<str> for Text<'_> {
     }
 }
 
-/// A request that is not one of kube-scheduler's: why, in words.
+/// The reason for which a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
-/// What filter and prioritize are asked.
+/// The request of filter and prioritize.
 #[derive(Debug)]
 pub struct Args<'a> {
     /// The pod that wants a node.
     pub pod: Pod<'a>,
-    /// The nodes that are asked about.
+    /// The candidate nodes.
     pub names: Vec<Text<'a>>,
 }
 
@@ -73,7 +73,7 @@ pub struct Metadata<'a> {
     annotations: Option<Annotations<'a>>,
 }
 
-/// The annotations that count; the others may be long.
+/// The annotations that an answer depends on. Others are skipped, and may be long.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Annotations<'a> {
@@ -95,7 +95,7 @@ impl<'a> Metadata<'a> {
         labels.iter().find(|(name, _)| name.as_str() == key).map(|(_, value)| value.as_str())
     }
 
-    /// The annotations that count.
+    /// The annotations that an answer depends on.
     pub fn annotations(&self) -> Annotations<'a> {
         self.annotations.clone().unwrap_or_default()
     }
@@ -114,7 +114,7 @@ impl Pod<'_> {
 }
 
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|error| Refused(format!("this is not what kube-scheduler sends: {error}")))
+    serde_json::from_slice(body).map_err(|error| Refused(format!("this is not a request of kube-scheduler: {error}")))
 }
 
 fn missing(field: &str, advice: &str) -> Refused {
@@ -123,7 +123,7 @@ fn missing(field: &str, advice: &str) -> Refused {
 
 const NO_POD: &str = "kube-scheduler sends the pod that wants a node";
 
-/// Reads what filter and prioritize are asked.
+/// Reads the request of filter or prioritize.
 pub fn args(body: &[u8]) -> Result<Args<'_>, Refused> {
     #[derive(Deserialize)]
     struct Fields<'a> {
@@ -138,7 +138,7 @@ pub fn args(body: &[u8]) -> Result<Args<'_>, Refused> {
     Ok(Args { pod, names: names.ok_or_else(|| missing("NodeNames", advice))? })
 }
 
-/// What preempt is asked.
+/// The request of preempt.
 #[derive(Debug)]
 pub struct PreemptArgs<'a> {
     /// The pod that wants a node.
@@ -154,11 +154,11 @@ pub struct Victims<'a> {
     pub node: Text<'a>,
     /// Their uids.
     pub uids: Vec<Text<'a>>,
-    /// How many of them a PodDisruptionBudget is against.
+    /// How many of them would violate a PodDisruptionBudget.
     pub budget_violations: i64,
 }
 
-/// Reads what preempt is asked: victims as whole pods or by their uids.
+/// Reads the request of preempt, which names victims as whole pods or by their uids.
 pub fn preempt_args(body: &[u8]) -> Result<PreemptArgs<'_>, Refused> {
     #[derive(Deserialize)]
     struct Fields<'a> {
@@ -223,7 +223,7 @@ fn put_all<T>(answer: &mut Vec<u8>, items: impl Iterator<Item = T>, mut put: imp
     }
 }
 
-/// A sentence in which each `%` is a word: the scheduler makes an event of it, and takes its text for a format.
+/// A sentence with the word `percent` for each `%`: the scheduler makes an Event of it, and uses the text as a format.
 struct WithoutPercent<T>(T);
 
 impl<T: Display> Display for WithoutPercent<T> {
@@ -242,7 +242,7 @@ impl<T: Display> Display for WithoutPercent<T> {
     }
 }
 
-/// The answer to filter: the nodes that pass, and why others do not, which ending pods would not change.
+/// The answer to filter: the nodes that pass, and the reasons of those that fail, which preemption would not change.
 pub fn filter_answer<'n>(
     passing: impl Iterator<Item = &'n str>,
     failing: impl Iterator<Item = (&'n str, impl Display)>,
@@ -277,7 +277,7 @@ pub fn prioritize_answer<'n>(scores: impl Iterator<Item = (&'n str, u8)>) -> Vec
     answer
 }
 
-/// The answer to preempt: of each node that is left, the uids of the pods that are to end.
+/// The answer to preempt: for each remaining node, the uids of the pods that would end.
 pub fn preempt_answer<'n>(nodes: impl Iterator<Item = (&'n str, Vec<&'n str>, i64)>) -> Vec<u8> {
     let mut answer = Vec::with_capacity(4 << 10);
     answer.extend_from_slice(br#"{"NodeNameToMetaVictims":{"#);

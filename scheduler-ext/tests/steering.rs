@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use larder_scheduler_ext::admin::Counters;
 use larder_scheduler_ext::config::Settings;
 use larder_scheduler_ext::http::verbs::Verbs;
-use larder_scheduler_ext::index::{Event, Index, Kind};
+use larder_scheduler_ext::index::{Event, FOLLOWED, Index, Kind};
 use larder_scheduler_ext::read;
 use larder_scheduler_ext::ring::Verb;
 use serde_json::{Value, json};

@@ -30,7 +30,7 @@ use crate::names::DRIVER;
 use crate::node::counters::Counters;
 use crate::node::holders::Held;
 use crate::node::pods::Pods;
-use crate::pace::{Backoff, part};
+use crate::pace::{part, pauses};
 use crate::resource::DeviceKey;
 use crate::state::Event;
 use crate::view::View;
@@ -101,7 +101,7 @@ impl Publisher {
         stop: CancellationToken,
     ) {
         let look_every = LOOK_EVERY + part(&self.settings.node, LOOK_EVERY / 4);
-        let (mut backoff, mut wary_until) = (Backoff::new(), Instant::now());
+        let (mut backoff, mut wary_until) = (pauses(), Instant::now());
         loop {
             let view = Arc::clone(&views.borrow_and_update());
             claims.borrow_and_update();
@@ -121,12 +121,12 @@ impl Publisher {
             };
             let pause = match looked {
                 Ok(is_settled) => {
-                    backoff = Backoff::new();
+                    backoff = pauses();
                     if is_settled && wary_until <= Instant::now() { look_every } else { ASK_EVERY }
                 }
                 Err(error) => {
                     self.settings.counters.api_errors.fetch_add(1, Ordering::Relaxed);
-                    let pause = backoff.pause();
+                    let pause = backoff.next().unwrap_or_default();
                     warn!(error = format!("{error:#}"), pause = ?pause, "the node's ResourceSlices are out of date");
                     // Not sooner, whatever changes meanwhile.
                     tokio::select! {

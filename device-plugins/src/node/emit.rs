@@ -1,4 +1,4 @@
-//! Creates Events: one task finds what to report, another creates one Event after the other.
+//! Emits events: one task finds what to report, another creates one event after the other.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,33 +15,33 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::counters::Counters;
-use super::events::{About, PendingEvent, between, noticed};
+use super::events::{About, Report, between, noticed};
 use super::pods::{Known, Pods};
 use crate::health::Notice;
-use crate::pace::Backoff;
+use crate::pace::pauses;
 use crate::resource::Resource;
 use crate::view::View;
 
-/// How many Events may wait to be created; more are dropped and counted.
+/// How many events wait to be made; more are dropped and counted.
 pub(super) const WAITING: usize = 1024;
-/// The pause between two Events.
+/// The most often that an event is made.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The timeout of a request.
+/// The longest that one request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Attempts at an Event that the API server answers with a server error.
+/// Attempts at an event that the API server answers with an error of its own.
 const TRIES: u32 = 4;
-/// Older Events are dropped.
+/// An event that has waited this long is dropped.
 const TOO_OLD: Duration = Duration::from_secs(3600);
-/// A repeated notice is reported again after this time.
+/// The same notice is reported again after this time.
 const SAME_NOTICE: Duration = Duration::from_secs(60);
-/// How often an unreachable kubelet is asked for the holders of a changed device, once a second.
+/// How often an unreachable kubelet is asked, once a second, which pods hold a changed device.
 const ASKS: u32 = 30;
 
-/// Finds the Events to create, until the sender of views is gone.
+/// Finds what to report, until the views end.
 pub(super) struct Finder {
     pub(super) node: String,
     pub(super) pods: Arc<Pods>,
-    pub(super) found: mpsc::Sender<(PendingEvent, Instant)>,
+    pub(super) found: mpsc::Sender<(Report, Instant)>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -66,11 +66,11 @@ impl Finder {
         }
     }
 
-    /// Reports what changed since `before`, and returns the view that was reported.
+    /// Reports what changed, and returns the view that it has reported.
     async fn compare(&self, before: Option<Arc<View>>, view: &mut watch::Receiver<Arc<View>>) -> Arc<View> {
         let at = Timestamp::now();
         let now = Arc::clone(&view.borrow_and_update());
-        // A device that is gone is in none of the current resources.
+        // A device that is gone is in none of the resources of now.
         let mut resources: Vec<Resource> = now.resources.to_vec();
         resources.extend(before.iter().flat_map(|view| view.resources.iter().cloned()));
         let is_about_pods = before.as_ref().is_none_or(|before| before.faults != now.faults);
@@ -89,59 +89,59 @@ impl Finder {
         now
     }
 
-    fn put(&self, events: Vec<PendingEvent>) {
-        for event in events {
-            if self.found.try_send((event, Instant::now())).is_err() {
+    fn put(&self, reports: Vec<Report>) {
+        for report in reports {
+            if self.found.try_send((report, Instant::now())).is_err() {
                 self.counters.events_dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// The recent notices, by the object that they were reported on.
+/// Which notices were reported recently, and to whom.
 #[derive(Default)]
 pub(super) struct Recent(BTreeMap<(Notice, About), Instant>);
 
 impl Recent {
-    /// The Events of a notice, without those that were reported on the same object recently.
-    pub(super) fn news(&mut self, notice: &Notice, mut events: Vec<PendingEvent>) -> Vec<PendingEvent> {
+    /// The reports of a notice, without those that the same pod has got recently.
+    pub(super) fn news(&mut self, notice: &Notice, mut reports: Vec<Report>) -> Vec<Report> {
         self.0.retain(|_, at| at.elapsed() < SAME_NOTICE);
-        events.retain(|event| match self.0.entry((notice.clone(), event.about.clone())) {
+        reports.retain(|report| match self.0.entry((notice.clone(), report.about.clone())) {
             Entry::Occupied(_) => false,
             Entry::Vacant(new) => {
                 new.insert(Instant::now());
                 true
             }
         });
-        events
+        reports
     }
 }
 
-/// The outcome of a request.
+/// How a request ended.
 enum Made {
-    /// The Event exists.
+    /// It is there.
     Yes,
-    /// The API server will never accept it.
+    /// The API will never take it.
     Refused(String),
-    /// The API server answers with an error of its own.
+    /// The API says that it has failed.
     Failed(String),
-    /// The API server is unreachable or overloaded.
+    /// The API is away, or has too much to do.
     Away(String),
 }
 
-/// Creates the Events that were found. One that the API server does not accept is dropped; while the API server is unreachable,
+/// Makes the events that are found. One that the API does not take is dropped, and the next one is made; while the API is away
 /// all wait.
 pub(super) async fn make(
     client: Client,
     node: String,
-    mut found: mpsc::Receiver<(PendingEvent, Instant)>,
+    mut found: mpsc::Receiver<(Report, Instant)>,
     counters: Arc<Counters>,
 ) {
     let mut warned = false;
-    while let Some((pending, since)) = found.recv().await {
-        let (mut backoff, mut tries) = (Backoff::new(), 0);
+    while let Some((report, since)) = found.recv().await {
+        let (mut backoff, mut tries) = (pauses(), 0);
         loop {
-            let made = create(&client, &node, &pending).await;
+            let made = create(&client, &node, &report).await;
             let (is_over, trouble) = match made {
                 Made::Yes => {
                     counters.events.fetch_add(1, Ordering::Relaxed);
@@ -158,24 +158,24 @@ pub(super) async fn make(
             counters.api_errors.fetch_add(1, Ordering::Relaxed);
             if !warned {
                 warned = true;
-                warn!(error = trouble, reason = pending.reason, "cannot create events");
+                warn!(error = trouble, reason = report.reason, "no event could be made about a pod or the node");
             }
             if is_over {
                 counters.events_dropped.fetch_add(1, Ordering::Relaxed);
                 break;
             }
-            sleep(backoff.pause()).await;
+            sleep(backoff.next().unwrap_or_default()).await;
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn create(client: &Client, node: &str, pending: &PendingEvent) -> Made {
-    let event = pending.event(node, Timestamp::now());
+async fn create(client: &Client, node: &str, report: &Report) -> Made {
+    let event = report.event(node, Timestamp::now());
     let events: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
     match timeout(PATIENCE, events.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => Made::Yes,
-        // It was created before.
+        // It was made before.
         Ok(Err(Error::Api(status))) if status.code == 409 => Made::Yes,
         Ok(Err(Error::Api(status))) if status.code == 429 => Made::Away(status.to_string()),
         Ok(Err(Error::Api(status))) if (400..500).contains(&status.code) => Made::Refused(status.to_string()),

@@ -33,7 +33,7 @@ pub enum About {
 
 /// An Event to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingEvent {
+pub struct Report {
     pub about: About,
     /// False if a device is back in service.
     pub is_warning: bool,
@@ -46,7 +46,7 @@ pub struct PendingEvent {
 }
 
 /// The changes between two views, for the pods that hold devices and for the node. Without an earlier view, all current problems.
-pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: Timestamp) -> Vec<PendingEvent> {
+pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: Timestamp) -> Vec<Report> {
     let at = before.is_some().then_some(at);
     let mut pending = Vec::new();
     for (key, fault) in reported_faults(now) {
@@ -69,7 +69,7 @@ pub fn between(node: &str, before: Option<&View>, now: &View, held: &Held, at: T
         }
     }
     let mut to_node = |reason, note: String| {
-        pending.push(PendingEvent {
+        pending.push(Report {
             about: About::Node(node.to_owned()),
             is_warning: true,
             reason,
@@ -102,7 +102,7 @@ fn reported_faults(view: &View) -> impl Iterator<Item = (&DeviceKey, &Fault)> {
 }
 
 /// The Events of a notice, for the holders of its device.
-pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<PendingEvent> {
+pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<Report> {
     let device = words::device(&view.machine, &notice.device);
     let cut = view.machine.gpus.iter().filter(|gpu| notice.device == DeviceKey::Gpu(gpu.uuid.clone()));
     let slices: Vec<DeviceKey> =
@@ -124,7 +124,7 @@ pub fn noticed(notice: &Notice, view: &View, held: &Held, at: Timestamp) -> Vec<
 
 /// One Event for each pod that holds any of these devices, in any number of containers.
 fn to_holders(
-    pending: &mut Vec<PendingEvent>,
+    pending: &mut Vec<Report>,
     held: &Held,
     devices: &[&DeviceKey],
     at: Option<Timestamp>,
@@ -137,10 +137,10 @@ fn to_holders(
     };
     let pods: BTreeSet<About> = devices.iter().flat_map(|device| held.by(device)).map(pod).collect();
     let note = within(&note, NOTE_BYTES);
-    pending.extend(pods.into_iter().map(|about| PendingEvent { about, is_warning, reason, note: note.clone(), at }));
+    pending.extend(pods.into_iter().map(|about| Report { about, is_warning, reason, note: note.clone(), at }));
 }
 
-impl PendingEvent {
+impl Report {
     /// The Event as the API server takes it, reported by this node.
     pub fn event(&self, node: &str, now: Timestamp) -> Event {
         let (regarding, of) = match &self.about {

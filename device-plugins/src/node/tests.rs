@@ -20,7 +20,7 @@ use tower::service_fn;
 use super::*;
 use crate::health::capabilities::Capabilities;
 use crate::health::{Fault, Reason};
-use crate::node::events::{About, PendingEvent};
+use crate::node::events::{About, Report};
 
 #[derive(Default)]
 struct Inner {
@@ -400,10 +400,10 @@ async fn missing_components_are_reported_without_a_kubelet() {
     world.until("another event", |api| api.lock().events.len() == 2).await;
 }
 
-fn pending(pod: &str) -> (PendingEvent, tokio::time::Instant) {
+fn pending(pod: &str) -> (Report, tokio::time::Instant) {
     let about = About::Pod { namespace: "team".into(), name: pod.into(), uid: "u".into() };
     let at = Some(Timestamp::from_second(1).unwrap());
-    let pending = PendingEvent { about, is_warning: true, reason: "DeviceXid", note: "x".into(), at };
+    let pending = Report { about, is_warning: true, reason: "DeviceXid", note: "x".into(), at };
     (pending, tokio::time::Instant::now())
 }
 

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -121,6 +122,12 @@ impl Error {
     }
 }
 
+/// With jitter: all nodes lose an API server at the same time.
+fn pauses() -> ExponentialBackoff {
+    let builder = ExponentialBuilder::new().with_min_delay(PAUSE).with_max_delay(PAUSE_MOST);
+    builder.with_jitter().without_max_times().build()
+}
+
 type Events = BoxStream<'static, Result<Event<EndpointSlice>, watcher::Error>>;
 
 /// The endpoints of a Service as they change.
@@ -134,6 +141,7 @@ pub struct Endpoints {
     events: Option<Events>,
     /// Errors in a row.
     failures: u32,
+    pauses: ExponentialBackoff,
 }
 
 impl fmt::Debug for Endpoints {
@@ -145,7 +153,7 @@ impl fmt::Debug for Endpoints {
 impl Endpoints {
     /// The endpoints of this Service. Nothing is asked before the first [`Self::next`].
     pub fn of(service: Service, connect: Connect) -> Self {
-        Self { service, connect, slices: BTreeMap::new(), listed: None, events: None, failures: 0 }
+        Self { service, connect, slices: BTreeMap::new(), listed: None, events: None, failures: 0, pauses: pauses() }
     }
 
     /// The Service.
@@ -159,12 +167,11 @@ impl Endpoints {
     /// The next call tries again, after a pause that grows with each error in a row.
     pub async fn next(&mut self) -> Result<Vec<Endpoint>, Error> {
         if self.failures > 0 {
-            let doubled = PAUSE.saturating_mul(1 << (self.failures - 1).min(16));
-            sleep(doubled.min(PAUSE_MOST)).await;
+            sleep(self.pauses.next().unwrap_or(PAUSE_MOST)).await;
         }
         match self.follow().await {
             Ok(()) => {
-                self.failures = 0;
+                (self.failures, self.pauses) = (0, pauses());
                 Ok(endpoints(self.slices.values(), &self.service.port))
             }
             Err(error) => {

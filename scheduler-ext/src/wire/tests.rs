@@ -21,7 +21,7 @@ fn what_is_missing_is_refused_by_its_name() {
     let whole_nodes = r#"{"Pod":{"metadata":{},"spec":{}},"Nodes":{"items":[]},"NodeNames":null}"#;
     assert!(refused(whole_nodes).starts_with("NodeNames is missing: set nodeCacheCapable: true"));
     assert!(refused(r#"{"Pod":{"metadata":{}},"NodeNames":[]}"#).contains("missing field `spec`"));
-    assert!(refused("[]").contains("not what kube-scheduler sends"));
+    assert!(refused("[]").contains("not a request of kube-scheduler"));
     assert!(refused(r#"{"Pod":{"metadata":{},"spec":{}},"NodeNames":[3]}"#).contains("integer `3`"));
     let of_preempt = preempt_args(br#"{"Pod":{"metadata":{},"spec":{}}}"#).expect_err("refused").0;
     assert!(of_preempt.starts_with("NodeNameToMetaVictims is missing: "), "{of_preempt}");

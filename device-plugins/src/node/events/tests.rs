@@ -42,8 +42,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn shown(events: &[PendingEvent]) -> Vec<String> {
-    let about = |event: &PendingEvent| match &event.about {
+fn shown(events: &[Report]) -> Vec<String> {
+    let about = |event: &Report| match &event.about {
         About::Pod { namespace, name, .. } => format!("{namespace}/{name}"),
         About::Node(name) => format!("node {name}"),
     };
@@ -203,7 +203,7 @@ fn names_and_notes_are_cut_to_the_limits_of_the_api() {
     let down = view(&[(samples::hca(1), fault(Reason::PortDown, &"ä".repeat(2_000)))]);
     let events = between("n1", None, &down, &held(), at(1));
     assert!(events[0].note.len() <= NOTE_BYTES && events[0].note.ends_with('…'));
-    let event = PendingEvent { about, ..events[0].clone() }.event(&"n".repeat(253), at(1));
+    let event = Report { about, ..events[0].clone() }.event(&"n".repeat(253), at(1));
     let name = event.metadata.name.unwrap();
     assert!(name.len() <= 253 && name.starts_with(&format!("{}.", "n".repeat(199))), "{name}");
     assert_eq!(event.reporting_instance.unwrap().len(), 128);
