@@ -1,11 +1,11 @@
-//! Reports the node's devices to Kubernetes: labels and a condition of the node, and events.
+//! Reports the node's devices to Kubernetes: labels and a condition of the node, and Events.
 //!
-//! The cast: [`labels`], [`condition`] and [`events`] decide, all pure; [`holders`] says which pods hold which devices, after
-//! [`pods`], which asks the kubelet, and [`uids`]; the rest writes.
+//! The cast: [`labels`], [`condition`] and [`events`] decide, all pure. [`holders`] knows which pods hold which devices, from
+//! [`pods`], which asks the kubelet, and [`uids`]. The other modules write.
 //!
-//! Invariants: what is written follows from the newest view and from what the API server has, so a restart of either side loses
-//! nothing but events. Of the node's object, only the labels below [`labels::PREFIX`] and one condition are touched. No failure
-//! stops the rest, and none is retried without a growing pause.
+//! Invariants: writes follow from the newest view and the API server's state, so a restart of either side loses only Events. Only
+//! the labels below [`labels::PREFIX`] and one condition of the Node are touched. A failure stops nothing else and is retried with
+//! growing pauses.
 
 pub mod condition;
 pub mod counters;
@@ -33,22 +33,19 @@ use crate::view::View;
 use counters::Counters;
 use pods::Pods;
 
-/// The pause before the API is looked for again.
+/// The pause before another attempt to configure a client.
 const CONNECT_EVERY: Duration = Duration::from_secs(30);
 
-/// What the reporter works with.
+/// Reports the node's devices.
 #[derive(Clone, Debug)]
 pub struct Reporter {
-    /// The node's name.
     pub node: String,
-    /// Who holds devices.
     pub pods: Arc<Pods>,
-    /// What it counts.
     pub counters: Arc<Counters>,
 }
 
 impl Reporter {
-    /// Reports until there will be no more views, beginning with the one that is there. Without an API server it waits for one.
+    /// Reports until the sender of views is gone, starting with the current view. Waits until a client can be configured.
     pub async fn run(self, view: watch::Receiver<Arc<View>>, notices: mpsc::Receiver<Notice>) {
         self.run_with(connect().await, view, notices).await;
     }
@@ -63,12 +60,14 @@ impl Reporter {
     }
 }
 
-/// A client of the API server, whether or not that answers now.
+/// A client of the API server, which may be unreachable.
 pub async fn connect() -> Client {
     loop {
         match Client::try_default().await {
             Ok(client) => return client,
-            Err(error) => warn!(%error, "no Kubernetes API: larder-devices needs a service account, or KUBECONFIG"),
+            Err(error) => {
+                warn!(%error, "cannot configure a Kubernetes client: larder-devices needs a service account or KUBECONFIG")
+            }
         }
         tokio::time::sleep(CONNECT_EVERY).await;
     }

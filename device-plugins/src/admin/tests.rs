@@ -56,8 +56,12 @@ async fn a_refused_configuration_counts_until_one_is_accepted() {
 
 #[tokio::test]
 async fn devices_are_counted_by_what_takes_them_out_of_service_and_back_to_nothing() {
-    let fault =
-        Fault { reason: Reason::PortDown, message: String::new(), since: SystemTime::UNIX_EPOCH, ends: String::new() };
+    let fault = Fault {
+        reason: Reason::PortDown,
+        message: String::new(),
+        since: SystemTime::UNIX_EPOCH,
+        recovery: String::new(),
+    };
     let down = View { faults: Arc::new([(samples::hca(0), fault)].into()), ..samples::view() };
     let count = |view: View, labels: &[(&'static str, &str)]| {
         let labels: Labels = labels.iter().map(|(label, value)| (*label, (*value).to_owned())).collect();

@@ -101,7 +101,7 @@ pub(super) async fn keep(client: Client, node: String, mut view: watch::Receiver
             Err(error) => {
                 counters.api_errors.fetch_add(1, Ordering::Relaxed);
                 let pause = backoff.next().unwrap_or_default();
-                warn!(error = format!("{error:#}"), node, pause = ?pause, "the node's labels and condition are not current");
+                warn!(error = format!("{error:#}"), node, pause = ?pause, "the node's labels and condition are out of date");
                 sleep(pause).await;
                 if view.has_changed().is_err() {
                     return;
@@ -142,7 +142,7 @@ async fn look(
                 see(&written);
                 counters.node_writes.fetch_add(1, Ordering::Relaxed);
                 let Condition { reason, message, .. } = &wanted.condition;
-                info!(status = wanted.condition.status_text(), reason, message, "the node's condition is written");
+                info!(status = wanted.condition.status_text(), reason, message, "node condition updated");
             }
             Err(error) => failed = Some(error.context("write the node's condition")),
         }

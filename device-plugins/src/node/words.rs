@@ -20,7 +20,7 @@ pub fn known(machine: &Machine, key: &DeviceKey) -> Option<String> {
             format!("GPU {} ({uuid}, {pci})", gpu.minor)
         }),
         DeviceKey::Slice(uuid) => machine.gpus.iter().find_map(|gpu| {
-            let slice = gpu.slices.iter().find(|slice| slice.uuid == *uuid)?;
+            let slice = gpu.slices().iter().find(|slice| slice.uuid == *uuid)?;
             Some(format!("slice {} of GPU {} ({uuid})", slice.profile, gpu.minor))
         }),
         DeviceKey::Hca(pci) => {
@@ -38,7 +38,8 @@ mod tests {
     fn a_device_has_the_name_that_tools_show_also_when_it_is_gone() {
         let place = |pci: &str| Place { pci: pci.parse().unwrap(), ..Place::default() };
         let slices = vec![MigSlice { uuid: "MIG-1".into(), profile: "1g.10gb".into(), ..MigSlice::default() }];
-        let gpu = Gpu { uuid: "GPU-1".into(), minor: 3, place: place("0000:13:00.0"), slices, ..Gpu::default() };
+        let gpu =
+            Gpu { uuid: "GPU-1".into(), minor: 3, place: place("0000:13:00.0"), mig: Some(slices), ..Gpu::default() };
         let hca = Hca { name: "mlx5_2".into(), place: place("0000:14:00.0"), ..Hca::default() };
         let machine = Machine { gpus: vec![gpu], hcas: vec![hca], ..Machine::default() };
         let hca = DeviceKey::Hca("0000:14:00.0".parse().unwrap());

@@ -218,8 +218,8 @@ fn a_gpu_that_sysfs_does_not_know_keeps_its_address() {
     gpu.place.pci = "0000:99:00.0".parse().unwrap();
     let read = inventory::read_with(&roots(&machine), &[gpu.clone()], Some("570.1".to_owned()), Ok(RdmaMode::None));
     assert_eq!((read.gpus, read.gpu_driver.as_deref()), (vec![gpu.clone()], Some("570.1")));
-    assert_eq!(read.oddities.len(), 1);
-    assert!(read.oddities[0].at.ends_with("bus/pci/devices/0000:99:00.0"), "{:?}", read.oddities);
+    assert_eq!(read.warnings.len(), 1);
+    assert!(read.warnings[0].at.ends_with("bus/pci/devices/0000:99:00.0"), "{:?}", read.warnings);
     assert_eq!(inventory::gpus(&roots(&machine), std::slice::from_ref(&gpu)), [gpu]);
 }
 
@@ -229,7 +229,7 @@ fn the_mode_is_that_of_netlink_else_of_the_module_else_shared() {
     let mode = |plan: MachinePlan, kernel: io::Result<RdmaMode>| {
         let machine = FakeMachine::new(plan).unwrap();
         let read = inventory::read_with(&roots(&machine), &[], None, kernel);
-        (read.rdma_mode, read.oddities.len())
+        (read.rdma_mode, read.warnings.len())
     };
     let exclusive = || MachinePlan { exclusive_namespaces: true, ..MachinePlan::three_hcas_on_a_switch() };
     let refused = || Err(io::Error::from(io::ErrorKind::PermissionDenied));

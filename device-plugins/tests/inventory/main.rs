@@ -32,11 +32,11 @@ fn read(machine: &FakeMachine) -> Machine {
     inventory::read_with(&roots(machine), &gpus, None, Ok(RdmaMode::None))
 }
 
-/// The oddities' places below the machine's folder, with their reasons.
-fn oddities(machine: &FakeMachine, read: &Machine) -> Vec<(String, String)> {
+/// The warnings' places below the machine's folder, with their reasons.
+fn warnings(machine: &FakeMachine, read: &Machine) -> Vec<(String, String)> {
     let sysfs = machine.sysfs();
     let root = format!("{}/", sysfs.parent().unwrap().display());
-    read.oddities.iter().map(|odd| (odd.at.replace(&root, ""), odd.why.clone())).collect()
+    read.warnings.iter().map(|odd| (odd.at.replace(&root, ""), odd.why.clone())).collect()
 }
 
 fn hca<'a>(machine: &'a Machine, name: &str) -> &'a Hca {

@@ -65,7 +65,7 @@ async fn a_driver_that_hangs_does_not_hold_up_the_end() {
         Driver::start(Settings { silent_after: Duration::from_millis(100), ..settings(nvml.library()) }, 64);
     says(&driver.failed().await, &["nvmlInit"]);
     driver.end().await;
-    // The thread that was left behind ends with its call.
+    // The thread that was left behind ends when its call returns.
     nvml.set(&Machine::h100s(1));
 }
 
@@ -140,11 +140,11 @@ async fn while_a_gpu_fails_sessions_are_begun_anew_and_xids_go_on() {
 
 // SEMANTICS: D15
 #[tokio::test]
-async fn what_happened_before_the_end_of_a_session_is_told_before_the_next_begins() {
+async fn events_of_a_session_are_reported_before_the_next_session_begins() {
     let mut machine = Machine::h100s(2);
     let nvml = FakeNvml::with(&machine);
     let reopening = Settings { reopen_every: Duration::from_millis(1), ..settings(nvml.library()) };
-    // With room for one, both threads tell in turn: the session ends while there is more to tell.
+    // With room for one, both threads send in turn: the session ends while more events wait.
     let mut driver = Driver::start(reopening, 1);
     driver.until(DriverNews::Answered).await;
     machine.gpus[0].error = Some(code::GPU_IS_LOST);

@@ -8,9 +8,9 @@
 //! - [`Cluster`] is a real Kubernetes: one of a test's own, or the one that the tests of a run share.
 //! - [`kernel`] is the kernel's side of a FUSE connection.
 //! - [`machine`] is fake machines with GPUs and HCAs, in a directory.
-//! - [`scaled`] says how often a test repeats what it repeats.
+//! - [`scaled`] is how often a test repeats its steps.
 //! - [`repository`] is the clone that the test runs in.
-//! - [`FakeNvml`] is a `libnvidia-ml.so.1` that tells of the GPUs that a test makes up ([`nvml`]).
+//! - [`FakeNvml`] is a `libnvidia-ml.so.1` that reports the GPUs of a test ([`nvml`]).
 //! - [`larder_binary`] is the command as it was built beside the test.
 
 mod binary;
