@@ -165,21 +165,22 @@ pub fn page() -> String {
          | `restartWorker` | as `watch`; the event says that the pod's work has failed. The GPU stays in service |\n\
          | `drainGpu` | the GPU and its MIG slices leave service |\n\
          | `drainNode` | all GPUs of the node leave service |\n\n\
-         To override the table, set `health.xids` in the [configuration](DEVICES.md#define-resources), for example\n\
-         `{13: ignore, 94: drainGpu}`.\n\n\
+         To override the table, set `health.xids` in the [configuration](DEVICES.md#define-resources), for\n\
+         example `{13: ignore, 94: drainGpu}`.\n\n\
          A drained GPU comes back when all of these hold:\n\n\
          - The driver asks for no recovery action (NVML's field 230, which Xid 154 announces).\n\
-         - Its queries succeed.\n\
+         - NVML's queries succeed.\n\
          - The GPU has been quiet for `health.gpuQuiet`.\n\n\
          ## Source\n\n\
-         The source is [NVIDIA's Xid catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).\n\
-         The column \"catalogue\" has its immediate action. Where the action here is not the plain reading of it,\n\
-         the last column says why. \"NVIDIA's device plugin\" there is `internal/rm/health.go` of\n\
+         The source is\n\
+         [NVIDIA's Xid catalogue](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).\n\
+         The column \"catalogue\" has its immediate action. Where the action here is not the plain reading of\n\
+         it, the last column says why. \"NVIDIA's device plugin\" there is `internal/rm/health.go` of\n\
          k8s-device-plugin.\n\n\
-         - The catalogue has columns for A100, H100, B100 and GB200. It has none for Ada and for other families.\n  \
-           By our choice, Ada gets the rows of A100 and H100, and other families get all rows.\n\
-         - An Xid that the table lacks for a family is `drainGpu`. So is an Xid for which the catalogue names no\n  \
-           action, unless it has a row.\n\n\
+         - The catalogue has columns for A100, H100, B100 and GB200. It has none for Ada and for other\n  \
+           families. By our choice, Ada gets the rows of A100 and H100, and other families get all rows.\n\
+         - An Xid that the table lacks for a family is `drainGpu`. So is an Xid for which the catalogue names\n  \
+           no action, unless it has a row.\n\n\
          This page is generated from the table in the code of `larder-devices`.\n\n\
          ## Table\n\n\
          | Xid | meaning | families | catalogue | action | why |\n|---|---|---|---|---|---|\n",
