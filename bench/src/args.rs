@@ -1,4 +1,4 @@
-//! The flags of `larder-bench`, one file for each benchmark.
+//! The flags of `larder-bench`, one file per benchmark.
 
 mod controller;
 mod devices;
@@ -24,7 +24,7 @@ pub(crate) use peers::PeersArgs;
 pub(crate) use peers_net::PeersNetArgs;
 pub(crate) use shared::OutputArgs;
 
-/// Measures Larder, part by part, and the filesystems beside it.
+/// Benchmarks of Larder's components and of comparable filesystems.
 #[derive(Debug, Parser)]
 #[command(name = "larder-bench", version, max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -36,21 +36,21 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Compare Larder with every installed peer filesystem over an embedded S3 (needs root).
     Peers(PeersArgs),
-    /// Compare how fast Larder and every installed peer walk trees and look files up (needs root).
+    /// Compare directory walks and file lookups of Larder and every installed peer (needs root).
     Meta(MetaArgs),
     /// Run fio over Larder and every installed peer (needs root).
     Fio(FioArgs),
-    /// Import generated objects and a folder: keys/s, memory, disk, and the mount of the manifest (needs root).
+    /// Import generated objects and a directory: keys/s, memory, disk, and mounting the manifest (needs root).
     Import(ImportsArgs),
     /// Compare reads from another node's cache with raw TCP and with the origin, over loopback.
     PeersNet(PeersNetArgs),
-    /// Measure larder-controller in a cluster of fake nodes: time to ready, API writes, memory, CPU, labels, restarts.
+    /// Measure larder-controller on fake nodes: time to ready, API writes, memory, CPU, labels, restarts.
     Controller(ControllerArgs),
-    /// Measure training jobs in a cluster of fake nodes, beside Kueue: jobs/min, API writes, preemption, plans.
+    /// Measure training jobs on fake nodes and compare with Kueue: jobs/min, API writes, preemption, planning.
     Jobs(JobsArgs),
-    /// Measure the scheduler extender: answer times, pods/s with and without it, where pods land, how soon they wake.
+    /// Measure the scheduler extender: response times, pods/s with and without it, placement, wake-up times.
     Extender(ExtenderArgs),
-    /// Measure larder-devices on a fake machine: choices, allocations, memory, CPU; beside another plugin (needs root).
+    /// Measure larder-devices on a fake machine and compare with another plugin: allocation, memory, CPU (needs root).
     Devices(DevicesArgs),
 }
 

@@ -31,14 +31,13 @@ pub(crate) use quickstart::QuickstartArgs;
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  larder quickstart                                         see Larder work, on generated data
+  larder quickstart                                         a demonstration with generated data
   larder mount s3://bucket/imagenet /data/train             mount a dataset
   larder mount s3://bucket/imagenet /data --endpoint http://10.0.0.5:9000
   larder stats /data/train --watch                          hit ratio while you train
   larder umount /data/train
 
-Credentials come from the usual AWS_* variables and profile files, or from GOOGLE_* and AZURE_*
-variables."
+Credentials are read from the AWS_*, GOOGLE_* and AZURE_* variables and from AWS profile files."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -50,11 +49,11 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show Larder at work: mount a dataset from an embedded S3 and read it for epochs under every policy.
+    /// Demonstrate Larder: mount a dataset from an embedded S3 and read it for several epochs under each policy.
     Quickstart(QuickstartArgs),
     /// List an origin once and write the dataset's manifest.
     Import(ImportArgs),
-    /// Copy a dataset of small files into packs of about 64 MiB, with a checksum for each file.
+    /// Copy a dataset of small files into packs of about 64 MiB, with a checksum per file.
     Pack(PackArgs),
     /// Mount a dataset.
     Mount(MountArgs),
@@ -66,17 +65,17 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Show the state and the hit ratio of mounts.
     Stats(StatsArgs),
-    /// Check this machine and report what to change.
+    /// Check this machine and suggest fixes.
     Doctor(DoctorArgs),
-    /// Show the GPUs and HCAs of this node: which pods hold them, and why one is out of service.
+    /// Show the GPUs and HCAs of this node: which pods hold them, and why a device is out of service.
     Devices(DevicesArgs),
-    /// Submit, list, read and end the training jobs of a Kubernetes cluster.
+    /// Submit, list, follow and cancel the training jobs of a Kubernetes cluster.
     Job(JobArgs),
-    /// Show the queues of a Kubernetes cluster: quota, use, and the jobs that wait.
+    /// Show the queues of a Kubernetes cluster: quota, usage and waiting jobs.
     Queue(QueueArgs),
-    /// Say why an object of a Kubernetes cluster is not ready, or is where it is.
+    /// Explain why a Dataset or job is not ready, or why a pod was placed on its node.
     Explain(ExplainArgs),
-    /// Time epochs over a folder, or simulate them. larder-bench has all other benchmarks.
+    /// Time epochs over a directory, or simulate them. All other benchmarks are in larder-bench.
     Bench(bench::BenchArgs),
     /// Print the text of docs/COMMANDS.md.
     #[command(hide = true)]
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_in_the_documents_is_one_that_larder_takes() {
+    fn every_command_in_the_documents_is_valid() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut documents = ["README.md", "docs/COMMANDS.md", "docs/DEVICES.md", "docs/MOUNT.md", "docs/START.md"]
             .map(|path| root.join(path))
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_names_its_flag_and_what_is_accepted() {
+    fn the_error_for_a_wrong_value_names_the_flag_and_the_accepted_values() {
         let error = Cli::try_parse_from(["larder", "mount", "s3://b/p", "/mnt", "--cache-size", "lots"]).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("--cache-size") && text.contains("100GiB"), "{text}");

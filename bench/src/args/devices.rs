@@ -13,30 +13,30 @@ Examples:
   larder-bench devices --calls 200 --idle 10 --rounds 1
   larder-bench devices --rounds 5 --json devices.json
 
-The machine has 16 fake GPUs and 16 fake HCAs: files and device nodes in a temporary directory, and
-a library in place of NVIDIA's. 8 of the 16 GPUs are chosen within this process. Then
-larder-devices runs beside stand-ins for the kubelet and for the container runtime's NRI, is asked
-over their sockets, and left alone. There is no API server. The hook runs as a runtime runs it.
-k8s-rdma-shared-dev-plugin, if it is installed (bench/install-peers), runs on the same machine, in
-namespaces of its own; on a kernel without rdma netlink it is told that the kernel is old.
+The fake machine has 16 GPUs and 16 HCAs: files and device nodes in a temporary directory, and a
+fake NVML. The benchmark first chooses 8 of the 16 GPUs within its own process. It then runs
+larder-devices with a fake kubelet and a fake NRI runtime, calls it over their sockets, and measures
+it idle. There is no API server. The hook is run the way a container runtime runs it.
+k8s-rdma-shared-dev-plugin, if installed (bench/install-peers), runs on the same machine in its own
+namespaces; on a kernel without RDMA netlink it is made to believe that the kernel is old.
 
 As root, in Larder's repository:
   cargo build --release -p larder-bench -p larder-devices -p larder-rdma-limit -p larder-fake-nvml
   target/release/larder-bench devices")]
 pub(crate) struct DevicesArgs {
-    /// Number of calls of each kind in each round.
+    /// Number of calls of each kind per round.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) calls: u32,
-    /// Seconds for which each process is left alone. Lists are sent again every minute.
+    /// Seconds to measure each idle process. Device lists are resent every minute.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) idle: u64,
-    /// The program to measure. Default: larder-devices beside this command.
+    /// The larder-devices to measure. Default: the one beside this program.
     #[arg(long, value_name = "PATH")]
     pub(crate) devices: Option<PathBuf>,
-    /// The hook of containers to measure. Default: larder-rdma-limit beside this command.
+    /// The container hook to measure. Default: the larder-rdma-limit beside this program.
     #[arg(long, value_name = "PATH")]
     pub(crate) hook: Option<PathBuf>,
-    /// The fake NVML library. Default: liblarder_fake_nvml.so beside this command.
+    /// The fake NVML. Default: the liblarder_fake_nvml.so beside this program.
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
     #[command(flatten)]

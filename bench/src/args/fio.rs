@@ -12,10 +12,10 @@ Examples:
   larder-bench fio --only ext4,larder --rounds 1 --size 256MiB --files 1000
   larder-bench fio --files 0 --json fio.json                only the large file
 
-The jobs are those of bench/fio: one large file, read in pieces of 1 MiB and at random offsets in
-pieces of 4 KiB and 128 KiB; then many small files in random order. Cold is a new mount with an
-empty cache; warm has everything in the cache. The kernel's caches are dropped before each run,
-and no offset is read twice.")]
+The fio jobs are in bench/fio: one large file, read sequentially in blocks of 1 MiB and randomly in
+blocks of 4 KiB and 128 KiB; then many small files in random order. Cold is a new mount with an
+empty cache; warm has all data in the cache. The kernel's caches are dropped before each run, and no
+offset is read twice.")]
 pub(crate) struct FioArgs {
     /// Size of the large file.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_large_size)]
@@ -32,10 +32,10 @@ pub(crate) struct FioArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// Bytes of a file that four jobs divide into quarters of whole pieces.
+/// Parses the size of a file that four jobs share, each reading whole blocks of its quarter.
 fn parse_large_size(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         bytes if bytes >= 4 << 20 => Ok(bytes),
-        _ => Err("give at least 4MiB".to_owned()),
+        _ => Err("must be at least 4MiB".to_owned()),
     }
 }

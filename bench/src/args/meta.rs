@@ -12,16 +12,16 @@ Examples:
   larder-bench meta --files 0 --synthetic 10000000          only a synthetic manifest
   larder-bench meta --synthetic 0 --json meta.json
 
-Files have 1 KiB, 200 to a folder. In each system, one thread walks the names (find), looks up
-each file once in random order, and walks the tree again with the attributes of each file
-(ls -l); the kernel's caches are dropped before each step. Then 16 threads look up each file
-again. Only larder mounts the synthetic manifests, whose files do not exist; making one takes
-200 MB of memory per million files.")]
+Files have 1 KiB, with 200 files per directory. On each system, one thread lists all names (find),
+looks up each file once in random order, and lists the tree again with attributes (ls -l); the
+kernel's caches are dropped before each step. Then 16 threads look up each file again. Synthetic
+manifests, whose files do not exist, are mounted by larder only; generating one takes 200 MB of
+memory per million files.")]
 pub(crate) struct MetaArgs {
-    /// Number of files; 0 measures only synthetic manifests.
+    /// Number of files; 0 measures only the synthetic manifests.
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
     pub(crate) files: u32,
-    /// Numbers of files of the synthetic manifests; 0 measures none.
+    /// Numbers of files in the synthetic manifests; 0 skips them.
     #[arg(
         long,
         value_name = "N",

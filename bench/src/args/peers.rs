@@ -16,16 +16,17 @@ Examples:
 
 All systems serve the same files from the same S3 server, which is part of this process. The same
 reader reads them with 1, 4 and 16 threads: cold, from the local cache, and from the page cache.
-Peers are searched for on PATH and in the folder of bench/install-peers. Nothing is left behind:
-only this command and its children see the mounts.")]
+Peers are searched for on PATH and in the directory of bench/install-peers. --folder needs space for
+four times the dataset: the files and every cache. The mounts are visible only to this program and
+its children, and nothing is left behind.")]
 pub(crate) struct PeersArgs {
     /// Number of files in the dataset.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(16..=10_000_000))]
     pub(crate) files: u32,
-    /// Mean file size; sizes lie between 16 KB and 5 MB.
+    /// Mean file size. Sizes are between 16 KB and 5 MB.
     #[arg(long, value_name = "SIZE", default_value = "111KB", value_parser = parse_bytes)]
     pub(crate) mean_size: u64,
-    /// Numbers of reader threads. The largest number reads all files, the others 4000.
+    /// Numbers of reader threads. The largest number reads all files, the others read 4000.
     #[arg(
         long,
         value_name = "N",

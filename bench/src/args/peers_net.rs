@@ -13,11 +13,11 @@ Examples:
   larder-bench peers-net --record-size 111KB --readers 1,16,64 --seconds 10 --json net.json
   larder-bench peers-net --only raw-tcp,peer --record-size 4MiB
 
-Every server is a separate process on this machine. Raw TCP has a connection and a thread for
-each reader. Its bytes are not inspected, or (raw-summed) both ends compute their checksum, as
-peers do.")]
+Every server is a separate process on this machine. Raw TCP uses a connection and a thread per
+reader. With raw-tcp neither end inspects the data; with raw-summed both ends compute its checksum,
+as peers do. Without raw-tcp the table has no ratios.")]
 pub(crate) struct PeersNetArgs {
-    /// Sizes of one read, up to 4MiB.
+    /// Sizes of a single read, up to 4MiB.
     #[arg(
         long,
         value_name = "SIZE",
@@ -35,7 +35,7 @@ pub(crate) struct PeersNetArgs {
         value_parser = clap::value_parser!(u32).range(1..=10_000)
     )]
     pub(crate) readers: Vec<u32>,
-    /// Seconds of each measurement.
+    /// Duration of each measurement, in seconds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
     #[command(flatten)]
@@ -46,15 +46,15 @@ pub(crate) struct PeersNetArgs {
     pub(crate) folder: FolderArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
-    /// Serve with these settings (JSON); used by the command itself.
+    /// Serve with these settings (JSON); used by the benchmark itself.
     #[arg(long, hide = true)]
     pub(crate) serve: Option<String>,
 }
 
-/// Bytes of a record, at most those of a block.
+/// Parses the size of a record, at most the size of a block.
 fn parse_record_size(text: &str) -> Result<u32, String> {
     match parse_bytes(text)? {
         bytes if (1..=4 << 20).contains(&bytes) => Ok(bytes as u32),
-        _ => Err("give 1 byte to 4MiB".to_owned()),
+        _ => Err("must be between 1 byte and 4MiB".to_owned()),
     }
 }

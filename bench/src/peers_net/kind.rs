@@ -2,23 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The server that is measured.
+/// A server to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerKind {
-    /// Bytes over a socket, a connection and a thread for each reader.
+    /// Raw TCP, with a connection and a thread per reader.
     RawTcp,
-    /// The same with a CRC32C of each record, computed by one side and checked by the other.
+    /// Raw TCP with a CRC32C per record, computed by one end and verified by the other.
     RawSummed,
-    /// A peer that has the blocks in memory, without TLS.
+    /// A peer that serves from memory, without TLS.
     Peer,
-    /// The same with TLS on both sides.
+    /// A peer that serves from memory, with mutual TLS.
     PeerTls,
-    /// A peer that has the blocks in its store, on disk; without TLS.
+    /// A peer that serves from its store on disk, without TLS.
     PeerStore,
-    /// The same with TLS on both sides.
+    /// A peer that serves from its store on disk, with mutual TLS.
     PeerStoreTls,
-    /// An S3 server, read with the client that the mount uses.
+    /// An S3 server, read with the client of mounts.
     Origin,
 }
 

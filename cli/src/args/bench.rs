@@ -18,11 +18,11 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Time epochs over a folder: read all its files, in a new order each epoch.
+    /// Time epochs over a directory: read every file, in a new random order each epoch.
     Epochs(EpochsArgs),
     /// Simulate caching policies over shuffled epochs: hit ratios for any size of dataset, cache and cluster.
     Sim(SimArgs),
-    /// A benchmark that is not one of this program.
+    /// A benchmark of larder-bench.
     #[command(external_subcommand)]
     Other(Vec<OsString>),
 }

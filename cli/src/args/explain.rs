@@ -22,11 +22,11 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Explained {
-    /// Say in one sentence why a Dataset is ready or not, what happens next, and what to do.
+    /// Explain in one sentence why a Dataset is ready or not, what happens next and what to do.
     Dataset(ExplainDatasetArgs),
-    /// Say in one sentence what a TrainingJob waits for, how it runs or how it ended, and what to do.
+    /// Explain in one sentence what a TrainingJob is waiting for, how it runs or how it ended, and what to do.
     Job(ExplainJobArgs),
-    /// Say in one sentence why a pod went to its node or waits, and how good each node is for it.
+    /// Explain in one sentence why a pod was placed on its node or is waiting, and list the score of each node.
     Pod(ExplainPodArgs),
 }
 
@@ -36,7 +36,7 @@ Examples:
   larder explain dataset team-a/imagenet
   larder explain dataset team-a/imagenet --context training --json | jq -r .sentence
 
-It reads the Dataset and nothing else, with the rights of the kubeconfig (`get` on datasets.larder.dev).")]
+Only the Dataset is read. Required permission: `get` on datasets.larder.dev.")]
 pub(crate) struct ExplainDatasetArgs {
     /// The Dataset.
     #[arg(value_name = "NAMESPACE/NAME")]
@@ -54,9 +54,9 @@ Examples:
   larder explain job resnet
   larder explain job team-a/resnet --context training --json | jq -r .sentence
 
-It reads the TrainingJob (`get` on trainingjobs.larder.dev). With the rights to `list` the
-TrainingJobs of all namespaces, queues.larder.dev and priorityclasses.scheduling.k8s.io, it also
-says what the queue lacks, which jobs are before it and which one ends next.")]
+Required permission: `get` on trainingjobs.larder.dev. With permission to `list` TrainingJobs in all
+namespaces, queues.larder.dev and priorityclasses.scheduling.k8s.io, the explanation also says which
+resources the queue is short of, which jobs are ahead and which one is due to end next.")]
 pub(crate) struct ExplainJobArgs {
     /// The TrainingJob, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB")]
@@ -78,23 +78,25 @@ Examples:
   larder explain pod team-a/notebook --extender http://10.0.0.5:9468
   larder explain pod team-a/notebook --json | jq -r .sentence
 
-SCORE is 0 to 10. The columns after it are the tenths behind it, `-` where a reason does not
-count: DATA is cached there; WARMING, with what is being fetched there; SHARED, the part of what
-nodes share that is in its zone; ZONE and RACK, the part of the pod's group
-that runs there; WHOLE, whether devices that training jobs wait for stay together. The scheduler
-has other reasons beside these.
+SCORE is 0 to 10, and the columns after it show its parts in tenths; `-` means that a part does not
+apply. DATA is the share of the data that the node has cached. WARMING also counts data that is being
+fetched to it. SHARED is the share of the data held by caches in its zone. ZONE and RACK are the
+share of the pod's group that runs there. WHOLE says whether the node keeps its devices free for
+training jobs that are waiting for them. The scheduler also weighs criteria of its own.
 
-The extender knows its last decisions. It is asked in its pods in larder-system, which needs the
-rights `list` on pods and `get` and `create` on pods/portforward there, and `get` on the pod itself.
-`larder-scheduler-ext replay` takes what --json prints.")]
+The extender keeps its most recent decisions in memory. They are fetched from its pods in
+larder-system. Required permissions: `list` on pods and `get` and `create` on pods/portforward in
+larder-system, and `get` on the pod itself. `larder-scheduler-ext replay` accepts the output of
+--json.")]
 pub(crate) struct ExplainPodArgs {
     /// The pod, NAME or NAMESPACE/NAME.
     #[arg(value_name = "POD")]
     pub(crate) pod: ObjectName,
-    /// The extender to ask, such as one that the cluster's own scheduler asks. Default: those of larder-system.
+    /// The extender to ask, for example one used by the cluster's default scheduler. Default: the extenders in
+    /// larder-system.
     #[arg(long, value_name = "http://HOST:PORT")]
     pub(crate) extender: Option<ExtenderUrl>,
-    /// Show all nodes, and not just the 20 best.
+    /// Show all nodes instead of the best 20.
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -131,7 +133,7 @@ impl FromStr for ExtenderUrl {
         };
         match authority.filter(is_it) {
             Some(authority) => Ok(Self { authority: authority.to_owned() }),
-            None => Err("is not where an extender listens: write http://HOST:PORT"),
+            None => Err("not the address of an extender: use http://HOST:PORT"),
         }
     }
 }
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_extender_is_named_by_host_and_port() {
+    fn an_extender_address_needs_a_host_and_a_port() {
         let parse = |text: &str| text.parse::<ExtenderUrl>().map(|url| url.to_string());
         for good in ["http://127.0.0.1:9468", "http://[::1]:9468", "http://extender.example:80"] {
             assert_eq!(parse(good).as_deref(), Ok(good));

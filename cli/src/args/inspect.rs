@@ -11,7 +11,7 @@ use super::origin::OriginArgs;
 #[command(after_help = "\
 Examples:
   larder verify /data/train                     read every file of a mount and check it
-  larder verify s3://bucket/imagenet            is every object still the one that was imported?
+  larder verify s3://bucket/imagenet            check that no object has changed since the import
   larder verify s3://bucket/packed --deep       read every byte and check its checksum")]
 pub(crate) struct VerifyArgs {
     /// A mount point, a URL or a manifest file.
@@ -36,14 +36,14 @@ Examples:
 pub(crate) struct StatsArgs {
     /// A mount point. Default: all mounts on this machine.
     pub(crate) dir: Option<PathBuf>,
-    /// Print every second, with the hit ratio since the last time.
+    /// Refresh every second, with the hit ratio since the last refresh.
     #[arg(long, short)]
     pub(crate) watch: bool,
     /// Print one JSON document for each mount.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show how much of each mounted dataset every node of the cluster has cached, and the bytes of all datasets that
-    /// it read from other nodes and served to them since it started.
+    /// Show how much of each mounted dataset every node of the cluster has cached, and how many bytes each node has
+    /// read from other nodes and served to them since it started.
     #[arg(long, conflicts_with = "watch")]
     pub(crate) cluster: bool,
 }
@@ -51,19 +51,20 @@ pub(crate) struct StatsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  larder doctor                    does `larder mount` work on this machine?
-  larder doctor --node             do the CSI driver, GPUs and RDMA work on this node? (as root)")]
+  larder doctor                    check that `larder mount` works on this machine
+  larder doctor --node             check the CSI driver, GPUs and RDMA on this node (as root)")]
 pub(crate) struct DoctorArgs {
-    /// Check this machine as a Kubernetes node, for larder-csi, larderd and larder-devices instead of `larder mount`.
+    /// Check this machine as a Kubernetes node that runs larder-csi, larderd and larder-devices.
     #[arg(long)]
     pub(crate) node: bool,
-    /// The kubelet's folder.
+    /// The kubelet's directory.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet", requires = "node")]
     pub(crate) kubelet_dir: PathBuf,
-    /// The cache folder to check. Default with --node: /var/lib/larder/cache.
+    /// The cache directory to check. Default with --node: /var/lib/larder/cache.
     #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
-    /// Part of the disk that the cache leaves free, as larderd has it. Default with --node: 20%, otherwise 0%.
+    /// Share of the disk that the cache leaves free, as configured for larderd. Default with --node: 20%, otherwise
+    /// 0%.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) keep_free: Option<u8>,
     /// Print JSON.
@@ -75,11 +76,11 @@ pub(crate) struct DoctorArgs {
 #[command(after_help = "\
 Examples:
   kubectl exec -n larder-system ds/larder-devices -- larder devices
-      the devices of one node; with a pod's name instead of ds/larder-devices, those of its node
+      the devices of one node; to choose the node, name its larder-devices pod
   larder devices --json | jq '.devices[] | select(.fault)'
       devices that are out of service")]
 pub(crate) struct DevicesArgs {
-    /// Where larder-devices listens (its --admin-address). It answers programs of its own pod only.
+    /// The --admin-address of larder-devices, which answers only within its own pod.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9470")]
     pub(crate) address: String,
     /// Print the report as JSON, as it is served.

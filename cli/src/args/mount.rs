@@ -1,4 +1,4 @@
-//! The flags of the commands that make, fill and end mounts.
+//! The flags of `larder mount`, `umount` and `warm`.
 
 use std::path::PathBuf;
 
@@ -22,14 +22,14 @@ The mount stays in the background until `larder umount DIR`. Its log is in ~/.ca
 pub(crate) struct MountArgs {
     /// The dataset: a URL or a manifest file. A URL that has not been imported yet is imported first.
     pub(crate) src: String,
-    /// The mount point: an empty folder.
+    /// The mount point: an empty directory.
     pub(crate) dir: PathBuf,
-    /// The cache folder. Default: ~/.cache/larder/store. One process serves all mounts that use the same cache.
+    /// The cache directory. Default: ~/.cache/larder/store. One process serves all mounts that share a cache.
     #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
-    /// List the origin again before mounting: always, or if it was listed longer ago than this (--refresh=24h; units:
-    /// ms, s, m, h, d). Without this flag a mount serves the listing that it finds, however old. A manifest that is
-    /// published beside the data is renewed by `larder import --to` alone.
+    /// List the origin again before mounting: always, or if the last listing is older than this (--refresh=24h; units:
+    /// ms, s, m, h, d). Without this flag the existing listing is used, whatever its age. A manifest published
+    /// beside the data is only renewed by `larder import --to`.
     #[arg(
         long,
         value_name = "AGE|always|never",
@@ -39,26 +39,27 @@ pub(crate) struct MountArgs {
         default_missing_value = "always"
     )]
     pub(crate) refresh: Refresh,
-    /// Bytes of the dataset to cache. Default: all of it, or with a placement other than local what this node owns of
-    /// it, if that leaves a fifth of the disk's free space. On disk each file takes up to 5 KiB more. Units: B, KB, MB,
-    /// GB, TB, KiB, MiB, GiB, TiB. With 0 nothing is cached, and every read asks the origin.
+    /// Bytes of the dataset to cache. Default: the whole dataset (with a placement other than local, the part that
+    /// this node owns), provided that a fifth of the disk's free space remains. Each file takes up to 5 KiB more on
+    /// disk. Units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB. With 0 nothing is cached, and every read goes to the origin.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) cache_size: Option<u64>,
-    /// Replacement policy of a full cache. The default, nr, replaces nothing, so every epoch hits cache/dataset.
+    /// Replacement policy of a full cache. The default, nr, replaces nothing, so the hit ratio of every epoch is cache
+    /// size/dataset size.
     #[arg(long, value_name = "nr|lru|fifo|random")]
     pub(crate) policy: Option<PolicyKind>,
-    /// How the nodes that share the dataset divide it: each node caches for itself (local), each file has one owner
-    /// (partitioned), or N owners (replicated:N). The last two need a larderd with --peers on this cache, and
-    /// LARDER_PEER_TOKEN if the other nodes have one.
+    /// How nodes divide the dataset: each node caches for itself (local), each file has one owner (partitioned), or
+    /// each file has N owners (replicated:N). partitioned and replicated require a larderd with --peers on this cache,
+    /// and LARDER_PEER_TOKEN if the other nodes set it.
     #[arg(long, value_name = "local|partitioned|replicated:N")]
     pub(crate) placement: Option<Placement>,
-    /// Give other users access. Mounts by root always do; mounts by others need user_allow_other in /etc/fuse.conf.
+    /// Give other users access. Root's mounts always do; other users need user_allow_other in /etc/fuse.conf.
     #[arg(long)]
     pub(crate) allow_other: bool,
     /// Threads that serve the kernel's requests.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) threads: u32,
-    /// Bytes that the kernel reads ahead in a file (root only).
+    /// Bytes that the kernel reads ahead within a file (root only).
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_bytes)]
     pub(crate) read_ahead: u64,
     /// Stay in the foreground and log to standard error.
@@ -79,7 +80,7 @@ pub(crate) struct MountArgs {
 pub(crate) struct UmountArgs {
     /// The mount point.
     pub(crate) dir: PathBuf,
-    /// Detach the mount even if files are in use. It ends when the last of them is closed.
+    /// Detach the mount even if files are in use; it ends when the last file is closed.
     #[arg(long)]
     pub(crate) lazy: bool,
 }
@@ -93,15 +94,14 @@ Examples:
 pub(crate) struct WarmArgs {
     /// The mount point of the dataset.
     pub(crate) dir: PathBuf,
-    /// Cache the files that this list names, in its order, which decides what is kept if not all of them fit. Each line
-    /// is a path below DIR, a folder, or a pattern (* ? [a-z], and ** for any folders). Lines that begin with # are
-    /// comments.
-    /// - reads standard input.
+    /// Cache the files on this list, in this order; if they do not all fit, the first ones are kept. Each line is a path
+    /// below DIR, a directory, or a pattern (* ? [a-z], and ** for any number of directories). Lines that begin with #
+    /// are comments. - reads standard input.
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
-    /// Wait until the cache is filled. If it cannot keep blocks because its disk fails or has no room, or if blocks
-    /// cannot be fetched, the exit code is 1. A dataset that is larger than its reservation is no failure: the output
-    /// says how many of its blocks are cached.
+    /// Wait until the cache is filled. The exit code is 1 if blocks cannot be fetched, or cannot be stored because the
+    /// disk fails or is full. A dataset that is larger than its reservation is not a failure: the output says how many
+    /// of its blocks are cached.
     #[arg(long)]
     pub(crate) wait: bool,
     /// Print the result as JSON.

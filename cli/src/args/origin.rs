@@ -1,4 +1,4 @@
-//! The flags that say how to reach the origin.
+//! The flags for reaching the origin.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use larder_dataset::size::parse_duration;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Origin")]
 pub(crate) struct OriginArgs {
-    /// The server if it is not the cloud's own (Ceph, MinIO, an emulator): http://host:port.
+    /// The server, if it is not the cloud's own (Ceph, MinIO, an emulator): http://host:port.
     #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
     pub(crate) endpoint: Option<String>,
     /// The S3 region.
@@ -21,10 +21,10 @@ pub(crate) struct OriginArgs {
     /// Retry after this long without progress.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) attempt_timeout: Duration,
-    /// Fail a read with ETIMEDOUT after this long at the origin, all attempts together.
+    /// Fail a read with ETIMEDOUT after this long at the origin, over all attempts.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) read_deadline: Duration,
-    /// Concurrent requests to the origin, at most. Larder sends fewer while the origin refuses requests or slows down.
+    /// Maximum concurrent requests to the origin. Larder sends fewer while the origin rejects requests or slows down.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) origin_concurrency: u32,
 }

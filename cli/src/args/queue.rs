@@ -8,13 +8,13 @@ use super::cluster::{ClusterArgs, NamespaceArgs, plain_name};
 #[command(after_help = "\
 Examples:
   larder queue                      all queues
-  larder queue vision               its quota, and its jobs in the order in which they wait
+  larder queue vision               its quota, and its waiting jobs in order
   larder queue vision --json | jq '.[0].waiting[].why'
 
-It needs the right to `list` queues.larder.dev. Jobs are those of all namespaces that you may
-list, or else of one: that of --namespace or of the context.")]
+Required permission: `list` on queues.larder.dev. Jobs are shown for all namespaces if you may list
+them, otherwise for the namespace of --namespace or of the context.")]
 pub(crate) struct QueueArgs {
-    /// A Queue. Default: all.
+    /// The Queue. Default: all queues.
     #[arg(value_name = "NAME", value_parser = plain_name)]
     pub(crate) name: Option<String>,
     #[command(flatten)]

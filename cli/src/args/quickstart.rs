@@ -15,19 +15,19 @@ pub(crate) struct QuickstartArgs {
     /// Number of files in the dataset.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub(crate) files: u32,
-    /// Mean file size; sizes lie between 16 KB and 5 MB.
+    /// Mean file size. Sizes are between 16 KB and 5 MB.
     #[arg(long, value_name = "SIZE", default_value = "111KB", value_parser = parse_bytes)]
     pub(crate) mean_size: u64,
-    /// Epochs for each policy and cache size.
+    /// Number of epochs per policy and cache size.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub(crate) epochs: u32,
-    /// Reader threads.
+    /// Number of reader threads.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) readers: u32,
     /// Seed of the files and the shuffles.
     #[arg(long, default_value_t = 42)]
     pub(crate) seed: u64,
-    /// Use this folder instead of a temporary one, and keep everything in it.
+    /// Use this directory instead of a temporary one, and keep everything in it.
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
     /// Write the plot to this file.

@@ -1,4 +1,4 @@
-//! `larder doctor`: checks this machine and reports what to change.
+//! `larder doctor`: checks this machine and suggests fixes.
 
 mod cache_folder;
 mod devices;
@@ -17,7 +17,7 @@ use larder_cachenode::process::KEEP_FREE_DEFAULT;
 use crate::args::DoctorArgs;
 use crate::commands::mount::default_cache_dir;
 use crate::output;
-use finding::Verdict;
+use finding::{Finding, Verdict};
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let cache_dir = match &args.cache_dir {
@@ -42,6 +42,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             cache_folder::disk(&cache_dir, keep_free),
         ]
     };
+    let findings: Vec<Finding> = findings.into_iter().map(Finding::settled).collect();
     if args.json {
         output::json(&findings)?;
     } else {

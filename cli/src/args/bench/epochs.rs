@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// The kernel caches to drop before each epoch.
+/// Which kernel caches to drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Drop {
-    /// None: later epochs come from the kernel's page cache.
+    /// Drop nothing: later epochs are read from the page cache.
     None,
-    /// The pages of each file after reading it, so that every epoch comes from the cache disk or the origin.
+    /// Drop each file's pages after reading it, so that every epoch is read from the cache disk or the origin.
     Pages,
-    /// All of the kernel's caches (needs root).
+    /// Drop all of the kernel's caches before each epoch (needs root).
     All,
 }
 
@@ -21,7 +21,7 @@ Examples:
   larder bench epochs /data/train --epochs 3 --readers 16
   larder bench epochs /data/train --drop pages --plot epochs.svg --json epochs.json")]
 pub(crate) struct EpochsArgs {
-    /// A mount point, or any other folder for comparison.
+    /// A mount point, or any other directory for comparison.
     pub(crate) dir: PathBuf,
     /// Number of epochs.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -29,14 +29,13 @@ pub(crate) struct EpochsArgs {
     /// Reader threads.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) readers: u32,
-    /// The kernel caches to drop before each epoch.
+    /// Which kernel caches to drop.
     #[arg(long, value_enum, default_value_t = Drop::None)]
     pub(crate) drop: Drop,
     /// Read only the first N files of each epoch's order.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) files: Option<u32>,
-    /// Read the files of this list instead of those found in DIR, and check them against it. Each line is
-    /// SIZE CRC32C PATH.
+    /// Read the files on this list instead of all files in DIR, and verify them. Each line is SIZE CRC32C PATH.
     #[arg(long, value_name = "FILE")]
     pub(crate) expect: Option<PathBuf>,
     /// Seed of the shuffles.

@@ -6,12 +6,12 @@ use clap::{Args, ValueEnum};
 use larder_dataset::size::parse_bytes;
 use larder_epochs::sim::{CacheSize, SimPolicy};
 
-/// How the dataset is spread over the nodes' caches.
+/// How the dataset is distributed over the nodes' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlacementFlag {
-    /// Each node caches the files that it reads: another share of the dataset each epoch.
+    /// Each node caches the files that it reads, a different share of the dataset each epoch.
     Local,
-    /// Each block has one owner; all nodes read it through the owner's cache.
+    /// Each block has one owner, and all nodes read it through the owner's cache.
     Partitioned,
 }
 
@@ -23,22 +23,21 @@ Examples:
   larder bench sim --files 100000000 --policies nr --cache 31.25% --nodes 1
   larder bench sim --equal-sizes --epochs 10 --json sim.json --plot sim.svg
 
-The policies are those of the store. They run over the order of each epoch without reading
-anything; belady knows the order of this epoch and the next. Up to ten million files the
-simulation uses all processors. Beyond that it uses one, and per file 4 bytes of memory for nr,
-12 for belady and 16 for the others; each node after the first adds 12 bytes (none for nr and
-belady).")]
+The simulation runs the store's policies over the order of each epoch and reads no data. belady is
+the optimum: it knows the order of this epoch and the next. Up to ten million files the simulation
+uses all processors. Above that it uses one processor and, per file, 4 bytes of memory for nr, 12
+for belady and 16 for the other policies; each further node adds 12 bytes (none for nr and belady).")]
 pub(crate) struct SimArgs {
     /// Number of files in the dataset.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     pub(crate) files: u32,
-    /// Mean file size; sizes lie between 16 KB and 5 MB, and repeat beyond a million files.
+    /// Mean file size. Sizes are between 16 KB and 5 MB, and repeat after a million files.
     #[arg(long, value_name = "SIZE", default_value = "111KB", value_parser = parse_bytes)]
     pub(crate) mean_size: u64,
-    /// Give all files the mean size.
+    /// Use the mean size for every file.
     #[arg(long)]
     pub(crate) equal_sizes: bool,
-    /// Cache sizes of a node: shares of the dataset, or bytes.
+    /// Cache sizes of a node, as percentages of the dataset or in bytes.
     #[arg(
         long,
         value_name = "SIZE|%",
@@ -47,10 +46,10 @@ pub(crate) struct SimArgs {
         value_parser = parse_cache_size
     )]
     pub(crate) cache: Vec<CacheSize>,
-    /// Number of epochs; the first fills the cache.
+    /// Number of epochs; the first one fills the cache.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub(crate) epochs: u32,
-    /// Numbers of nodes that read the dataset together.
+    /// Numbers of nodes that share the work of each epoch.
     #[arg(
         long,
         value_name = "N",
@@ -59,13 +58,13 @@ pub(crate) struct SimArgs {
         value_parser = clap::value_parser!(u32).range(1..=1024)
     )]
     pub(crate) nodes: Vec<u32>,
-    /// How the dataset is spread over the nodes' caches.
+    /// How the dataset is distributed over the nodes' caches.
     #[arg(long, value_enum, default_value_t = PlacementFlag::Local)]
     pub(crate) placement: PlacementFlag,
     /// Policies: nr, lru, fifo, random, belady.
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "nr,lru,fifo,random,belady")]
     pub(crate) policies: Vec<SimPolicy>,
-    /// Seed of the sizes, the shuffles and the random policy.
+    /// Seed of the file sizes, the shuffles and the random policy.
     #[arg(long, default_value_t = 42)]
     pub(crate) seed: u64,
     /// Write a plot to this file.
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_sizes_are_shares_or_bytes() {
+    fn cache_sizes_are_percentages_or_bytes() {
         assert_eq!(parse_cache_size("31.25%"), Ok(CacheSize::Share(0.3125)));
         assert_eq!(parse_cache_size("100 %"), Ok(CacheSize::Share(1.0)));
         assert_eq!(parse_cache_size("2MiB"), Ok(CacheSize::Bytes(2 << 20)));

@@ -1,49 +1,49 @@
-//! A job from flags alone.
+//! The flags of a job without a manifest.
 
 use std::str::FromStr;
 
 use clap::Args;
 
-/// The flags behind which `--name` must be.
+/// Every flag requires `--name`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A job without a manifest")]
 pub(crate) struct QuickArgs {
     /// The name of the job.
     #[arg(long, value_name = "NAME", conflicts_with = "files", requires = "image")]
     pub(crate) name: Option<String>,
-    /// Its JobType. One with several roles that it needs, such as mpi, takes a manifest.
+    /// The JobType. Types that need more than one role, such as mpi, require a manifest.
     #[arg(long = "type", value_name = "TYPE", default_value = "single", requires = "name")]
     pub(crate) kind: String,
-    /// The image of its pods.
+    /// The container image.
     #[arg(long, value_name = "IMAGE", requires = "name")]
     pub(crate) image: Option<String>,
-    /// The role of its pods, one of the JobType's.
+    /// The role of the pods, as defined by the JobType.
     #[arg(long, value_name = "ROLE", default_value = "worker", requires = "name")]
     pub(crate) role: String,
-    /// How many pods.
+    /// Number of pods.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "name", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) replicas: u32,
-    /// The GPUs of each pod: N of nvidia.com/gpu, or RESOURCE=N.
+    /// GPUs per pod: N of nvidia.com/gpu, or RESOURCE=N.
     #[arg(long, value_name = "N", requires = "name")]
     pub(crate) gpus: Option<Gpus>,
-    /// The CPUs of each pod. Default: as the JobType says.
+    /// CPUs per pod. Default: the JobType's.
     #[arg(long, value_name = "AMOUNT", requires = "name")]
     pub(crate) cpus: Option<String>,
-    /// The memory of each pod, such as 64Gi. Default: as the JobType says.
+    /// Memory per pod, such as 64Gi. Default: the JobType's.
     #[arg(long, value_name = "AMOUNT", requires = "name")]
     pub(crate) memory: Option<String>,
-    /// A Dataset and the folder of the pods where its files are. May be repeated.
+    /// A Dataset and the directory to mount it at in the pods. May be repeated.
     #[arg(long = "dataset", value_name = "DATASET:DIR", requires = "name")]
     pub(crate) datasets: Vec<Mounted>,
-    /// The Queue that it waits in.
+    /// The Queue to submit the job to.
     #[arg(long, value_name = "QUEUE", requires = "name")]
     pub(crate) queue: Option<String>,
-    /// The command of its pods, behind --. Default: that of the image.
+    /// The command to run, after --. Default: the image's command.
     #[arg(last = true, value_name = "COMMAND", requires = "name")]
     pub(crate) command: Vec<String>,
 }
 
-/// GPUs by the name of their resource.
+/// A number of GPUs of an extended resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gpus {
     pub(crate) resource: String,
@@ -55,12 +55,12 @@ impl FromStr for Gpus {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (resource, count) = text.split_once('=').unwrap_or(("nvidia.com/gpu", text));
-        let count = count.parse().map_err(|_| "must be a number such as 8, or RESOURCE=8".to_owned())?;
+        let count = count.parse().map_err(|_| "expected a number such as 8, or RESOURCE=8".to_owned())?;
         Ok(Self { resource: resource.to_owned(), count })
     }
 }
 
-/// A dataset and its folder.
+/// A dataset and its directory in the pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mounted {
     pub(crate) dataset: String,
@@ -75,7 +75,7 @@ impl FromStr for Mounted {
             Some((dataset, path)) if !dataset.is_empty() && path.starts_with('/') => {
                 Ok(Self { dataset: dataset.to_owned(), path: path.to_owned() })
             }
-            _ => Err("must be a Dataset and a folder, such as imagenet:/data or team-b/coco:/data".to_owned()),
+            _ => Err("expected a Dataset and a directory, such as imagenet:/data or team-b/coco:/data".to_owned()),
         }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_and_datasets_are_read_as_they_are_written() {
+    fn gpus_and_datasets_are_parsed() {
         let gpus = |text: &str| text.parse::<Gpus>().map(|gpus| (gpus.resource, gpus.count));
         assert_eq!(gpus("8"), Ok(("nvidia.com/gpu".to_owned(), 8)));
         assert_eq!(gpus("amd.com/gpu=4"), Ok(("amd.com/gpu".to_owned(), 4)));

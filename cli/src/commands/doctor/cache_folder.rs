@@ -6,7 +6,7 @@ use larder_dataset::size::show_bytes;
 
 use larder_store::probe::spare_bytes;
 
-use super::finding::{Finding, Verdict, finding};
+use super::finding::{Finding, Verdict};
 
 /// The folder, which is absolute, or its nearest ancestor that exists; without symbolic links.
 pub(super) fn existing(folder: &Path) -> PathBuf {
@@ -17,19 +17,19 @@ pub(super) fn existing(folder: &Path) -> PathBuf {
 pub(super) fn direct_io(cache_dir: &Path) -> Finding {
     let folder = existing(cache_dir);
     match larder_store::probe::try_direct(&folder) {
-        Ok(()) => finding("direct I/O", Verdict::Ok, format!("works in {}", folder.display()), ""),
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => finding(
-            "direct I/O",
-            Verdict::Warn,
-            format!("{} does not support it", folder.display()),
-            "put the cache (--cache-dir) on ext4 or XFS on a local disk: elsewhere cached bytes take memory twice",
-        ),
-        Err(error) => finding(
-            "direct I/O",
-            Verdict::Fail,
-            format!("cannot write to {}: {error}", folder.display()),
-            "name a writable folder (--cache-dir)",
-        ),
+        Ok(()) => Finding::ok("direct I/O", format!("works in {}", folder.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Finding {
+            what: "direct I/O",
+            verdict: Verdict::Warn,
+            found: format!("{} does not support it", folder.display()),
+            remedy: "put the cache (--cache-dir) on ext4 or XFS on a local disk: elsewhere cached bytes take memory twice",
+        },
+        Err(error) => Finding {
+            what: "direct I/O",
+            verdict: Verdict::Fail,
+            found: format!("cannot write to {}: {error}", folder.display()),
+            remedy: "name a writable folder (--cache-dir)",
+        },
     }
 }
 
@@ -43,21 +43,26 @@ pub(super) fn disk(cache_dir: &Path, keep_free: u8) -> Finding {
             let verdict = if spare >= WANTED { Verdict::Ok } else { Verdict::Warn };
             let found = format!("{} free in {}", show_bytes(free), folder.display());
             if keep_free == 0 {
-                return finding("disk", verdict, found, "put the cache on a larger disk (--cache-dir)");
+                return Finding {
+                    what: "disk",
+                    verdict,
+                    found,
+                    remedy: "put the cache on a larger disk (--cache-dir)",
+                };
             }
-            finding(
-                "disk",
+            Finding {
+                what: "disk",
                 verdict,
-                format!("{found}, of which the cache may take {} (--keep-free {keep_free}%)", show_bytes(spare)),
-                "make room, put the cache on a larger disk (--cache-dir), or leave less of it free (--keep-free)",
-            )
+                found: format!("{found}, of which the cache may take {} (--keep-free {keep_free}%)", show_bytes(spare)),
+                remedy: "make room, put the cache on a larger disk (--cache-dir), or leave less of it free (--keep-free)",
+            }
         }
-        Err(error) => finding(
-            "disk",
-            Verdict::Fail,
-            format!("{}: {error}", folder.display()),
-            "name another folder (--cache-dir)",
-        ),
+        Err(error) => Finding {
+            what: "disk",
+            verdict: Verdict::Fail,
+            found: format!("{}: {error}", folder.display()),
+            remedy: "name another folder (--cache-dir)",
+        },
     }
 }
 

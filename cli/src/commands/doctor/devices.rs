@@ -4,7 +4,7 @@ use std::path::Path;
 
 use larder_rdma_limit::Controller;
 
-use super::finding::{Finding, Verdict, finding};
+use super::finding::{Finding, Verdict};
 use super::host::release;
 use super::release::version;
 
@@ -63,12 +63,12 @@ fn driver(gpus: usize, is_there: bool) -> Finding {
         true => (Verdict::Ok, format!("{gpus} with NVIDIA's driver")),
         false => (Verdict::Fail, format!("{gpus} without NVIDIA's driver: larder-devices offers none")),
     };
-    finding("GPUs", verdict, found, "install NVIDIA's driver, or load it: modprobe nvidia")
+    Finding { what: "GPUs", verdict, found, remedy: "install NVIDIA's driver, or load it: modprobe nvidia" }
 }
 
 fn hca(names: &[String]) -> Finding {
     let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    finding("HCAs", Verdict::Ok, found, "")
+    Finding::ok("HCAs", found)
 }
 
 /// In exclusive mode an HCA is in one network namespace.
@@ -80,7 +80,7 @@ fn netns(mode: &str) -> Finding {
     };
     let remedy = "run rdma system set netns shared before any pod starts; for the next boot, add the line options ib_core \
                   netns_mode=1 to a file in /etc/modprobe.d";
-    finding("RDMA namespaces", verdict, found.to_owned(), remedy)
+    Finding { what: "RDMA namespaces", verdict, found: found.to_owned(), remedy }
 }
 
 /// The rdma controller, as larder-devices and its hook find it.
@@ -90,15 +90,20 @@ fn controller(root: &Path) -> Finding {
     let Some(controller) = Controller::find(&cgroups) else {
         let remedy =
             "use a kernel with CONFIG_CGROUP_RDMA; with cgroup v1, mount its rdma controller at /sys/fs/cgroup/rdma";
-        return finding(WHAT, Verdict::Fail, "no rdma controller".to_owned(), remedy);
+        return Finding { what: WHAT, verdict: Verdict::Fail, found: "no rdma controller".to_owned(), remedy };
     };
-    match (controller, Controller::missing_from(&cgroups)) {
-        (Controller::V1, _) => finding(WHAT, Verdict::Ok, "cgroup v1".to_owned(), ""),
-        (Controller::V2, None) => finding(WHAT, Verdict::Ok, "cgroup v2".to_owned(), ""),
+    match (controller, Controller::withheld_from(&cgroups)) {
+        (Controller::V1, _) => Finding::ok(WHAT, "cgroup v1".to_owned()),
+        (Controller::V2, None) => Finding::ok(WHAT, "cgroup v2".to_owned()),
         (Controller::V2, Some(folder)) => {
             let folder = folder.strip_prefix(root).unwrap_or(&folder).display();
             let remedy = "echo +rdma > /sys/fs/cgroup/cgroup.subtree_control, at each boot before the kubelet starts";
-            finding(WHAT, Verdict::Fail, format!("/{folder} lacks the rdma controller"), remedy)
+            Finding {
+                what: WHAT,
+                verdict: Verdict::Fail,
+                found: format!("/{folder} lacks the rdma controller"),
+                remedy,
+            }
         }
     }
 }
@@ -120,7 +125,7 @@ fn memlock(root: &Path) -> Finding {
     };
     let remedy = "set limits.memlock in the configuration of larder-devices (needs NRI), or LimitMEMLOCK=infinity in \
                   containerd's unit";
-    finding(WHAT, verdict, found, remedy)
+    Finding { what: WHAT, verdict, found, remedy }
 }
 
 /// HCAs read and write a GPU's memory through a module of NVIDIA's, or through dma-buf with its open modules.
@@ -134,16 +139,16 @@ fn peer_memory(root: &Path, release: &str) -> Finding {
         (false, false) => (Verdict::Warn, "none: data is copied through host memory"),
     };
     let remedy = "modprobe nvidia_peermem, or use NVIDIA's open kernel modules on Linux 5.12 or later";
-    finding("peer memory", verdict, found.to_owned(), remedy)
+    Finding { what: "peer memory", verdict, found: found.to_owned(), remedy }
 }
 
 fn nri(root: &Path) -> Finding {
     let is_there = ["run/nri/nri.sock", "var/run/nri/nri.sock"].iter().any(|path| root.join(path).exists());
     let (verdict, found) =
         if is_there { (Verdict::Ok, "/var/run/nri/nri.sock") } else { (Verdict::Warn, "no /var/run/nri/nri.sock") };
-    let remedy = "use containerd 2, or enable NRI in containerd 1.7.7 or later; without NRI, pods keep the runtime's limit of locked \
-                  memory and cannot request lower RDMA limits";
-    finding("NRI", verdict, found.to_owned(), remedy)
+    let remedy = "use containerd 2, or switch NRI on in containerd 1.7.7 or later; without it pods keep the runtime's limit of locked \
+                  memory, and cannot ask for lower limits of RDMA";
+    Finding { what: "NRI", verdict, found: found.to_owned(), remedy }
 }
 
 fn cdi(root: &Path) -> Finding {
@@ -153,8 +158,8 @@ fn cdi(root: &Path) -> Finding {
         Some(folder) => (Verdict::Ok, (*folder).to_owned()),
         None => (Verdict::Warn, "neither /etc/cdi nor /var/run/cdi".to_owned()),
     };
-    let remedy = "start larder-devices, which creates /var/run/cdi; containerd 2.0 reads it, and 1.7 does with enable_cdi = true";
-    finding("CDI", verdict, found, remedy)
+    let remedy = "start larder-devices, which makes /var/run/cdi; containerd reads it from 2.0 on, and 1.7 with enable_cdi = true";
+    Finding { what: "CDI", verdict, found, remedy }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The result of a check, with what to do about it.
+//! The result of a check, with its remedy.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
     Ok,
-    /// Works, but slower than it could, or with less.
+    /// Works, but with less speed or fewer features.
     Warn,
     /// Does not work.
     Fail,
@@ -24,7 +24,16 @@ pub(super) struct Finding {
     pub(super) remedy: &'static str,
 }
 
-/// A finding; one that is ok needs no remedy.
-pub(super) fn finding(what: &'static str, verdict: Verdict, found: String, remedy: &'static str) -> Finding {
-    Finding { what, verdict, found, remedy: if verdict == Verdict::Ok { "" } else { remedy } }
+impl Finding {
+    pub(super) fn ok(what: &'static str, found: String) -> Self {
+        Self { what, verdict: Verdict::Ok, found, remedy: "" }
+    }
+
+    /// The finding without a remedy that it does not need.
+    pub(super) fn settled(self) -> Self {
+        match self.verdict {
+            Verdict::Ok => Self { remedy: "", ..self },
+            Verdict::Warn | Verdict::Fail => self,
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::finding::{Finding, Verdict, finding};
+use super::finding::{Finding, Verdict};
 use super::release::version;
 
 /// The kernel's version.
@@ -19,7 +19,12 @@ pub(super) fn kernel(release: &str) -> Finding {
         }
         Some(_) | None => (Verdict::Fail, String::new()),
     };
-    finding("kernel", verdict, format!("{release}{note}"), "update the kernel: Larder needs Linux 5.10 or later")
+    Finding {
+        what: "kernel",
+        verdict,
+        found: format!("{release}{note}"),
+        remedy: "update the kernel: Larder needs Linux 5.10 or later",
+    }
 }
 
 pub(super) fn fuse_device() -> Finding {
@@ -28,12 +33,12 @@ pub(super) fn fuse_device() -> Finding {
         Ok(_) => (Verdict::Ok, "/dev/fuse can be opened".to_owned()),
         Err(error) => (Verdict::Fail, format!("/dev/fuse: {error}")),
     };
-    finding(
-        "fuse",
+    Finding {
+        what: "fuse",
         verdict,
         found,
-        "load the module (modprobe fuse); in a container, pass the device (--device /dev/fuse)",
-    )
+        remedy: "load the module (modprobe fuse); in a container, pass the device (--device /dev/fuse)",
+    }
 }
 
 fn is_root() -> bool {
@@ -45,11 +50,14 @@ pub(super) fn fusermount() -> Finding {
         .into_iter()
         .find(|path| Path::new(path).exists());
     match path {
-        Some(path) => finding("fusermount3", Verdict::Ok, path.to_owned(), ""),
-        None if is_root() => finding("fusermount3", Verdict::Ok, "missing; root does not need it".to_owned(), ""),
-        None => {
-            finding("fusermount3", Verdict::Fail, "missing".to_owned(), "install the package fuse3, or mount as root")
-        }
+        Some(path) => Finding::ok("fusermount3", path.to_owned()),
+        None if is_root() => Finding::ok("fusermount3", "missing; root does not need it".to_owned()),
+        None => Finding {
+            what: "fusermount3",
+            verdict: Verdict::Fail,
+            found: "missing".to_owned(),
+            remedy: "install the package fuse3, or mount as root",
+        },
     }
 }
 
@@ -61,12 +69,12 @@ pub(super) fn allow_other() -> Finding {
         (false, true) => (Verdict::Ok, "user_allow_other is set"),
         (false, false) => (Verdict::Warn, "user_allow_other is not set: other users cannot read your mounts"),
     };
-    finding(
-        "other users",
+    Finding {
+        what: "other users",
         verdict,
-        found.to_owned(),
-        "for --allow-other, add the line user_allow_other to /etc/fuse.conf",
-    )
+        found: found.to_owned(),
+        remedy: "for --allow-other, add the line user_allow_other to /etc/fuse.conf",
+    }
 }
 
 pub(super) fn read_size() -> Finding {
@@ -76,19 +84,19 @@ pub(super) fn read_size() -> Finding {
     let root = if is_root() { "" } else { "; only root can raise a mount's read-ahead above 128 KiB" };
     let verdict = if is_root() && limit.is_none_or(|limit: u32| limit >= WANTED) { Verdict::Ok } else { Verdict::Warn };
     let found = format!("the kernel reads up to {} KiB at a time{root}", limit.unwrap_or(WANTED) * 4);
-    finding("read size", verdict, found, "sysctl fs.fuse.max_pages_limit=256, and mount as root")
+    Finding { what: "read size", verdict, found, remedy: "sysctl fs.fuse.max_pages_limit=256, and mount as root" }
 }
 
 pub(super) fn open_files() -> Finding {
     const WANTED: u64 = 65_536;
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let verdict = if most >= WANTED { Verdict::Ok } else { Verdict::Warn };
-    finding(
-        "open files",
+    Finding {
+        what: "open files",
         verdict,
-        format!("at most {most}"),
-        "raise the hard limit of open files to 65536 (LimitNOFILE=65536)",
-    )
+        found: format!("at most {most}"),
+        remedy: "raise the hard limit of open files to 65536 (LimitNOFILE=65536)",
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use larder_dataset::size::show_bytes;
 
-use super::finding::{Finding, Verdict, finding};
+use super::finding::{Finding, Verdict};
 use super::mountinfo::mount_of;
 use super::{cache_folder, host};
 
@@ -77,7 +77,7 @@ fn fuse_module(filesystems: &str, config: &str) -> Finding {
             (Verdict::Fail, "the kernel was built without CONFIG_FUSE_FS", "use a kernel with CONFIG_FUSE_FS")
         }
     };
-    finding("fuse module", verdict, found.to_owned(), remedy)
+    Finding { what: "fuse module", verdict, found: found.to_owned(), remedy }
 }
 
 /// larderd is not root, so the kernel caps its background requests at this limit.
@@ -88,7 +88,7 @@ fn background(max_user_bgreq: &str) -> Finding {
         Some(limit) => (Verdict::Ok, format!("up to {limit} on a mount")),
         None => (Verdict::Ok, "the kernel reports no limit".to_owned()),
     };
-    finding("reads ahead", verdict, found, "echo 1024 > /sys/module/fuse/parameters/max_user_bgreq")
+    Finding { what: "reads ahead", verdict, found, remedy: "echo 1024 > /sys/module/fuse/parameters/max_user_bgreq" }
 }
 
 /// The kernel aborts a connection whose daemon does not answer within this time, whether it restarts or waits for the
@@ -100,19 +100,19 @@ fn request_timeout(default: &str, most: &str) -> Finding {
         None => (Verdict::Ok, "none: readers wait while larderd restarts".to_owned()),
     };
     let remedy = "sysctl fs.fuse.default_request_timeout=0 fs.fuse.max_request_timeout=0";
-    finding("request timeout", verdict, found, remedy)
+    Finding { what: "request timeout", verdict, found, remedy }
 }
 
 fn propagation(mountinfo: &str, kubelet_dir: &Path) -> Finding {
     const WHAT: &str = "mount propagation";
     let Ok(folder) = kubelet_dir.canonicalize() else {
         let found = format!("{} does not exist", kubelet_dir.display());
-        return finding(
-            WHAT,
-            Verdict::Fail,
+        return Finding {
+            what: WHAT,
+            verdict: Verdict::Fail,
             found,
-            "run this on a Kubernetes node, and name the kubelet's folder (--kubelet-dir)",
-        );
+            remedy: "run this on a Kubernetes node, and name the kubelet's folder (--kubelet-dir)",
+        };
     };
     let (verdict, found) = match mount_of(mountinfo, &folder) {
         Some(mount) if mount.shared => {
@@ -121,7 +121,12 @@ fn propagation(mountinfo: &str, kubelet_dir: &Path) -> Finding {
         Some(mount) => (Verdict::Fail, format!("{} is not shared (mount {})", folder.display(), mount.path.display())),
         None => (Verdict::Fail, format!("{} is in no visible mount", folder.display())),
     };
-    finding(WHAT, verdict, found, "mount --make-rshared / (or the named mount), then restart the kubelet")
+    Finding {
+        what: WHAT,
+        verdict,
+        found,
+        remedy: "mount --make-rshared / (or the named mount), then restart the kubelet",
+    }
 }
 
 /// The file with the limit of this process's cgroup. A line is number:controllers:path; version 2 has no controllers.
@@ -145,7 +150,7 @@ fn threads(limits: &[(&str, String)]) -> Finding {
         None => (Verdict::Ok, "no limit".to_owned()),
     };
     let remedy = "allow pods 4096 threads (podPidsLimit of the kubelet): each mounted dataset takes 16";
-    finding("threads", verdict, found, remedy)
+    Finding { what: "threads", verdict, found, remedy }
 }
 
 fn memory(meminfo: &str) -> Finding {
@@ -161,13 +166,13 @@ fn memory(meminfo: &str) -> Finding {
     };
     let remedy =
         "leave 2 GiB for larderd and for the pages of the files being read, which count towards the reading pod";
-    finding("memory", verdict, found, remedy)
+    Finding { what: "memory", verdict, found, remedy }
 }
 
 fn cgroups(unified: bool) -> Finding {
     let (verdict, found) = if unified { (Verdict::Ok, "version 2") } else { (Verdict::Warn, "version 1") };
     let remedy = "boot with systemd.unified_cgroup_hierarchy=1: from 1.35 on, kubelets refuse version 1 by default";
-    finding("cgroups", verdict, found.to_owned(), remedy)
+    Finding { what: "cgroups", verdict, found: found.to_owned(), remedy }
 }
 
 fn selinux(enforce: &str) -> Finding {
@@ -178,7 +183,7 @@ fn selinux(enforce: &str) -> Finding {
     };
     let remedy =
         "if pods get EACCES, look for `avc: denied` in the kernel's log and allow the operations that it names";
-    finding("SELinux", verdict, found.to_owned(), remedy)
+    Finding { what: "SELinux", verdict, found: found.to_owned(), remedy }
 }
 
 fn file_system(mountinfo: &str, folder: &Path) -> Finding {
@@ -186,7 +191,7 @@ fn file_system(mountinfo: &str, folder: &Path) -> Finding {
     let kind = mount_of(mountinfo, &folder).map_or("unknown".to_owned(), |mount| mount.fs_type);
     let verdict = if ["ext4", "xfs", "btrfs"].contains(&kind.as_str()) { Verdict::Ok } else { Verdict::Warn };
     let remedy = "mount an ext4 or XFS file system on a local disk at /var/lib/larder";
-    finding("file system", verdict, format!("{kind} in {}", folder.display()), remedy)
+    Finding { what: "file system", verdict, found: format!("{kind} in {}", folder.display()), remedy }
 }
 
 #[cfg(test)]
