@@ -92,7 +92,7 @@ fn controller(root: &Path) -> Finding {
             "use a kernel with CONFIG_CGROUP_RDMA; with cgroup v1, mount its rdma controller at /sys/fs/cgroup/rdma";
         return Finding { what: WHAT, verdict: Verdict::Fail, found: "no rdma controller".to_owned(), remedy };
     };
-    match (controller, Controller::withheld_from(&cgroups)) {
+    match (controller, Controller::missing_from(&cgroups)) {
         (Controller::V1, _) => Finding::ok(WHAT, "cgroup v1".to_owned()),
         (Controller::V2, None) => Finding::ok(WHAT, "cgroup v2".to_owned()),
         (Controller::V2, Some(folder)) => {
