@@ -18,6 +18,7 @@ pub mod counts;
 pub mod data_locality;
 pub mod discovery;
 pub mod dry_run;
+pub mod eligibility;
 pub mod index;
 pub mod job_state;
 pub mod job_types;

@@ -10,6 +10,7 @@ use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
 use crate::jobs::machine::pod::{Devices, PodStage};
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::time::Seconds;
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
 
@@ -116,9 +117,9 @@ pub struct JobPod {
     /// How far it is.
     pub stage: PodStage,
     /// When it got its node; as long as it has none, when it was made.
-    pub bound_at: i64,
+    pub bound_at: Seconds,
     /// It is ending, and should be gone at this time.
-    pub leaving: Option<i64>,
+    pub leaving: Option<Seconds>,
     /// `status.reason`.
     pub reason: String,
     /// No container of it was ever begun, as far as its status says.

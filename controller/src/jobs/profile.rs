@@ -43,7 +43,7 @@ pub struct Profile {
     /// The PriorityClass of its first pod.
     pub priority_class: Option<String>,
     /// Stands for its pods when the API server is asked whether it admits them: that of jobs alike is the same.
-    pub likeness: String,
+    pub spec_hash: String,
 }
 
 impl Profile {
@@ -91,14 +91,14 @@ impl Profile {
         let datasets = rendered.job.datasets.iter().map(|mount| format!("{} {}", mount.dataset, mount.path));
         let of_type_now = [of_type.meta.uid.clone(), of_type.generation.to_string(), rendered.namespace.to_owned()];
         let parts: Vec<String> = of_type_now.into_iter().chain(templates).chain(datasets).collect();
-        let likeness = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
+        let spec_hash = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
         let of = generations(object, of_type);
         let obstacle = obstacle(rendered.job, &pods);
         let priority_class = pods.first().and_then(|pod| pod.spec.as_ref()?.priority_class_name.clone());
         if !keeps_pods(rendered.job) {
             pods.clear();
         }
-        Ok(Self { of, roles, pods, refusal, obstacle, priority_class, likeness })
+        Ok(Self { of, roles, pods, refusal, obstacle, priority_class, spec_hash })
     }
 }
 

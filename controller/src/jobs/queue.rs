@@ -1,6 +1,6 @@
 //! Which jobs run: quotas, order, preemption and growth.
 //!
-//! [`decide`] looks at all queues and jobs at once and has a [`Verdict`] for every job. `books` are the quotas, `room` is quota
+//! [`decide`] looks at all queues and jobs at once and has a [`Verdict`] for every job. `ledger` are the quotas, `room` is quota
 //! and nodes together, `lines` are the jobs that wait in their order, `victims` finds those that give way, and `pass` goes
 //! through it all:
 //!
@@ -37,10 +37,11 @@ mod victims;
 
 use std::collections::BTreeMap;
 
-pub use facts::{HeldPod, Job, LeftPod, Queue, Quota, Role, Stop};
+pub use facts::{HeldPod, Job, LeftoverPod, Queue, Quota, Role, Stop};
 pub use verdict::{Lack, Running, Verdict, Waiting};
 
 use crate::jobs::plan::Cluster;
+use crate::time::Seconds;
 use larder_kube::key::Key;
 use pass::Pass;
 
@@ -49,9 +50,9 @@ use pass::Pass;
 pub fn decide(
     queues: &[Queue],
     jobs: &[Job],
-    left: &[LeftPod],
+    left: &[LeftoverPod],
     cluster: &mut Cluster<'_>,
-    now: i64,
+    now: Seconds,
 ) -> BTreeMap<Key, Verdict> {
     let mut pass = Pass::new(queues, jobs, left, cluster, now);
     pass.drain();

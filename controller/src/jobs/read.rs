@@ -1,5 +1,6 @@
 //! From the objects that training jobs depend on, as the API serves them, to the few fields that are kept.
 
+use crate::time::Seconds;
 use larder_api::names::{JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVING_LABEL};
 use larder_api::{JobType, Queue, TrainingJob};
 use larder_kube::api::DynamicObject;
@@ -131,8 +132,8 @@ pub fn pod(object: &DynamicObject, resources: &PodResources) -> Result<Option<Jo
         uid: owner.uid.clone(),
         queue: label(object, JOB_QUEUE_LABEL).unwrap_or_default(),
         stage,
-        bound_at: scheduled("True").map_or_else(made_at, |there| seconds(&there.last_transition_time)),
-        leaving: object.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second()),
+        bound_at: Seconds(scheduled("True").map_or_else(made_at, |there| seconds(&there.last_transition_time))),
+        leaving: object.metadata.deletion_timestamp.as_ref().map(|time| Seconds(time.0.as_second())),
         unscheduled: scheduled("False").map(|there| there.message.clone()).unwrap_or_default(),
         disruption: disruption.map(|there| there.reason.clone()).unwrap_or_default(),
         devices,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use larder_api::names::DatasetKey;
 
 use crate::jobs::kueue::workload::JobWorkload;
+use crate::time::Seconds;
 use larder_kube::key::{Key, Meta};
 use larder_kube::pod::node_affinity::{Places, Toleration};
 use larder_kube::store::Stored;
@@ -40,7 +41,7 @@ pub struct Workload {
     /// Its name and version.
     pub meta: Meta,
     /// When its quota was reserved, in seconds since 1970; `None` without a reservation, and for one that was evicted.
-    pub reserved: Option<i64>,
+    pub reserved: Option<Seconds>,
     /// The states of all its checks.
     pub checks: Vec<CheckState>,
     /// Its pods, by kind.

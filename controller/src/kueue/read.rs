@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::time::Seconds;
 use larder_api::names::{
     ADMISSION_CONTROLLER, CSI_DRIVER, DATASETS_ANNOTATION, DatasetKey, MIN_WARM_ANNOTATION, SYSTEM_NAMESPACE,
     WARM_DEADLINE_ANNOTATION,
@@ -115,7 +116,7 @@ fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     }
     let leaves = is_finished || find("Evicted").is_some() || spec.active == Some(false) || meta.deleting;
     let reserved = find("QuotaReserved").filter(|_| !leaves);
-    let reserved = reserved.map(|reserved| seconds(&reserved.last_transition_time));
+    let reserved = reserved.map(|reserved| Seconds(seconds(&reserved.last_transition_time)));
     let checks = status.admission_checks.into_iter().map(|check| CheckState {
         name: check.name,
         state: check.state,

@@ -14,6 +14,7 @@ use crate::jobs::machine::{Observed, Phase, State};
 use crate::jobs::queue::{Running, Verdict, Waiting};
 use crate::jobs::render::Place;
 use crate::kueue::objects::Flavor;
+use crate::time::Seconds;
 use crate::write::Write;
 use larder_kube::key::Key;
 use larder_kube::kinds::KueueVersion;
@@ -22,7 +23,7 @@ use larder_kube::store::Store;
 /// Everything that the decision about a job depends on.
 pub struct Situation<'a> {
     /// Seconds since 1970.
-    pub now: i64,
+    pub now: Seconds,
     /// The version of Kueue's API.
     pub version: KueueVersion,
     /// The job's name.

@@ -5,6 +5,7 @@ use larder_api::training_job::checked::CheckedRole;
 
 use super::workload::{Condition, JobWorkload};
 use crate::jobs::plan::Shortage;
+use crate::time::Seconds;
 use larder_kube::fields::hour;
 
 /// Loses pods because `replicas` was lowered.
@@ -32,14 +33,14 @@ pub fn no_nodes(shortage: &Shortage) -> String {
 }
 
 /// Has had room, and its pods were not bound.
-pub fn held_back(until: i64) -> String {
-    format!("has Kueue's quota; it is tried again at {}", hour(until))
+pub fn held_back(until: Seconds) -> String {
+    format!("has Kueue's quota; it is tried again at {}", hour(until.0))
 }
 
 /// Has no quota.
 pub(super) fn pending(queue: &str, workload: &JobWorkload) -> String {
     let said = workload.condition("QuotaReserved").map(|condition| condition.message);
-    let later = workload.requeue_at.map(|at| format!("; queued again at {}", hour(at))).unwrap_or_default();
+    let later = workload.requeue_at.map(|at| format!("; queued again at {}", hour(at.0))).unwrap_or_default();
     match said.filter(|said| !said.is_empty()) {
         Some(said) => format!("Kueue's queue {queue}: {said}{later}"),
         None => format!("Kueue's queue {queue} has not decided yet{later}"),

@@ -17,6 +17,7 @@ use crate::jobs::machine::{NodeHealth, Observed, Phase, Pod, PodStage, Scope, Sl
 use crate::jobs::queue::Verdict;
 use crate::jobs::sample::{Sample, role};
 use crate::kueue::objects::Flavor;
+use crate::time::Seconds;
 use crate::write::{Change, Write};
 use larder_kube::key::{Key, Meta};
 use larder_kube::kinds::KueueVersion;
@@ -26,7 +27,7 @@ use larder_kube::store::Store;
 const NAME: &str = "trainingjob-train-95c868";
 
 /// 2026-01-01T10:40:00Z.
-const NOW: i64 = 1_767_264_000;
+const NOW: Seconds = Seconds(1_767_264_000);
 
 /// Eight workers, four of which are enough, and a parameter server.
 fn sample() -> Sample {

@@ -1,5 +1,6 @@
 //! The Workload of a job, cut to the fields that decisions need. A field that is not there, or not understood, is left out.
 
+use crate::time::Seconds;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Toleration;
@@ -41,7 +42,7 @@ pub struct JobWorkload {
     /// The pods that no longer need their quota, by role.
     pub reclaimable: BTreeMap<String, u32>,
     /// It is not admitted again before.
-    pub requeue_at: Option<i64>,
+    pub requeue_at: Option<Seconds>,
     /// How long it was admitted before the last admission.
     pub past_seconds: i64,
 }
@@ -128,8 +129,8 @@ impl Condition {
     }
 
     /// Since when it is as it is, in seconds since 1970.
-    pub fn since(&self) -> i64 {
-        seconds(&self.last_transition_time)
+    pub fn since(&self) -> Seconds {
+        Seconds(seconds(&self.last_transition_time))
     }
 
     /// The same, as it is written.
@@ -226,7 +227,7 @@ pub fn workload(object: &DynamicObject) -> Result<Option<JobWorkload>, Error> {
         assigned: pod_set_assignments.into_iter().map(|assigned| (assigned.name.clone(), assigned)).collect(),
         checks: status.admission_checks,
         reclaimable: counts(status.reclaimable_pods),
-        requeue_at: status.requeue_state.requeue_at.as_deref().map(seconds),
+        requeue_at: status.requeue_state.requeue_at.as_deref().map(seconds).map(Seconds),
         past_seconds: status
             .accumulated_past_exexcution_time_seconds
             .max(status.accumulated_past_execution_time_seconds),

@@ -1,5 +1,6 @@
 //! A pod of a job, and its node, cut to what decides whether it was lost.
 
+use crate::time::Seconds;
 /// A pod of a job. Its name is `JOB-ROLE-INDEX-ATTEMPT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId {
@@ -19,7 +20,7 @@ pub struct Pod {
     /// How far it is.
     pub stage: PodStage,
     /// It is ending, and should be gone at this time (`deletionTimestamp`).
-    pub leaving: Option<i64>,
+    pub leaving: Option<Seconds>,
     /// `status.reason`.
     pub reason: String,
     /// No container of it was ever begun, as far as its status says.
@@ -76,7 +77,7 @@ impl PodStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
     /// Since when it is not ready; a node that is not there has not been ready since the pod was bound.
-    pub unready_since: Option<i64>,
+    pub unready_since: Option<Seconds>,
     /// It has the taint `node.kubernetes.io/out-of-service`.
     pub is_out_of_service: bool,
     /// What its condition `larder.dev/DeviceFault` says, if it has one.

@@ -1,5 +1,6 @@
 //! What decisions about queues depend on: quotas, and jobs as queues see them.
 
+use crate::time::Seconds;
 use std::collections::BTreeMap;
 
 use larder_kube::key::Key;
@@ -54,7 +55,7 @@ pub struct Job {
     /// Higher ones come first.
     pub priority: i32,
     /// When it was made, in seconds since 1970.
-    pub created: i64,
+    pub created: Seconds,
     /// Its pods.
     pub roles: Vec<Role>,
     /// Its datasets and their bytes.
@@ -71,15 +72,15 @@ pub struct Job {
     /// Pods that these replace still run.
     pub replaces_live: bool,
     /// Since when it is the first of its queue and finds no room, as the decisions said ([`super::Waiting::is_head`]).
-    pub head_since: Option<i64>,
+    pub head_since: Option<Seconds>,
     /// Others end to make room for it ([`super::Waiting::claims`]).
     pub claims: bool,
     /// It is not started before.
-    pub not_before: Option<i64>,
+    pub not_before: Option<Seconds>,
     /// Its pods could not be made now, whatever room there is: why.
     pub shortage: Option<String>,
     /// When it ends at the latest.
-    pub ends: Option<i64>,
+    pub ends: Option<Seconds>,
 }
 
 /// Equal pods of a job.
@@ -126,7 +127,7 @@ pub struct HeldPod {
 /// A pod whose job neither waits for room nor has it: the job has ended, is suspended, or is gone. The pod uses quota and its
 /// node until it is gone itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftPod {
+pub struct LeftoverPod {
     /// The queue that has admitted it; empty for none.
     pub queue: String,
     /// What it requests.

@@ -1,5 +1,6 @@
 //! Why a job waits, shrinks or stops: one sentence each, with numbers.
 
+use crate::time::Seconds;
 use larder_api::quantity::words::{number, show, show_part};
 
 use super::facts::Job;
@@ -54,7 +55,7 @@ fn next_to_end(ending: &[&Job], among: impl Fn(&Job) -> bool, resource: &str) ->
     });
     gives.next().map_or_else(String::new, |(ends, key, amount)| {
         let amount = number(resource, amount);
-        format!("; next to end: {key} ({amount}), by {} at its deadline", hour(ends))
+        format!("; next to end: {key} ({amount}), by {} at its deadline", hour(ends.0))
     })
 }
 
@@ -67,8 +68,8 @@ pub(super) fn stopped(queue: &str) -> String {
 }
 
 /// Has had room, and its pods were not bound.
-pub(super) fn held_back(until: i64) -> String {
-    format!("it is tried again at {}", hour(until))
+pub(super) fn held_back(until: Seconds) -> String {
+    format!("it is tried again at {}", hour(until.0))
 }
 
 /// Needs more than its queue can ever have.
@@ -78,7 +79,7 @@ pub(super) fn beyond(job: &Job, resource: &str, most: u64) -> String {
 }
 
 /// Behind the head of its queue. `waited`: the head has waited too long for any job to pass it.
-pub(super) fn behind(head: &Job, now: i64, waited: bool) -> String {
+pub(super) fn behind(head: &Job, now: Seconds, waited: bool) -> String {
     let minutes = head.head_since.map_or(0, |since| (now - since) / 60);
     if waited {
         format!("waits behind {}, which has found no room for {minutes} min: no job may pass it any more", head.key)

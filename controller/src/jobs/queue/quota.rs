@@ -26,7 +26,7 @@ pub(super) struct Lack {
 
 /// All accounts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Books<'a> {
+pub(super) struct Ledger<'a> {
     accounts: BTreeMap<&'a str, Account<'a>>,
     /// By cohort and resource.
     pools: BTreeMap<&'a str, BTreeMap<&'a str, Pool>>,
@@ -63,9 +63,9 @@ impl Line<'_> {
     }
 }
 
-impl<'a> Books<'a> {
+impl<'a> Ledger<'a> {
     pub(super) fn new(queues: &'a [Queue]) -> Self {
-        let mut books = Self::default();
+        let mut ledger = Self::default();
         for queue in queues {
             let has_cohort = !queue.cohort.is_empty();
             let line = |(resource, quota): (&'a String, &super::facts::Quota)| {
@@ -81,16 +81,16 @@ impl<'a> Books<'a> {
             };
             let lines: Vec<Line<'a>> = queue.quotas.iter().map(line).collect();
             if has_cohort {
-                let pools = books.pools.entry(&queue.cohort).or_default();
+                let pools = ledger.pools.entry(&queue.cohort).or_default();
                 for line in &lines {
                     let pool = pools.entry(line.resource).or_default();
                     pool.nominal = pool.nominal.saturating_add(line.nominal);
                     pool.lent = pool.lent.saturating_add(line.nominal - line.own);
                 }
             }
-            books.accounts.insert(&queue.name, Account { queue, lines });
+            ledger.accounts.insert(&queue.name, Account { queue, lines });
         }
-        books
+        ledger
     }
 
     pub(super) fn add(&mut self, queue: &str, amounts: &Amounts) {

@@ -6,6 +6,7 @@ use super::*;
 use crate::jobs::plan::NodeRoom;
 use crate::jobs::planned::Plan;
 use crate::objects::Node;
+use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
 
 mod events;
@@ -18,10 +19,10 @@ const GPU: &str = "nvidia.com/gpu";
 pub(super) struct World {
     pub(super) queues: Vec<Queue>,
     pub(super) jobs: Vec<Job>,
-    pub(super) left: Vec<LeftPod>,
+    pub(super) left: Vec<LeftoverPod>,
     nodes: Vec<Node>,
     gpus: u64,
-    pub(super) now: i64,
+    pub(super) now: Seconds,
     pub(super) last: BTreeMap<Key, Verdict>,
 }
 
@@ -54,7 +55,7 @@ impl World {
             node
         };
         let nodes = (0..nodes).map(node).collect();
-        Self { queues, jobs: Vec::new(), left: Vec::new(), nodes, gpus, now: 1_000_000, last: BTreeMap::new() }
+        Self { queues, jobs: Vec::new(), left: Vec::new(), nodes, gpus, now: Seconds(1_000_000), last: BTreeMap::new() }
     }
 
     pub(super) fn submit(&mut self, job: Job) {

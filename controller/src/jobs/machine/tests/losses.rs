@@ -91,14 +91,14 @@ fn a_pod_that_is_stuck_or_on_a_lost_node_is_not_live() {
     assert!(live(&|pod| pod.leaving = Some(NOW - 59)));
     assert!(!live(&|pod| pod.leaving = Some(NOW - 60)));
     assert!(!live(&|pod| pod.stage = PodStage::Failed));
-    assert!(!live(&|pod| pod.node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() })));
+    assert!(!live(&|pod| pod.node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() })));
 }
 
 #[test]
 fn a_pod_that_fails_soon_after_the_start_is_replaced_after_a_pause_that_doubles() {
     let (mut state, mut observed) = running(Terms { max_crashes: 100, active_deadline: None, ..elastic(3) });
     let (mut now, mut pauses) = (NOW, Vec::new());
-    let mut lose = |state: State, now: &mut i64| {
+    let mut lose = |state: State, now: &mut Seconds| {
         let attempt = state.roles[0][2].attempt;
         observed.pods[2] = pod(2, attempt, PodStage::Failed);
         observed.plan = None;
@@ -165,7 +165,7 @@ fn a_gang_of_which_a_pod_is_rejected_again_and_again_gives_its_room_back() {
 fn pods_that_are_lost_with_their_nodes_are_replaced_at_once() {
     let (mut state, mut observed) = running(elastic(3));
     (state.phase, state.since) = (Phase::Starting, NOW - 5);
-    observed.pods[2].node = Some(NodeHealth { unready_since: Some(0), ..NodeHealth::default() });
+    observed.pods[2].node = Some(NodeHealth { unready_since: Some(Seconds(0)), ..NodeHealth::default() });
     let (state, _) = step(state, &observed, NOW);
     assert_eq!(unplaced(&state, &observed, NOW), [vec![2]]);
 }

@@ -12,7 +12,7 @@ fn priority_comes_first_and_then_the_older_job() {
     world.step();
     assert!(matches!(world.verdict("urgent"), Verdict::Start { .. }));
     assert_eq!(world.waiting("old").why, "queue vision uses 4 of 4 GPUs, needs 4");
-    world.jobs[1].ends = Some(1_000_000 + 600);
+    world.jobs[1].ends = Some(Seconds(1_000_600));
     world.end("none");
     world.step();
     let why = &world.waiting("old").why;
@@ -263,7 +263,7 @@ fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_ro
     world.step();
     let node = |pod: &HeldPod| if pod.node == "n000" { "n001" } else { "n000" };
     let node = node(&world.job("low").pods[0]).to_owned();
-    let left = LeftPod { queue: "vision".into(), requests: [(GPU, 1)].into_iter().collect(), node, stays: false };
+    let left = LeftoverPod { queue: "vision".into(), requests: [(GPU, 1)].into_iter().collect(), node, stays: false };
     world.left = vec![left; 4];
     world.submit(job("high", "vision", 5, (4, 4, 4)));
     world.step();
@@ -274,11 +274,11 @@ fn pods_that_a_job_has_left_use_quota_until_they_are_gone_and_nobody_ends_for_ro
     assert!(matches!(world.verdict("high"), Verdict::Start { .. }));
     // What is kept does not make room.
     world.end("high");
-    world.left = vec![LeftPod {
+    world.left = vec![LeftoverPod {
         queue: "vision".into(),
         requests: [(GPU, 4)].into_iter().collect(),
         stays: true,
-        ..LeftPod::default()
+        ..LeftoverPod::default()
     }];
     world.submit(job("next", "vision", 0, (4, 4, 4)));
     world.step();
@@ -297,7 +297,7 @@ fn pods_that_ended_jobs_keep_stop_no_other_job() {
     world.step();
     let left = |gpus: u64| {
         let requests = [(GPU, gpus)].into_iter().collect();
-        vec![LeftPod { queue: "vision".into(), requests, stays: true, ..LeftPod::default() }]
+        vec![LeftoverPod { queue: "vision".into(), requests, stays: true, ..LeftoverPod::default() }]
     };
     world.left = left(1_000_000);
     world.step();
