@@ -284,7 +284,7 @@ impl Control {
         let is_nothing = world.dataset.is_none() && world.claims.is_empty();
         let decision = decide(&world);
         if is_nothing {
-            self.state.forget_told(key);
+            self.state.forget_events(key);
         }
         let mark = |set: &mut std::collections::BTreeSet<Key>, on: bool| {
             if on {
@@ -327,7 +327,7 @@ impl Control {
     fn written(&mut self, written: Written) {
         let now = self.millis();
         self.warming_begun -= written.warming.min(self.warming_begun);
-        self.state.remember_told(&written.work, &written.told);
+        self.state.remember_events(&written.work, &written.told);
         if let Work::Dataset(key) = &written.work {
             if written.wrote_status {
                 let now = self.seconds();

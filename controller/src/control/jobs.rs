@@ -21,10 +21,10 @@ use larder_kube::kinds::Kind;
 /// The least time between two rounds.
 const ROUND_MILLIS: u64 = 50;
 
-/// A round is followed by so many times of its own duration without one.
+/// A round is followed by a pause of this many times its duration.
 const REST: u64 = 4;
 
-/// After so long the API server is asked again about pods that it did not make for want of quota.
+/// How long until the API server is asked again about pods that it did not create because a ResourceQuota is used up.
 const SHORT_MILLIS: u64 = 60_000;
 
 impl Control {

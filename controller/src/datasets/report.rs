@@ -16,7 +16,7 @@ use larder_kube::events::event;
 use larder_kube::kinds::Kind;
 use larder_kube::short_hash::short_hash;
 
-/// How long small news wait.
+/// How long small changes of a status wait, so that several are written together.
 const SMALL_NEWS_SECONDS: i64 = 30;
 
 pub(super) fn step(draft: &mut Draft<'_>) {

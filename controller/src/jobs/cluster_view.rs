@@ -20,11 +20,9 @@ pub struct ClusterView<'a> {
     pub now: Seconds,
     /// The image that has the agent of launchers.
     pub image: &'a str,
-    /// The nodes.
     pub nodes: &'a Store<Node>,
     /// Their caches.
     pub caches: &'a Store<CacheObject>,
-    /// The Datasets.
     pub datasets: &'a Store<DatasetObject>,
     /// All pods.
     pub pods: &'a Store<objects::Pod>,
@@ -68,7 +66,7 @@ impl<'a> ClusterView<'a> {
         pods.collect()
     }
 
-    /// The last attempt of which there is a pod, whosever it is: an earlier job of the same name may have left some behind.
+    /// The last attempt that has a pod, even another's: an earlier job of the same name may have left pods behind.
     pub fn last_attempt(&self, object: &JobObject, job: &CheckedJob) -> u32 {
         let Key { namespace, name } = &object.meta.key;
         let begin = Key::new(namespace, &format!("{name}-"));
@@ -86,7 +84,8 @@ impl<'a> ClusterView<'a> {
         self.jobs.jobs.get(job).is_some_and(|object| object.is_ours() && object.meta.uid == uid)
     }
 
-    /// How the node of a pod is, which was bound then. Of a new node, the pod may be heard of first.
+    /// The health of a pod's node. The watch of pods may be ahead of that of nodes, so an unknown node counts as not ready since the
+    /// pod was bound.
     pub fn health(&self, node: &str, bound_at: Seconds) -> NodeHealth {
         let Some(node) = self.nodes.get(&Key::cluster(node)) else {
             return NodeHealth { unready_since: Some(bound_at), ..NodeHealth::default() };

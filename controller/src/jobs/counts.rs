@@ -17,7 +17,7 @@ pub struct Counts {
     pub preemptions: u64,
 }
 
-/// What of a state is compared with the one after a step.
+/// The part of a state that is compared with the one after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     waiting_since: Option<Seconds>,

@@ -21,13 +21,9 @@ use larder_kube::store::Store;
 pub struct Jobs {
     /// Whether there are any.
     pub presence: Presence,
-    /// The TrainingJobs.
     pub jobs: Store<JobObject>,
-    /// The JobTypes.
     pub types: Store<TypeObject>,
-    /// The Queues.
     pub queues: Store<QueueObject>,
-    /// The PriorityClasses.
     pub classes: Store<ClassObject>,
     /// What they mean for jobs.
     pub priorities: Priorities,

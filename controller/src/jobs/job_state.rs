@@ -1,7 +1,7 @@
-//! What is remembered of one job: its state, and what of it is written.
+//! The state of one job between rounds, and how much of it is written.
 //!
-//! The state in memory is the truth; the one that is written follows it, before any action that depends on it. A controller that
-//! starts goes on from the written one.
+//! The state in memory is the truth. The written one follows before any action that depends on it, and is where the next
+//! controller process resumes.
 
 use larder_api::TrainingJobStatus;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record that a status has. Of a job without one that can be read, what its pods did is not known: it begins anew.
+    /// The record of a status. Without a readable one nobody knows what the job's pods did, so the job starts over.
     fn of(status: &TrainingJobStatus) -> Self {
         if let Some(record) = status.record.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
             return Self::bounded(record);
@@ -79,7 +79,7 @@ impl Record {
     }
 }
 
-/// What is remembered of a job.
+/// The state of a job between rounds.
 #[derive(Debug, Default)]
 pub struct JobState {
     /// The uid of the job.
@@ -96,11 +96,11 @@ pub struct JobState {
     pub written_at: Seconds,
     /// Writes for it wait or are under way. Nothing is decided about it until they end.
     pub pending: Option<Pending>,
-    /// What was refused, or not answered, is not tried again before; what is decided anew is.
+    /// A write that was refused or not answered is not retried before this time, unless something else is decided.
     pub retry_at: Seconds,
     /// What was decided when it was refused.
     refused_of: Option<Record>,
-    /// It has ended, and nothing is to be done before; news of its pods or of itself end that.
+    /// The job has ended, and nothing is to be done before this time, unless it or one of its pods changes.
     pub sleeps_until: Seconds,
     /// Failures in a row.
     pub failures: u32,
@@ -116,7 +116,7 @@ pub struct JobState {
     pub queue: String,
     /// What it waits for.
     pub waiting: Option<Waiting>,
-    /// Since when it is not known whether it may wait for its turn, as the API server has not said whether it takes its pods.
+    /// Since when the dry run of its pods has had no answer, so that nobody knows whether it may queue.
     pub undecided_since: Option<Seconds>,
     /// The attempt for which this process has made the objects that its pods share.
     pub equipped: Option<u32>,
@@ -135,7 +135,7 @@ pub struct Pending {
     pub equipped: Option<u32>,
     /// [`JobState::files`].
     pub files: Option<(Facts, Seconds)>,
-    /// They are under way. Until then, writes that end are those of a job_state that was lost.
+    /// The writes are under way. Writes that end before that belong to an earlier job of the same name.
     is_begun: bool,
 }
 

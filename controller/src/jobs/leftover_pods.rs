@@ -27,7 +27,7 @@ pub enum Accounting<'a> {
 /// looks like a job's: without a name that the job gives, it uses nothing, and with one, no more than the job's own pod would.
 /// `again` gets the times at which that changes.
 pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again: &mut Earliest) -> Vec<LeftoverPod> {
-    let mut left = Vec::new();
+    let mut leftover = Vec::new();
     for pod in view.jobs.live.iter().filter_map(|key| view.pods.get(key)) {
         let Some(of_job) = &pod.of_job else { continue };
         let (phase, roles) = match jobs.get(of_job.uid.as_str()) {
@@ -53,14 +53,14 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
             }
             again.extend(node.unready_since.map(|since| since + NODE_LOST_SECONDS));
         }
-        left.push(LeftoverPod {
+        leftover.push(LeftoverPod {
             queue: queue(view, object, &pod.meta.key, of_job),
             requests,
             node: pod.node.clone(),
             stays: of_job.leaving.is_none() && !pod.meta.deleting && object.is_some_and(|object| stays(object, phase)),
         });
     }
-    left
+    leftover
 }
 
 /// What jobs use that were deleted while their pods are being made, by uid.

@@ -17,20 +17,14 @@ use larder_kube::store::Stored;
 /// One of them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ObjectOfJobs {
-    /// A TrainingJob.
     Job(Box<JobObject>),
-    /// A JobType.
     Type(Box<TypeObject>),
-    /// A Queue.
     Queue(Box<QueueObject>),
-    /// A PriorityClass.
     Class(ClassObject),
-    /// A PodGroup.
     Group(KnownGroup),
 }
 
 impl ObjectOfJobs {
-    /// Its name and version.
     pub fn meta(&self) -> &Meta {
         match self {
             Self::Job(object) => &object.meta,
@@ -42,10 +36,8 @@ impl ObjectOfJobs {
     }
 }
 
-/// A TrainingJob.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
@@ -57,7 +49,6 @@ pub struct JobObject {
     pub labels: BTreeMap<String, String>,
     /// Annotations that are for Kueue.
     pub annotations: BTreeMap<String, String>,
-    /// Its status.
     pub status: TrainingJobStatus,
 }
 
@@ -68,36 +59,28 @@ impl JobObject {
     }
 }
 
-/// A JobType.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TypeObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
     /// Its spec, or the mistake in it.
     pub kind: Result<CheckedType, InvalidField>,
-    /// Its status.
     pub conditions: Vec<Condition>,
 }
 
-/// A Queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
     /// Its spec, or the mistake in it.
     pub queue: Result<CheckedQueue, InvalidField>,
-    /// Its status.
     pub status: QueueStatus,
 }
 
-/// A PriorityClass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassObject {
-    /// Its name and version.
     pub meta: Meta,
     /// The priority.
     pub value: i32,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::jobs::machine::{Decides, RoleTerms, Scope, Terms};
 use crate::jobs::objects::{JobObject, TypeObject};
-use crate::jobs::pod_group::choice::obstacle;
+use crate::jobs::pod_group::choice::{Obstacle, obstacle};
 use crate::jobs::queue::Role;
 use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Place, Rendered, Renderer, fits};
@@ -36,13 +36,13 @@ pub struct Profile {
     pub roles: Vec<Role>,
     /// A pod of each role, for no place: kept of jobs in Kueue's queues, which asks for them.
     pub pods: Vec<Pod>,
-    /// What speaks against pods like these.
+    /// Why such pods may not be created.
     pub refusal: Option<Refusal>,
     /// Why the scheduler cannot take its pods as one gang.
-    pub obstacle: Option<String>,
+    pub obstacle: Option<Obstacle>,
     /// The PriorityClass of its first pod.
     pub priority_class: Option<String>,
-    /// Stands for its pods when the API server is asked whether it admits them: that of jobs alike is the same.
+    /// The hash of what its pods are made of. Jobs with the same hash share the dry run of their pods.
     pub spec_hash: String,
 }
 
@@ -104,8 +104,8 @@ impl Profile {
 
 fn uncounted(role: &str, queue: &str) -> Refusal {
     let why = format!(
-        "pods of role {role} have spec.resourceClaims, which the queue {queue} cannot count: ask for devices in the limits of \
-         containers, or leave out spec.queue"
+        "pods of role {role} have spec.resourceClaims, which the queue {queue} cannot count: request devices in the limits of \
+         containers, or omit spec.queue"
     );
     Refusal::new(JobReason::InvalidSpec, why)
 }

@@ -32,7 +32,7 @@ pub fn queue(object: &QueueObject) -> Option<Queue> {
 }
 
 /// The status of a queue with these jobs and pods, without its condition.
-pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], left: &[LeftoverPod]) -> QueueStatus {
+pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], leftover: &[LeftoverPod]) -> QueueStatus {
     let mut status = QueueStatus { observed_generation: Some(object.generation), ..QueueStatus::default() };
     let mut used = Amounts::default();
     for job in jobs.iter().filter(|job| job.queue == queue.name) {
@@ -44,7 +44,7 @@ pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], left: &[Leftove
         }
         used.add(&job.leaving(), 1);
     }
-    for pod in left.iter().filter(|pod| pod.queue == queue.name) {
+    for pod in leftover.iter().filter(|pod| pod.queue == queue.name) {
         used.add(&pod.requests, 1);
     }
     let usage = |(resource, quota): (&String, &Quota)| {

@@ -116,12 +116,12 @@ pub fn pod(object: &DynamicObject, resources: &PodResources) -> Result<Option<Jo
         status.conditions.iter().find(is_so)
     };
     let made_at = || object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-    let told = status.container_statuses.iter().flat_map(|container| &container.allocated_resources_status);
-    let told: Vec<&ResourceFields> = told.filter(|status| !status.resources.is_empty()).collect();
+    let reported = status.container_statuses.iter().flat_map(|container| &container.allocated_resources_status);
+    let reported: Vec<&ResourceFields> = reported.filter(|status| !status.resources.is_empty()).collect();
     let is_ill = |status: &&&ResourceFields| status.resources.iter().any(|device| device.health == "Unhealthy");
-    let ill: Vec<bool> = told.iter().filter(is_ill).map(|status| status.name.starts_with(LARDERS)).collect();
-    let devices = match (&told[..], &ill[..]) {
-        ([], _) if resources.has_devices() => Devices::Untold,
+    let ill: Vec<bool> = reported.iter().filter(is_ill).map(|status| status.name.starts_with(LARDERS)).collect();
+    let devices = match (&reported[..], &ill[..]) {
+        ([], _) if resources.has_devices() => Devices::Unreported,
         ([], _) => Devices::None,
         (_, []) => Devices::Well,
         (_, ours) if ours.iter().all(|is_ours| *is_ours) => Devices::UnhealthyToLarder,

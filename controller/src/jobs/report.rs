@@ -20,7 +20,6 @@ use crate::time::Seconds;
 pub struct Facts<'a> {
     /// The time.
     pub now: Seconds,
-    /// The job.
     pub object: &'a JobObject,
     /// What is remembered of it.
     pub job_state: &'a JobState,
@@ -111,7 +110,7 @@ fn waiting_for(facts: &Facts<'_>) -> Option<String> {
     let text = if let Some(refusal) = facts.eligibility.refusal().filter(|_| !state.phase.is_terminal()) {
         Some(refusal.why.clone())
     } else if let Some(refused) = job_state.refused.as_ref().filter(|_| is_writing) {
-        Some(format!("the API server refuses an object of it: {refused}"))
+        Some(format!("the API server rejects one of the job's objects: {refused}"))
     } else if state.phase == Phase::Queued
         && let Some(waiting) = &job_state.waiting
     {

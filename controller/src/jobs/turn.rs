@@ -3,22 +3,20 @@
 //! | phase | what is known by then | made by |
 //! |---|---|---|
 //! | [`Checked`] | the spec, the type, the pods, whether the job may start | [`Checked::new`] |
-//! | [`Stepped`] | the state after all that has happened to the pods | [`Checked::step`] |
-//! | [`Ruled`] | what Larder's queues decide | [`Stepped::rule`] |
-//! | [`Placed`] | nodes for pods that have lost theirs | [`Ruled::place`] |
-//! | [`Decided`] | what Kueue decides | [`Placed::ask_kueue`] |
-//! | [`Written`] | all writes | [`Decided::write`] |
+//! | [`decide::Stepped`] | the state after all that has happened to the pods | [`Checked::step`] |
+//! | [`decide::Ruled`] | what Larder's queues decide | [`decide::Stepped::rule`] |
+//! | [`decide::Placed`] | nodes for pods that have lost theirs | [`decide::Ruled::place`] |
+//! | [`decide::Decided`] | what Kueue decides | [`decide::Placed::ask_kueue`] |
+//! | [`write::Written`] | all writes | [`decide::Decided::write`] |
 //!
 //! Every job goes through all phases. A job whose writes are under way, or whose spec is invalid, changes in none of them:
 //! its state is not settled, or means nothing.
 
 mod check;
-mod decide;
+pub(super) mod decide;
 mod kueue;
 mod room;
 mod write;
-
-pub(super) use decide::{Decided, Placed, Ruled, Stepped};
 
 use std::collections::BTreeSet;
 

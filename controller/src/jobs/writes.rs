@@ -1,7 +1,7 @@
 //! All that is written for a job after a step: its status first, then the objects that its pods share, then its pods.
 //!
-//! What the state machine has decided is in the status before anything is done about it, so that a controller that is killed in
-//! between is followed by one that does the same. News that change no decision wait, and are written together.
+//! The status has what the state machine has decided before anything is done about it, so that the successor of a controller
+//! that was killed in between does the same. Changes that alter no decision wait and are written together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,19 +28,19 @@ use larder_kube::events::event;
 use larder_kube::kinds::Kind;
 use larder_kube::short_hash::short_hash;
 
-/// How long small news wait.
+/// How long small changes of a status wait, so that several are written together.
 const SMALL_NEWS_SECONDS: i64 = 20;
 
-/// So many small news are written in a second, of all jobs together.
+/// How many small changes are written in a second, of all jobs together.
 const SMALL_NEWS_A_SECOND: i64 = 25;
 
-/// A job that starts so soon after it was made never says that it waits.
+/// A job that starts this soon after its creation never reports that it waits.
 const FIRST_NEWS_SECONDS: i64 = 2;
 
 /// The least time between two changes of a job's files.
 const FILES_SECONDS: i64 = 5;
 
-/// So many pods of a job are made together, the others once those are made: none are in memory that are not about to be written.
+/// How many pods of a job are created in one go. The others follow, so that only pods about to be written are in memory.
 const PODS_AT_ONCE: usize = 256;
 
 /// The same in bytes, as the API takes them.
@@ -50,13 +50,11 @@ const BYTES_AT_ONCE: usize = 4 << 20;
 pub struct Inputs<'a> {
     /// What the round looks at.
     pub view: &'a ClusterView<'a>,
-    /// The job.
     pub object: &'a JobObject,
     /// What renders its objects; `None` if its spec or its type cannot be read.
     pub rendered: Option<Rendered<'a>>,
     /// Whether it may start.
     pub eligibility: &'a Eligibility,
-    /// Its pods.
     pub pods: &'a [Seen<'a>],
     /// What was observed of it.
     pub observed: &'a Observed,
@@ -79,7 +77,6 @@ pub struct Inputs<'a> {
 /// The writes for a job, and all that goes with them.
 #[derive(Default)]
 pub struct Output {
-    /// The writes.
     pub writes: Vec<Write>,
     /// What is remembered once they succeed.
     pub pending: Pending,
@@ -194,7 +191,7 @@ impl Writer<'_> {
             let now = state.restarts.of(cause);
             if now > old {
                 let why = if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
-                let message = format!("{} pods were lost for this cause, {now} in all{why}", now - old);
+                let message = format!("{} pods were lost for this reason, {now} in total{why}", now - old);
                 events.push(("Warning", cause.name().to_owned(), message));
             }
         }
@@ -415,7 +412,7 @@ impl Writer<'_> {
     }
 }
 
-/// True if there is nothing to be told, records not counted.
+/// True if two statuses are equal but for their records.
 fn same(one: &TrainingJobStatus, other: &TrainingJobStatus) -> bool {
     let cut = |status: &TrainingJobStatus| TrainingJobStatus { record: None, ..status.clone() };
     cut(one) == cut(other)

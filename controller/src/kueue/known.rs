@@ -24,7 +24,7 @@ pub struct Kueue {
     /// The Workloads of TrainingJobs, by the job's uid.
     pub(crate) of_jobs: BTreeMap<String, BTreeSet<Key>>,
     pub(crate) presence: Presence,
-    /// By dataset and who wishes it, as decided last.
+    /// By dataset and requester, as decided last.
     pub(crate) progress: BTreeMap<Key, BTreeMap<Requester, Progress>>,
     /// When the state of a Workload was written last.
     pub written: BTreeMap<Key, Seconds>,

@@ -24,7 +24,6 @@ pub enum KueueObject {
 }
 
 impl KueueObject {
-    /// Its name and version.
     pub fn meta(&self) -> &Meta {
         match self {
             Self::Workload(object) => &object.meta,
@@ -38,7 +37,6 @@ impl KueueObject {
 /// A job in a queue that waits, or has waited, for AdmissionChecks, or that is a TrainingJob.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Workload {
-    /// Its name and version.
     pub meta: Meta,
     /// When its quota was reserved, in seconds since 1970; `None` without a reservation, and for one that was evicted.
     pub reserved: Option<Seconds>,
@@ -94,20 +92,16 @@ pub struct Patience {
 /// An AdmissionCheck whose states the controller decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Check {
-    /// Its name and version.
     pub meta: Meta,
-    /// Its generation.
     pub generation: i64,
     /// Somebody said that there is a controller for it.
     pub active: bool,
-    /// Its annotations.
     pub patience: Patience,
 }
 
 /// A flavor: nodes of one kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flavor {
-    /// Its name and version.
     pub meta: Meta,
     /// Labels that its nodes have.
     pub labels: BTreeMap<String, String>,
@@ -118,7 +112,6 @@ pub struct Flavor {
 /// A WorkloadPriorityClass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Class {
-    /// Its name and version.
     pub meta: Meta,
     /// The priority.
     pub value: i32,

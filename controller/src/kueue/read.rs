@@ -12,7 +12,7 @@ use larder_kube::api::DynamicObject;
 use serde::Deserialize;
 use serde_json::{Error, Value};
 
-use crate::jobs::kueue::workload;
+use crate::jobs::kueue::read as job_workload;
 use crate::kueue::objects::{Check, CheckState, Class, Flavor, KueueObject, Patience, PodSet, Workload};
 use larder_kube::fields::{ConditionFields, annotation, fields, has_condition, meta, seconds};
 use larder_kube::kinds::KueueKind;
@@ -107,7 +107,7 @@ struct AssignmentFields {
 /// Workloads without checks, and finished ones, are of no interest, unless they are those of TrainingJobs.
 fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     let meta = meta(&object);
-    let of_job = workload::workload(&object)?.map(Box::new);
+    let of_job = job_workload::workload(&object)?.map(Box::new);
     let WorkloadFields { spec, status } = fields(object.data)?;
     let find = |kind: &str| status.conditions.iter().find(|there| there.kind == kind && there.status == "True");
     let is_finished = find("Finished").is_some();

@@ -130,15 +130,15 @@ impl State {
         found
     }
 
-    /// The wishes of jobs for a dataset.
-    pub(super) fn wishes(&self, key: &Key) -> Vec<WarmRequest> {
+    /// The requests of jobs for a dataset.
+    pub(super) fn warm_requests(&self, key: &Key) -> Vec<WarmRequest> {
         let claims = self.claims.of(key).map(|claim| &claim.meta.key);
         let workloads: BTreeMap<&Key, &Workload> = claims
             .chain([key])
             .flat_map(|owner| self.kueue.workloads.of(owner))
             .map(|workload| (&workload.meta.key, workload))
             .collect();
-        let mut wishes = self.jobs.warm_requests.get(key).cloned().unwrap_or_default();
+        let mut requests = self.jobs.warm_requests.get(key).cloned().unwrap_or_default();
         for workload in workloads.into_values().filter(|workload| self.kueue.wants_data(workload)) {
             for set in workload.pod_sets.iter().filter(|set| self.datasets_of(workload, set).contains(key)) {
                 let mut places = set.places.clone();
@@ -146,7 +146,7 @@ impl State {
                     places.labels.extend(flavor.labels.clone());
                     places.tolerations.extend(flavor.tolerations.iter().cloned());
                 }
-                wishes.push(WarmRequest {
+                requests.push(WarmRequest {
                     by: Requester::Workload(workload.meta.key.clone()),
                     since: workload.reserved.unwrap_or_default(),
                     pods: set.count,
@@ -154,16 +154,16 @@ impl State {
                 });
             }
         }
-        wishes
+        requests
     }
 
     /// Remembers how far the data of a dataset's Workloads is, and wakes those for which that is news.
     pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Requester, Progress>, work: &mut Vec<Work>) {
         let before = self.kueue.progress.remove(dataset).unwrap_or_default();
         let either: BTreeSet<&Requester> = before.keys().chain(now.keys()).collect();
-        for wisher in either.into_iter().filter(|wisher| before.get(*wisher) != now.get(*wisher)) {
+        for requester in either.into_iter().filter(|requester| before.get(*requester) != now.get(*requester)) {
             // TrainingJobs look at the caches of their nodes themselves.
-            if let Requester::Workload(key) = wisher {
+            if let Requester::Workload(key) = requester {
                 work.push(Work::Workload(key.clone()));
             }
         }

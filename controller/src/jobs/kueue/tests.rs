@@ -10,9 +10,10 @@ use larder_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::decide::{Decision, Situation, decide};
-use super::priority::Classes;
-use super::wanted::{Asking, Wanted};
-use super::workload::{JobWorkload, workload};
+use super::priority::{Classes, NoClass};
+use super::read::workload;
+use super::wanted::{Asking, NoWorkload, Wanted};
+use super::workload::JobWorkload;
 use crate::jobs::machine::{NodeHealth, Observed, Phase, Pod, PodStage, Scope, Slot, Stage, State, Terms};
 use crate::jobs::queue::Verdict;
 use crate::jobs::sample::{Sample, role};
@@ -34,7 +35,7 @@ fn sample() -> Sample {
     Sample::of("parameter-server", json!({"roles": [role("server", 1, 1), role("worker", 8, 4)]}))
 }
 
-fn wanted_with(sample: &Sample, labels: &[(&str, &str)], classes: &Classes) -> Result<Wanted, String> {
+fn wanted_with(sample: &Sample, labels: &[(&str, &str)], classes: &Classes) -> Result<Wanted, NoWorkload> {
     let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let annotations = [("provreq.kueue.x-k8s.io/ValidUntilSeconds".to_owned(), "0".to_owned())].into();
     let asking = Asking {
@@ -145,7 +146,7 @@ struct Case {
     observed: Observed,
     workloads: Vec<JobWorkload>,
     flavors: Store<Flavor>,
-    wanted: Result<Wanted, String>,
+    wanted: Result<Wanted, NoWorkload>,
 }
 
 impl Case {

@@ -44,7 +44,7 @@ pub(super) fn of(state: &State, observed: &Observed, now: Seconds) -> Vec<Action
     actions
 }
 
-/// So many ended pods of an index are kept.
+/// How many ended pods of an index are kept.
 const KEPT: usize = 3;
 
 /// The ended pods of each index that ended last.

@@ -112,7 +112,7 @@ impl Event {
                 let (crashes, most) = (state.restarts.crashed, terms.max_crashes);
                 let role = terms.roles.get(pod.role).map_or("", |role| &role.name);
                 state.why = format!(
-                    "its pods have crashed {crashes} times, the last time {role} {}; spec.restart.maxCrashes is {most}",
+                    "its pods have crashed {crashes} times, most recently {role} {}; spec.restart.maxCrashes is {most}",
                     pod.index
                 );
             }
@@ -160,7 +160,7 @@ fn pause(times: u32) -> i64 {
     30 << times.saturating_sub(1).min(4)
 }
 
-/// A job that runs for so long has not failed soon.
+/// A failure after this time is not an early one.
 const SOON_SECONDS: i64 = 60;
 
 /// A pod has failed. If that was soon after the start, and so was the failure before, the next one waits: 2 s, and twice as long

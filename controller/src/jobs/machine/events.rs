@@ -12,13 +12,13 @@ use crate::jobs::planned::Plan;
 use crate::jobs::queue::{Running, Verdict};
 use crate::time::Seconds;
 
-/// Room must have stayed free for so long before a job grows.
+/// A job grows into room that has stayed free this long.
 pub(super) const ROOM_SECONDS: i64 = 60;
 
-/// Pods that were planned again must be bound in so short a time: others of their gang hold nodes and wait.
+/// Pods that were planned again must be bound this soon: others of their gang hold nodes and wait.
 const RETRY_SECONDS: i64 = 3;
 
-/// Of so many pods that a kubelet has not taken, one soon after the other, the last one is one too many for a gang.
+/// After this many pods in quick succession that kubelets rejected, a gang gives its room back.
 const REJECTIONS: u32 = 4;
 
 /// Until when pods must be bound; `None`: there are none, or they may wait for ever.
@@ -176,10 +176,8 @@ impl<'a> News<'a> {
         }
         let role = self.observed.terms.roles.get(id.role).map_or("", |role| &role.name);
         let reason = if pod.reason.is_empty() { "no reason" } else { &pod.reason };
-        let why = format!(
-            "the kubelets of its nodes reject its pods again and again, at last {role} {} ({reason})",
-            id.index
-        );
+        let why =
+            format!("the kubelets of its nodes keep rejecting its pods, most recently {role} {} ({reason})", id.index);
         // Where the job can do without the pod, others run on, and another one is made after a pause.
         let released = self.without(state, vec![*id], &why);
         matches!(released, Event::Released { .. }).then_some(released)

@@ -3,10 +3,10 @@
 use super::pod::{Devices, NodeHealth, Pod, PodStage};
 use crate::time::Seconds;
 
-/// A node that is not ready for so long is lost.
+/// A node that is not ready for this long is lost.
 pub const NODE_LOST_SECONDS: i64 = 60;
 
-/// A pod that should have ended so long ago is not waited for.
+/// A pod that is this late to end is not waited for.
 pub const STUCK_SECONDS: i64 = 60;
 
 /// Why a pod was lost.
@@ -25,7 +25,6 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Crashed, Self::Preempted, Self::Evicted, Self::NodeLost, Self::DeviceFault];
 
     /// Its name in the job's status, and in metrics.
@@ -84,12 +83,12 @@ pub fn cause(pod: &Pod, now: Seconds) -> Option<Cause> {
 }
 
 /// True if a device that the pod holds has failed. The node's condition does not say whose device it is, so it alone counts only
-/// where the kubelet tells nothing.
+/// where the kubelet reports nothing.
 fn has_faulty_device(pod: &Pod) -> bool {
     let of_node = pod.node.and_then(|node| node.device_fault);
     match pod.devices {
         Devices::None | Devices::Well => false,
-        Devices::Untold => of_node == Some(true),
+        Devices::Unreported => of_node == Some(true),
         Devices::Unhealthy => true,
         Devices::UnhealthyToLarder => of_node != Some(false),
     }

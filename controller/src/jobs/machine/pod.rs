@@ -12,7 +12,6 @@ pub struct PodId {
     pub attempt: u32,
 }
 
-/// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Which one it is.
@@ -39,14 +38,14 @@ pub enum Devices {
     /// It requests none.
     #[default]
     None,
-    /// The kubelet does not tell: before Kubernetes 1.36, or before the pod runs.
-    Untold,
-    /// The kubelet tells, and none of them is unhealthy.
+    /// The kubelet does not report them: before Kubernetes 1.36, or before the pod runs.
+    Unreported,
+    /// The kubelet reports them, and none is unhealthy.
     Well,
-    /// The kubelet tells that one of them is unhealthy (`allocatedResourcesStatus`).
+    /// The kubelet reports one of them as unhealthy (`allocatedResourcesStatus`).
     Unhealthy,
-    /// The same, and all of those are larder-devices'. It also calls devices unhealthy that are well but not to be given now, and
-    /// its node's condition tells which it is.
+    /// The same, and all of those are devices of larder-devices. It also reports healthy devices as unhealthy while it withholds
+    /// them, and only the condition of its node tells both cases apart.
     UnhealthyToLarder,
 }
 

@@ -51,7 +51,7 @@ pub struct State {
     /// No pods are made before: what kept others from being bound is not in the plan, or others have failed soon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Seconds>,
-    /// Why it is where it is, as far as nothing else tells.
+    /// Why the job is in this phase, where nothing else says so.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
 }

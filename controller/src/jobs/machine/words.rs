@@ -14,7 +14,7 @@ pub fn waits_for(state: &State, observed: &Observed, now: Seconds) -> Option<Str
         Phase::DataWarming => Some(cold(state, &observed.data)),
         Phase::Shrinking => {
             let is_surplus = |pod: &&Pod| state.slot(pod.id).is_none() && is_live(pod, now);
-            Some(format!("{} are still ending", pods(observed.pods.iter().filter(is_surplus).count())))
+            Some(format!("{} are still terminating", pods(observed.pods.iter().filter(is_surplus).count())))
         }
         Phase::Starting | Phase::Growing | Phase::Recovering => Some(missing(state, observed, now)),
         Phase::Queued | Phase::Failed => Some(state.why.clone()).filter(|why| !why.is_empty()),
@@ -49,7 +49,7 @@ fn missing(state: &State, observed: &Observed, now: Seconds) -> String {
         text += &if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
     }
     if let Some(until) = state.not_before.filter(|until| *until > now) {
-        text += &format!("; pods failed soon after their start, and the next are made at {}", hour(until.0));
+        text += &format!("; pods failed soon after they started, and the next are created at {}", hour(until.0));
     }
     if unbound > 0 {
         text += &format!("; {unbound} not bound yet");

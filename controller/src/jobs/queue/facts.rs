@@ -10,7 +10,6 @@ use larder_kube::pod::node_affinity::Places;
 /// A queue and its quota.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// Its name.
     pub name: String,
     /// By resource. What is not listed is not limited.
     pub quotas: BTreeMap<String, Quota>,
@@ -48,7 +47,6 @@ pub enum Stop {
 /// A job that waits for room or has it. One that has ended or is suspended is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Job {
-    /// Its name.
     pub key: Key,
     /// Its queue; empty for none, which is a queue without quota.
     pub queue: String,
@@ -56,7 +54,6 @@ pub struct Job {
     pub priority: i32,
     /// When it was made, in seconds since 1970.
     pub created: Seconds,
-    /// Its pods.
     pub roles: Vec<Role>,
     /// Its datasets and their bytes.
     pub datasets: Vec<(Key, u64)>,
@@ -86,7 +83,6 @@ pub struct Job {
 /// Equal pods of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Role {
-    /// Its name.
     pub name: String,
     /// What each pod requests.
     pub requests: Amounts,
@@ -94,16 +90,16 @@ pub struct Role {
     pub places: Places,
     /// With fewer the job does not run.
     pub min: u32,
-    /// So many are asked for at the start.
+    /// How many are requested at the start.
     pub wanted: u32,
-    /// So many are made where there is room.
+    /// How many are created where there is room.
     pub max: u32,
     /// Pods cannot come and go while the job runs, whatever its spec asks for since.
     pub is_fixed: bool,
 }
 
 impl Role {
-    /// Of so many pods that it has, those that its spec asks for by now.
+    /// How many of the pods that it has its spec still asks for.
     pub fn asks_for(&self, granted: u32) -> u32 {
         if self.is_fixed { granted } else { self.max.max(1).min(granted) }
     }
@@ -154,7 +150,7 @@ impl Job {
         self.granted.get(role).copied().unwrap_or(0)
     }
 
-    /// What so many pods of each role request.
+    /// What this many pods of each role request.
     pub fn requests(&self, counts: impl Fn(usize, &Role) -> u32) -> Amounts {
         let mut sum = Amounts::default();
         for (at, role) in self.roles.iter().enumerate() {

@@ -9,12 +9,12 @@ use super::quota::Ledger;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
 
-/// For so long a head may be passed.
+/// How long later jobs may overtake a head.
 pub(super) const PASSING_SECONDS: i64 = 30 * 60;
 
 /// The jobs of one queue that wait, in their order; or those of one namespace that have no queue.
 #[derive(Debug)]
-pub(super) struct Line<'a> {
+pub(super) struct WaitingLine<'a> {
     queue: &'a str,
     /// Places in the list of jobs.
     waiting: Vec<usize>,
@@ -29,13 +29,13 @@ pub(super) struct Line<'a> {
 type Turn<'a> = (bool, bool, u128, Reverse<i32>, Seconds, &'a Key);
 
 /// The lines of all queues.
-pub(super) struct Lines<'a> {
+pub(super) struct WaitingLines<'a> {
     jobs: &'a [Job],
-    lines: Vec<Line<'a>>,
+    lines: Vec<WaitingLine<'a>>,
     now: Seconds,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> WaitingLines<'a> {
     pub(super) fn new(jobs: &'a [Job], waiting: impl Iterator<Item = usize>, now: Seconds) -> Self {
         let mut by_line: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
         for job in waiting {
@@ -43,7 +43,7 @@ impl<'a> Lines<'a> {
         }
         let line = |((queue, _), mut waiting): ((&'a str, &'a str), Vec<usize>)| {
             waiting.sort_by_key(|job| order(&jobs[*job]));
-            Line { queue, waiting, next: 0, head: None, turn: None }
+            WaitingLine { queue, waiting, next: 0, head: None, turn: None }
         };
         Self { jobs, lines: by_line.into_iter().map(line).collect(), now }
     }
@@ -81,7 +81,7 @@ impl<'a> Lines<'a> {
         Some((at, job))
     }
 
-    pub(super) fn line(&mut self, at: usize) -> &mut Line<'a> {
+    pub(super) fn line(&mut self, at: usize) -> &mut WaitingLine<'a> {
         &mut self.lines[at]
     }
 
@@ -101,7 +101,7 @@ pub(super) fn is_small(asks: &Amounts, head: &Amounts) -> bool {
     head.iter().all(|(resource, amount)| asks.get(resource) < amount)
 }
 
-/// True if a head has waited so long that no job may pass it any more.
+/// True if a head has waited too long for any job to overtake it.
 pub(super) fn is_overdue(head: &Job, now: Seconds) -> bool {
     head.head_since.is_some_and(|since| now - since >= PASSING_SECONDS)
 }

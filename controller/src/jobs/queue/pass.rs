@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::facts::{Job, LeftoverPod, Queue, Role, Stop};
 use super::messages;
-use super::order::{Lines, PASSING_SECONDS, is_overdue, is_small, order};
+use super::order::{PASSING_SECONDS, WaitingLines, is_overdue, is_small, order};
 use super::quota::Ledger;
 use super::room::{Fit, Refusal, Room, requests_of};
 use super::verdict::{Lack, Running, Verdict, Waiting};
@@ -21,19 +21,19 @@ use crate::jobs::plan::{Cluster, Mark, Placement, Shortage};
 use crate::time::Seconds;
 use larder_kube::key::Key;
 
-/// The data of so many jobs of each queue is warmed before they start.
+/// How many waiting jobs of each queue have their data warmed.
 const WARMED_AHEAD: usize = 2;
 
 /// For a job that is not started for longer than this, no data is warmed.
 const SHORT_PAUSE_SECONDS: i64 = 60;
 
-/// So many gangs without a place are remembered.
+/// How many gangs without a place are remembered.
 const REMEMBERED: usize = 64;
 
 pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
     jobs: &'a [Job],
-    left: &'a [LeftoverPod],
+    leftover: &'a [LeftoverPod],
     time: Seconds,
     now: Room<'a>,
     soon: Room<'a>,
@@ -45,7 +45,7 @@ pub(super) struct Pass<'a> {
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that have no place on the nodes, and so have those that ask for as much.
     refused: Vec<(usize, Shortage)>,
-    /// Lines whose first job has found no room.
+    /// WaitingLines whose first job has found no room.
     with_head: Vec<(&'a str, &'a str)>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Pass<'a> {
     pub(super) fn new(
         queues: &'a [Queue],
         jobs: &'a [Job],
-        left: &'a [LeftoverPod],
+        leftover: &'a [LeftoverPod],
         cluster: &Cluster<'a>,
         time: Seconds,
     ) -> Self {
@@ -67,10 +67,10 @@ impl<'a> Pass<'a> {
             }
         }
         let mut soon = now.clone();
-        for pod in left {
+        for pod in leftover {
             now.ledger.add(&pod.queue, &pod.requests);
         }
-        for pod in left.iter().filter(|pod| !pod.stays) {
+        for pod in leftover.iter().filter(|pod| !pod.stays) {
             if let Some(node) = soon.cluster.find(&pod.node) {
                 soon.cluster.give(node, &pod.requests, 1);
             }
@@ -95,12 +95,12 @@ impl<'a> Pass<'a> {
         Self {
             queues: queues.iter().map(|queue| (queue.name.as_str(), queue)).collect(),
             jobs,
-            left,
+            leftover,
             time,
             now,
             soon,
             ending,
-            leaving: leaving + left.iter().filter(|pod| !pod.stays).count(),
+            leaving: leaving + leftover.iter().filter(|pod| !pod.stays).count(),
             verdicts: jobs.iter().map(verdict).collect(),
             refused: Vec::new(),
             with_head: Vec::new(),
@@ -184,7 +184,7 @@ impl<'a> Pass<'a> {
             let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
             self.cut(kept, |pods| messages::over(queue, pods));
         }
-        for pod in self.left.iter().filter(|pod| pod.stays) {
+        for pod in self.leftover.iter().filter(|pod| pod.stays) {
             self.soon.ledger.add(&pod.queue, &pod.requests);
         }
     }
@@ -283,7 +283,7 @@ impl<'a> Pass<'a> {
     /// Gives each queue its turns.
     pub(super) fn admit(&mut self) {
         let undecided = (0..self.jobs.len()).filter(|job| self.verdicts[*job].is_none());
-        let mut lines = Lines::new(self.jobs, undecided, self.time);
+        let mut lines = WaitingLines::new(self.jobs, undecided, self.time);
         lines.rank_all(&self.now.ledger);
         while let Some((line, job)) = lines.next() {
             self.consider(job, &mut lines.line(line).head);
@@ -397,7 +397,7 @@ impl<'a> Pass<'a> {
     }
 
     /// The room that is free now, and held for nobody.
-    pub(super) fn left(&self) -> Mark {
+    pub(super) fn free_room(&self) -> Mark {
         self.now.cluster.mark()
     }
 

@@ -1,4 +1,4 @@
-//! A made-up cluster of nodes with GPUs, where pods are bound as soon as their job starts.
+//! A fake cluster of nodes with GPUs, where pods are bound as soon as their job starts.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const GPU: &str = "nvidia.com/gpu";
 pub(super) struct World {
     pub(super) queues: Vec<Queue>,
     pub(super) jobs: Vec<Job>,
-    pub(super) left: Vec<LeftoverPod>,
+    pub(super) leftover: Vec<LeftoverPod>,
     nodes: Vec<Node>,
     gpus: u64,
     pub(super) now: Seconds,
@@ -55,7 +55,15 @@ impl World {
             node
         };
         let nodes = (0..nodes).map(node).collect();
-        Self { queues, jobs: Vec::new(), left: Vec::new(), nodes, gpus, now: Seconds(1_000_000), last: BTreeMap::new() }
+        Self {
+            queues,
+            jobs: Vec::new(),
+            leftover: Vec::new(),
+            nodes,
+            gpus,
+            now: Seconds(1_000_000),
+            last: BTreeMap::new(),
+        }
     }
 
     pub(super) fn submit(&mut self, job: Job) {
@@ -68,7 +76,7 @@ impl World {
                 let here = job.pods.iter().filter(|pod| pod.bound && pod.node == name);
                 here.map(|pod| job.roles[pod.role].requests.get(GPU)).sum()
             };
-            let left = self.left.iter().filter(|pod| pod.node == name).map(|pod| pod.requests.get(GPU));
+            let left = self.leftover.iter().filter(|pod| pod.node == name).map(|pod| pod.requests.get(GPU));
             self.jobs.iter().map(gpus).chain(left).sum()
         };
         let room = |node: &'_ Node| -> Amounts { [(GPU, used(&node.meta.key.name))].into_iter().collect() };
@@ -86,7 +94,7 @@ impl World {
     /// Decides, and has everything done but growth and the end of pods.
     pub(super) fn step(&mut self) {
         let rooms = self.rooms();
-        self.last = decide(&self.queues, &self.jobs, &self.left, &mut Cluster::new(&rooms), self.now);
+        self.last = decide(&self.queues, &self.jobs, &self.leftover, &mut Cluster::new(&rooms), self.now);
         for job in &mut self.jobs {
             match &self.last[&job.key] {
                 Verdict::Start { granted, nodes } => {

@@ -20,7 +20,7 @@ use crate::jobs::render::Place;
 use crate::jobs::validate;
 use larder_kube::key::Key;
 
-/// So many letters of the scheduler's message are kept.
+/// How many letters of the scheduler's message are kept.
 const MESSAGE_MAX: usize = 400;
 
 impl<'a> Checked<'a> {
@@ -138,7 +138,7 @@ impl<'a> Checked<'a> {
     ) -> Result<Planner, Refusal> {
         let Some(profile) = &self.job_state.profile else { return Ok(Planner::default()) };
         let has_gates = has_gates(places);
-        let planner = match choose(job, profile.obstacle.as_deref(), view.has_gangs()) {
+        let planner = match choose(job, profile.obstacle, view.has_gangs()) {
             // Where Kueue chooses nodes, pods have no group.
             Ok(planner) if !has_gates => planner,
             Err(why) if self.is_to_start() => return Err(Refusal::new(JobReason::GangRefused, why)),

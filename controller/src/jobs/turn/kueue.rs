@@ -7,7 +7,7 @@ use super::Checked;
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::kueue::decide::{Situation, abandon, admitted_places, decide};
 use crate::jobs::kueue::priority::Classes;
-use crate::jobs::kueue::wanted::{Asking, Wanted};
+use crate::jobs::kueue::wanted::{Asking, NoWorkload, Wanted};
 use crate::jobs::kueue::workload::JobWorkload;
 use crate::jobs::kueue::{messages, names};
 use crate::jobs::plan::{Cluster, Shortage, place};
@@ -75,7 +75,7 @@ impl<'a> Checked<'a> {
         let pods = self.job_state.profile.as_ref().map_or(&[][..], |profile| &profile.pods);
         let wanted = || {
             let asking = Asking {
-                rendered: self.rendered().ok_or_else(|| format!("there is no JobType {}", job.kind))?,
+                rendered: self.rendered().ok_or_else(|| NoWorkload::NoType(job.kind.clone()))?,
                 queue,
                 labels: &self.object.labels,
                 annotations: &self.object.annotations,

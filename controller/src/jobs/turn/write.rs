@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use larder_api::Phase;
 
-use super::Decided;
+use super::decide::Decided;
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::machine::Action;
 use crate::jobs::queue::Waiting;
@@ -15,7 +15,7 @@ use crate::write::Write;
 use larder_kube::key::Key;
 use larder_kube::pod::node_affinity::{Expression, Places, Term, Toleration};
 
-/// A job says what it waits for if the API server has not answered its dry run for so long.
+/// A job says what it waits for if its dry run has no answer after this time.
 const ANSWER_SECONDS: i64 = 2;
 
 /// What a turn leaves behind.
@@ -133,5 +133,5 @@ impl Decided<'_> {
 /// Why it is not known yet whether a job may wait for its turn.
 fn undecided(unanswered: Option<&String>) -> String {
     let words = unanswered.map(|words| format!(": {words}")).unwrap_or_default();
-    format!("the API server has not said yet whether it takes its pods{words}")
+    format!("the API server has not answered yet whether it accepts the job's pods{words}")
 }

@@ -95,7 +95,7 @@ fn a_crashed_pod_is_replaced_alone_and_only_crashes_are_limited() {
     observed.pods[2] = pod(2, 2, PodStage::Failed);
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, state.restarts.crashed), (Phase::Failed, 4));
-    assert_eq!(state.why, "its pods have crashed 4 times, the last time worker 2; spec.restart.maxCrashes is 3");
+    assert_eq!(state.why, "its pods have crashed 4 times, most recently worker 2; spec.restart.maxCrashes is 3");
     assert_eq!(changes(&actions).1, [(0, 1), (1, 1), (2, 2)]);
 }
 
@@ -147,7 +147,7 @@ fn the_highest_indexes_end_when_the_queue_takes_room_back() {
     observed.verdict = run(1, 1);
     let (state, actions) = step(state, &observed, NOW);
     assert_eq!((state.phase, changes(&actions).1), (Phase::Shrinking, vec![(1, 1), (2, 1)]));
-    assert_eq!(waits_for(&state, &observed, NOW).unwrap(), "2 pods are still ending");
+    assert_eq!(waits_for(&state, &observed, NOW).unwrap(), "2 pods are still terminating");
     observed.verdict = None;
     observed.pods.remove(2);
     observed.pods[1].leaving = Some(NOW - 60);

@@ -114,7 +114,7 @@ impl World {
     fn check_claims(&self) {
         let mut after = Self {
             jobs: self.jobs.clone(),
-            left: self.left.clone(),
+            leftover: self.leftover.clone(),
             queues: self.queues.clone(),
             nodes: self.nodes.clone(),
             last: BTreeMap::new(),
