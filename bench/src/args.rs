@@ -9,18 +9,20 @@ mod jobs;
 mod meta;
 mod peers;
 mod peers_net;
+mod shared;
 
 use clap::{Parser, Subcommand};
 
 pub(crate) use controller::ControllerArgs;
 pub(crate) use devices::DevicesArgs;
-pub(crate) use extender::{ExtenderArgs, ExtenderScenario};
+pub(crate) use extender::ExtenderArgs;
 pub(crate) use fio::FioArgs;
 pub(crate) use import::ImportsArgs;
-pub(crate) use jobs::{JobsArgs, ScenarioFlag};
+pub(crate) use jobs::JobsArgs;
 pub(crate) use meta::MetaArgs;
 pub(crate) use peers::PeersArgs;
 pub(crate) use peers_net::PeersNetArgs;
+pub(crate) use shared::OutputArgs;
 
 /// Measures Larder, part by part, and the filesystems beside it.
 #[derive(Debug, Parser)]
@@ -74,8 +76,8 @@ mod tests {
     #[test]
     fn lists_of_readers_and_names_are_split_and_checked() {
         let args = peers(&["--readers", "2,8", "--only", "ext4,larder packed", "--mean-size", "1MB"]).unwrap();
-        assert_eq!((args.readers, args.mean_size, args.rounds), (vec![2, 8], 1_000_000, 5));
-        assert_eq!(args.only, ["ext4", "larder packed"]);
+        assert_eq!((args.readers, args.mean_size, args.systems.rounds.rounds), (vec![2, 8], 1_000_000, 5));
+        assert_eq!(args.systems.only, ["ext4", "larder packed"]);
         assert_eq!(peers(&[]).unwrap().readers, [1, 4, 16]);
         for wrong in [["--readers", "0"], ["--files", "3"], ["--rounds", "0"], ["--mean-size", "big"]] {
             assert!(peers(&wrong).unwrap_err().contains(wrong[0]), "{wrong:?}");

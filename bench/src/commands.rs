@@ -6,6 +6,7 @@ pub(crate) mod extender;
 pub(crate) mod fio;
 pub(crate) mod import;
 pub(crate) mod jobs;
+mod measure;
 pub(crate) mod meta;
 pub(crate) mod peers;
 pub(crate) mod peers_net;

@@ -2,7 +2,8 @@
 //! soon labels follow the bytes, and how long a restart takes.
 //!
 //! The cast: [`run`] has the steps; `cluster` makes and removes the objects of the bench; `observer` notes when Datasets
-//! become ready and labels come and go; `outcome` has the figures, their goals and the table. The pods of jobs and the larderds are stood in for (`larder-stand-in`), nodes are kwok's.
+//! become ready and labels come and go; `outcome` has the figures, their goals and the table.
+//! `larder-fake-platform` simulates the pods of jobs and the larderds; kwok simulates the nodes.
 //!
 //! Invariants: a cluster that somebody else uses Datasets in is refused before anything is made. Its objects are
 //! removed in the end, after an error and after Ctrl-C too; the next run first removes those that a killed one left.
@@ -15,8 +16,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use larder_fake_platform::{Config as Play, FakePlatform, handover};
 use larder_kube::Client;
-use larder_stand_in::{Config as Play, StandIn, handover};
 
 pub use crate::kubernetes::Places;
 use crate::kubernetes::objects::{self, NAMESPACE};
@@ -109,15 +110,15 @@ impl Bench<'_> {
             warming: WARMING,
             report_every: REPORT_EVERY,
         };
-        let stand_in = StandIn::start(self.client, play);
+        let platform = FakePlatform::start(self.client, play);
         let logs = tempfile::tempdir().context("make a folder for logs")?;
         let mut controller = Running::start(self.places, logs.path())?;
-        let reporting = || stand_in.seen().reporting() == nodes;
+        let reporting = || platform.seen().reporting() == nodes;
         self.wait("every node reports its cache", NODES, Some(&mut controller), reporting).await?;
         self.progress.measured(&format!("{nodes} nodes report"));
 
         let mut outcome = ControllerOutcome { config: self.config.clone(), load, ..ControllerOutcome::default() };
-        self.ramp(&mut outcome, &observer, &stand_in, &mut controller).await?;
+        self.ramp(&mut outcome, &observer, &platform, &mut controller).await?;
         self.rest(&mut outcome, &mut controller).await?;
         for _ in 0..self.config.restarts {
             self.progress.doing("restarting the controller");
@@ -128,6 +129,7 @@ impl Bench<'_> {
         self.delete(&mut outcome, &observer, &mut controller).await?;
         controller.stop();
         outcome.load_after = machine_load();
+        outcome.watch_errors.clone_from(&observer.times().errors);
         Ok(outcome)
     }
 
@@ -136,13 +138,13 @@ impl Bench<'_> {
         &self,
         outcome: &mut ControllerOutcome,
         observer: &Observer,
-        stand_in: &StandIn,
+        platform: &FakePlatform,
         controller: &mut Running,
     ) -> anyhow::Result<()> {
         self.progress.doing("making the datasets ready");
         let datasets = u64::from(self.config.datasets);
         let (figures, usage) = (controller.figures().await?, Usage::of(&[controller.id()]));
-        let stood_in = stand_in.seen().writes();
+        let platform_writes = platform.seen().writes();
         let started = Instant::now();
         let created = self.objects.make_datasets().await?;
         outcome.created_seconds = started.elapsed().as_secs_f64();
@@ -159,7 +161,7 @@ impl Bench<'_> {
         let after = Usage::of(&[controller.id()]);
         outcome.cpu_seconds = after.cpu_seconds - usage.cpu_seconds;
         outcome.peak_rss_bytes = after.peak_rss_bytes;
-        outcome.stand_in_writes = stand_in.seen().writes() - stood_in;
+        outcome.platform_writes = platform.seen().writes() - platform_writes;
         let before = figures.writes();
         let figures = controller.figures().await?;
         let grown = figures.writes().into_iter().map(|((resource, verb), count)| {
@@ -170,7 +172,7 @@ impl Bench<'_> {
         outcome.decisions = figures.get("decisions_total");
         outcome.write_errors = figures.get("write_errors_total");
         let labelled = observer.times().labelled.clone();
-        let filled = stand_in.seen().filled().into_iter();
+        let filled = platform.seen().filled().into_iter();
         outcome.fill_to_label = Latencies::of(filled.filter_map(|filled| {
             let at = labelled.get(&(filled.node, filled.dataset))?;
             Some(at.saturating_duration_since(filled.at))

@@ -16,12 +16,12 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     match exit::init_logs("warn,kube_client=off") {
-        Ok(()) => exit::code(run(cli.command)),
+        Ok(()) => exit::code(run(cli.command).map(|()| ExitCode::SUCCESS)),
         Err(code) => code,
     }
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Peers(args) => commands::peers::run(&args),
         Command::Meta(args) => commands::meta::run(&args),

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::side_by_side::Progress;
 use certificates::write_certificates;
 pub use kind::ServerKind;
 use larder_epochs::process::Usage;
@@ -47,12 +48,14 @@ pub struct PeersNetConfig {
     pub rounds: u32,
     /// A folder on the disk to measure, for the store.
     pub folder: PathBuf,
-    /// The command `larder`, which serves as `bench peers-net --serve`.
+    /// This program, which serves as `larder-bench peers-net --serve`.
     pub serve: PathBuf,
 }
 
-/// Measures everything, and calls `said` with a line for each row.
-pub fn run(config: &PeersNetConfig, mut said: impl FnMut(&str)) -> anyhow::Result<PeersNetOutcome> {
+/// Measures everything.
+pub fn run(config: &PeersNetConfig, progress: &dyn Progress) -> anyhow::Result<PeersNetOutcome> {
+    let servers = config.record_bytes.len() * config.kinds.len() * config.readers.len();
+    progress.steps(servers as u64 * u64::from(config.rounds));
     let folder = tempfile::tempdir_in(&config.folder).context("make a folder (--folder)")?;
     write_certificates(folder.path())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
@@ -60,6 +63,7 @@ pub fn run(config: &PeersNetConfig, mut said: impl FnMut(&str)) -> anyhow::Resul
     for round in 1..=config.rounds {
         for &record_bytes in &config.record_bytes {
             for &kind in &config.kinds {
+                progress.doing(&format!("round {round}: {}", kind.name()));
                 let serve = ServeConfig { kind, record_bytes, folder: folder.path().to_owned() };
                 let server = Process::start(&config.serve, &serve)?;
                 for &readers in &config.readers {
@@ -76,7 +80,7 @@ pub fn run(config: &PeersNetConfig, mut said: impl FnMut(&str)) -> anyhow::Resul
                         reader_cpu_seconds_per_gb: epoch.cpu_seconds / gb,
                         epoch,
                     };
-                    said(&format!(
+                    progress.measured(&format!(
                         "round {round} {:18} {record_bytes:>8} B {readers:>3} readers {:>7.0} MB/s",
                         kind.name(),
                         row.epoch.mb_per_second

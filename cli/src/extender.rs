@@ -90,7 +90,7 @@ async fn ready(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     match (all, names.is_empty()) {
         (0, _) => bail!(
             "no scheduler of Larder runs in {SYSTEM_NAMESPACE}: an administrator turns it on with the component \
-             `scheduler` (docs/KUBERNETES.md), and --extender URL names an extender elsewhere"
+             `scheduler` (docs/kubernetes/scheduling.md), and --extender URL names an extender elsewhere"
         ),
         (_, true) => bail!(
             "none of the pods {SELECTOR} in {SYSTEM_NAMESPACE} is ready: `kubectl describe pods -n {SYSTEM_NAMESPACE} -l \

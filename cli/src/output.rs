@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+pub use larder_epochs::table::text_table as table;
 use larder_import::Progress;
 use serde::Serialize;
 
@@ -73,20 +74,6 @@ pub fn cell(text: &str) -> String {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line,
     }
-}
-
-/// Rows in columns, of which all but the last are as wide as their widest cell.
-pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
-    let head = head.map(str::to_owned);
-    let all = || std::iter::once(&head).chain(rows);
-    let widths: [usize; N] = std::array::from_fn(|at| all().map(|row| row[at].chars().count()).max().unwrap_or(0));
-    let mut text = String::new();
-    for row in all() {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
 }
 
 /// Prints a line to standard error, for a person. If nobody can read it, so be it.
@@ -209,11 +196,5 @@ mod tests {
         let shown = escaped(&text);
         assert!(shown.is_ascii() && !shown.contains(char::is_control), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value, "and no byte of it is lost");
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [["a".to_owned(), "1".to_owned()], ["größer".to_owned(), String::new()]];
-        assert_eq!(table(["NAME", "N"], &rows), "NAME    N\na       1\ngrößer\n");
     }
 }

@@ -1,6 +1,6 @@
-//! The loop of the acting controller. It alone has the state: news change it, due work becomes writes by pure
-//! decisions, and writes run beside it, as many at a time as the API is to bear. The result of a write is news, so that
-//! no decision is made again from what it has changed already.
+//! The loop of the acting controller. It owns the state: events change it, due work becomes writes by pure decisions, and
+//! a bounded number of writes run beside the loop. The result of a write is an event, too, so that the next decision
+//! already sees what it changed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,8 +24,7 @@ use crate::jobs::discovery::{follow_gangs, follow_jobs};
 use crate::kueue::check;
 use crate::kueue::discovery::follow_kueue;
 use crate::objects::Key;
-use crate::read::Object;
-use crate::state::State;
+use crate::state::{Object, State};
 use crate::time::{Millis, Seconds};
 use crate::watch::{News, follow};
 use crate::work_queue::{Queue, Work};
@@ -35,10 +34,10 @@ use larder_kube::lease::Election;
 
 mod jobs;
 
-/// Things whose writes are under way at the same time.
+/// Pieces of work whose writes are in flight at the same time.
 const WRITERS: usize = 32;
 
-/// News that wait to be taken in; more make their watches wait.
+/// Events that wait to be applied. With more, the watches wait.
 const NEWS: usize = 1024;
 
 /// How a controller is run.
@@ -78,12 +77,12 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     let (holding, acting) = (stop.clone(), stop.clone());
     tasks.spawn(async move { election.hold(since, holding).await });
     tasks.spawn(act(client, config, counters, acting));
-    // Whichever ends first ends the process: a controller without its lease must not act, nor one without its loop
-    // lead.
+    // The first task to end ends the process: without its lease a controller must not act, and without its loop it must
+    // not lead.
     while let Some(ended) = tasks.join_next().await {
         ended??;
         if !stop.is_cancelled() {
-            bail!("a part of the controller ended");
+            bail!("a task of the controller ended unexpectedly");
         }
     }
     Ok(())
@@ -124,7 +123,7 @@ pub async fn act(
             next = news.recv() => {
                 let Some(next) = next else { bail!("the watches ended") };
                 control.take_in(next);
-                // News that arrived together are decided about together.
+                // Events that arrived together are decided together.
                 while let Ok(next) = news.try_recv() {
                     control.take_in(next);
                 }
@@ -177,7 +176,7 @@ impl Control {
         for unreadable in unreadable {
             self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
             let (kind, key) = (unreadable.kind.name(), &unreadable.key);
-            warn!(kind, %key, error = unreadable.why, "skip an object that cannot be read");
+            warn!(kind, %key, error = unreadable.why, "skip an unreadable object");
         }
         let now = self.millis();
         for work in self.state.apply(news) {
@@ -273,18 +272,18 @@ impl Control {
         self.counters.datasets.store(all, Ordering::Relaxed);
         self.counters.datasets_ready.store(ready, Ordering::Relaxed);
         if self.state.unreadable.contains_key(key) {
-            // Nothing is known of it, not even that it refuses anybody.
+            // Nothing is known of the dataset, not even which claims it refuses.
             return Vec::new();
         }
         let time = self.seconds();
         let taken = self.state.warming(time.0) + self.warming_begun;
         let slots = self.config.max_warming.saturating_sub(taken);
-        let world = self.state.world(key, time.0, slots);
-        let uid = world.dataset.map(|dataset| dataset.meta.uid.clone());
-        let is_nothing = world.dataset.is_none() && world.claims.is_empty();
-        let decision = decide(&world);
+        let view = self.state.dataset_view(key, time.0, slots);
+        let uid = view.dataset.map(|dataset| dataset.meta.uid.clone());
+        let is_nothing = view.dataset.is_none() && view.claims.is_empty();
+        let decision = decide(&view);
         if is_nothing {
-            self.state.forget_events(key);
+            self.state.forget_emitted(key);
         }
         let mark = |set: &mut std::collections::BTreeSet<Key>, on: bool| {
             if on {
@@ -327,7 +326,7 @@ impl Control {
     fn written(&mut self, written: Written) {
         let now = self.millis();
         self.warming_begun -= written.warming.min(self.warming_begun);
-        self.state.remember_events(&written.work, &written.told);
+        self.state.remember_emitted(&written.work, &written.emitted);
         if let Work::Dataset(key) = &written.work {
             if written.wrote_status {
                 let now = self.seconds();
@@ -338,7 +337,7 @@ impl Control {
             } else {
                 self.state.refused.insert(key.clone(), written.refused.clone());
             }
-            // The decision after these writes finds what they changed.
+            // Decide again: the next decision sees what these writes changed.
             self.queue.add(written.work.clone(), now);
         }
         if let Work::Workload(key) = &written.work
@@ -354,9 +353,10 @@ impl Control {
         }
         for (kind, object, is_new) in written.objects {
             match Object::read(kind, object) {
-                // An object that was changed and is not known any more is gone: the watch was faster than the answer.
+                // An object that was changed and is not known any more is gone: the watch reported its end before the
+                // answer arrived.
                 Ok(Some(object)) if !is_new && !self.state.has(kind, &object.key()) => {}
-                Ok(Some(object)) => self.take_in(News::Written(kind, Box::new(object))),
+                Ok(Some(object)) => self.take_in(News::Written(kind, object)),
                 Ok(None) => {}
                 Err(unreadable) => self.take_in(News::Unreadable(unreadable)),
             }

@@ -21,6 +21,9 @@
 //!
 //! Only [`discovery`] talks to the API and only [`mod@read`] and its like for Kueue see objects as the API sends them. All else
 //! is pure: nothing reads a clock or the API, and nothing is remembered outside of the values that are passed in and returned.
+//!
+//! Invariants: a decision about a job is in its status before a pod is made or deleted because of it, and no pod's
+//! name is used twice. Queues decide from what jobs took of earlier decisions, written or not.
 
 pub mod cluster_view;
 mod condition;

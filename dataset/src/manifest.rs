@@ -15,6 +15,8 @@
 //! Invariant: everything that is read was covered by a CRC when it was first touched, and no bytes, however broken,
 //! make a reader panic, loop or reach outside the file: they give [`ManifestError::Corrupt`]. So do bytes that a disk
 //! loses after that.
+//!
+//! Invariant: the time of the listing is in the header and not part of the snapshot's id (ADR 18).
 
 mod block_lens;
 mod builder;
@@ -42,5 +44,5 @@ pub use compare::{Comparison, FileChange};
 pub use encoder::{DirRow, FileRow, RowEncoder, Seal, Sealed};
 pub use error::ManifestError;
 pub use read::Manifest;
-pub use rows::{Dir, DirIndex, Entry, File, FileIndex, Location, Pack, Totals};
+pub use rows::{Dir, DirIndex, Entry, File, FileBlocks, FileIndex, Location, Pack, Totals};
 pub use version_tag::VersionTag;

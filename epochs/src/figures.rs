@@ -1,9 +1,11 @@
-//! Statistics over measured values, and the text tables that show them.
+//! Statistics over measured values.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::table::figures_table;
 
 /// The median of some values, with the least and the greatest.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,23 +81,7 @@ pub fn machine_load() -> [f64; 3] {
     std::array::from_fn(|_| numbers.next().unwrap_or_default())
 }
 
-/// Aligned columns: the first to the left, the others to the right.
-pub fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |nth: usize| rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..count).map(|nth| width(nth).unwrap_or_default()).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(nth, (cell, &width))| {
-            if nth == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
-        });
-        text.push_str(cells.collect::<String>().trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// A figure, what it is to be, and whether it is.
+/// A measured figure beside its goal.
 #[derive(Clone, Debug)]
 pub struct Goal {
     pub figure: String,
@@ -104,14 +90,14 @@ pub struct Goal {
     pub is_met: bool,
 }
 
-/// Figures beside their goals.
+/// A table of figures beside their goals.
 pub fn goals_table(goals: &[Goal]) -> String {
     let head = ["figure", "measured", "goal", ""].map(str::to_owned).to_vec();
     let rows = goals.iter().map(|Goal { figure, measured, goal, is_met }| {
         let word = if *is_met { "met" } else { "MISSED" };
         vec![figure.clone(), measured.clone(), goal.clone(), word.to_owned()]
     });
-    columns(&[vec![head], rows.collect()].concat())
+    figures_table(&[vec![head], rows.collect()].concat())
 }
 
 #[cfg(test)]
@@ -119,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_percentiles_are_those_of_sorted_values() {
+    fn medians_and_percentiles_come_from_the_sorted_values() {
         assert_eq!(median([]), None);
         assert_eq!(median([3.0]), Some(3.0));
         assert_eq!(median([9.0, 1.0, 2.0]), Some(2.0));
@@ -137,14 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
-        let text = columns(&[row(&["system", "a"]), row(&["x", "123"]), row(&["y"])]);
-        assert_eq!(text, "system    a\nx       123\ny\n");
-    }
-
-    #[test]
-    fn the_load_is_told() {
+    fn the_load_of_this_machine_can_be_read() {
         assert!(machine_load().iter().all(|load| *load >= 0.0));
     }
 }

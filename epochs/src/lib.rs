@@ -4,7 +4,7 @@
 //! the order that [`order`] gives, and checks every byte; [`quickstart`] puts an embedded S3, a mount and the readers
 //! together; [`sim`] computes hit ratios without a mount. [`fuse_requests`] counts the kernel's requests to a daemon,
 //! [`kernel_caches`] empties the kernel's caches, [`process`] reads the resources that processes use, [`figures`] are
-//! statistics and tables, and [`plot`] draws.
+//! statistics, [`table`] makes text tables, and [`plot`] draws.
 //!
 //! Invariant: a figure is counted or timed, never computed from what it should be.
 
@@ -17,4 +17,5 @@ pub mod plot;
 pub mod process;
 pub mod quickstart;
 pub mod sim;
+pub mod table;
 pub mod tree;

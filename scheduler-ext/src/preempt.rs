@@ -12,78 +12,7 @@ pub mod ledger;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-/// Who is to make room for whom.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Case {
-    /// The pod that wants a node, as `NAMESPACE/NAME`.
-    pub pod: String,
-    /// Its uid.
-    pub uid: String,
-    /// Its priority.
-    pub priority: i32,
-    /// More may be in its way than what it requests: a port of the node, or an affinity. Then nobody else knows who has to end.
-    pub entangled: bool,
-    /// The roles of jobs whose pods are among the following.
-    pub roles: Vec<RoleRoom>,
-    /// The nodes that the scheduler asks about.
-    pub nodes: Vec<NodeCase>,
-}
-
-/// How many pods of a role may end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RoleRoom {
-    /// The job and the role, as `NAMESPACE/NAME ROLE`.
-    pub name: String,
-    /// Pods that have a node, have not ended and were not told to.
-    pub live: u32,
-    /// Pods that earlier answers may have ended.
-    pub spoken_for: u32,
-    /// The fewest that the job can run with; `None` if nobody knows.
-    pub floor: Option<u32>,
-}
-
-impl RoleRoom {
-    fn surplus(&self) -> u32 {
-        let floor = self.floor.unwrap_or(u32::MAX);
-        self.live.saturating_sub(self.spoken_for).saturating_sub(floor)
-    }
-}
-
-/// A node on which pods would end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeCase {
-    /// Its name.
-    pub name: String,
-    /// Whom the scheduler would end.
-    pub victims: Vec<Candidate>,
-    /// The other pods of jobs there.
-    pub workers: Vec<Candidate>,
-    /// How many of the victims a PodDisruptionBudget is against.
-    pub budget_violations: i64,
-}
-
-/// A pod that may end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Candidate {
-    /// Its uid.
-    pub uid: String,
-    /// The pod is known; of one that is not, nobody knows what it is.
-    pub known: bool,
-    /// Its priority.
-    pub priority: i32,
-    /// The place of its role in the case, and its index.
-    pub seat: Option<(usize, u32)>,
-    /// Its user asked that nobody takes its place.
-    pub pinned: bool,
-    /// See [`Case::entangled`].
-    pub entangled: bool,
-    /// It was told to end already.
-    pub leaving: bool,
-    /// What it requests.
-    pub requests: BTreeMap<String, u64>,
-}
+pub use larder_api::decision::{Case, NodeCase, PodCase, RoleRoom};
 
 /// A node with the pods that are to end there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,10 +35,10 @@ fn on_node<'c>(case: &'c Case, node: &'c NodeCase) -> Option<Chosen<'c>> {
         return None;
     }
     let may_end = may_end(case, &node.victims);
-    let uids = |pods: &[&'c Candidate]| pods.iter().map(|pod| pod.uid.as_str()).collect();
+    let uids = |pods: &[&'c PodCase]| pods.iter().map(|pod| pod.uid.as_str()).collect();
     if let Some(workers) = surplus(case, node, may_end) {
         // Surplus was lent: no budget is against its end, as far as anybody said.
-        let is_asked = |worker: &&Candidate| node.victims.iter().any(|victim| victim.uid == worker.uid);
+        let is_asked = |worker: &&PodCase| node.victims.iter().any(|victim| victim.uid == worker.uid);
         let same = workers.len() == node.victims.len() && workers.iter().all(is_asked);
         let budget_violations = if same { node.budget_violations } else { 0 };
         return Some(Chosen { node: &node.name, uids: uids(&workers), budget_violations });
@@ -122,7 +51,7 @@ fn on_node<'c>(case: &'c Case, node: &'c NodeCase) -> Option<Chosen<'c>> {
 }
 
 /// True if all of these may end together.
-fn may_end(case: &Case, pods: &[Candidate]) -> bool {
+fn may_end(case: &Case, pods: &[PodCase]) -> bool {
     let mut of_role = vec![0u32; case.roles.len()];
     for pod in pods {
         if !pod.known {
@@ -146,7 +75,7 @@ fn may_end(case: &Case, pods: &[Candidate]) -> bool {
 }
 
 /// Surplus workers of the node that free at least what the victims would, and none of which could stay.
-fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Option<Vec<&'c Candidate>> {
+fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Option<Vec<&'c PodCase>> {
     if case.entangled || node.victims.iter().any(|victim| victim.entangled || !victim.known) {
         return None;
     }
@@ -159,18 +88,18 @@ fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Opt
     }
     // Where the scheduler's victims may end, nobody of a higher priority ends instead.
     let highest = node.victims.iter().map(|victim| victim.priority).max().unwrap_or(i32::MIN);
-    let is_below = |pod: &Candidate| pod.priority < case.priority && (!victims_may_end || pod.priority <= highest);
-    let is_lent = |pod: &&Candidate| {
+    let is_below = |pod: &PodCase| pod.priority < case.priority && (!victims_may_end || pod.priority <= highest);
+    let is_lent = |pod: &&PodCase| {
         let is_surplus = pod.seat.is_some_and(|(role, index)| index > 0 && role < case.roles.len());
         is_surplus && pod.known && !pod.pinned && !pod.leaving && is_below(pod)
     };
-    let mut lent: Vec<&Candidate> = node.victims.iter().chain(&node.workers).filter(is_lent).collect();
+    let mut lent: Vec<&PodCase> = node.victims.iter().chain(&node.workers).filter(is_lent).collect();
     lent.sort_by(|a, b| {
-        let index = |pod: &Candidate| pod.seat.map_or(0, |(_, index)| index);
+        let index = |pod: &PodCase| pod.seat.map_or(0, |(_, index)| index);
         (a.priority, index(b), &a.uid).cmp(&(b.priority, index(a), &b.uid))
     });
     let mut left: Vec<u32> = case.roles.iter().map(RoleRoom::surplus).collect();
-    let mut chosen: Vec<&Candidate> = Vec::new();
+    let mut chosen: Vec<&PodCase> = Vec::new();
     for pod in lent {
         if frees(&chosen, &wanted) && !chosen.is_empty() {
             break;
@@ -199,7 +128,7 @@ fn surplus<'c>(case: &'c Case, node: &'c NodeCase, victims_may_end: bool) -> Opt
 }
 
 /// True if these pods request as much of everything.
-fn frees(pods: &[&Candidate], wanted: &BTreeMap<&str, u64>) -> bool {
+fn frees(pods: &[&PodCase], wanted: &BTreeMap<&str, u64>) -> bool {
     wanted.iter().all(|(resource, wanted)| {
         let sum = pods.iter().map(|pod| pod.requests.get(*resource).copied().unwrap_or(0));
         sum.fold(0, u64::saturating_add) >= *wanted

@@ -1,16 +1,17 @@
-//! What a pod wants, and what each node has of that: from a request and a snapshot to plain numbers, which `score` and `filter`
-//! decide from.
+//! What a pod wants, and how much of it each node has: from a request and a snapshot to plain numbers, from which `score`
+//! and `filter` decide.
 //!
-//! A [`Question`] is about the pod; it is a [`Sight`] of the snapshot that gives a [`Look`] at each node, without allocating.
-//! Questions and looks can be kept: whoever has them comes to the same answer again.
+//! A [`Question`] is about the pod. A [`Sight`] of the snapshot gives a [`Look`] at each node, without allocating. Questions
+//! and looks can be kept: the same answer follows from them again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::PodSpec;
+pub use larder_api::decision::{Least, Look, Question};
 use larder_dataset::SnapshotId;
-use larder_dataset::score::{Devices, Standing, Weights};
-use larder_kube::pod::requests::PodResources;
-use serde::{Deserialize, Serialize};
+use larder_dataset::score::{Devices, Standing};
+use larder_kube::pod::requests::requests;
 
 use crate::config::Settings;
 use crate::index::counts::count_of;
@@ -18,46 +19,6 @@ use crate::index::facts::{Name, Read};
 use crate::index::state::{GroupState, NodeState, Snapshot, Spread};
 use crate::read;
 use crate::wire::{Pod, Refused};
-
-/// What a pod that reads datasets wants.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
-    /// The pod, as `NAMESPACE/NAME`.
-    pub pod: String,
-    /// Its uid.
-    #[serde(default)]
-    pub uid: String,
-    /// What it reads.
-    pub datasets: Vec<String>,
-    /// The percentage of each that its node must hold, if it says so.
-    pub required: Option<u8>,
-    /// Why it cannot be told what it reads: then all nodes are equal.
-    pub trouble: Option<String>,
-    /// How much each reason to prefer a node counts.
-    pub weights: Weights,
-}
-
-/// What a node has for a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look<'s> {
-    /// The numbers.
-    pub standing: Standing,
-    /// The dataset of which it holds least, by its place in the question; `None` if it has to hold nothing.
-    pub least: Option<Least>,
-    /// No larderd serves it.
-    pub is_away: bool,
-    /// Why its cache takes no new pods.
-    pub cordon: Option<Cow<'s, str>>,
-}
-
-/// The dataset of which a node holds least.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Least {
-    /// Its place in the question.
-    pub dataset: usize,
-    /// The percentage that is there.
-    pub percent: u8,
-}
 
 /// A dataset of the question.
 #[derive(Debug)]
@@ -92,8 +53,8 @@ pub fn ask<'s>(
     let (metadata, spec) = (&pod.metadata, pod.spec()?);
     let annotations = metadata.annotations();
     let namespace = &*metadata.namespace;
-    let reads = read::reads(namespace, &spec.volumes, annotations.datasets.as_deref());
-    let (weights, percent) = settings.of(&spec.scheduler_name);
+    let reads = read::reads(namespace, &spec, annotations.datasets.as_deref());
+    let (weights, percent) = settings.of(spec.scheduler_name.as_deref().unwrap_or_default());
     let mut question = Question { weights, ..Question::default() };
     let mut wanted = Vec::new();
     match reads {
@@ -121,12 +82,12 @@ pub fn ask<'s>(
     question.uid = metadata.uid.clone().into_owned();
     if annotations.data.as_deref() == Some("required") {
         let asked = annotations.min_warm.as_deref().and_then(|text| text.trim().parse().ok());
-        // Labels of nodes have tens, and it is their change that wakes a pod.
+        // Labels of nodes count in tens of percent, and only a change of a label wakes a pod.
         let asked = asked.filter(|asked: &u8| (1..=100).contains(asked)).map(|asked| asked.div_ceil(10) * 10);
         question.required = Some(asked.unwrap_or(percent));
     }
     let group = read::group(settings, namespace, |key| metadata.label(key)).and_then(|name| snapshot.groups.get(&name));
-    let (device, devices) = devices(pod, settings, snapshot);
+    let (device, devices) = devices(&spec, settings, snapshot);
     let requires = question.required.is_some();
     Ok(Some((question, Sight { snapshot, wanted, requires, group, device, devices })))
 }
@@ -147,7 +108,7 @@ fn find<'s>(
     };
     let own = key.split_once('/').map_or("", |(own, _)| own);
     let (name, known) = snapshot.datasets.entry(key).unzip();
-    // Whoever has a bound claim was granted the dataset.
+    // A bound claim was granted the dataset.
     let is_readable = |uid: Option<&Name>| match (known, uid) {
         (Some(dataset), Some(uid)) => dataset.uid == *uid,
         (Some(dataset), None) => dataset.is_granted(own, namespace),
@@ -168,11 +129,11 @@ fn find<'s>(
 }
 
 /// The devices that a pod asks for, if training jobs wait for any: their kind, and how many.
-fn devices(pod: &Pod<'_>, settings: &Settings, snapshot: &Snapshot) -> (usize, Devices) {
+fn devices(spec: &PodSpec, settings: &Settings, snapshot: &Snapshot) -> (usize, Devices) {
     if snapshot.waiting_jobs == 0 || settings.devices.is_empty() {
         return (0, Devices::default());
     }
-    let requests = pod.part::<PodResources>().requests();
+    let requests = requests(spec);
     let asked = |at: usize| u32::try_from(requests.get(&settings.devices[at].resource)).unwrap_or(u32::MAX);
     let at = (0..settings.devices.len()).find(|at| asked(*at) > 0).unwrap_or(0);
     let together = settings.devices[at].together;
@@ -231,7 +192,7 @@ impl<'s> Sight<'s> {
     /// Why the node takes no pods that read.
     fn bar(&self, node: Option<&'s NodeState>, look: &mut Look<'s>) {
         let Some(node) = node else { return };
-        // Where larderd does not run as a pod, nobody knows.
+        // Where larderd does not run as a pod, its state is unknown.
         look.is_away = self.snapshot.larderds > 0 && node.larderds == 0;
         look.cordon = node.cordon.as_deref().map(Cow::Borrowed);
     }

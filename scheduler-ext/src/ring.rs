@@ -1,15 +1,17 @@
-//! The last decisions, with everything that is needed to come to them again.
+//! The last decisions, with everything that is needed to repeat them.
 //!
-//! A request hands over what it was about and goes on; a task looks at the nodes once more, cuts what it sees to plain numbers and
-//! lets go of the snapshot. If it cannot keep up, decisions are dropped and counted.
+//! A request hands over its input and answers. A task evaluates the nodes again, reduces them to plain numbers and drops the
+//! snapshot. If it cannot keep up, decisions are dropped and counted.
+//!
+//! Invariant: a decision is kept with all of its inputs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use larder_dataset::score::Terms;
-use serde::{Deserialize, Serialize};
+pub use larder_api::decision::{About, Candidate, Decision, Verb};
+use larder_api::decision::{RefusalKind, ServedDecision, ServedDecisions, ServedNode};
 
 use crate::config::Settings;
 use crate::filter::{Reason, reason};
@@ -26,95 +28,11 @@ const NODES: usize = 50_000;
 /// The most of them that are shown of one pod. It is asked about again and again while it waits.
 const SHOWN: usize = 20_000;
 
-/// What the scheduler asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verb {
-    /// The nodes that a pod may go to.
-    Filter,
-    /// How good they are.
-    Prioritize,
-    /// Whose pods end for it.
-    Preempt,
-}
-
-impl Verb {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Filter, Self::Prioritize, Self::Preempt];
-
-    /// Its name, as in the path.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Filter => "filter",
-            Self::Prioritize => "prioritize",
-            Self::Preempt => "preempt",
-        }
-    }
-}
-
-/// An answer, and what it follows from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Decision {
-    /// What was asked.
-    pub verb: Verb,
-    /// When, in milliseconds since 1970.
-    pub at: u64,
-    /// The snapshot that it was answered from.
-    pub snapshot: u64,
-    /// How long before that the API had last said something about the kind that it was silent about for longest, in milliseconds.
-    pub age: u64,
-    /// What it was about.
-    pub about: About,
-    /// The answer, as it was sent.
-    pub answer: String,
-}
-
-/// What a decision was about.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum About {
-    /// Nodes for a pod.
-    Nodes {
-        /// What the pod wants.
-        question: Question,
-        /// The nodes, as they were asked about.
-        candidates: Vec<Candidate>,
-    },
-    /// Room for a pod.
-    Victims(Case),
-}
-
-/// A node that was asked about.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Candidate {
-    /// Its name.
-    pub name: String,
-    /// What it had.
-    pub look: Look<'static>,
-}
-
-impl AsRef<str> for Candidate {
-    fn as_ref(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Decision {
-    /// The pod, as `NAMESPACE/NAME`.
-    pub fn pod(&self) -> &str {
-        match &self.about {
-            About::Nodes { question, .. } => &question.pod,
-            About::Victims(case) => &case.pod,
-        }
-    }
-
-    /// How much of [`NODES`] it takes.
-    fn size(&self) -> usize {
-        match &self.about {
-            About::Nodes { candidates, .. } => candidates.len(),
-            About::Victims(case) => case.nodes.iter().map(|node| 1 + node.victims.len() + node.workers.len()).sum(),
-        }
+/// How much of [`NODES`] a decision takes.
+fn size(decision: &Decision) -> usize {
+    match &decision.about {
+        About::Nodes { candidates, .. } => candidates.len(),
+        About::Victims(case) => case.nodes.iter().map(|node| 1 + node.victims.len() + node.workers.len()).sum(),
     }
 }
 
@@ -218,40 +136,30 @@ pub struct Ring {
 impl Ring {
     /// Keeps a decision; the oldest go.
     pub fn push(&mut self, decision: Decision) {
-        self.size += decision.size();
+        self.size += size(&decision);
         self.decisions.push_back(decision);
         while self.decisions.len() > 1 && (self.decisions.len() > DECISIONS || self.size > NODES) {
-            self.size -= self.decisions.pop_front().map_or(0, |oldest| oldest.size());
+            self.size -= self.decisions.pop_front().map_or(0, |oldest| size(&oldest));
         }
     }
 
     /// As JSON for [`crate::replay`] and for readers: the last about a pod, or all.
     pub fn show(&self, pod: Option<&str>) -> String {
-        #[derive(Serialize)]
-        struct Shown<'d> {
-            decisions: Vec<ShownDecision<'d>>,
-        }
-        #[derive(Serialize)]
-        struct ShownDecision<'d> {
-            #[serde(flatten)]
-            decision: &'d Decision,
-            nodes: Vec<ShownNode<'d>>,
-        }
-        let shown = |decision| ShownDecision { decision, nodes: shown_nodes(decision) };
+        let shown = |decision| ServedDecision { decision, nodes: served_nodes(decision) };
         let decisions = match pod {
             Some(pod) => self.last_about(pod, SHOWN).into_iter().map(shown).collect(),
             None => self.decisions.iter().map(shown).collect(),
         };
         // All of it is plain data.
-        serde_json::to_string(&Shown { decisions }).unwrap_or_default()
+        serde_json::to_string(&ServedDecisions { decisions }).unwrap_or_default()
     }
 
     /// The last decisions about a pod, the oldest first: as many as have this size together, and at least one.
     fn last_about(&self, pod: &str, most: usize) -> Vec<&Decision> {
-        let (mut last, mut size) = (Vec::new(), 0);
+        let (mut last, mut total) = (Vec::new(), 0);
         for decision in self.decisions.iter().rev().filter(|decision| decision.pod() == pod) {
-            size += decision.size();
-            if size > most && !last.is_empty() {
+            total += size(decision);
+            if total > most && !last.is_empty() {
                 break;
             }
             last.push(decision);
@@ -261,28 +169,15 @@ impl Ring {
     }
 }
 
-/// A node as readers want to see it.
-#[derive(Serialize)]
-struct ShownNode<'d> {
-    name: &'d str,
-    score: u8,
-    terms: Terms,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<String>,
-    /// The kind of reason behind `refused`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-}
-
-fn shown_nodes(decision: &Decision) -> Vec<ShownNode<'_>> {
+fn served_nodes(decision: &Decision) -> Vec<ServedNode> {
     let About::Nodes { question, candidates } = &decision.about else { return Vec::new() };
-    candidates.iter().map(|candidate| shown_node(question, candidate)).collect()
+    candidates.iter().map(|candidate| served_node(question, candidate)).collect()
 }
 
-fn shown_node<'d>(question: &Question, Candidate { name, look }: &'d Candidate) -> ShownNode<'d> {
+fn served_node(question: &Question, Candidate { name, look }: &Candidate) -> ServedNode {
     let why = reason(question, look);
-    ShownNode {
-        name,
+    ServedNode {
+        name: name.clone(),
         score: score(question, look),
         terms: terms_of(question, look),
         refused: why.as_ref().map(|why| why.about(name)),
@@ -290,12 +185,12 @@ fn shown_node<'d>(question: &Question, Candidate { name, look }: &'d Candidate) 
     }
 }
 
-fn kind(reason: &Reason<'_>) -> &'static str {
+fn kind(reason: &Reason<'_>) -> RefusalKind {
     match reason {
-        Reason::Holds { .. } => "holds",
-        Reason::Cordoned(_) => "cordoned",
-        Reason::Away => "away",
-        Reason::Trouble(_) => "trouble",
+        Reason::Holds { .. } => RefusalKind::Holds,
+        Reason::Cordoned(_) => RefusalKind::Cordoned,
+        Reason::Away => RefusalKind::Away,
+        Reason::Trouble(_) => RefusalKind::Trouble,
     }
 }
 

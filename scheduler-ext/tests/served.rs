@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use larder_dataset::score::{Devices, Standing};
-use larder_scheduler_ext::preempt::{self, Case, NodeCase, RoleRoom};
+use larder_scheduler_ext::preempt::{Case, NodeCase, PodCase, RoleRoom};
 use larder_scheduler_ext::question::{Least, Look, Question};
 use larder_scheduler_ext::replay::{self, Replayed};
 use larder_scheduler_ext::ring::{About, Candidate, Decision, Ring, Verb};
@@ -43,13 +43,13 @@ fn made(verb: Verb, after_ms: u64, about: About) -> Decision {
 }
 
 fn victims() -> Case {
-    let pod = |uid: &str, seat| preempt::Candidate {
+    let pod = |uid: &str, seat| PodCase {
         uid: uid.into(),
         known: true,
         priority: 1,
         seat,
         requests: BTreeMap::from([("nvidia.com/gpu".into(), 1)]),
-        ..preempt::Candidate::default()
+        ..PodCase::default()
     };
     let node = |name: &str, victims, workers| NodeCase { name: name.into(), victims, workers, budget_violations: 0 };
     Case {

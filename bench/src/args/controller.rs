@@ -1,8 +1,8 @@
 //! The flags of `larder-bench controller`.
 
-use std::path::PathBuf;
-
 use clap::Args;
+
+use super::shared::{ClusterArgs, OutputArgs};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -44,13 +44,8 @@ pub(crate) struct ControllerArgs {
     /// Seconds for which the controller is watched at rest.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) rest: u64,
-    /// The program to measure. Default: larder-controller beside this command.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) controller: Option<PathBuf>,
-    /// The cluster to use. Default: that of $KUBECONFIG or ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// Write all figures to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }

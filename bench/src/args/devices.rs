@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::shared::{OutputArgs, RoundsArgs};
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -11,15 +13,15 @@ Examples:
   larder-bench devices --calls 200 --idle 10 --rounds 1
   larder-bench devices --rounds 5 --json devices.json
 
-The machine has 16 GPUs and 16 HCAs that are made up: files and device nodes in a temporary folder,
-and a library that plays NVIDIA's. 8 of the 16 GPUs are chosen within this process. Then
+The machine has 16 fake GPUs and 16 fake HCAs: files and device nodes in a temporary directory, and
+a library in place of NVIDIA's. 8 of the 16 GPUs are chosen within this process. Then
 larder-devices runs beside stand-ins for the kubelet and for the container runtime's NRI, is asked
 over their sockets, and left alone. There is no API server. The hook runs as a runtime runs it.
 k8s-rdma-shared-dev-plugin, if it is installed (bench/install-peers), runs on the same machine, in
 namespaces of its own; on a kernel without rdma netlink it is told that the kernel is old.
 
 As root, in Larder's repository:
-  cargo build --release -p larder-bench -p larder-devices -p larder-rdma-limit -p larder-made-up-nvml
+  cargo build --release -p larder-bench -p larder-devices -p larder-rdma-limit -p larder-fake-nvml
   target/release/larder-bench devices")]
 pub(crate) struct DevicesArgs {
     /// Number of calls of each kind in each round.
@@ -28,19 +30,17 @@ pub(crate) struct DevicesArgs {
     /// Seconds for which each process is left alone. Lists are sent again every minute.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) idle: u64,
-    /// Rounds; each measures everything once.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) rounds: u32,
     /// The program to measure. Default: larder-devices beside this command.
     #[arg(long, value_name = "PATH")]
     pub(crate) devices: Option<PathBuf>,
     /// The hook of containers to measure. Default: larder-rdma-limit beside this command.
     #[arg(long, value_name = "PATH")]
     pub(crate) hook: Option<PathBuf>,
-    /// The library that plays NVIDIA's. Default: liblarder_made_up_nvml.so beside this command.
+    /// The fake NVML library. Default: liblarder_fake_nvml.so beside this command.
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
-    /// Write all figures of all rounds to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) rounds: RoundsArgs<3>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }

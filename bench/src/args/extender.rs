@@ -2,20 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use larder_bench::extender::Scenario;
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ExtenderScenario {
-    /// How soon answers come in a large cluster that is made up; the index, memory. Needs no cluster.
-    Answers,
-    /// Pods a second of a kube-scheduler, with the extender and without it.
-    Throughput,
-    /// From the label of a node that has got the data to the bind of a pod that waits for it.
-    Wake,
-    /// The part of pods that lands on few holders of their data among many nodes.
-    Shares,
-}
+use super::shared::{ClusterArgs, OnlyArgs, OutputArgs, RoundsArgs};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -45,12 +35,10 @@ and only while it is their turn. A cluster with nodes, Datasets, TrainingJobs, Q
 larder-controller of its own is refused. All objects are in the namespace larder-bench, or their
 names begin with larder-bench; they are removed in the end, after Ctrl-C too.")]
 pub(crate) struct ExtenderArgs {
-    /// What to measure, separated by commas. Default: everything.
-    #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
-    pub(crate) only: Vec<ExtenderScenario>,
-    /// How often; all but the pods that are woken.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) rounds: u32,
+    #[command(flatten)]
+    pub(crate) only: OnlyArgs<Scenario>,
+    #[command(flatten)]
+    pub(crate) rounds: RoundsArgs<3>,
     /// Number of nodes that the extender knows (answers), with a fifth as many datasets and ten times as many pods.
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(10..=20_000))]
     pub(crate) known_nodes: u32,
@@ -87,18 +75,13 @@ pub(crate) struct ExtenderArgs {
     /// The extender to start in the cluster. Default: larder-scheduler-ext beside this command.
     #[arg(long, value_name = "PATH")]
     pub(crate) extender: Option<PathBuf>,
-    /// The controller that plans the TrainingJob. Default: larder-controller beside this command.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) controller: Option<PathBuf>,
     /// The scheduler to start in the cluster. Default: that of the PATH.
     #[arg(long, value_name = "PATH", default_value = "kube-scheduler")]
     pub(crate) kube_scheduler: PathBuf,
-    /// The cluster to use. Default: that of $KUBECONFIG or ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// Write all figures to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     /// Serve about a cluster of this size (JSON); used by the command itself.
     #[arg(long, hide = true)]
     pub(crate) serve: Option<String>,

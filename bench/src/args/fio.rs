@@ -1,9 +1,9 @@
 //! The flags of `larder-bench fio`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use larder_dataset::size::parse_bytes;
+
+use super::shared::{OutputArgs, SideBySideArgs};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -26,22 +26,10 @@ pub(crate) struct FioArgs {
     /// Stop a run after this many seconds.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) seconds: u32,
-    /// Rounds; each measures every system once.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// Measure only these systems: ext4, larder, "larder packed", juicefs, "juicefs tuned", mountpoint-s3, rclone,
-    /// "rclone tuned", s3fs.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
-    /// A folder on the disk to measure. Default: a folder in ~/.cache/larder.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-    /// Seed of the files, the offsets and the orders.
-    #[arg(long, default_value_t = 42)]
-    pub(crate) seed: u64,
-    /// Write all figures of all rounds to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) systems: SideBySideArgs<3>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// Bytes of a file that four jobs divide into quarters of whole pieces.

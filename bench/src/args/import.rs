@@ -1,8 +1,8 @@
 //! The flags of `larder-bench import`.
 
-use std::path::PathBuf;
-
 use clap::Args;
+
+use super::shared::{FolderArgs, OutputArgs, RoundsArgs};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -29,13 +29,10 @@ pub(crate) struct ImportsArgs {
     /// Number of empty files of the folder; 0 measures none.
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     pub(crate) folder_entries: u64,
-    /// Rounds; each measures everything once.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// A folder on the disk to use. Default: a folder in ~/.cache/larder.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-    /// Write all figures of all rounds to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) rounds: RoundsArgs<3>,
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }

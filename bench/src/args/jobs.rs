@@ -1,23 +1,9 @@
 //! The flags of `larder-bench jobs`.
 
-use std::path::PathBuf;
+use clap::Args;
+use larder_bench::jobs::Scenario;
 
-use clap::{Args, ValueEnum};
-
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ScenarioFlag {
-    /// Many jobs and gangs at once: jobs/min until the last pod is bound, writes to the API.
-    Throughput,
-    /// Kueue's own scenario: 15,000 jobs of three sizes in 30 queues of 5 cohorts.
-    Cohorts,
-    /// Gangs that ask for 90 % of a hundred nodes, beside coscheduling.
-    Gangs,
-    /// A production job of 50 takes half of an elastic job of 100.
-    Preempt,
-    /// The plan of 1,000 pods on 5,000 nodes, without a cluster.
-    Plan,
-}
+use super::shared::{ClusterArgs, OnlyArgs, OutputArgs, RoundsArgs};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -48,12 +34,10 @@ with nodes, TrainingJobs, Queues or a larder-controller of its own is refused. A
 the namespace larder-bench, or their names begin with larder-bench; they are removed in the end,
 after Ctrl-C too.")]
 pub(crate) struct JobsArgs {
-    /// What to measure, separated by commas. Default: everything.
-    #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
-    pub(crate) only: Vec<ScenarioFlag>,
-    /// How often each system has its turn.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) rounds: u32,
+    #[command(flatten)]
+    pub(crate) only: OnlyArgs<Scenario>,
+    #[command(flatten)]
+    pub(crate) rounds: RoundsArgs<3>,
     /// Number of fake nodes.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=10_000))]
     pub(crate) nodes: u32,
@@ -72,15 +56,10 @@ pub(crate) struct JobsArgs {
     /// The part of the jobs of Kueue's own scenario (cohorts).
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
     pub(crate) scale: f64,
-    /// The program to measure. Default: larder-controller beside this command.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) controller: Option<PathBuf>,
-    /// The cluster to use. Default: that of $KUBECONFIG or ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// Write all figures to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// A part of a whole, more than nothing.

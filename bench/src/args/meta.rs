@@ -1,8 +1,8 @@
 //! The flags of `larder-bench meta`.
 
-use std::path::PathBuf;
-
 use clap::Args;
+
+use super::shared::{OutputArgs, SideBySideArgs};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -30,20 +30,8 @@ pub(crate) struct MetaArgs {
         value_parser = clap::value_parser!(u32).range(0..=100_000_000)
     )]
     pub(crate) synthetic: Vec<u32>,
-    /// Rounds; each measures every system once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// Measure only these systems: ext4, larder, "larder packed", juicefs, "juicefs tuned", mountpoint-s3, rclone,
-    /// "rclone tuned", s3fs.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
-    /// A folder on the disk to measure. Default: a folder in ~/.cache/larder.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-    /// Seed of the files and the orders.
-    #[arg(long, default_value_t = 42)]
-    pub(crate) seed: u64,
-    /// Write all figures of all rounds to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) systems: SideBySideArgs<5>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use larder_dataset::size::parse_bytes;
 
+use super::shared::{OutputArgs, SideBySideArgs};
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -32,24 +34,11 @@ pub(crate) struct PeersArgs {
         value_parser = clap::value_parser!(u32).range(1..=1024)
     )]
     pub(crate) readers: Vec<u32>,
-    /// Rounds; each measures every system once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// Measure only these systems: ext4, larder, "larder packed", juicefs, "juicefs tuned", mountpoint-s3, rclone,
-    /// "rclone tuned", s3fs.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
-    /// A folder on the disk to measure, for the files and all caches. It needs room for four times the dataset.
-    /// Default: a folder in ~/.cache/larder.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-    /// Seed of the files and the shuffles.
-    #[arg(long, default_value_t = 42)]
-    pub(crate) seed: u64,
     /// Write a plot to this file.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
-    /// Write all figures of all rounds to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) systems: SideBySideArgs<5>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }

@@ -1,10 +1,10 @@
 //! The flags of `larder-bench peers-net`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use larder_bench::peers_net::ServerKind;
 use larder_dataset::size::parse_bytes;
+
+use super::shared::{FolderArgs, OnlyArgs, OutputArgs, RoundsArgs};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -38,19 +38,14 @@ pub(crate) struct PeersNetArgs {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
-    /// Rounds; each measures every server once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// A folder on the disk to measure, for the peer's store. Default: a folder in ~/.cache/larder.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-    /// Write all figures of all rounds to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Measure only these servers: raw-tcp, raw-summed, peer, peer-tls, peer-store, peer-store-tls, origin. Without
-    /// raw-tcp the table has no ratios.
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
-    pub(crate) only: Vec<ServerKind>,
+    #[command(flatten)]
+    pub(crate) only: OnlyArgs<ServerKind>,
+    #[command(flatten)]
+    pub(crate) rounds: RoundsArgs<5>,
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     /// Serve with these settings (JSON); used by the command itself.
     #[arg(long, hide = true)]
     pub(crate) serve: Option<String>,

@@ -1,39 +1,28 @@
 //! `larder-bench extender`
 
-use std::process::ExitCode;
-
 use anyhow::{Context, bail};
 use larder_bench::extender::{
     Crowd, ExtenderConfig, Known, Load, Programs, Scenario, Tools, run as run_extender, serve,
 };
 use larder_bench::jobs::Places;
 
+use super::measure::measure;
 use super::program;
-use super::steps::Steps;
-use crate::args::{ExtenderArgs, ExtenderScenario};
-use larder::files::{check_folder, write_json};
-use larder::output;
+use crate::args::ExtenderArgs;
 
-pub(crate) fn run(args: &ExtenderArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &ExtenderArgs) -> anyhow::Result<()> {
     if let Some(known) = &args.serve {
-        serve(known)?;
-        return Ok(ExitCode::SUCCESS);
+        return serve(known);
     }
-    check_folder("--json", args.json.as_deref())?;
     let config = config(args)?;
     let needs_cluster = config.scenarios.iter().any(|scenario| *scenario != Scenario::Answers);
     let tools = tools(args, needs_cluster)?;
-    let view = Steps::new("{msg:36} {bar:30} {pos}/{len} steps [{elapsed}]");
-    let outcome = run_extender(&config, &tools, &view);
-    view.finish();
-    let outcome = outcome?;
-    output::text(&outcome.table())?;
-    write_json(args.json.as_deref(), &outcome)?;
-    Ok(ExitCode::SUCCESS)
+    measure(&args.output, "steps", |steps| run_extender(&config, &tools, steps), |outcome| outcome.table())?;
+    Ok(())
 }
 
 fn config(args: &ExtenderArgs) -> anyhow::Result<ExtenderConfig> {
-    let ExtenderArgs { rounds, known_nodes, rate, asks, nodes, pods, wakes, crowd, crowd_pods, .. } = *args;
+    let ExtenderArgs { known_nodes, rate, asks, nodes, pods, wakes, crowd, crowd_pods, .. } = *args;
     let holders = &args.holders;
     if pods > Crowd::room(nodes) {
         bail!("--pods {pods} are more than --nodes {nodes} have room for");
@@ -49,8 +38,8 @@ fn config(args: &ExtenderArgs) -> anyhow::Result<ExtenderConfig> {
         bail!("--wakes {wakes} is more than --nodes {nodes}: each has a node of its own");
     }
     Ok(ExtenderConfig {
-        scenarios: scenarios(&args.only),
-        rounds,
+        scenarios: args.only.chosen(),
+        rounds: args.rounds.rounds,
         load: Load { known: Known::of(known_nodes as usize), rate, asks },
         nodes,
         pods,
@@ -66,27 +55,17 @@ fn tools(args: &ExtenderArgs, needs_cluster: bool) -> anyhow::Result<Tools> {
         false => Ok(named.map(std::path::Path::to_owned).unwrap_or_default()),
     };
     let extender = find("--extender", "larder-scheduler-ext", args.extender.as_deref())?;
-    let controller = find("--controller", "larder-controller", args.controller.as_deref())?;
+    let controller = find("--controller", "larder-controller", args.cluster.controller.as_deref())?;
     Ok(Tools {
         larder: std::env::current_exe().context("find this program")?,
         programs: Programs { scheduler: args.kube_scheduler.clone(), extender },
-        places: Places { program: controller, kubeconfig: args.kubeconfig.clone() },
+        places: Places { program: controller, kubeconfig: args.cluster.kubeconfig.clone() },
     })
-}
-
-fn scenarios(only: &[ExtenderScenario]) -> Vec<Scenario> {
-    let scenario = |flag: &ExtenderScenario| match flag {
-        ExtenderScenario::Answers => Scenario::Answers,
-        ExtenderScenario::Throughput => Scenario::Throughput,
-        ExtenderScenario::Wake => Scenario::Wake,
-        ExtenderScenario::Shares => Scenario::Shares,
-    };
-    if only.is_empty() { Scenario::ALL.to_vec() } else { only.iter().map(scenario).collect() }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{Parser, ValueEnum};
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -105,7 +84,7 @@ mod tests {
         let Known { nodes, datasets, pods } = config.load.known;
         assert_eq!([nodes, datasets, pods], [5_000, 1_000, 50_000]);
         assert_eq!((config.load.rate, config.crowd.holders.as_slice()), (500, [10, 50, 500].as_slice()));
-        assert_eq!(config.scenarios, Scenario::ALL);
+        assert_eq!(config.scenarios, Scenario::value_variants());
     }
 
     #[test]

@@ -1,34 +1,25 @@
 //! `larder-bench meta`
 
-use std::process::ExitCode;
-
 use larder_bench::meta::{MetaConfig, run as run_meta};
 use larder_cachenode::process::raise_file_limit;
 
+use super::measure::measure;
 use super::program;
-use super::steps::Steps;
 use crate::args::MetaArgs;
-use larder::files::{check_folder, require_root, scratch_folder, write_json};
-use larder::output;
+use larder::files::{require_root, scratch_folder};
 
-pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<()> {
     require_root("meta")?;
-    check_folder("--json", args.json.as_deref())?;
     raise_file_limit();
     let config = MetaConfig {
         files: args.files,
         synthetic: args.synthetic.iter().copied().filter(|&files| files > 0).collect(),
-        rounds: args.rounds,
-        only: args.only.clone(),
-        seed: args.seed,
-        folder: scratch_folder(args.folder.as_deref(), "meta")?,
+        rounds: args.systems.rounds.rounds,
+        only: args.systems.only.clone(),
+        seed: args.systems.seed,
+        folder: scratch_folder(args.systems.folder.folder.as_deref(), "meta")?,
         binary: program::larder()?,
     };
-    let view = Steps::new("{msg:34} {bar:30} {pos}/{len} systems [{elapsed}, {eta} left]");
-    let outcome = run_meta(&config, &view);
-    view.finish();
-    let outcome = outcome?;
-    output::text(&outcome.table())?;
-    write_json(args.json.as_deref(), &outcome)?;
-    Ok(ExitCode::SUCCESS)
+    measure(&args.output, "systems", |steps| run_meta(&config, steps), |outcome| outcome.table())?;
+    Ok(())
 }

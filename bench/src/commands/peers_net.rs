@@ -1,34 +1,29 @@
 //! `larder-bench peers-net`
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use larder_bench::peers_net::{PeersNetConfig, ServerKind, run as run_peers_net, serve};
+use larder_bench::peers_net::{PeersNetConfig, run as run_peers_net, serve};
 use larder_cachenode::process::raise_file_limit;
 
+use super::measure::measure;
 use crate::args::PeersNetArgs;
-use larder::files::{check_folder, scratch_folder, write_json};
-use larder::output;
+use larder::files::scratch_folder;
 
-pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<()> {
     raise_file_limit();
     if let Some(config) = &args.serve {
-        serve(config)?;
-        return Ok(ExitCode::SUCCESS);
+        return serve(config);
     }
-    check_folder("--json", args.json.as_deref())?;
     let config = PeersNetConfig {
-        kinds: if args.only.is_empty() { ServerKind::ALL.to_vec() } else { args.only.clone() },
+        kinds: args.only.chosen(),
         record_bytes: args.record_size.clone(),
         readers: args.readers.clone(),
         time: Duration::from_secs(args.seconds.into()),
-        rounds: args.rounds,
-        folder: scratch_folder(args.folder.as_deref(), "peers-net")?,
+        rounds: args.rounds.rounds,
+        folder: scratch_folder(args.folder.folder.as_deref(), "peers-net")?,
         serve: std::env::current_exe().context("find this program")?,
     };
-    let outcome = run_peers_net(&config, |line| output::note(format_args!("{line}")))?;
-    output::text(&outcome.table())?;
-    write_json(args.json.as_deref(), &outcome)?;
-    Ok(ExitCode::SUCCESS)
+    measure(&args.output, "readings", |steps| run_peers_net(&config, steps), |outcome| outcome.table())?;
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! The progress of a benchmark of several systems.
+//! The progress of a benchmark.
 
 use indicatif::ProgressBar;
 use larder_bench::side_by_side::Progress;
@@ -9,8 +9,8 @@ use larder::output;
 pub(super) struct Steps(ProgressBar);
 
 impl Steps {
-    pub(super) fn new(template: &str) -> Self {
-        Self(output::bar(1, template))
+    pub(super) fn new(unit: &str) -> Self {
+        Self(output::bar(1, &format!("{{msg:36}} {{bar:30}} {{pos}}/{{len}} {unit} [{{elapsed}}, {{eta}} left]")))
     }
 
     pub(super) fn finish(&self) {

@@ -7,9 +7,9 @@ use std::time::Instant;
 use anyhow::Context;
 use futures::stream::{StreamExt, TryStreamExt};
 use larder_api::Dataset;
+use larder_fake_platform::handover;
 use larder_kube::api::{DeleteParams, PostParams};
 use larder_kube::{Api, Client};
-use larder_stand_in::handover;
 use serde_json::json;
 
 use super::outcome::ControllerConfig;

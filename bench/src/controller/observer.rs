@@ -1,4 +1,4 @@
-//! Notes when Datasets become ready and go, and when labels of nodes come and go.
+//! Records when Datasets become ready and are deleted, and when labels of nodes are added and removed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::kubernetes::objects::{BENCH_LABEL, NAMESPACE};
 /// The value of the label of a node that has all.
 const ALL: &str = "100";
 
-/// When something was seen first.
+/// When each change was seen first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times {
     pub(super) ready_nodes: BTreeSet<String>,
@@ -27,6 +27,17 @@ pub(super) struct Times {
     /// By node and dataset.
     pub(super) labelled: HashMap<(String, String), Instant>,
     pub(super) unlabelled: HashMap<(String, String), Instant>,
+    /// Errors of the watches.
+    pub(super) errors: Vec<String>,
+}
+
+impl Times {
+    fn see(&mut self, dataset: Dataset, now: Instant) {
+        let conditions = dataset.status.map(|status| status.conditions).unwrap_or_default();
+        if ConditionKind::Ready.find(&conditions).is_some_and(|ready| ready.status == "True") {
+            self.ready.entry(dataset.metadata.name.unwrap_or_default()).or_insert(now);
+        }
+    }
 }
 
 pub(super) struct Observer {
@@ -59,8 +70,15 @@ async fn nodes(api: Api<Node>, times: Arc<Mutex<Times>>) {
     let mut nodes = watcher::watcher(api, config).default_backoff().applied_objects().boxed();
     let mut before: HashMap<String, BTreeMap<String, String>> = HashMap::new();
     while let Some(node) = nodes.next().await {
-        let Ok(node) = node else { continue };
         let now = Instant::now();
+        let node = match node {
+            Ok(node) => node,
+            // The watch starts again with a new list, so that only the times are late.
+            Err(error) => {
+                lock(&times).errors.push(format!("watch nodes: {error}"));
+                continue;
+            }
+        };
         let name = node.metadata.name.unwrap_or_default();
         let labels: BTreeMap<String, String> = node.metadata.labels.unwrap_or_default().into_iter().collect();
         let labels: BTreeMap<String, String> = labels
@@ -86,19 +104,31 @@ async fn nodes(api: Api<Node>, times: Arc<Mutex<Times>>) {
 async fn datasets(api: Api<Dataset>, times: Arc<Mutex<Times>>) {
     let config = watcher::Config::default().page_size(100);
     let mut events = watcher::watcher(api, config).default_backoff().boxed();
+    let (mut known, mut listed) = (BTreeSet::new(), BTreeSet::new());
     while let Some(event) = events.next().await {
         let now = Instant::now();
+        let mut times = lock(&times);
         match event {
-            Ok(Event::Apply(dataset) | Event::InitApply(dataset)) => {
-                let conditions = dataset.status.map(|status| status.conditions).unwrap_or_default();
-                if ConditionKind::Ready.find(&conditions).is_some_and(|ready| ready.status == "True") {
-                    lock(&times).ready.entry(dataset.metadata.name.unwrap_or_default()).or_insert(now);
-                }
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(dataset)) => {
+                listed.extend(dataset.metadata.name.clone());
+                times.see(dataset, now);
+            }
+            Ok(Event::InitDone) => {
+                // Datasets deleted while the watch was down are missing from the new list; no Delete event comes.
+                times.gone.extend(known.difference(&listed).map(|name: &String| (name.clone(), now)));
+                known = std::mem::take(&mut listed);
+            }
+            Ok(Event::Apply(dataset)) => {
+                known.extend(dataset.metadata.name.clone());
+                times.see(dataset, now);
             }
             Ok(Event::Delete(dataset)) => {
-                lock(&times).gone.insert(dataset.metadata.name.unwrap_or_default(), now);
+                let name = dataset.metadata.name.unwrap_or_default();
+                known.remove(&name);
+                times.gone.insert(name, now);
             }
-            Ok(Event::Init | Event::InitDone) | Err(_) => {}
+            Err(error) => times.errors.push(format!("watch Datasets: {error}")),
         }
     }
 }

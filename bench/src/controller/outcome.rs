@@ -5,7 +5,8 @@ use std::fmt;
 use serde::Serialize;
 
 pub use larder_epochs::figures::Latencies;
-use larder_epochs::figures::{Goal, Spread, columns, goals_table};
+use larder_epochs::figures::{Goal, Spread, goals_table};
+use larder_epochs::table::figures_table;
 
 /// The settings of a run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -91,8 +92,10 @@ pub struct ControllerOutcome {
     pub peak_rss_bytes: u64,
     /// Its writes until then.
     pub writes: Vec<WriteRow>,
-    /// Writes by the stand-ins.
-    pub stand_in_writes: u64,
+    /// Writes by the fake platform.
+    pub platform_writes: u64,
+    /// Errors of the benchmark's own watches. Events that came during one were seen late.
+    pub watch_errors: Vec<String>,
     /// From all bytes on a node to the label that says so.
     pub fill_to_label: Latencies,
     /// From the deletion of a Dataset to the end of its label on each node.
@@ -162,7 +165,7 @@ impl ControllerOutcome {
             add(&row.resource, &row.verb, row.count);
         }
         add("all", "", self.all_writes());
-        text += &columns(&table);
+        text += &figures_table(&table);
 
         let seconds = |restart: fn(&Restart) -> f64| Spread::of(self.restarts.iter().map(restart));
         let all = seconds(|restart| restart.all_seconds).map_or_else(String::new, |all| {
@@ -171,20 +174,26 @@ impl ControllerOutcome {
         let writes: u64 = self.restarts.iter().map(|restart| restart.writes).sum();
         text += &format!(
             "\nCreated in {:.1} s; each Ready after {}. Until rest: {:.1} s of CPU, {} decisions, {} failed writes; {} \
-             writes by what was stood in for.\nAt rest for {rest_seconds} s: {:.0} MiB resident. {} restarts: {writes} \
+             writes by the fake platform.\nAt rest for {rest_seconds} s: {:.0} MiB resident. {} restarts: {writes} \
              writes{all}. Deleted to gone: {}.\nLoad of the machine: {:.1} before, {:.1} after.\n",
             self.created_seconds,
             self.ready,
             self.cpu_seconds,
             self.decisions,
             self.write_errors,
-            self.stand_in_writes,
+            self.platform_writes,
             self.rest.rss_bytes as f64 / f64::from(1 << 20),
             self.restarts.len(),
             self.delete_to_gone,
             self.load[0],
             self.load_after[0],
         );
+        if let Some(last) = self.watch_errors.last() {
+            text += &format!(
+                "WARNING: the benchmark's own watches failed {} times, so some times may be too long; the last error: {last}\n",
+                self.watch_errors.len()
+            );
+        }
         text
     }
 }

@@ -8,7 +8,8 @@ use super::daemon::{DaemonRow, LARDER, Shape};
 use super::hook::HookRow;
 use super::mellanox;
 use crate::side_by_side::LeftOut;
-use larder_epochs::figures::{Goal, Latencies, Spread, columns, goals_table};
+use larder_epochs::figures::{Goal, Latencies, Spread, goals_table};
+use larder_epochs::table::figures_table;
 
 /// The longest that a choice, an allocation and an answer to the runtime may take (p99), in milliseconds; MiB of memory; percent of a core.
 const CHOICE_MS: f64 = 1.0;
@@ -40,7 +41,7 @@ impl DevicesOutcome {
     /// The figures beside their goals, and more about them.
     pub fn table(&self) -> String {
         let DevicesConfig { calls, idle_seconds, rounds } = self.config;
-        let mut text = format!("larder-devices on a made-up machine, {rounds} rounds\n\n");
+        let mut text = format!("larder-devices on a fake machine, {rounds} rounds\n\n");
         text += &goals_table(&self.goals());
         text += &format!("\n{}\n{}", self.calls(), self.processes());
         text += &format!("\n{calls} calls of each kind, one after the other; idle for {idle_seconds} s.\n");
@@ -91,7 +92,7 @@ impl DevicesOutcome {
             let what = |call| format!("{}: {call}, of {}", daemon.system, daemon.shape.name());
             daemon.calls.iter().map(move |call| row(what(call.call), daemon.round, &call.times))
         });
-        columns(&[vec![head], choices.collect(), calls.collect(), hooks.collect()].concat())
+        figures_table(&[vec![head], choices.collect(), calls.collect(), hooks.collect()].concat())
     }
 
     fn processes(&self) -> String {
@@ -114,7 +115,7 @@ impl DevicesOutcome {
                 format!("{:.1}", daemon.load),
             ]
         });
-        columns(&[vec![head], rows.collect()].concat())
+        figures_table(&[vec![head], rows.collect()].concat())
     }
 }
 

@@ -15,8 +15,9 @@ use serde::Serialize;
 use super::connection::{Connection, post};
 use super::serving::{Knowing, Known, News, Process};
 use crate::systems::Stop;
-use larder_epochs::figures::{Goal, Latencies, Spread, columns, machine_load};
+use larder_epochs::figures::{Goal, Latencies, Spread, machine_load};
 use larder_epochs::process::Usage;
+use larder_epochs::table::figures_table;
 
 /// Names that kube-scheduler sends of a thousand nodes or more, about.
 const SOME: usize = 500;
@@ -312,7 +313,7 @@ pub(super) fn table(answers: &Answers, Load { known, rate, asks }: Load) -> Stri
             [&first[..], &times, &within, &[format!("{:.0}", row.answered), format!("{:.1}", row.load)]].concat(),
         );
     }
-    text += &columns(&rows);
+    text += &figures_table(&rows);
     text += "\nThe process that answers, while it hears of 100 events a second\n";
     let head = ["round", "event mean us", "p50", "p99", "longest", "events", "RSS MiB", "peak MiB", "CPU s"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -323,7 +324,7 @@ pub(super) fn table(answers: &Answers, Load { known, rate, asks }: Load) -> Stri
         let cpu = format!("{:.1}", usage.cpu_seconds);
         rows.push([&[round.to_string()][..], &us, &[news.count.to_string()], &mib, &[cpu]].concat());
     }
-    text + &columns(&rows)
+    text + &figures_table(&rows)
 }
 
 #[cfg(test)]

@@ -8,23 +8,18 @@ use super::throughput::{self, BindsRow};
 use super::wake::{self, WakeRow};
 use larder_epochs::figures::goals_table;
 
-/// A part of the measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// What is measured, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scenario {
-    /// The time of answers in a large cluster that is made up.
+    /// Response times, index size and memory in a large simulated cluster; needs no cluster.
     Answers,
-    /// Pods a second, with the extender and without it.
+    /// Pods per second of kube-scheduler, with the extender and without it.
     Throughput,
-    /// From the data to the bind of a pod that waits for it.
+    /// From the label of a node that has the data to the binding of a pod that waits for it.
     Wake,
-    /// The part of pods that lands on few holders.
+    /// The share of pods that land on the few nodes that hold their data.
     Shares,
-}
-
-impl Scenario {
-    /// All of them, in the order in which they are measured.
-    pub const ALL: [Self; 4] = [Self::Answers, Self::Throughput, Self::Wake, Self::Shares];
 }
 
 /// The settings of a run.

@@ -18,7 +18,8 @@ use crate::jobs::cluster::{clear, create, create_one};
 use crate::jobs::pods::Observer;
 use crate::jobs::turn::{Ground, System, Turn, Wish};
 use crate::kubernetes::objects::{self, NAMESPACE};
-use larder_epochs::figures::{Goal, Spread, columns, machine_load};
+use larder_epochs::figures::{Goal, Spread, machine_load};
+use larder_epochs::table::figures_table;
 
 const SEED: u64 = 5;
 /// The least part on holders with the extender, of all nodes scored.
@@ -227,7 +228,7 @@ pub(super) fn table(rows: &[SharesRow], crowd: &Crowd) -> String {
         };
         table.push(std::iter::once(way.name().to_owned()).chain(holders.iter().map(cell)).collect());
     }
-    text + &columns(&table)
+    text + &figures_table(&table)
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use crate::jobs::cluster::{clear, create};
 use crate::jobs::pods::Observer;
 use crate::jobs::turn::Ground;
 use crate::kubernetes::objects::NAMESPACE;
-use larder_epochs::figures::{Goal, Spread, columns, machine_load};
+use larder_epochs::figures::{Goal, Spread, machine_load};
+use larder_epochs::table::figures_table;
 
 /// Names that the extender is sent, about.
 const NAMES: u32 = 500;
@@ -153,7 +154,7 @@ pub(super) fn table(rows: &[BindsRow], nodes: u32) -> String {
             format!("{:.1}", row.load),
         ]);
     }
-    text + &columns(&table)
+    text + &figures_table(&table)
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use crate::jobs::cluster::{clear, create_one};
 use crate::jobs::pods::Observer;
 use crate::jobs::turn::Ground;
 use crate::kubernetes::objects::{self, NAMESPACE};
-use larder_epochs::figures::{Goal, Latencies, columns, machine_load};
+use larder_epochs::figures::{Goal, Latencies, machine_load};
+use larder_epochs::table::figures_table;
 
 /// How long pods wait after they were refused, in turns. kube-scheduler tries a pod again after 1 to 10 s at the soonest, the
 /// more often it was refused the later.
@@ -152,7 +153,7 @@ pub(super) fn table(rows: &[WakeRow]) -> String {
         let first = [rest.as_secs().to_string(), count.to_string()];
         table.push([&first[..], &seconds, &[format!("{:.1}", last.load)]].concat());
     }
-    text.to_owned() + &columns(&table)
+    text.to_owned() + &figures_table(&table)
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::jobs::{LARGE, SMALL, SMALL_MEAN};
 use super::output::FioResult;
 use crate::side_by_side::{LeftOut, State, SystemInfo, footer};
-use larder_epochs::figures::{columns, median};
+use larder_epochs::figures::median;
+use larder_epochs::table::figures_table;
 
 /// The system that the others are compared with.
 const BASE: &str = "ext4";
@@ -105,7 +106,7 @@ impl FioOutcome {
             self.config.files,
             SMALL_MEAN / 1000,
             self.config.rounds,
-            columns(&table),
+            figures_table(&table),
             footer(&self.systems, &self.left_out)
         )
     }

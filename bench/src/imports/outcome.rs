@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use larder_epochs::figures::{Spread, columns};
+use larder_epochs::figures::Spread;
+use larder_epochs::table::figures_table;
 
 /// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -164,7 +165,7 @@ impl ImportsOutcome {
                 show(1, &|row| row.manifest_bytes as f64 / row.files.max(1) as f64),
             ]);
         }
-        text.push_str(&columns(&table));
+        text.push_str(&figures_table(&table));
         let mount = |figure: fn(&MountRow) -> f64| Spread::of(self.mounts.iter().map(figure));
         if let (Some(seconds), Some(rss)) = (mount(|row| row.seconds), mount(|row| row.rss_bytes as f64 / 1e6)) {
             text.push_str(&format!(

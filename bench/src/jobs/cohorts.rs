@@ -13,7 +13,8 @@ use super::pods::Pods;
 use super::turn::{Ground, System, Turn, Wish};
 use super::work::{Priority, Work};
 use crate::kubernetes::objects::NAMESPACE;
-use larder_epochs::figures::{Latencies, columns, machine_load};
+use larder_epochs::figures::{Latencies, machine_load};
+use larder_epochs::table::figures_table;
 
 const COHORTS: u32 = 5;
 const QUEUES: u32 = 6;
@@ -174,7 +175,7 @@ pub(super) fn table(rows: &[CohortsRow]) -> String {
         let cells = [row.system.name().to_owned()].into_iter().chain(numbers).chain(waits);
         table.push(cells.chain([format!("{:.1}", row.load)]).collect());
     }
-    text += &columns(&table);
+    text += &figures_table(&table);
     text + "small, medium, large: from creation to bind, the mean\n"
 }
 

@@ -15,7 +15,8 @@ use super::pods::{PodTimes, Pods};
 use super::turn::{Ground, System, Turn, Wish};
 use super::work::{Type, Work};
 use crate::kubernetes::objects::{GPUS, NAMESPACE, PART};
-use larder_epochs::figures::{Latencies, columns, machine_load};
+use larder_epochs::figures::{Latencies, machine_load};
+use larder_epochs::table::figures_table;
 
 const SEED: u64 = 3;
 const SIZES: [u32; 5] = [2, 4, 8, 16, 32];
@@ -146,7 +147,7 @@ pub(super) fn table(rows: &[GangsRow]) -> String {
             [format!("{:.0}", row.held_gpu_seconds), format!("{:.0}", row.used * 100.0), format!("{:.1}", row.load)];
         table.push([&[row.system.name().to_owned()][..], &seconds, &rest].concat());
     }
-    text + &columns(&table) + "held in vain: by pods that are bound while others of their gang are not\n"
+    text + &figures_table(&table) + "held in vain: by pods that are bound while others of their gang are not\n"
 }
 
 #[cfg(test)]

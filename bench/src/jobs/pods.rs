@@ -1,4 +1,4 @@
-//! Notes when the pods of jobs come, are bound, end and go.
+//! Records when the pods of jobs are created, bound, ended and deleted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::work::WORK_LABEL;
 use crate::kubernetes::objects::NAMESPACE;
 
-/// When what was first seen of a pod.
+/// When each change of a pod was seen first.
 #[derive(Clone, Debug)]
 pub(crate) struct PodTimes {
     pub(crate) work: String,
@@ -130,7 +130,9 @@ async fn watch(api: Api<Pod>, pods: Arc<Mutex<Pods>>) {
         match event {
             Ok(Event::Apply(pod) | Event::InitApply(pod)) => lock(&pods).note(&pod, false, now),
             Ok(Event::Delete(pod)) => lock(&pods).note(&pod, true, now),
-            Ok(Event::Init | Event::InitDone) | Err(_) => {}
+            Ok(Event::Init | Event::InitDone) => {}
+            // The watch starts again with a new list: what happened in between is seen late.
+            Err(error) => tracing::warn!(%error, "the watch of pods failed: some times may be too long"),
         }
     }
 }

@@ -12,8 +12,9 @@ use super::turn::{Ground, System, Turn, Wish};
 use super::work::Work;
 use crate::controller::WriteRow;
 use crate::kubernetes::objects::NAMESPACE;
-use larder_epochs::figures::{Goal, Latencies, Spread, columns, machine_load};
+use larder_epochs::figures::{Goal, Latencies, Spread, machine_load};
 use larder_epochs::process::Usage;
+use larder_epochs::table::figures_table;
 
 /// The longest that a turn may take.
 const LONGEST: Duration = Duration::from_secs(1800);
@@ -231,7 +232,7 @@ pub(super) fn table(rows: &[ThroughputRow], sizes: Sizes) -> String {
         ];
         table.push([vec![row.system.name().to_owned()], numbers.to_vec()].concat());
     }
-    text += &columns(&table);
+    text += &figures_table(&table);
     text +=
         "writes a pod: of everybody, the scheduler, kwok and Kubernetes' controllers included, until the last bind\n";
     let Some(ours) = rows.iter().rev().find(|row| row.system == System::Larder) else { return text };
@@ -241,7 +242,7 @@ pub(super) fn table(rows: &[ThroughputRow], sizes: Sizes) -> String {
         let each = |of: u32| format!("{:.2}", *count as f64 / f64::from(of.max(1)));
         table.push(vec![resource.clone(), verb.clone(), count.to_string(), each(sizes.all()), each(sizes.pods())]);
     }
-    text += &columns(&table);
+    text += &figures_table(&table);
     text += &format!(
         "{} failed; {:.1} s of CPU until the last bind\n",
         ours.write_errors,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use larder_stand_in::program::{Figures, Program, free_address};
+use larder_fake_platform::program::{Figures, Program, free_address};
 
 use super::objects::NAMESPACE;
 use crate::systems::child::Child;

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::synthetic::SyntheticRow;
 use super::walk::Rate;
 use crate::side_by_side::{LeftOut, SystemInfo, footer};
-use larder_epochs::figures::{columns, median};
+use larder_epochs::figures::median;
+use larder_epochs::table::figures_table;
 
 /// Bytes of a file.
 pub(super) const FILE_BYTES: u64 = 1024;
@@ -89,7 +90,7 @@ impl MetaOutcome {
                 "{} files of {FILE_BYTES} bytes, 200 to a folder; medians of {} rounds; x: ratio to {BASE}\n\n",
                 self.config.files, self.config.rounds
             ));
-            text.push_str(&columns(&self.system_rows()));
+            text.push_str(&figures_table(&self.system_rows()));
             text.push('\n');
             text.push_str(&footer(&self.systems, &self.left_out));
         }
@@ -97,7 +98,7 @@ impl MetaOutcome {
             text.push_str(
                 "\nSynthetic manifests, whose files do not exist, mounted by larder; medians of the rounds\n\n",
             );
-            text.push_str(&columns(&self.synthetic_rows()));
+            text.push_str(&figures_table(&self.synthetic_rows()));
         }
         text
     }

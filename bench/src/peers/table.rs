@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use super::outcome::{FILES_OF_FEWER_READERS, Measurement, PeersOutcome, RAW};
-use crate::side_by_side::State;
+use crate::side_by_side::{State, footer};
 use crate::systems::Kind;
-use larder_epochs::figures::{Spread, columns, median};
+use larder_epochs::figures::{Spread, median};
 use larder_epochs::fuse_requests::show_rates;
+use larder_epochs::table::{figures_table, text_table};
 
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
@@ -29,10 +30,10 @@ impl PeersOutcome {
     pub fn table(&self) -> String {
         let mut text = String::new();
         for state in State::ALL {
-            let _ = writeln!(text, "{}\n{}", self.heading(state), columns(&self.state_rows(state)));
+            let _ = writeln!(text, "{}\n{}", self.heading(state), figures_table(&self.state_rows(state)));
         }
         self.write_fuse(&mut text);
-        self.write_systems(&mut text);
+        let _ = write!(text, "Systems\n{}", footer(&self.systems, &self.left_out));
         self.write_method(&mut text);
         text
     }
@@ -130,22 +131,11 @@ impl PeersOutcome {
                 let each = counted.iter().map(|(one, fuse)| fuse.kinds[kind] as f64 / one.epoch.files as f64);
                 Some((kind, median(each)?))
             });
-            rows.push(format!("{:<5} {:<14}{}", state.name(), system.name, show_rates(rates)));
+            rows.push([state.name().to_owned(), system.name.clone(), show_rates(rates).trim_start().to_owned()]);
         }
         if !rows.is_empty() {
-            let _ =
-                writeln!(text, "FUSE requests per file, {most} readers, those of at least 0.01\n{}\n", rows.join("\n"));
-        }
-    }
-
-    fn write_systems(&self, text: &mut String) {
-        let _ = writeln!(text, "Systems");
-        for system in &self.systems {
-            let version = if system.version.is_empty() { String::new() } else { format!(" [{}]", system.version) };
-            let _ = writeln!(text, "{:<14}{version} {}", system.name, system.options);
-        }
-        for left_out in &self.left_out {
-            let _ = writeln!(text, "{:<14} LEFT OUT: {}", left_out.name, left_out.why.replace('\n', "\n    "));
+            let head = ["", "", "requests"];
+            let _ = writeln!(text, "FUSE requests per file, {most} readers, 0.01 or more\n{}", text_table(head, &rows));
         }
     }
 
@@ -275,7 +265,7 @@ pub(super) mod tests {
         assert!(row("ext4").ends_with("| - | - | - | - | - | - | -"), "no daemon, no S3: {}", row("ext4"));
         let text = outcome().table();
         for words in
-            ["COLD:", "WARM:", "HOT:", "read 1.50", "LEFT OUT: no juicefs on PATH", "[s3fs 1.0]", "Method: 100"]
+            ["COLD:", "WARM:", "HOT:", "read 1.50", "left out: no juicefs on PATH", "(s3fs 1.0)", "Method: 100"]
         {
             assert!(text.contains(words), "{words}: {text}");
         }

@@ -1,12 +1,9 @@
 //! The servers that are compared.
 
-use std::str::FromStr;
-
-use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 
 /// The server that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerKind {
     /// Bytes over a socket, a connection and a thread for each reader.
@@ -40,14 +37,5 @@ impl ServerKind {
             Self::PeerStoreTls => "peer, store, mTLS",
             Self::Origin => "origin (S3)",
         }
-    }
-}
-
-impl FromStr for ServerKind {
-    type Err = String;
-
-    /// Parses the name that the kind has in JSON.
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::deserialize(text.into_deserializer()).map_err(|error: serde::de::value::Error| error.to_string())
     }
 }

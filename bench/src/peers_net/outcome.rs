@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::kind::ServerKind;
 use larder_epochs::epochs::Epoch;
 use larder_epochs::figures::Spread;
+use larder_epochs::table::figures_table;
 
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -56,29 +57,24 @@ impl PeersNetOutcome {
             let median = |kind, figure: &dyn Fn(&PeersNetRow) -> f64| {
                 self.spread(kind, record_bytes, readers, figure).map_or(f64::NAN, |spread| spread.median)
             };
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "{record_bytes} B, {readers} at a time\n{:<20} {:>22} {:>7} {:>9} {:>9} {:>13} {:>13}",
-                "", "MB/s", "x TCP", "p50 ms", "p99 ms", "server s/GB", "reader s/GB"
-            );
+            let head = ["", "MB/s", "x TCP", "p50 ms", "p99 ms", "server s/GB", "reader s/GB"];
+            let mut rows = vec![head.map(str::to_owned).to_vec()];
             let raw = median(ServerKind::RawTcp, &|row| row.epoch.mb_per_second);
             for kind in ServerKind::ALL {
                 let speeds = self.spread(kind, record_bytes, readers, |row| row.epoch.mb_per_second);
                 let Some(Spread { median: speed, min, max }) = speeds else { continue };
-                let _ = writeln!(
-                    text,
-                    "{:<20} {:>22} {:>7.2} {:>9.2} {:>9.2} {:>13.3} {:>13.3}",
-                    kind.name(),
+                rows.push(vec![
+                    kind.name().to_owned(),
                     format!("{speed:.0} ({min:.0}..{max:.0})"),
-                    speed / raw,
-                    median(kind, &|row| row.epoch.p50_ms),
-                    median(kind, &|row| row.epoch.p99_ms),
-                    median(kind, &|row| row.server_cpu_seconds_per_gb),
-                    median(kind, &|row| row.reader_cpu_seconds_per_gb),
-                );
+                    format!("{:.2}", speed / raw),
+                    format!("{:.2}", median(kind, &|row| row.epoch.p50_ms)),
+                    format!("{:.2}", median(kind, &|row| row.epoch.p99_ms)),
+                    format!("{:.3}", median(kind, &|row| row.server_cpu_seconds_per_gb)),
+                    format!("{:.3}", median(kind, &|row| row.reader_cpu_seconds_per_gb)),
+                ]);
             }
-            text.push('\n');
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{record_bytes} B, {readers} at a time\n{}", figures_table(&rows));
         }
         text
     }

@@ -1,6 +1,10 @@
 //! The peers of a node: their membership, and the server through which they read from this node.
 //!
 //! The cast: [`Cluster`] is a node's view of its peers; [`Served`] is the peers' view of the node's open datasets.
+//!
+//! Invariants: a peer's request is answered by the store, by a fetch from the origin, or (by a second owner) by a read
+//! from the first owner. It never waits for a node that may be waiting for this one. A hedge is answered by the store
+//! or the window, or refused. Disagreement between nodes costs a GET, never a wrong byte.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -137,7 +141,7 @@ impl Cluster {
                 self.peers.refusals_changed().await;
                 for dataset in open.all() {
                     let Some(sharing) = dataset.sharing() else { continue };
-                    sharing.others().heard(dataset.name(), self.others(sharing.asked()).await);
+                    sharing.others().apply(dataset.name(), self.others(sharing.asked()).await);
                 }
                 // A dataset that is mounted on one node after the other is refused by those that are yet to mount it.
                 tokio::time::sleep(OTHERS_EVERY).await;
@@ -150,7 +154,7 @@ impl Cluster {
     async fn others(&self, asked: AskedDataset) -> BTreeMap<String, OtherSnapshot> {
         let mut others = BTreeMap::new();
         for peer in self.peers.refusers(asked.snapshot) {
-            // A peer that does not answer is bypassed and heard of as such.
+            // A peer that does not answer is bypassed, and the log says so.
             if let Ok(stats) = self.peers.stats(&peer, std::slice::from_ref(&asked)).await {
                 others.extend(stats.others.first().map(|other| (peer, *other)));
             }

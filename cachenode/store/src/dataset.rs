@@ -11,6 +11,8 @@
 //! slot is set after its record is written, cleared before its record is freed, and changed under the admission lock
 //! only (or by the rebuild, before there are admissions). A reader that finds a flaw in a record and the slot unchanged
 //! has therefore found a true flaw and not an eviction in progress.
+//!
+//! Invariant: no answer waits for the count of the blocks of an earlier run.
 
 mod admission;
 mod adopting;
@@ -72,7 +74,7 @@ pub struct DatasetCache {
     fault: Option<&'static str>,
     /// The rebuild and the adoption.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Last: it ends when nothing of this cache runs any more.
+    /// The last field: it is dropped when all work of this cache has ended.
     _in_use: InUse,
 }
 

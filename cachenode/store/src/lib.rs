@@ -3,7 +3,7 @@
 //! The cast: [`Store`] is a cache folder, owned by one process; [`DatasetCache`] is one snapshot's part of it. Blocks
 //! lie in append-only `segment`s as [`record`]s that carry their own checksums; `slots` is the mapped table that says
 //! where each block is; `index` is the RocksDB that restores the slots when they are lost; `reservations` remembers
-//! what each dataset was promised, and `promises` the room that is kept for datasets that nobody has open; `aliases`
+//! what each dataset was promised, and `promises` the room that is kept for datasets, open or not; `aliases`
 //! name the blocks that were adopted from another snapshot; [`policy`] decides what is kept; `health` pauses admissions
 //! when the disk fails, and `free_share` when little of it is free; [`probe`] tests whether a folder can be written to;
 //! [`Mapping`] is a mapped file whose disk errors do not end the process; `uses` knows which datasets must not be
@@ -15,6 +15,10 @@
 //!
 //! The store does not know where blocks come from or who reads them, and nothing in it is async:
 //! [`DatasetCache::write`] and all of [`Store`] block, the rest is quick.
+//!
+//! Invariant: a record is verified (snapshot, block, length, CRC32C of each 64 KiB) each time it is read from disk; a
+//! record that fails is a counted miss. A record that another snapshot wrote is verified by that snapshot and its block
+//! there.
 
 #![warn(missing_docs)]
 

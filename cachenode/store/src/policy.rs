@@ -9,6 +9,10 @@
 //!
 //! Capacity counts the blocks' own bytes, so that the hit ratio of NR is exactly cache / dataset. On disk a block takes
 //! up to 4 KiB more, plus 64 bytes and 4 for each 64 KiB.
+//!
+//! Invariants: NR evicts no block that the node should have. Where nodes share a dataset, a block that another node
+//! owns now is dropped when a block of this node needs its room, before any policy decides, and for no other reason
+//! (ADR 12, ADR 17). The bytes in the store never exceed the reservation.
 
 mod contract;
 mod fifo;

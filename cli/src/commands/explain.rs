@@ -14,7 +14,7 @@ use larder_api::{Dataset, TrainingJob, explain, explain_job};
 use crate::args::cluster::ObjectKey;
 use crate::args::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained};
 use crate::cluster::{Asked, Cluster, DATASET, JOB, POD, typed};
-use crate::extender::decision::Decision;
+use crate::extender::decision::{ServedDecision, read};
 use crate::{extender, output, source};
 use pod::{Placed, Story};
 
@@ -76,7 +76,7 @@ async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
     for note in &told.notes {
         output::note(format_args!("{note}: what it knows is missing here"));
     }
-    let decisions: Vec<Decision> = told.decisions.iter().map(Decision::read).collect::<Result<_, _>>()?;
+    let decisions: Vec<ServedDecision> = told.decisions.iter().map(read).collect::<Result<_, _>>()?;
     let key = key.to_string();
     if found.is_none() && decisions.is_empty() {
         let namespace = key.split('/').next().unwrap_or_default();

@@ -30,9 +30,9 @@ pub struct NodeFacts<'a> {
     pub promised: &'a [PromisedDataset],
 }
 
-/// Everything that a decision about one dataset depends on.
+/// The view of the cluster from which one dataset is decided: everything that the decision depends on.
 #[derive(Debug)]
-pub struct World<'a> {
+pub struct DatasetView<'a> {
     /// Seconds since 1970.
     pub now: i64,
     /// Settings of the administrator.
@@ -63,15 +63,15 @@ pub struct World<'a> {
     pub is_left_out: bool,
     /// How many more pods may warm.
     pub warming_slots: u32,
-    /// Seconds since this process last wrote the status, which small news wait for.
+    /// Seconds since this process last wrote the status. Small changes of the status wait for this.
     pub status_age: i64,
-    /// The names of the events that this process has written.
-    pub told: &'a BTreeSet<String>,
-    /// The writes that the API refused when they were last tried.
+    /// The names of the Events that this process has written.
+    pub emitted: &'a BTreeSet<String>,
+    /// The writes that the API refused at their last attempt.
     pub refused: &'a Refusals,
 }
 
-/// Objects whose writes the API refused for good, with its words.
+/// Objects whose writes the API refused, with its messages. A retry does not change the answer.
 pub type Refusals = BTreeMap<(Kind, Key), String>;
 
 /// The result of a decision about a dataset.

@@ -9,32 +9,9 @@ use larder_api::training_job::checked::CheckedJob;
 use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
 use crate::jobs::machine::pod::{Devices, PodStage};
-use crate::jobs::pod_group::known::KnownGroup;
 use crate::time::Seconds;
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
-
-/// One of them.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ObjectOfJobs {
-    Job(Box<JobObject>),
-    Type(Box<TypeObject>),
-    Queue(Box<QueueObject>),
-    Class(ClassObject),
-    Group(KnownGroup),
-}
-
-impl ObjectOfJobs {
-    pub fn meta(&self) -> &Meta {
-        match self {
-            Self::Job(object) => &object.meta,
-            Self::Type(object) => &object.meta,
-            Self::Queue(object) => &object.meta,
-            Self::Class(object) => &object.meta,
-            Self::Group(object) => &object.meta,
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobObject {

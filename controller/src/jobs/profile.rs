@@ -1,13 +1,11 @@
 //! What the pods of a job need: its terms as the state machine takes them, and its roles as queues and plans count them.
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::Pod;
 use larder_api::job_type::checked::CheckedType;
 use larder_api::job_type::{Indexes, Outcome, RestartScope};
 use larder_api::training_job::checked::{CheckedJob, CheckedRole, Queueing};
 use larder_api::training_job::conditions::JobReason;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::jobs::machine::{Decides, RoleTerms, Scope, Terms};
 use crate::jobs::objects::{JobObject, TypeObject};
@@ -15,8 +13,8 @@ use crate::jobs::pod_group::choice::{Obstacle, obstacle};
 use crate::jobs::queue::Role;
 use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Place, Rendered, Renderer, fits};
-use larder_kube::pod::node_affinity::{Places, Term};
-use larder_kube::pod::requests::PodResources;
+use larder_kube::pod::node_affinity::Places;
+use larder_kube::pod::requests::requests;
 use larder_kube::short_hash::short_hash;
 
 /// The generations of a job and of its type, with the uid of the type.
@@ -77,7 +75,7 @@ impl Profile {
             roles.push(Role {
                 name: role.name.clone(),
                 requests: requests(&spec),
-                places: places(&spec),
+                places: Places::of(&spec),
                 min: role.min,
                 wanted: role.replicas,
                 max: role.max,
@@ -112,29 +110,6 @@ fn uncounted(role: &str, queue: &str) -> Refusal {
 
 fn keeps_pods(job: &CheckedJob) -> bool {
     matches!(job.queueing, Queueing::Kueue(_))
-}
-
-fn requests(spec: &PodSpec) -> larder_kube::pod::amounts::Amounts {
-    serde_json::to_value(spec).ok().and_then(|spec| PodResources::deserialize(spec).ok()).unwrap_or_default().requests()
-}
-
-fn places(spec: &PodSpec) -> Places {
-    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    let terms: Vec<Term> = required.map(|required| read(&required.node_selector_terms)).unwrap_or_default();
-    Places {
-        labels: spec.node_selector.clone().unwrap_or_default(),
-        terms,
-        domains: Vec::new(),
-        tolerations: spec.tolerations.as_ref().map(read).unwrap_or_default(),
-    }
-}
-
-/// A field as the plan sees it. What is null there is left out here.
-fn read<T: DeserializeOwned + Default>(typed: &impl serde::Serialize) -> T {
-    serde_json::to_value(typed)
-        .map(|value: Value| serde_json::from_value(value).unwrap_or_default())
-        .unwrap_or_default()
 }
 
 /// What the type of a job says about how it runs. It is remembered with the job: the type may be deleted before the job ends.

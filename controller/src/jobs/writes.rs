@@ -11,6 +11,7 @@ use larder_api::training_job::conditions::JobConditionKind;
 use larder_api::{InvalidField, Phase, TrainingJobStatus};
 use serde_json::{Value, json};
 
+use crate::events::write_event;
 use crate::jobs::cluster_view::{ClusterView, Seen};
 use crate::jobs::eligibility::Eligibility;
 use crate::jobs::job_state::{JobState, Pending, Record};
@@ -24,9 +25,8 @@ use crate::jobs::render::{Facts, Place, Rendered, Renderer, claims, secret, serv
 use crate::jobs::report;
 use crate::time::{Earliest, Seconds};
 use crate::write::{Change, Write};
-use larder_kube::events::event;
+use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
-use larder_kube::short_hash::short_hash;
 
 /// How long small changes of a status wait, so that several are written together.
 const SMALL_NEWS_SECONDS: i64 = 20;
@@ -176,14 +176,14 @@ impl Writer<'_> {
     /// Events for those who look after the job.
     fn events(&mut self, status: &TrainingJobStatus) {
         let (state, before) = (self.state(), &self.job_state.status);
-        let mut events: Vec<(&str, String, String)> = Vec::new();
+        let mut events: Vec<(Severity, String, String)> = Vec::new();
         let valid = |status: &TrainingJobStatus| {
             JobConditionKind::Valid.find(&status.conditions).filter(|valid| valid.status == "False").cloned()
         };
         if let Some(refused) =
             valid(status).filter(|refused| valid(before).is_none_or(|old| old.reason != refused.reason))
         {
-            events.push(("Warning", refused.reason, refused.message));
+            events.push((Severity::Warning, refused.reason, refused.message));
         }
         let old = &before.restarts;
         let counts = [old.crashed, old.preempted, old.evicted, old.node_lost, old.device_fault];
@@ -192,24 +192,19 @@ impl Writer<'_> {
             if now > old {
                 let why = if state.why.is_empty() { String::new() } else { format!(": {}", state.why) };
                 let message = format!("{} pods were lost for this reason, {now} in total{why}", now - old);
-                events.push(("Warning", cause.name().to_owned(), message));
+                events.push((Severity::Warning, cause.name().to_owned(), message));
             }
         }
         if state.phase == Phase::Failed && before.phase != Some(Phase::Failed) {
-            events.push(("Warning", "JobFailed".to_owned(), state.why.clone()));
+            events.push((Severity::Warning, "JobFailed".to_owned(), state.why.clone()));
         }
         let meta = &self.inputs.object.meta;
-        let regarding = json!({
-            "apiVersion": Kind::TrainingJob.api_version(),
-            "kind": Kind::TrainingJob.name(),
-            "namespace": meta.key.namespace,
-            "name": meta.key.name,
-            "uid": meta.uid,
-        });
-        for (kind, reason, message) in events {
-            let name = format!("{}.{}", meta.key.name, short_hash(&[&meta.uid, &reason, &message]));
-            let event = event(self.inputs.view.now.0, regarding.clone(), kind, &reason, &message);
-            self.add(Kind::Event, &name, Change::Create(event));
+        for (severity, reason, message) in events {
+            let said = (severity, &*reason, &*message);
+            let identity = [&*meta.uid, &*reason, &*message];
+            let mut write = write_event(self.inputs.view.now.0, Kind::TrainingJob, meta, &identity, said);
+            write.needs.clone_from(&self.last);
+            self.output.writes.push(write);
         }
     }
 

@@ -31,15 +31,6 @@ pub struct Kueue {
 }
 
 impl Kueue {
-    pub(crate) fn keys(&self, kind: KueueKind) -> BTreeSet<Key> {
-        match kind {
-            KueueKind::Workload => self.workloads.keys(),
-            KueueKind::AdmissionCheck => self.checks.keys(),
-            KueueKind::ResourceFlavor => self.flavors.keys(),
-            KueueKind::PriorityClass => self.classes.keys(),
-        }
-    }
-
     pub(crate) fn all_listed(&mut self, kind: KueueKind, version: KueueVersion) {
         self.version = version;
         self.presence.listed(Kind::Kueue(kind, version), KueueKind::ALL.len());

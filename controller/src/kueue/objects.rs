@@ -2,37 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::Toleration;
 use larder_api::names::DatasetKey;
 
 use crate::jobs::kueue::workload::JobWorkload;
 use crate::time::Seconds;
 use larder_kube::key::{Key, Meta};
-use larder_kube::pod::node_affinity::{Places, Toleration};
+use larder_kube::pod::node_affinity::Places;
 use larder_kube::store::Stored;
-
-/// An object of Kueue's.
-#[derive(Clone, Debug, PartialEq)]
-pub enum KueueObject {
-    /// A job in a queue.
-    Workload(Box<Workload>),
-    /// An AdmissionCheck of Larder's.
-    Check(Check),
-    /// A flavor.
-    Flavor(Flavor),
-    /// A priority of workloads.
-    Class(Class),
-}
-
-impl KueueObject {
-    pub fn meta(&self) -> &Meta {
-        match self {
-            Self::Workload(object) => &object.meta,
-            Self::Check(object) => &object.meta,
-            Self::Flavor(object) => &object.meta,
-            Self::Class(object) => &object.meta,
-        }
-    }
-}
 
 /// A job in a queue that waits, or has waited, for AdmissionChecks, or that is a TrainingJob.
 #[derive(Clone, Debug, Default, PartialEq)]

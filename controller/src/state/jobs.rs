@@ -6,25 +6,107 @@ use larder_api::QueueStatus;
 use larder_api::training_job::checked::{CheckedJob, Queueing};
 
 use super::State;
+use super::watched::{Watched, kept};
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::dry_run::{self, DryRun};
 use crate::jobs::kueue::decide::abandon;
-use crate::jobs::objects::{JobObject, ObjectOfJobs};
+use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
+use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::read;
 use crate::jobs::round::{Round, round};
 use crate::time::Seconds;
 use crate::warm_request::WarmRequest;
 use crate::work_queue::Work;
 use crate::write::Write;
+use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, Part};
 use larder_kube::store::{Put, Store};
+use serde_json::Error;
+
+impl Watched for JobObject {
+    kept!(jobs.jobs, read::training_job);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        state.jobs.wake(&self.meta.key);
+        put(self, state, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.jobs.take(key);
+        work.push(Work::Jobs);
+    }
+}
+
+impl Watched for TypeObject {
+    kept!(jobs.types, read::job_type);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        work.extend([Work::JobType(self.meta.key.name.clone()), Work::JobTypes]);
+        put(self, state, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.types.take(key);
+        work.extend([Work::JobTypes, Work::Jobs]);
+    }
+}
+
+impl Watched for QueueObject {
+    kept!(jobs.queues, read::queue);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        work.push(Work::JobQueue(self.meta.key.name.clone()));
+        put(self, state, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.queues.take(key);
+        work.push(Work::Jobs);
+    }
+}
+
+impl Watched for ClassObject {
+    kept!(jobs.classes, read::priority_class);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        put(self, state, work);
+        state.jobs.rank();
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.classes.take(key);
+        state.jobs.rank();
+        work.push(Work::Jobs);
+    }
+}
+
+impl Watched for KnownGroup {
+    kept!(jobs.groups, read::pod_group);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        put(self, state, work);
+    }
+
+    fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
+        state.jobs.groups.take(key);
+        work.push(Work::Jobs);
+    }
+}
+
+/// Keeps an object, and looks at all jobs if it differs from the one that was known.
+fn put<T: Watched>(object: T, state: &mut State, work: &mut Vec<Work>) {
+    if T::store_mut(state).put(object) != Put::Unchanged {
+        work.push(Work::Jobs);
+    }
+}
 
 impl State {
     /// This cluster has no training jobs: what was known of them is over.
     pub(super) fn forget_jobs(&mut self, work: &mut Vec<Work>) {
         for kind in Kind::OF_JOBS {
             for key in self.keys(kind) {
-                self.remove_of_jobs(kind, &key, work);
+                self.remove(kind, &key, work);
             }
         }
         self.jobs.job_states.clear();
@@ -43,49 +125,6 @@ impl State {
         if part.is_some() && self.jobs.presence.is_there() {
             work.push(Work::Jobs);
         }
-    }
-
-    pub(super) fn put_of_jobs(&mut self, object: ObjectOfJobs, work: &mut Vec<Work>) {
-        let is_news = match object {
-            ObjectOfJobs::Job(job) => {
-                self.jobs.wake(&job.meta.key);
-                self.jobs.jobs.put(*job) != Put::Unchanged
-            }
-            ObjectOfJobs::Type(of_type) => {
-                work.extend([Work::JobType(of_type.meta.key.name.clone()), Work::JobTypes]);
-                self.jobs.types.put(*of_type) != Put::Unchanged
-            }
-            ObjectOfJobs::Queue(queue) => {
-                work.push(Work::JobQueue(queue.meta.key.name.clone()));
-                self.jobs.queues.put(*queue) != Put::Unchanged
-            }
-            ObjectOfJobs::Class(class) => {
-                let put = self.jobs.classes.put(class);
-                self.jobs.rank();
-                put != Put::Unchanged
-            }
-            ObjectOfJobs::Group(group) => self.jobs.groups.put(group) != Put::Unchanged,
-        };
-        if is_news {
-            work.push(Work::Jobs);
-        }
-    }
-
-    pub(super) fn remove_of_jobs(&mut self, kind: Kind, key: &Key, work: &mut Vec<Work>) {
-        match kind {
-            Kind::TrainingJob => _ = self.jobs.jobs.take(key),
-            Kind::JobType => {
-                self.jobs.types.take(key);
-                work.push(Work::JobTypes);
-            }
-            Kind::JobQueue => _ = self.jobs.queues.take(key),
-            Kind::PodGroup => _ = self.jobs.groups.take(key),
-            _ => {
-                self.jobs.classes.take(key);
-                self.jobs.rank();
-            }
-        }
-        work.push(Work::Jobs);
     }
 
     /// What is looked at when everything is. Jobs come first: the data that they request decides about datasets.

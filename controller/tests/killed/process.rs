@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_stand_in::program::{Figures, Program, free_address};
+use larder_fake_platform::program::{Figures, Program, free_address};
 
 /// How soon a controller that has ended by itself is started again.
 const RESTART: Duration = Duration::from_millis(200);

@@ -1,7 +1,7 @@
 //! Changes that users make to their Datasets, drawn from a seed. Its end does not depend on when the controller learns
 //! of a step: a name is used once, and a snapshot that was pinned stays pinned.
 
-use larder_stand_in::snapshot_of;
+use larder_fake_platform::snapshot_of;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};

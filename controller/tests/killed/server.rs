@@ -9,11 +9,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use larder_api::names::{LEASE, NODE_LABEL_PREFIX, ROLE_LABEL, ROLE_WARM, UID_LABEL};
 use larder_api::{Dataset, NodeCache};
+use larder_fake_platform::{Config, FakePlatform, handover};
 use larder_kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use larder_kube::config::{KubeConfigOptions, Kubeconfig};
 use larder_kube::kinds::Kind;
 use larder_kube::{Api, Client};
-use larder_stand_in::{Config, StandIn, handover};
 use larder_testkit::{Cluster, repository};
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(crate) struct Server {
     kubeconfig: PathBuf,
     logs: tempfile::TempDir,
     processes: AtomicU32,
-    _stand_in: StandIn,
+    _platform: FakePlatform,
 }
 
 /// Runs a test in the network of a cluster of its own.
@@ -73,9 +73,9 @@ impl Server {
             warming: Duration::from_millis(300),
             report_every: Duration::from_secs(1),
         };
-        let stand_in = StandIn::start(&client, config);
+        let platform = FakePlatform::start(&client, config);
         let logs = tempfile::tempdir().expect("a folder");
-        Self { client, kubeconfig, logs, processes: AtomicU32::new(0), _stand_in: stand_in }
+        Self { client, kubeconfig, logs, processes: AtomicU32::new(0), _platform: platform }
     }
 
     /// Starts a controller of this name.

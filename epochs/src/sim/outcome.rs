@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::config::SimPlacement;
 use super::replay::{Cell, EpochHits};
 use crate::plot::{Line, Plot};
+use crate::table::figures_table;
 
 /// The result of one policy with one cache size and number of nodes.
 #[derive(Clone, Debug, Serialize)]
@@ -97,18 +98,16 @@ impl SimOutcome {
                 first.cache_share * 100.0,
                 first.cache_bytes as f64 / 1e9
             );
-            let _ = write!(text, "{:<8}", "policy");
-            for number in 1..=first.epochs.len() {
-                let _ = write!(text, "{:>9}", format!("epoch {number}"));
-            }
-            let _ = writeln!(text, "{:>16}{:>10}", "after the 1st", "by files");
+            let epochs = (1..=first.epochs.len()).map(|number| format!("epoch {number}"));
+            let head = std::iter::once("policy".to_owned()).chain(epochs);
+            let mut rows = vec![head.chain(["after the 1st", "by files"].map(str::to_owned)).collect::<Vec<_>>()];
             for cell in group {
-                let _ = write!(text, "{:<8}", cell.policy);
-                for epoch in &cell.epochs {
-                    let _ = write!(text, "{:>9.2}", epoch.hit_ratio_bytes * 100.0);
-                }
-                let _ = writeln!(text, "{:>16.2}{:>10.2}", cell.steady_bytes * 100.0, cell.steady_files * 100.0);
+                let ratios = cell.epochs.iter().map(|epoch| epoch.hit_ratio_bytes);
+                let ratios = ratios.chain([cell.steady_bytes, cell.steady_files]);
+                let percents = ratios.map(|ratio| format!("{:.2}", ratio * 100.0));
+                rows.push(std::iter::once(cell.policy.clone()).chain(percents).collect());
             }
+            text += &figures_table(&rows);
         }
         text
     }

@@ -83,7 +83,13 @@ fn unknown(why: &str, next: &str) -> Explanation {
 }
 
 fn by_reason(dataset: &Dataset, condition: &Condition) -> Explanation {
-    let said = condition.message.trim().trim_end_matches('.').trim_end_matches("; it is tried again").to_owned();
+    let said = condition
+        .message
+        .trim()
+        .trim_end_matches('.')
+        .trim_end_matches("; it is tried again")
+        .trim_end_matches("; retrying")
+        .to_owned();
     let (why, next, todo) = match condition.reason.parse() {
         Ok(reason) => words(dataset, reason, said),
         // A controller that is newer than this program.

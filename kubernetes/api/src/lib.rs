@@ -8,6 +8,7 @@
 //! - [`mod@queue`]: the [`Queue`]: what jobs of some namespaces may use together.
 //! - [`convert`]: manifests of Kubeflow's kinds as TrainingJobs.
 //! - [`conditions`]: the conditions of a Dataset and the closed list of their reasons.
+//! - [`decision`]: what the scheduler extender decided about a pod, and from which inputs.
 //! - [`names`]: labels, annotations and other names that programs and users meet each other by.
 //! - [`checked`]: the spec of a Dataset as values instead of texts, by the checks that the attributes of volumes pass.
 //! - [`quantity`]: amounts of resources as Kubernetes writes them.
@@ -24,6 +25,7 @@ pub mod checked;
 pub mod conditions;
 pub mod convert;
 pub mod dataset;
+pub mod decision;
 pub mod definitions;
 pub mod explain;
 mod form;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ledger::Turn;
-use super::{Candidate, Case, NodeCase, RoleRoom};
+use super::{Case, NodeCase, PodCase, RoleRoom};
+use crate::constraints::has_constraints;
 use crate::index::facts::{Name, PodFacts, Seat};
 use crate::index::state::Snapshot;
 use crate::wire::{PreemptArgs, Refused, Victims};
@@ -34,8 +35,8 @@ pub fn gather(
         }
     };
     let roles = gather.roles.iter().map(room).collect();
-    let (pod, entangled) = (args.pod.key(), args.pod.is_entangled());
-    Ok(Case { pod, uid, priority: spec.priority, entangled, roles, nodes })
+    let (pod, entangled) = (args.pod.key(), has_constraints(&spec));
+    Ok(Case { pod, uid, priority: spec.priority.unwrap_or_default(), entangled, roles, nodes })
 }
 
 struct Gather<'s> {
@@ -49,10 +50,10 @@ impl Gather<'_> {
         let name = victims.node.as_str().to_owned();
         let uids = || victims.uids.iter().map(|uid| uid.as_str());
         let asked = uids().map(|uid| {
-            let unknown = || Candidate { uid: uid.to_owned(), ..Candidate::default() };
+            let unknown = || PodCase { uid: uid.to_owned(), ..PodCase::default() };
             self.snapshot.pods.get(uid).map_or_else(unknown, |pod| self.candidate(pod))
         });
-        let asked: Vec<Candidate> = asked.collect();
+        let asked: Vec<PodCase> = asked.collect();
         let there = self.snapshot.nodes.get(name.as_str()).map_or(&[][..], |node| &node.pods);
         let snapshot = self.snapshot;
         let is_other = |pod: &&Arc<PodFacts>| seat(snapshot, pod).is_some() && !uids().any(|uid| *uid == *pod.uid);
@@ -60,7 +61,7 @@ impl Gather<'_> {
         NodeCase { name, victims: asked, workers, budget_violations: victims.budget_violations }
     }
 
-    fn candidate(&mut self, pod: &PodFacts) -> Candidate {
+    fn candidate(&mut self, pod: &PodFacts) -> PodCase {
         let seat = seat(self.snapshot, pod).map(|seat| {
             let at = self.roles.iter().position(|(job, role)| (job, role) == (&seat.job, &seat.role));
             let at = at.unwrap_or_else(|| {
@@ -69,7 +70,7 @@ impl Gather<'_> {
             });
             (at, seat.index)
         });
-        Candidate {
+        PodCase {
             uid: pod.uid.to_string(),
             known: true,
             priority: pod.priority,

@@ -6,20 +6,20 @@ fn gpus(gpus: u64) -> BTreeMap<String, u64> {
     [("gpu".to_owned(), gpus)].into()
 }
 
-fn plain(uid: &str, each: u64) -> Candidate {
-    Candidate { uid: uid.into(), known: true, requests: gpus(each), ..Candidate::default() }
+fn plain(uid: &str, each: u64) -> PodCase {
+    PodCase { uid: uid.into(), known: true, requests: gpus(each), ..PodCase::default() }
 }
 
 /// A worker of role 0, named by its index.
-fn worker(index: u32) -> Candidate {
-    Candidate { seat: Some((0, index)), ..plain(&format!("w{index}"), 1) }
+fn worker(index: u32) -> PodCase {
+    PodCase { seat: Some((0, index)), ..plain(&format!("w{index}"), 1) }
 }
 
 fn role(live: u32, floor: u32) -> RoleRoom {
     RoleRoom { name: "a/train worker".into(), live, spoken_for: 0, floor: Some(floor) }
 }
 
-fn case(roles: Vec<RoleRoom>, victims: Vec<Candidate>, workers: Vec<Candidate>) -> Case {
+fn case(roles: Vec<RoleRoom>, victims: Vec<PodCase>, workers: Vec<PodCase>) -> Case {
     let node = NodeCase { name: "n1".into(), victims, workers, budget_violations: 1 };
     Case { pod: "b/p".into(), uid: "p".into(), priority: 10, entangled: false, roles, nodes: vec![node] }
 }
@@ -62,13 +62,13 @@ fn what_earlier_answers_may_have_ended_is_not_there_twice() {
 
 #[test]
 fn one_that_ends_already_costs_its_gang_nothing() {
-    let leaving = Candidate { leaving: true, ..worker(0) };
+    let leaving = PodCase { leaving: true, ..worker(0) };
     assert_eq!(ended(&case(vec![role(4, 4)], vec![leaving], vec![])), Some(vec!["w0"]));
 }
 
 #[test]
 fn pinned_and_unknown_pods_stay() {
-    for victim in [Candidate { pinned: true, ..plain("p", 1) }, Candidate { known: false, ..plain("p", 1) }] {
+    for victim in [PodCase { pinned: true, ..plain("p", 1) }, PodCase { known: false, ..plain("p", 1) }] {
         assert_eq!(ended(&case(vec![], vec![victim], vec![])), None);
     }
     assert_eq!(ended(&case(vec![], vec![], vec![])), None);
@@ -78,14 +78,14 @@ fn pinned_and_unknown_pods_stay() {
 #[test]
 fn surplus_workers_end_instead_if_they_free_as_much() {
     let workers = || (1..4).map(worker).collect::<Vec<_>>();
-    let of = |victim: Candidate, live| case(vec![role(live, 4)], vec![victim], workers());
+    let of = |victim: PodCase, live| case(vec![role(live, 4)], vec![victim], workers());
     assert_eq!(ended(&of(plain("p", 2), 6)), Some(vec!["w3", "w2"]));
     // One is too few; and a pinned pod cannot end instead.
     assert_eq!(ended(&of(plain("p", 2), 5)), Some(vec!["p"]));
-    assert_eq!(ended(&of(Candidate { pinned: true, ..plain("p", 2) }, 5)), None);
-    assert_eq!(ended(&of(Candidate { pinned: true, ..plain("p", 2) }, 6)), Some(vec!["w3", "w2"]));
+    assert_eq!(ended(&of(PodCase { pinned: true, ..plain("p", 2) }, 5)), None);
+    assert_eq!(ended(&of(PodCase { pinned: true, ..plain("p", 2) }, 6)), Some(vec!["w3", "w2"]));
     // Nobody knows what else they are in the way of.
-    assert_eq!(ended(&of(Candidate { entangled: true, ..plain("p", 2) }, 6)), Some(vec!["p"]));
+    assert_eq!(ended(&of(PodCase { entangled: true, ..plain("p", 2) }, 6)), Some(vec!["p"]));
     // No budget was against the end of surplus.
     assert_eq!(decide(&of(plain("p", 1), 6))[0].budget_violations, 0);
 }
@@ -93,12 +93,12 @@ fn surplus_workers_end_instead_if_they_free_as_much() {
 #[test]
 fn the_highest_index_of_the_node_ends_first_and_nobody_of_a_higher_priority() {
     let case_of = |priority| {
-        let high = Candidate { priority, ..worker(5) };
+        let high = PodCase { priority, ..worker(5) };
         case(vec![role(6, 4)], vec![worker(1)], vec![high])
     };
     assert_eq!(ended(&case_of(0)), Some(vec!["w5"]));
     assert_eq!(ended(&case_of(5)), Some(vec!["w1"]));
-    let above = case(vec![role(6, 4)], vec![plain("p", 1)], vec![Candidate { priority: 5, ..worker(5) }]);
+    let above = case(vec![role(6, 4)], vec![plain("p", 1)], vec![PodCase { priority: 5, ..worker(5) }]);
     assert_eq!(ended(&above), Some(vec!["p"]));
     // A victim that must not end is replaced by whoever is below the pod.
     let mut first = case_of(5);
@@ -110,15 +110,15 @@ fn the_highest_index_of_the_node_ends_first_and_nobody_of_a_higher_priority() {
 
 #[test]
 fn no_more_end_than_have_to() {
-    let large = Candidate { requests: gpus(4), ..worker(2) };
+    let large = PodCase { requests: gpus(4), ..worker(2) };
     let case = case(vec![role(6, 2)], vec![plain("p", 4)], vec![worker(3), large]);
     assert_eq!(ended(&case), Some(vec!["w2"]));
 }
 
-fn any_candidate(roles: usize) -> impl Strategy<Value = Candidate> {
+fn any_candidate(roles: usize) -> impl Strategy<Value = PodCase> {
     let seat = proptest::option::weighted(0.8, (0..roles, 0u32..6));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (seat, flags, 0i32..12, 0u64..4, any::<u32>()).prop_map(|(seat, flags, priority, each, uid)| Candidate {
+    (seat, flags, 0i32..12, 0u64..4, any::<u32>()).prop_map(|(seat, flags, priority, each, uid)| PodCase {
         uid: uid.to_string(),
         known: flags.0 || flags.1,
         pinned: flags.1 && flags.2,
@@ -152,8 +152,8 @@ proptest! {
         for chosen in decide(&case) {
             let node = case.nodes.iter().find(|node| node.victims.iter().chain(&node.workers).any(|pod| pod.uid == chosen.uids[0]));
             let node = node.unwrap();
-            let ends = |pod: &&Candidate| chosen.uids.contains(&pod.uid.as_str()) && !pod.leaving;
-            let ending: Vec<&Candidate> = node.victims.iter().chain(&node.workers).filter(ends).collect();
+            let ends = |pod: &&PodCase| chosen.uids.contains(&pod.uid.as_str()) && !pod.leaving;
+            let ending: Vec<&PodCase> = node.victims.iter().chain(&node.workers).filter(ends).collect();
             for pod in &ending {
                 prop_assert!(pod.known && !pod.pinned);
                 let Some((role, index)) = pod.seat else { continue };

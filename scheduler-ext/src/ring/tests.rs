@@ -1,6 +1,6 @@
 use super::*;
 use crate::load::Size;
-use crate::preempt::{Candidate as Victim, NodeCase};
+use crate::preempt::{NodeCase, PodCase};
 use crate::replay::{Replayed, replay};
 use crate::{answer, index::Index};
 
@@ -94,7 +94,7 @@ fn the_oldest_go_when_there_are_too_many() {
 #[test]
 fn the_pods_of_a_node_count_too() {
     let node =
-        NodeCase { victims: vec![Victim::default(); 2], workers: vec![Victim::default(); 7], ..NodeCase::default() };
+        NodeCase { victims: vec![PodCase::default(); 2], workers: vec![PodCase::default(); 7], ..NodeCase::default() };
     let case = Case { nodes: vec![node; 300], ..Case::default() };
     let mut ring = Ring::default();
     for _ in 0..20 {
@@ -121,7 +121,7 @@ fn of_a_pod_only_the_last_are_shown() {
         ring.push(decide(Verb::Filter, SIZE.request(nodes, Some(1)), &snapshot).unwrap());
         ring.push(decide(Verb::Filter, SIZE.request(20, Some(2)), &snapshot).unwrap());
     }
-    let sizes = |most| ring.last_about("team-1/pod", most).iter().map(|decision| decision.size()).collect::<Vec<_>>();
+    let sizes = |most| ring.last_about("team-1/pod", most).into_iter().map(size).collect::<Vec<_>>();
     assert_eq!((sizes(14), sizes(13), sizes(5), sizes(4)), (vec![9, 3, 2], vec![3, 2], vec![3, 2], vec![2]));
     assert_eq!(sizes(1), [2], "the last, however large it is");
 }
@@ -147,7 +147,7 @@ fn readers_see_why_a_node_is_refused() {
         answer: String::new(),
     };
     let why = |decision: &Decision| {
-        let shown = serde_json::to_value(shown_nodes(decision)).unwrap();
+        let shown = serde_json::to_value(served_nodes(decision)).unwrap();
         let words = |node: &serde_json::Value| (node["reason"].clone(), node["refused"].clone());
         shown.as_array().unwrap().iter().map(words).collect::<Vec<_>>()
     };

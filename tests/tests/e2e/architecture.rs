@@ -36,7 +36,7 @@ fn the_crates_depend_on_each_other_as_drawn() {
             let to = short(&dependency.name);
             // Tests and benchmarks may use these, and whatever is below their crate, past the floors between.
             let for_tests = dependency.kind == DependencyKind::Development
-                && (["testkit", "s3-server", "stand-in", "dataset", "telemetry", "origin"].contains(&to.as_str())
+                && (["testkit", "s3-server", "fake-platform", "dataset", "telemetry", "origin"].contains(&to.as_str())
                     || is_below(&allowed, &from, &to));
             let drawn = allowed.get(from.as_str()).is_some_and(|to_these| to_these.contains(to.as_str()));
             assert!(drawn || for_tests, "{from} ──► {to} is not drawn in ARCHITECTURE.md");

@@ -6,7 +6,9 @@ use k8s_openapi::api::core::v1::Pod;
 use larder_api::names::{CSI_DRIVER, DATASETS_ANNOTATION};
 use larder_dataset::score::Standing;
 
-use crate::extender::decision::{About, Candidate, Decision, Ending, Node, Question, Verb};
+use crate::extender::decision::{
+    About, Candidate, Decision, Evictions, Question, ServedDecision, ServedNode, Verb, evictions,
+};
 
 pub(super) mod sentence;
 pub(super) mod view;
@@ -55,7 +57,7 @@ impl From<Pod> for Placed {
 /// A node that was asked about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'d> {
-    pub(super) node: &'d Node,
+    pub(super) node: &'d ServedNode,
     pub(super) standing: Standing,
 }
 
@@ -75,33 +77,37 @@ pub(super) struct Story<'d> {
 
 impl<'d> Story<'d> {
     /// Of a pod and all decisions about pods of its name, the oldest first.
-    pub(super) fn new(key: &'d str, pod: Option<&'d Placed>, decisions: &'d [Decision]) -> Self {
+    pub(super) fn new(key: &'d str, pod: Option<&'d Placed>, decisions: &'d [ServedDecision]) -> Self {
         let since = pod.map_or(0, |pod| pod.created.saturating_sub(CLOCKS));
-        let last_of = |verb| decisions.iter().rev().find(|decision| decision.verb == verb && decision.at >= since);
+        let last_of = |verb| {
+            let is_it = |served: &&ServedDecision| served.decision.verb == verb && served.decision.at >= since;
+            decisions.iter().rev().find(is_it)
+        };
         let filter = last_of(Verb::Filter);
         // Those of an attempt before the last say nothing about it.
-        let scored = last_of(Verb::Prioritize).filter(|scored| filter.is_none_or(|filter| filter.at <= scored.at));
-        let asked = filter.or(scored).and_then(|decision| match &decision.about {
-            About::Nodes { question, candidates } => Some((decision, question, candidates)),
+        let scored = last_of(Verb::Prioritize)
+            .filter(|scored| filter.is_none_or(|filter| filter.decision.at <= scored.decision.at));
+        let asked = filter.or(scored).and_then(|served| match &served.decision.about {
+            About::Nodes { question, candidates } => Some((served, question, candidates)),
             About::Victims(_) => None,
         });
         let mut rows: Vec<Row<'d>> = Vec::new();
-        if let Some((decision, _, candidates)) = asked {
-            let scored: BTreeMap<&str, &Node> =
+        if let Some((served, _, candidates)) = asked {
+            let scored: BTreeMap<&str, &ServedNode> =
                 scored.iter().flat_map(|scored| &scored.nodes).map(|node| (node.name.as_str(), node)).collect();
-            let row = |(node, candidate): (&'d Node, &Candidate)| Row {
+            let row = |(node, candidate): (&'d ServedNode, &Candidate)| Row {
                 node: scored.get(node.name.as_str()).copied().unwrap_or(node),
                 standing: candidate.look.standing,
             };
-            rows = decision.nodes.iter().zip(candidates).map(row).collect();
+            rows = served.nodes.iter().zip(candidates).map(row).collect();
         }
         let its_own = pod.and_then(|pod| pod.node.as_deref());
         rows.sort_by_key(|row| {
-            let Node { name, score, refused, .. } = row.node;
+            let ServedNode { name, score, refused, .. } = row.node;
             (refused.is_some(), std::cmp::Reverse(*score), Some(name.as_str()) != its_own, name.as_str())
         });
-        let last = scored.or(filter).zip(asked).map(|(last, (_, question, _))| (last, question));
-        Self { key, pod, last, rows, room: last_of(Verb::Preempt) }
+        let last = scored.or(filter).zip(asked).map(|(last, (_, question, _))| (&last.decision, question));
+        Self { key, pod, last, rows, room: last_of(Verb::Preempt).map(|served| &served.decision) }
     }
 
     /// The node that the pod went to.
@@ -116,9 +122,9 @@ impl<'d> Story<'d> {
     }
 
     /// The place that other pods make or made for it, if it is known which.
-    pub(super) fn place(&self) -> Option<Ending> {
+    pub(super) fn place(&self) -> Option<Evictions> {
         let pod = self.pod?;
         let node = pod.node.as_deref().or(pod.nominated.as_deref())?;
-        self.room?.endings().into_iter().find(|ending| ending.node == node)
+        evictions(self.room?).into_iter().find(|evictions| evictions.node == node)
     }
 }

@@ -68,8 +68,8 @@ impl Cluster {
     }
 
     fn decide(&self, wishes: &[WarmRequest]) -> Decision {
-        let (settings, told) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
-        decide(&World {
+        let (settings, emitted) = (Settings { image: "larder:1".into(), ..Settings::default() }, BTreeSet::new());
+        decide(&DatasetView {
             now: 1_800_000_000,
             settings: &settings,
             key: &self.dataset.meta.key,
@@ -88,7 +88,7 @@ impl Cluster {
             wishes: wishes.to_vec(),
             warming_slots: 64,
             status_age: i64::MAX,
-            told: &told,
+            emitted: &emitted,
             refused: &Refusals::new(),
             wishes_unknown: false,
             is_left_out: false,

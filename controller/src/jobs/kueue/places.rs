@@ -9,7 +9,7 @@ use super::names::{POD_SET_LABEL, TOPOLOGY_GATE, TOPOLOGY_REQUESTS, WORKLOAD_ANN
 use super::workload::{Assigned, JobWorkload, PodSetUpdate};
 use crate::jobs::render::Place;
 use crate::kueue::objects::Flavor;
-use larder_kube::pod::node_affinity::{Places, Toleration as KnownToleration};
+use larder_kube::pod::node_affinity::Places;
 
 /// Why pods have no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn place<'f>(
     for flavor_name in flavors {
         let known = flavor(flavor_name).ok_or_else(|| NoPlace::Unknown(Missing::Flavor(flavor_name.clone())))?;
         place.selector.extend(known.labels.clone());
-        add_tolerations(&mut place, known.tolerations.iter().map(as_written));
+        add_tolerations(&mut place, known.tolerations.iter().cloned());
     }
     mark(&mut place, workload, pod, role, assigned);
     for check in &workload.checks {
@@ -94,17 +94,7 @@ pub fn place<'f>(
 /// What the plan must know of a place beside the pod's own terms. Where Kueue chooses the nodes, there is nothing to plan.
 pub fn confine(places: &mut Places, place: &Place) {
     places.labels.extend(place.selector.clone());
-    let known = |toleration: &Toleration| {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        KnownToleration {
-            key: text(&toleration.key),
-            operator: text(&toleration.operator),
-            value: text(&toleration.value),
-            effect: text(&toleration.effect),
-            seconds: toleration.toleration_seconds,
-        }
-    };
-    places.tolerations.extend(place.tolerations.iter().map(known));
+    places.tolerations.extend(place.tolerations.iter().cloned());
 }
 
 /// Labels and annotations by which Kueue knows its pods, and its gate where it chooses their nodes.
@@ -156,16 +146,5 @@ fn add_tolerations(place: &mut Place, given: impl Iterator<Item = Toleration>) {
         if !place.tolerations.contains(&toleration) {
             place.tolerations.push(toleration);
         }
-    }
-}
-
-fn as_written(toleration: &KnownToleration) -> Toleration {
-    let text = |text: &String| (!text.is_empty()).then(|| text.clone());
-    Toleration {
-        key: text(&toleration.key),
-        operator: text(&toleration.operator),
-        value: text(&toleration.value),
-        effect: text(&toleration.effect),
-        toleration_seconds: toleration.seconds,
     }
 }

@@ -58,7 +58,7 @@ pub fn workload(object: &DynamicObject) -> Result<Option<JobWorkload>, Error> {
     if owner.is_none() && !is_of_job(&meta.key.name) {
         return Ok(None);
     }
-    let digest = annotation(object, DIGEST_ANNOTATION).unwrap_or_default();
+    let digest = annotation(object, DIGEST_ANNOTATION).unwrap_or_default().to_owned();
     let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
     let generation = object.metadata.generation.unwrap_or_default();
     let Fields { spec, status } = fields(object.data.clone())?;

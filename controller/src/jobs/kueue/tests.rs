@@ -20,9 +20,9 @@ use crate::jobs::sample::{Sample, role};
 use crate::kueue::objects::Flavor;
 use crate::time::Seconds;
 use crate::write::{Change, Write};
+use k8s_openapi::api::core::v1::Toleration;
 use larder_kube::key::{Key, Meta};
 use larder_kube::kinds::KueueVersion;
-use larder_kube::pod::node_affinity::Toleration;
 use larder_kube::store::Store;
 
 const NAME: &str = "trainingjob-train-95c868";
@@ -121,7 +121,12 @@ fn flavors() -> Store<Flavor> {
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         tolerations,
     };
-    let spot = Toleration { key: "spot".into(), operator: "Exists".into(), seconds: Some(30), ..Toleration::default() };
+    let spot = Toleration {
+        key: Some("spot".into()),
+        operator: Some("Exists".into()),
+        toleration_seconds: Some(30),
+        ..Toleration::default()
+    };
     let all = [flavor("default", &[], Vec::new()), flavor("h100", &[("gpu", "h100")], vec![spot])];
     let mut flavors = Store::default();
     for flavor in all {

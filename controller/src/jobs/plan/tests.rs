@@ -2,9 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::objects::{Node, Taint};
+use k8s_openapi::api::core::v1::Toleration;
 use larder_kube::key::Key;
 use larder_kube::pod::amounts::Amounts;
-use larder_kube::pod::node_affinity::{Places, Toleration};
+use larder_kube::pod::node_affinity::Places;
 
 const GPU: &str = "nvidia.com/gpu";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -125,11 +126,17 @@ fn a_role_with_few_nodes_gets_them_when_others_can_go_elsewhere() {
 #[test]
 fn taints_selectors_and_closed_nodes_are_respected() {
     let mut nodes = [node("a", &[]), node("b", &[("gpu", "h100")]), node("c", &[("gpu", "h100")]), node("d", &[])];
-    nodes[2].taints.push(Taint { key: "team".into(), value: "x".into(), effect: "NoSchedule".into() });
+    nodes[2].taints.push(Taint {
+        key: "team".into(),
+        value: Some("x".into()),
+        effect: "NoSchedule".into(),
+        time_added: None,
+    });
     nodes[3].ready = false;
     let on = |places: Places| gang(vec![Want { places, ..want("worker", 1, 1, 1) }]);
     let h100 = Places { labels: [("gpu".to_owned(), "h100".to_owned())].into(), ..Places::default() };
-    let tolerations = vec![Toleration { key: "team".into(), operator: "Exists".into(), ..Toleration::default() }];
+    let tolerations =
+        vec![Toleration { key: Some("team".into()), operator: Some("Exists".into()), ..Toleration::default() }];
     let rooms = |used_b| {
         let used = [0, used_b, 0, 0];
         nodes.iter().zip(used).map(|(node, used)| room(node, used)).collect::<Vec<_>>()

@@ -12,8 +12,9 @@ use crate::jobs::writes::{self, Inputs, Output};
 use crate::time::{Earliest, Seconds};
 use crate::warm_request::{Requester, WarmRequest};
 use crate::write::Write;
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use larder_kube::key::Key;
-use larder_kube::pod::node_affinity::{Expression, Places, Term, Toleration};
+use larder_kube::pod::node_affinity::Places;
 
 /// A job says what it waits for if its dry run has no answer after this time.
 const ANSWER_SECONDS: i64 = 2;
@@ -41,9 +42,13 @@ impl Decided<'_> {
         if state.holds_room() {
             let nodes: Vec<String> = job.nodes().into_iter().collect();
             let pods = nodes.len();
-            let named = Expression { key: "metadata.name".to_owned(), operator: "In".to_owned(), values: nodes };
-            let term = Term { match_fields: vec![named], ..Term::default() };
-            let any = Toleration { operator: "Exists".to_owned(), ..Toleration::default() };
+            let named = NodeSelectorRequirement {
+                key: "metadata.name".to_owned(),
+                operator: "In".to_owned(),
+                values: Some(nodes),
+            };
+            let term = NodeSelectorTerm { match_fields: Some(vec![named]), ..NodeSelectorTerm::default() };
+            let any = Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() };
             let places = Places { terms: vec![term], tolerations: vec![any], ..Places::default() };
             found.push(WarmRequest { by: by(), since: state.since, pods, places });
         } else if state.phase == Phase::Queued && comes_next && job.eligibility.refusal().is_none() {

@@ -5,7 +5,7 @@ use larder_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::read::Object;
+use crate::state::Object;
 use crate::time::Seconds;
 use crate::watch::News;
 use crate::write::Change;
@@ -106,11 +106,11 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
     let mut state = state(2, 0);
     let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "red", "uid": "uid-red"},
         "spec": {"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1}}}});
-    state.apply(News::Changed(Kind::JobQueue, Box::new(read(Kind::JobQueue, queue))));
+    state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
     let submit = |state: &mut State, name: &str| {
         let mut job = job(name);
         job["spec"]["queue"] = "red".into();
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
         look(state, NOW);
         accept(state);
         look(state, NOW).0
@@ -141,7 +141,7 @@ fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
         let mut job = job("train");
         job["metadata"]["uid"] = format!("uid-{at}").into();
         job["spec"]["roles"][0]["replicas"] = (at + 1).into();
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
         look(&mut state, NOW);
         accept(&mut state);
         look(&mut state, NOW);
@@ -163,13 +163,13 @@ fn a_job_that_cannot_be_rendered_is_rendered_once_for_each_change() {
     let mut odd: Value = serde_yaml_ng::from_str(SINGLE).expect("a type");
     (odd["metadata"]["name"], odd["metadata"]["uid"]) = ("odd".into(), "uid-odd".into());
     odd["spec"]["environment"][0]["value"] = "{{ nothing if size == 5 }}".into();
-    state.apply(News::Changed(Kind::JobType, Box::new(read(Kind::JobType, odd))));
+    state.apply(News::Changed(Kind::JobType, read(Kind::JobType, odd)));
     let mut train = job("train");
     train["spec"]["type"] = "odd".into();
     let mut submit = |state: &mut State, generation: u32, replicas: u32| {
         train["metadata"]["generation"] = generation.into();
         train["spec"]["roles"][0]["replicas"] = replicas.into();
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, train.clone()))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, train.clone())));
         look(state, NOW).0
     };
     let is_said = |writes: &[Write], why: &str| format!("{writes:?}").contains(why);
@@ -192,7 +192,7 @@ fn an_answer_is_about_the_pods_that_were_asked_about() {
         let mut job = job(name);
         job["metadata"]["generation"] = generation.into();
         job["spec"]["roles"][0]["template"]["spec"]["containers"][0]["image"] = image.into();
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, job))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
         let mut work = Vec::new();
         state.round(NOW, &String::new, &mut work);
         work.into_iter().find_map(|work| if let Work::DryRun(spec_hash) = work { Some(spec_hash) } else { None })
@@ -221,12 +221,12 @@ fn pods_of_an_earlier_job_have_names_that_a_job_which_was_invalid_at_first_does_
         "ownerReferences": [{"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "uid-earlier",
             "controller": true}]},
         "spec": {"containers": []}, "status": {"phase": "Running"}});
-    state.apply(News::Changed(Kind::Pod, Box::new(read(Kind::Pod, pod))));
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
     let mut train = job("train");
     let roles = std::mem::replace(&mut train["spec"]["roles"], json!([]));
     let mut submit = |state: &mut State, generation: u32, roles: Value| {
         (train["metadata"]["generation"], train["spec"]["roles"]) = (generation.into(), roles);
-        state.apply(News::Changed(Kind::TrainingJob, Box::new(read(Kind::TrainingJob, train.clone()))));
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, train.clone())));
         look(state, NOW);
         state.jobs.job_states.values_mut().for_each(|job_state| job_state.pending = None);
         accept(state);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::World;
-use super::super::api::Api;
+use super::super::api::{Api, serve_gangs};
 use super::super::kubelet::{failed, set_fates};
 use super::{condition, job, phase, pods, waiting_for};
 
@@ -20,7 +20,7 @@ fn group_of(pod: &Value) -> Value {
 impl World {
     fn with_gangs() -> Self {
         let world = Self::with_jobs(2);
-        world.api.serve_gangs(true);
+        serve_gangs(&world.api, true);
         world
     }
 }
@@ -88,7 +88,7 @@ async fn native_is_refused_where_it_cannot_be_had_and_auto_is_planned() {
     let why = "spec.gang.backend is native, but this cluster serves no PodGroups (scheduling.k8s.io/v1beta1, off by default); \
                use builtin or auto";
     assert_eq!(waiting_for(&world.api, "native"), why);
-    world.api.serve_gangs(true);
+    serve_gangs(&world.api, true);
     world.until("it is done", |api| phase(api, "native") == "Succeeded").await;
     world.rest().await;
     let mut near = native;
@@ -101,7 +101,7 @@ async fn native_is_refused_where_it_cannot_be_had_and_auto_is_planned() {
 #[tokio::test(start_paused = true)]
 async fn pods_whose_group_the_api_server_drops_are_planned() {
     let mut world = World::with_jobs(2);
-    world.api.serve_gangs(false);
+    serve_gangs(&world.api, false);
     set_fates(&world.api, &[("first-worker-1-1", "pending"), ("first", "running")]);
     world.start();
     world.api.put("trainingjobs", job("first", "pytorch", &[("worker", 2)]));

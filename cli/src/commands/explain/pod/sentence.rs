@@ -6,7 +6,7 @@ use larder_api::names::SYSTEM_NAMESPACE;
 
 use super::{Row, Story};
 use crate::extender::SCHEDULER;
-use crate::extender::decision::{Decision, Question, Reason};
+use crate::extender::decision::{Decision, Question, RefusalKind, evictions, proposed_nodes};
 use crate::output::{cell, count};
 
 /// Why the pod is where it is. `asked_at`: the extender of `--extender`, if one was named.
@@ -149,19 +149,19 @@ fn none_will_do(story: &Story<'_>, question: &Question) -> String {
     if let Some(trouble) = &question.trouble {
         return format!("{}, and its data is required", cell(trouble));
     }
-    let mut reasons: BTreeMap<Option<Reason>, usize> = BTreeMap::new();
+    let mut reasons: BTreeMap<Option<RefusalKind>, usize> = BTreeMap::new();
     for row in &story.rows {
         *reasons.entry(row.node.reason).or_default() += 1;
     }
-    let words = |(reason, nodes): (Option<Reason>, usize)| match reason {
-        Some(Reason::Holds) => {
+    let words = |(reason, nodes): (Option<RefusalKind>, usize)| match reason {
+        Some(RefusalKind::Holds) => {
             let hold = if nodes == 1 { "holds" } else { "hold" };
             let what = if question.datasets.len() == 1 { datasets(question) } else { "one of its datasets".to_owned() };
             format!("{nodes} {hold} less than {} % of {what}", question.required.unwrap_or(100))
         }
-        Some(Reason::Cordoned) => format!("the caches of {nodes} are cordoned"),
-        Some(Reason::Away) => format!("no larderd is ready on {nodes}"),
-        Some(Reason::Trouble) | None => format!("{nodes} are refused"),
+        Some(RefusalKind::Cordoned) => format!("the caches of {nodes} are cordoned"),
+        Some(RefusalKind::Away) => format!("no larderd is ready on {nodes}"),
+        Some(RefusalKind::Trouble) | None => format!("{nodes} are refused"),
     };
     let words: Vec<String> = reasons.into_iter().map(words).collect();
     format!("none of {} will do: {}", count(story.rows.len() as u64, "node"), words.join(", "))
@@ -171,7 +171,7 @@ fn none_will_do(story: &Story<'_>, question: &Question) -> String {
 fn offers(story: &Story<'_>) -> String {
     let is_later = |room: &&Decision| story.last.is_none_or(|(last, _)| last.at <= room.at);
     let Some(room) = story.room.filter(is_later) else { return String::new() };
-    let (offered, asked) = (room.endings().len(), room.rooms());
+    let (offered, asked) = (evictions(room).len(), proposed_nodes(room));
     match offered {
         0 => format!("; on none of {} may pods end for it", count(asked as u64, "node")),
         _ => format!("; pods may end for it on {offered} of {}", count(asked as u64, "node")),

@@ -8,7 +8,7 @@ use larder_dataset::score::Terms;
 use larder_dataset::size::show_duration;
 
 use super::{Row, Story};
-use crate::extender::decision::{Decision, Ending};
+use crate::extender::decision::{Decision, Evictions, evictions};
 use crate::output::{cell, count, table};
 
 /// The rows that are shown unless all are asked for.
@@ -41,16 +41,16 @@ pub(crate) fn view(sentence: &str, story: &Story<'_>, all: bool) -> String {
         line("decided", &when(last));
     }
     if let Some(room) = story.room {
-        let endings = room.endings();
+        let offers = evictions(room);
         line("preempted", &when(room));
         match story.place() {
-            Some(place) => line("", &format!("for its place on {}", ending(&place))),
-            None if endings.is_empty() => line("", "no pods may end for it"),
+            Some(place) => line("", &format!("for its place on {}", eviction(&place))),
+            None if offers.is_empty() => line("", "no pods may end for it"),
             None => {
-                for one in endings.iter().take(NAMED) {
-                    line("", &format!("may end on {}", ending(one)));
+                for one in offers.iter().take(NAMED) {
+                    line("", &format!("may end on {}", eviction(one)));
                 }
-                let left = endings.len().saturating_sub(NAMED);
+                let left = offers.len().saturating_sub(NAMED);
                 if left > 0 {
                     line("", &format!("and on {} more", count(left as u64, "node")));
                 }
@@ -78,14 +78,14 @@ fn when(decision: &Decision) -> String {
 }
 
 /// `n3: team-a/train worker-3, 2 other pods`
-fn ending(ending: &Ending) -> String {
-    let mut pods: Vec<String> = ending.workers.iter().take(NAMED).map(|worker| cell(worker)).collect();
-    let others = ending.others + ending.workers.len() - pods.len();
+fn eviction(offer: &Evictions) -> String {
+    let mut pods: Vec<String> = offer.workers.iter().take(NAMED).map(|worker| cell(worker)).collect();
+    let others = offer.others + offer.workers.len() - pods.len();
     if others > 0 {
         let what = if pods.is_empty() { "pod" } else { "other pod" };
         pods.push(count(others as u64, what));
     }
-    format!("{}: {}", cell(&ending.node), pods.join(", "))
+    format!("{}: {}", cell(&offer.node), pods.join(", "))
 }
 
 #[cfg(test)]

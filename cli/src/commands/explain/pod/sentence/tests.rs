@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::super::Placed;
 use super::*;
+use crate::extender::decision::{ServedDecision, read};
 
 const POD: &str = "team-a/nb";
 
@@ -40,7 +41,7 @@ fn pod(node: &str) -> Placed {
 }
 
 fn said(pod: Option<&Placed>, decisions: &[Value], asked_at: Option<&str>) -> String {
-    let decisions: Vec<Decision> = decisions.iter().map(|served| Decision::read(served).unwrap()).collect();
+    let decisions: Vec<ServedDecision> = decisions.iter().map(|served| read(served).unwrap()).collect();
     sentence(&Story::new(POD, pod, &decisions), asked_at)
 }
 

@@ -3,13 +3,14 @@ use serde_json::{Value, json};
 use super::super::Placed;
 use super::super::sentence::sentence;
 use super::*;
+use crate::extender::decision::{ServedDecision, read};
 
 /// What the extender serves, as its own tests have it.
 const SERVED: &str = include_str!("../../../../../../scheduler-ext/tests/golden/decisions.json");
 
-fn decisions() -> Vec<Decision> {
+fn decisions() -> Vec<ServedDecision> {
     let served: Value = serde_json::from_str(SERVED).unwrap();
-    served["decisions"].as_array().unwrap().iter().map(|one| Decision::read(one).unwrap()).collect()
+    served["decisions"].as_array().unwrap().iter().map(|one| read(one).unwrap()).collect()
 }
 
 fn pod(node: &str) -> Placed {
@@ -48,7 +49,7 @@ fn all_offers_of_room_are_shown_while_it_is_not_known_which_is_taken() {
 }
 
 /// So many nodes, of which the last are the best.
-fn many(nodes: usize) -> Vec<Decision> {
+fn many(nodes: usize) -> Vec<ServedDecision> {
     let names = (0..nodes).map(|at| format!("n{at:02}"));
     let shown = names.map(|name| json!({"name": name, "score": u8::from(name.as_str() > "n01"), "terms": {}}));
     let candidates = vec![json!({"look": {"standing": {}}}); nodes];
@@ -56,7 +57,7 @@ fn many(nodes: usize) -> Vec<Decision> {
     let decision = json!({
         "verb": "filter", "at": 1, "age": 600_000, "about": about, "answer": "", "nodes": shown.collect::<Vec<_>>(),
     });
-    vec![Decision::read(&decision).unwrap()]
+    vec![read(&decision).unwrap()]
 }
 
 #[test]

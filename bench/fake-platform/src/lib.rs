@@ -27,13 +27,13 @@ const WRITERS: usize = 16;
 
 /// Plays its parts until it is dropped.
 #[derive(Debug)]
-pub struct StandIn {
+pub struct FakePlatform {
     seen: Arc<Seen>,
     /// Its tasks end with it.
     _tasks: JoinSet<()>,
 }
 
-impl StandIn {
+impl FakePlatform {
     /// Starts to play. Jobs must have been handed over before. Must be called in a runtime.
     pub fn start(client: &Client, config: Config) -> Self {
         let (config, seen) = (Arc::new(config), Arc::new(Seen::default()));

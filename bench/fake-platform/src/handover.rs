@@ -80,7 +80,7 @@ pub async fn give_back(client: &Client, namespace: &str) -> anyhow::Result<()> {
 }
 
 fn policy_of(namespace: &str) -> String {
-    format!("larder-stand-in-{namespace}")
+    format!("larder-fake-platform-{namespace}")
 }
 
 fn there<T>(created: Result<T, Error>) -> Result<(), Error> {
