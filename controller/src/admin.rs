@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use larder_api::Phase;
 use larder_telemetry::admin::{Admin, Sample};
 
-use crate::jobs::counts::Tally;
+use crate::jobs::counts::Counts;
 use crate::jobs::index::Jobs;
 use crate::jobs::machine::Cause;
 use crate::write::Write;
@@ -37,7 +37,7 @@ pub struct Counters {
     /// Since when that one of them waits that waits longest, in seconds since 1970; 0 if none does.
     pub oldest_waiting: AtomicU64,
     /// What the steps of training jobs have counted.
-    pub steps: Mutex<Tally>,
+    pub steps: Mutex<Counts>,
     /// Datasets that there are.
     pub datasets: AtomicU64,
     /// Those of them that are ready.
@@ -48,14 +48,14 @@ impl Counters {
     /// Counts the training jobs.
     pub fn count_jobs(&self, jobs: &Jobs) {
         let (mut waiting, mut running, mut oldest) = (0, 0, None::<u64>);
-        for memory in jobs.memories.values() {
-            let state = &memory.record.state;
+        for job_state in jobs.job_states.values() {
+            let state = &job_state.record.state;
             waiting += u64::from(state.phase == Phase::Queued);
             running += u64::from(state.holds_room());
             // What is not valid waits for its user.
-            let is_valid = memory.waiting.is_some() && memory.undecided_since.is_none();
+            let is_valid = job_state.waiting.is_some() && job_state.undecided_since.is_none();
             if state.phase == Phase::Queued && is_valid {
-                let since = u64::try_from(state.since).unwrap_or(0);
+                let since = u64::try_from(state.since.0).unwrap_or(0);
                 oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
             }
         }
@@ -65,8 +65,8 @@ impl Counters {
     }
 
     /// Adds what the steps of a training job have counted.
-    pub fn count_steps(&self, tally: &Tally) {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner).add(tally);
+    pub fn count_steps(&self, counts: &Counts) {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
     }
 
     /// Counts a write.

@@ -21,6 +21,8 @@ pub mod objects;
 pub mod optional_api;
 pub mod read;
 pub mod state;
+pub mod time;
+pub mod warm_request;
 pub mod watch;
 pub mod work_queue;
 pub mod write;

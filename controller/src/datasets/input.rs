@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_api::rights::Endpoints;
 use larder_api::{CleanedSnapshot, PromisedDataset};
 
-use crate::kueue::wish::{Progress, Wish, Wisher};
 use crate::objects::{CacheObject, Claim, DatasetObject, Deployment, Job, Key, Node, Pod, Volume};
+use crate::warm_request::{Progress, Requester, WarmRequest};
 use crate::write::Write;
 use larder_kube::kinds::Kind;
 
@@ -56,7 +56,7 @@ pub struct DatasetView<'a> {
     /// The Deployments that follow it.
     pub deployments: Vec<&'a Deployment>,
     /// The wishes of jobs for it.
-    pub wishes: Vec<Wish>,
+    pub wishes: Vec<WarmRequest>,
     /// There may be others.
     pub wishes_unknown: bool,
     /// Inline volumes cannot name it: there is no room for it in their ConfigMap.
@@ -84,7 +84,7 @@ pub struct Decision {
     /// The bytes of it that nodes are to drop, by node.
     pub clean: BTreeMap<String, Vec<CleanedSnapshot>>,
     /// How far it is on the nodes of those jobs.
-    pub progress: BTreeMap<Wisher, Progress>,
+    pub progress: BTreeMap<Requester, Progress>,
     /// Decide again at this time, if nothing happens before.
     pub again_at: Option<i64>,
     /// More pods would warm if there were slots for them.

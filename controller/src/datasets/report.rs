@@ -16,7 +16,7 @@ use crate::write::{Change, Write};
 use larder_kube::events::Severity;
 use larder_kube::kinds::Kind;
 
-/// How long small news wait.
+/// How long small changes of a status wait, so that several are written together.
 const SMALL_NEWS_SECONDS: i64 = 30;
 
 pub(super) fn step(draft: &mut Draft<'_>) {

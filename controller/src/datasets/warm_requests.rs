@@ -13,8 +13,8 @@ use larder_dataset::nodes::choose;
 use super::status_draft::Draft;
 use super::{origin, place};
 use crate::datasets::input::{DatasetView, Decision, NodeFacts};
-use crate::kueue::wish::{Progress, Warmth, Wish};
 use crate::objects::DatasetObject;
+use crate::warm_request::{Progress, WarmRequest, Warmth};
 
 /// The nodes of a wish.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         return;
     }
     let own = draft.key().namespace.clone();
-    let (granted, refused): (Vec<&Wish>, Vec<&Wish>) =
+    let (granted, refused): (Vec<&WarmRequest>, Vec<&WarmRequest>) =
         view.wishes.iter().partition(|wish| draft.spec.is_granted(&own, &wish.by.key().namespace));
     refused.into_iter().for_each(|wish| refuse(&mut draft.decision, wish));
     if origin::is_folder(&draft.spec) {
@@ -91,11 +91,11 @@ pub(super) fn refuse_all(view: &DatasetView<'_>, decision: &mut Decision) {
     view.wishes.iter().for_each(|wish| refuse(decision, wish));
 }
 
-fn refuse(decision: &mut Decision, wish: &Wish) {
+fn refuse(decision: &mut Decision, wish: &WarmRequest) {
     decision.progress.insert(wish.by.clone(), Progress::Refused);
 }
 
-fn tell(draft: &mut Draft<'_>, wish: &Wish, warmth: Warmth) {
+fn tell(draft: &mut Draft<'_>, wish: &WarmRequest, warmth: Warmth) {
     let progress = &mut draft.decision.progress;
     let all = match progress.get(&wish.by) {
         Some(Progress::Warms(before)) => before.and(&warmth),
@@ -105,7 +105,7 @@ fn tell(draft: &mut Draft<'_>, wish: &Wish, warmth: Warmth) {
 }
 
 /// Promises room for a snapshot to each wish.
-fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a Wish], snapshot: &str) -> Vec<(&'a Wish, Granted)> {
+fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a WarmRequest], snapshot: &str) -> Vec<(&'a WarmRequest, Granted)> {
     let view = draft.view;
     if !place::is_local(draft) {
         let room = place_shares(draft, snapshot);
@@ -113,7 +113,7 @@ fn place<'a>(draft: &mut Draft<'_>, wishes: &[&'a Wish], snapshot: &str) -> Vec<
     }
     let may_hold = |facts: &&NodeFacts<'_>| place::may_hold(draft, facts, snapshot);
     let able: Vec<&NodeFacts<'_>> = view.nodes.iter().filter(may_hold).collect();
-    let mut wishes: Vec<(Vec<&NodeFacts<'_>>, &'a Wish)> = wishes
+    let mut wishes: Vec<(Vec<&NodeFacts<'_>>, &'a WarmRequest)> = wishes
         .iter()
         .map(|wish| (able.iter().copied().filter(|facts| wish.places.allow(facts.node)).collect(), *wish))
         .collect();

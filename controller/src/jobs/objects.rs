@@ -9,13 +9,12 @@ use larder_api::training_job::checked::CheckedJob;
 use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
 use crate::jobs::machine::pod::{Devices, PodStage};
+use crate::time::Seconds;
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
 
-/// A TrainingJob.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
@@ -27,7 +26,6 @@ pub struct JobObject {
     pub labels: BTreeMap<String, String>,
     /// Annotations that are for Kueue.
     pub annotations: BTreeMap<String, String>,
-    /// Its status.
     pub status: TrainingJobStatus,
 }
 
@@ -38,36 +36,28 @@ impl JobObject {
     }
 }
 
-/// A JobType.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TypeObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
     /// Its spec, or the mistake in it.
     pub kind: Result<CheckedType, InvalidField>,
-    /// Its status.
     pub conditions: Vec<Condition>,
 }
 
-/// A Queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueObject {
-    /// Its name and version.
     pub meta: Meta,
     /// Grows with each change of its spec.
     pub generation: i64,
     /// Its spec, or the mistake in it.
     pub queue: Result<CheckedQueue, InvalidField>,
-    /// Its status.
     pub status: QueueStatus,
 }
 
-/// A PriorityClass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassObject {
-    /// Its name and version.
     pub meta: Meta,
     /// The priority.
     pub value: i32,
@@ -87,9 +77,9 @@ pub struct JobPod {
     /// How far it is.
     pub stage: PodStage,
     /// When it got its node; as long as it has none, when it was made.
-    pub bound_at: i64,
+    pub bound_at: Seconds,
     /// It is ending, and should be gone at this time.
-    pub leaving: Option<i64>,
+    pub leaving: Option<Seconds>,
     /// `status.reason`.
     pub reason: String,
     /// No container of it was ever begun, as far as its status says.

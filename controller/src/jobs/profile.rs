@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::machine::{Decides, RoleTerms, Scope, Terms};
 use crate::jobs::objects::{JobObject, TypeObject};
-use crate::jobs::pod_group::choice::obstacle;
+use crate::jobs::pod_group::choice::{Obstacle, obstacle};
 use crate::jobs::queue::Role;
 use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Place, Rendered, Renderer, fits};
@@ -34,14 +34,14 @@ pub struct Profile {
     pub roles: Vec<Role>,
     /// A pod of each role, for no place: kept of jobs in Kueue's queues, which asks for them.
     pub pods: Vec<Pod>,
-    /// What speaks against pods like these.
+    /// Why such pods may not be created.
     pub refusal: Option<Refusal>,
     /// Why the scheduler cannot take its pods as one gang.
-    pub obstacle: Option<String>,
+    pub obstacle: Option<Obstacle>,
     /// The PriorityClass of its first pod.
     pub priority_class: Option<String>,
-    /// Stands for its pods when the API server is asked whether it admits them: that of jobs alike is the same.
-    pub likeness: String,
+    /// The hash of what its pods are made of. Jobs with the same hash share the dry run of their pods.
+    pub spec_hash: String,
 }
 
 impl Profile {
@@ -89,21 +89,21 @@ impl Profile {
         let datasets = rendered.job.datasets.iter().map(|mount| format!("{} {}", mount.dataset, mount.path));
         let of_type_now = [of_type.meta.uid.clone(), of_type.generation.to_string(), rendered.namespace.to_owned()];
         let parts: Vec<String> = of_type_now.into_iter().chain(templates).chain(datasets).collect();
-        let likeness = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
+        let spec_hash = short_hash(&parts.iter().map(String::as_str).collect::<Vec<_>>());
         let of = generations(object, of_type);
         let obstacle = obstacle(rendered.job, &pods);
         let priority_class = pods.first().and_then(|pod| pod.spec.as_ref()?.priority_class_name.clone());
         if !keeps_pods(rendered.job) {
             pods.clear();
         }
-        Ok(Self { of, roles, pods, refusal, obstacle, priority_class, likeness })
+        Ok(Self { of, roles, pods, refusal, obstacle, priority_class, spec_hash })
     }
 }
 
 fn uncounted(role: &str, queue: &str) -> Refusal {
     let why = format!(
-        "pods of role {role} have spec.resourceClaims, which the queue {queue} cannot count: ask for devices in the limits of \
-         containers, or leave out spec.queue"
+        "pods of role {role} have spec.resourceClaims, which the queue {queue} cannot count: request devices in the limits of \
+         containers, or omit spec.queue"
     );
     Refusal::new(JobReason::InvalidSpec, why)
 }

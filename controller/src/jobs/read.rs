@@ -1,5 +1,6 @@
 //! From the objects that TrainingJobs depend on, as the API serves them, to the few fields that are kept.
 
+use crate::time::Seconds;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, ResourceStatus};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use larder_api::names::{JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVING_LABEL};
@@ -81,8 +82,8 @@ pub(crate) fn pod(pod: &Pod) -> Option<JobPod> {
         uid: owner.uid.clone(),
         queue: label(pod, JOB_QUEUE_LABEL).unwrap_or_default().to_owned(),
         stage,
-        bound_at: second_of(bound_at),
-        leaving: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second()),
+        bound_at: Seconds(second_of(bound_at)),
+        leaving: pod.metadata.deletion_timestamp.as_ref().map(|time| Seconds(time.0.as_second())),
         unscheduled: condition(pod, "PodScheduled", "False").map(message).unwrap_or_default(),
         disruption: condition(pod, "DisruptionTarget", "True").map(reason).unwrap_or_default(),
         devices: devices(pod, containers.clone()),
@@ -99,7 +100,7 @@ fn devices<'p>(pod: &Pod, containers: impl Iterator<Item = &'p ContainerStatus>)
         reported.filter(|of| of.resources.as_ref().is_some_and(|devices| !devices.is_empty())).peekable();
     if reported.peek().is_none() {
         let has_devices = pod.spec.as_ref().is_some_and(has_devices);
-        return if has_devices { Devices::Untold } else { Devices::None };
+        return if has_devices { Devices::Unreported } else { Devices::None };
     }
     let is_unhealthy = |of: &&ResourceStatus| {
         of.resources.iter().flatten().any(|device| device.health.as_deref() == Some("Unhealthy"))

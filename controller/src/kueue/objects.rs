@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Toleration;
 use larder_api::names::DatasetKey;
 
 use crate::jobs::kueue::workload::JobWorkload;
+use crate::time::Seconds;
 use larder_kube::key::{Key, Meta};
 use larder_kube::pod::node_affinity::Places;
 use larder_kube::store::Stored;
@@ -13,10 +14,9 @@ use larder_kube::store::Stored;
 /// A job in a queue that waits, or has waited, for AdmissionChecks, or that is a TrainingJob.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Workload {
-    /// Its name and version.
     pub meta: Meta,
     /// When its quota was reserved, in seconds since 1970; `None` without a reservation, and for one that was evicted.
-    pub reserved: Option<i64>,
+    pub reserved: Option<Seconds>,
     /// The states of all its checks.
     pub checks: Vec<CheckState>,
     /// Its pods, by kind.
@@ -69,20 +69,16 @@ pub struct Patience {
 /// An AdmissionCheck whose states the controller decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Check {
-    /// Its name and version.
     pub meta: Meta,
-    /// Its generation.
     pub generation: i64,
     /// Somebody said that there is a controller for it.
     pub active: bool,
-    /// Its annotations.
     pub patience: Patience,
 }
 
 /// A flavor: nodes of one kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flavor {
-    /// Its name and version.
     pub meta: Meta,
     /// Labels that its nodes have.
     pub labels: BTreeMap<String, String>,
@@ -93,7 +89,6 @@ pub struct Flavor {
 /// A WorkloadPriorityClass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Class {
-    /// Its name and version.
     pub meta: Meta,
     /// The priority.
     pub value: i32,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::time::Seconds;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Toleration};
 use larder_api::names::{
     ADMISSION_CONTROLLER, DATASETS_ANNOTATION, DatasetKey, MIN_WARM_ANNOTATION, SYSTEM_NAMESPACE,
@@ -12,7 +13,7 @@ use larder_kube::api::DynamicObject;
 use serde::Deserialize;
 use serde_json::{Error, Value};
 
-use crate::jobs::kueue::workload;
+use crate::jobs::kueue::read as job_workload;
 use crate::kueue::objects::{Check, CheckState, Class, Flavor, Patience, PodSet, Workload};
 use larder_kube::fields::{ConditionFields, annotation, fields, has_condition, meta, seconds};
 use larder_kube::pod::node_affinity::Places;
@@ -75,7 +76,7 @@ struct AssignmentFields {
 /// Workloads without checks, and finished ones, are of no interest, unless they are those of TrainingJobs.
 pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     let meta = meta(&object);
-    let of_job = workload::workload(&object)?.map(Box::new);
+    let of_job = job_workload::workload(&object)?.map(Box::new);
     let WorkloadFields { spec, status } = fields(object.data)?;
     let find = |kind: &str| status.conditions.iter().find(|there| there.kind == kind && there.status == "True");
     let is_finished = find("Finished").is_some();
@@ -84,7 +85,7 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
     }
     let leaves = is_finished || find("Evicted").is_some() || spec.active == Some(false) || meta.deleting;
     let reserved = find("QuotaReserved").filter(|_| !leaves);
-    let reserved = reserved.map(|reserved| seconds(&reserved.last_transition_time));
+    let reserved = reserved.map(|reserved| Seconds(seconds(&reserved.last_transition_time)));
     let checks = status.admission_checks.into_iter().map(|check| CheckState {
         name: check.name,
         state: check.state,

@@ -73,7 +73,7 @@ impl State {
             claims: claims.into_values().collect(),
             volumes,
             deployments: self.deployments.of(key).collect(),
-            wishes: self.wishes(key),
+            wishes: self.warm_requests(key),
             is_left_out: self.left_out.contains(key),
             wishes_unknown: self.kueue.presence.is_unknown() || self.jobs.presence.is_unknown(),
             warming_slots,

@@ -6,11 +6,12 @@ use crate::jobs::kueue::workload::JobWorkload;
 use crate::kueue::check::Situation;
 use crate::kueue::objects::{Check, Class, Flavor, PodSet, Workload};
 use crate::kueue::read;
-use crate::kueue::wish::{Progress, Wish, Wisher};
 use crate::objects::Claim;
 use crate::state::State;
 use crate::state::affected::{put_into, take_from};
 use crate::state::watched::{Watched, kept};
+use crate::time::Seconds;
+use crate::warm_request::{Progress, Requester, WarmRequest};
 use crate::work_queue::Work;
 use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
@@ -146,15 +147,15 @@ impl State {
         found
     }
 
-    /// The wishes of jobs for a dataset.
-    pub(super) fn wishes(&self, key: &Key) -> Vec<Wish> {
+    /// The requests of jobs for a dataset.
+    pub(super) fn warm_requests(&self, key: &Key) -> Vec<WarmRequest> {
         let claims = self.claims.of(key).map(|claim| &claim.meta.key);
         let workloads: BTreeMap<&Key, &Workload> = claims
             .chain([key])
             .flat_map(|owner| self.kueue.workloads.of(owner))
             .map(|workload| (&workload.meta.key, workload))
             .collect();
-        let mut wishes = self.jobs.wishes.get(key).cloned().unwrap_or_default();
+        let mut requests = self.jobs.warm_requests.get(key).cloned().unwrap_or_default();
         for workload in workloads.into_values().filter(|workload| self.kueue.wants_data(workload)) {
             for set in workload.pod_sets.iter().filter(|set| self.datasets_of(workload, set).contains(key)) {
                 let mut places = set.places.clone();
@@ -162,24 +163,24 @@ impl State {
                     places.labels.extend(flavor.labels.clone());
                     places.tolerations.extend(flavor.tolerations.iter().cloned());
                 }
-                wishes.push(Wish {
-                    by: Wisher::Workload(workload.meta.key.clone()),
+                requests.push(WarmRequest {
+                    by: Requester::Workload(workload.meta.key.clone()),
                     since: workload.reserved.unwrap_or_default(),
                     pods: set.count,
                     places,
                 });
             }
         }
-        wishes
+        requests
     }
 
     /// Remembers how far the data of a dataset's Workloads is, and wakes those for which that is news.
-    pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Wisher, Progress>, work: &mut Vec<Work>) {
+    pub fn progressed(&mut self, dataset: &Key, now: BTreeMap<Requester, Progress>, work: &mut Vec<Work>) {
         let before = self.kueue.progress.remove(dataset).unwrap_or_default();
-        let either: BTreeSet<&Wisher> = before.keys().chain(now.keys()).collect();
-        for wisher in either.into_iter().filter(|wisher| before.get(*wisher) != now.get(*wisher)) {
+        let either: BTreeSet<&Requester> = before.keys().chain(now.keys()).collect();
+        for requester in either.into_iter().filter(|requester| before.get(*requester) != now.get(*requester)) {
             // TrainingJobs look at the caches of their nodes themselves.
-            if let Wisher::Workload(key) = wisher {
+            if let Requester::Workload(key) = requester {
                 work.push(Work::Workload(key.clone()));
             }
         }
@@ -189,19 +190,19 @@ impl State {
     }
 
     /// Everything that the states of a Workload's checks depend on; `None` if it waits for none of Larder's.
-    pub fn situation(&self, key: &Key, now: i64) -> Option<Situation<'_>> {
+    pub fn situation(&self, key: &Key, now: Seconds) -> Option<Situation<'_>> {
         let kueue = &self.kueue;
         let workload = kueue.workloads.get(key).filter(|workload| kueue.wants_data(workload))?;
         let datasets: BTreeSet<Key> =
             workload.pod_sets.iter().flat_map(|set| self.datasets_of(workload, set)).collect();
-        let progress = |dataset: &Key| kueue.progress.get(dataset)?.get(&Wisher::Workload(key.clone())).cloned();
+        let progress = |dataset: &Key| kueue.progress.get(dataset)?.get(&Requester::Workload(key.clone())).cloned();
         Some(Situation {
             now,
             version: kueue.version,
             workload,
             checks: workload.checks.iter().filter_map(|check| kueue.checks.get(&Key::cluster(&check.name))).collect(),
             datasets: datasets.into_iter().map(|dataset| (dataset.clone(), progress(&dataset))).collect(),
-            status_age: kueue.written.get(key).map_or(i64::MAX, |written| now - written),
+            status_age: kueue.written.get(key).map_or(i64::MAX, |written| now - *written),
         })
     }
 

@@ -168,7 +168,7 @@ fn a_gang_larger_than_the_cluster_says_so() {
     let mut odd = want("worker", 1, 1, 1);
     odd.requests.add(&[("example.com/tpu", 1)].into_iter().collect(), 1);
     let shortage = place(&mut cluster, &gang(vec![odd])).unwrap_err();
-    assert_eq!(shortage.to_string(), "no node has example.com/tpu, which role worker requests");
+    assert_eq!(shortage.to_string(), "no node offers example.com/tpu, which role worker requests");
     assert!(place(&mut Cluster::new(&[]), &gang(vec![want("worker", 0, 0, 1)])).is_err());
 }
 
@@ -189,14 +189,14 @@ fn room_is_taken_given_back_and_remembered() {
     assert_eq!(cluster.find("b"), None);
 }
 
-/// A node of a made-up cluster: its GPUs, those in use, its zone, and what it holds.
+/// A node of a fake cluster: its GPUs, those in use, its zone, and what it holds.
 type Made = (u64, u64, u8, u64);
 
 fn any_cluster() -> impl Strategy<Value = Vec<Made>> {
     prop::collection::vec((0..9_u64, 0..9_u64, 0..3_u8, 0..4_u64), 0..12)
 }
 
-/// A role of a made-up gang: GPUs, CPUs, required, optional, and the zone that it must be in.
+/// A role of a fake gang: GPUs, CPUs, required, optional, and the zone that it must be in.
 type MadeRole = (u64, u64, u32, u32, Option<u8>);
 
 fn any_gang() -> impl Strategy<Value = Vec<MadeRole>> {

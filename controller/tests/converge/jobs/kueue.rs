@@ -324,7 +324,9 @@ async fn a_job_that_kueue_cannot_take_says_why() {
     world.api.deny("POST team-a/workloads", 403);
     world.api.put("trainingjobs", queued("denied", "pytorch", &[("worker", 2)]));
     world
-        .until("it says so, too", |api| waiting_for(api, "denied").contains("refuses an object of it: Workload"))
+        .until("it says so, too", |api| {
+            waiting_for(api, "denied").contains("rejects one of the job's objects: Workload")
+        })
         .await;
 }
 

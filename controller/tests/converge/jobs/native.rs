@@ -85,7 +85,7 @@ async fn native_is_refused_where_it_cannot_be_had_and_auto_is_planned() {
     world
         .until("it is refused", |api| condition(api, "native", "Valid") == ("False".into(), "GangRefused".into()))
         .await;
-    let why = "spec.gang.backend native: this cluster serves no PodGroups (scheduling.k8s.io/v1beta1, off by default); \
+    let why = "spec.gang.backend is native, but this cluster serves no PodGroups (scheduling.k8s.io/v1beta1, off by default); \
                use builtin or auto";
     assert_eq!(waiting_for(&world.api, "native"), why);
     serve_gangs(&world.api, true);
@@ -153,7 +153,7 @@ async fn a_gang_that_is_never_bound_gives_its_room_back_and_is_tried_again_after
     tokio::time::sleep(Duration::from_secs(290)).await;
     assert_eq!(pods(&world.api).len(), 2, "it may take some minutes");
     world.until("it gives up for now", |api| phase(api, "train") == "Queued" && pods(api).is_empty()).await;
-    let why = "2 pods were not bound in time: claim \"scratch\" not found; it is tried again at ";
+    let why = "2 pods were not bound in time: claim \"scratch\" not found; it is retried at ";
     world.until("it says why", |api| waiting_for(api, "train").starts_with(why)).await;
     assert_eq!(condition(&world.api, "train", "Placed"), ("False".into(), "NotBoundInTime".into()));
     let record = || {
