@@ -63,7 +63,7 @@ pub fn run(config: &ControllerConfig, places: &Places, progress: &dyn Progress) 
         let objects = Objects::new(&client, config);
         objects.refuse_a_cluster_in_use().await?;
         progress.steps(5 + u64::from(config.restarts));
-        progress.doing("removing what an earlier run left");
+        progress.doing("removing the objects of an earlier run");
         objects.remove().await?;
         let bench = Bench { client: &client, config, places, objects: &objects, progress, stop: &stop };
         let measured = bench.measure().await;
@@ -74,7 +74,7 @@ pub fn run(config: &ControllerConfig, places: &Places, progress: &dyn Progress) 
             (Err(error), Ok(())) | (Ok(_), Err(error)) => Err(error),
             (Err(error), Err(left)) => {
                 Err(error
-                    .context(format!("not everything could be removed; run this again to remove the rest: {left:#}")))
+                    .context(format!("some objects could not be removed; run this again to remove them: {left:#}")))
             }
         }
     })
@@ -92,13 +92,13 @@ struct Bench<'a> {
 impl Bench<'_> {
     async fn measure(&self) -> anyhow::Result<ControllerOutcome> {
         let load = machine_load();
-        self.progress.doing("making the nodes");
+        self.progress.doing("creating the nodes");
         objects::make_namespace(self.client).await?;
         let observer = Observer::start(self.client);
         objects::make_nodes(self.client, 0..self.config.nodes).await?;
         let nodes = u64::from(self.config.nodes);
         let all_ready = || observer.times().ready_nodes.len() as u64 == nodes;
-        self.wait("the nodes are ready: does kwok run (tests/cluster/kwok.sh)", NODES, None, all_ready).await?;
+        self.wait("the nodes are ready (kwok must run: tests/cluster/kwok.sh)", NODES, None, all_ready).await?;
         handover::hand_over(self.client, NAMESPACE).await?;
         let held = u64::from(self.config.datasets) * u64::from(self.config.count) * BYTES;
         let play = Play {
@@ -111,7 +111,7 @@ impl Bench<'_> {
             report_every: REPORT_EVERY,
         };
         let platform = FakePlatform::start(self.client, play);
-        let logs = tempfile::tempdir().context("make a folder for logs")?;
+        let logs = tempfile::tempdir().context("create a directory for logs")?;
         let mut controller = Running::start(self.places, logs.path())?;
         let reporting = || platform.seen().reporting() == nodes;
         self.wait("every node reports its cache", NODES, Some(&mut controller), reporting).await?;
@@ -141,7 +141,7 @@ impl Bench<'_> {
         platform: &FakePlatform,
         controller: &mut Running,
     ) -> anyhow::Result<()> {
-        self.progress.doing("making the datasets ready");
+        self.progress.doing("waiting for the datasets");
         let datasets = u64::from(self.config.datasets);
         let (figures, usage) = (controller.figures().await?, Usage::of(&[controller.id()]));
         let platform_writes = platform.seen().writes();
@@ -156,7 +156,7 @@ impl Bench<'_> {
         outcome.ready = Latencies::of(times.ready.iter().filter_map(|(name, at)| Some(*at - *created.get(name)?)));
         self.progress.measured(&format!("{datasets} Datasets ready in {:.1} s", outcome.ready_seconds));
 
-        self.progress.doing("waiting until the controller rests");
+        self.progress.doing("waiting until the controller is idle");
         self.quiet(controller).await?;
         let after = Usage::of(&[controller.id()]);
         outcome.cpu_seconds = after.cpu_seconds - usage.cpu_seconds;
@@ -179,7 +179,7 @@ impl Bench<'_> {
         }));
         let all = datasets * u64::from(self.config.count);
         if outcome.fill_to_label.count as u64 != all {
-            bail!("{} labels came for {all} fills of nodes", outcome.fill_to_label.count);
+            bail!("{} labels appeared for {all} filled nodes", outcome.fill_to_label.count);
         }
         self.progress.measured(&format!("fill to label: {}", outcome.fill_to_label));
         Ok(())
@@ -187,7 +187,7 @@ impl Bench<'_> {
 
     /// Measures the controller's cost while nothing happens.
     async fn rest(&self, outcome: &mut ControllerOutcome, controller: &mut Running) -> anyhow::Result<()> {
-        self.progress.doing("watching the controller rest");
+        self.progress.doing("measuring the idle controller");
         let (writes, usage) = (controller.figures().await?.all_writes(), Usage::of(&[controller.id()]));
         let started = Instant::now();
         self.pass(Duration::from_secs(self.config.rest_seconds), controller).await?;
@@ -195,7 +195,7 @@ impl Bench<'_> {
         let writes = controller.figures().await?.all_writes() - writes;
         let cpu = (after.cpu_seconds - usage.cpu_seconds) / seconds;
         outcome.rest = Rest { seconds, writes, cpu, rss_bytes: after.rss_bytes };
-        self.progress.measured(&format!("at rest: {writes} writes, {:.2} % of a core", cpu * 100.0));
+        self.progress.measured(&format!("idle: {writes} writes, {:.2} % of a core", cpu * 100.0));
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Bench<'_> {
                 break started.elapsed();
             }
             if started.elapsed() > OTHERS {
-                bail!("a restarted controller has decided {decisions} times in {} s", OTHERS.as_secs());
+                bail!("a restarted controller made only {decisions} decisions in {} s", OTHERS.as_secs());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
@@ -268,7 +268,7 @@ impl Bench<'_> {
                 (writes, since) = (now, Instant::now());
             }
             if started.elapsed() > OTHERS {
-                bail!("the controller still writes after {} s", OTHERS.as_secs());
+                bail!("the controller is not idle after {} s", OTHERS.as_secs());
             }
         }
         Ok(())

@@ -95,7 +95,7 @@ async fn on_a_cluster(
     let client = &connect(&tools.places).await?;
     cluster::refuse_a_cluster_in_use(client).await?;
     datasets::refuse_others(client).await?;
-    progress.doing("removing what an earlier run left");
+    progress.doing("removing the objects of an earlier run");
     remove(client).await?;
     let measured = measure(Ground { client, places: &tools.places, stop }, &tools.programs, progress, outcome).await;
     progress.doing("removing everything");
@@ -103,7 +103,7 @@ async fn on_a_cluster(
         (Ok(()), Ok(())) => Ok(()),
         (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
         (Err(error), Err(left)) => {
-            Err(error.context(format!("not everything could be removed; run this again to remove the rest: {left:#}")))
+            Err(error.context(format!("some objects could not be removed; run this again to remove them: {left:#}")))
         }
     }
 }
@@ -140,7 +140,7 @@ async fn measure(
             // None always comes first.
             for nth in 0..Asks::ALL.len() {
                 let asks = Asks::ALL[(nth + round as usize) % Asks::ALL.len()];
-                progress.doing(&format!("round {round}: pods a second"));
+                progress.doing(&format!("round {round}: pods per second"));
                 let size = (round, config.nodes, config.pods);
                 let row = throughput::measure(ground, programs, asks, size, (&data, &holders)).await?;
                 progress.measured(&row.to_string());
@@ -175,7 +175,7 @@ async fn measure(
 
 /// Makes nodes until there are so many, and returns how many there are.
 async fn make_nodes(ground: Ground<'_>, progress: &dyn Progress, there: u32, count: u32) -> anyhow::Result<u32> {
-    progress.doing("making the nodes");
+    progress.doing("creating the nodes");
     objects::make_nodes(ground.client, there..count).await?;
     wait::for_nodes(ground.client, ground.stop, count).await?;
     Ok(there.max(count))

@@ -145,7 +145,7 @@ fn make_entries(folder: &Path, count: u64, stop: &Stop) -> anyhow::Result<()> {
         if entry.is_multiple_of(PER_FOLDER) {
             stop.check()?;
             below = folder.join(format!("{:06}", entry / PER_FOLDER));
-            std::fs::create_dir_all(&below).with_context(|| format!("make the folder {}", below.display()))?;
+            std::fs::create_dir_all(&below).with_context(|| format!("create the directory {}", below.display()))?;
         }
         let path = below.join(format!("{entry:09}.jpg"));
         File::create(&path).with_context(|| format!("make {}", path.display()))?;

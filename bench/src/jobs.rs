@@ -77,7 +77,7 @@ async fn on_a_cluster(
 ) -> anyhow::Result<()> {
     let client = &connect(places).await?;
     cluster::refuse_a_cluster_in_use(client).await?;
-    progress.doing("removing what an earlier run left");
+    progress.doing("removing the objects of an earlier run");
     cluster::remove(client).await?;
     let measured = measure(Ground { client, places, stop }, progress, outcome).await;
     progress.doing("removing everything");
@@ -85,14 +85,14 @@ async fn on_a_cluster(
         (Ok(()), Ok(())) => Ok(()),
         (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
         (Err(error), Err(left)) => {
-            Err(error.context(format!("not everything could be removed; run this again to remove the rest: {left:#}")))
+            Err(error.context(format!("some objects could not be removed; run this again to remove them: {left:#}")))
         }
     }
 }
 
 async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut JobsOutcome) -> anyhow::Result<()> {
     let config = outcome.config.clone();
-    progress.doing("making the nodes");
+    progress.doing("creating the nodes");
     objects::make_namespace(ground.client).await?;
     cluster::make_classes(ground.client).await?;
     objects::make_nodes(ground.client, 0..config.nodes).await?;
@@ -106,7 +106,7 @@ async fn measure(ground: Ground<'_>, progress: &dyn Progress, outcome: &mut Jobs
             systems.push(system);
             continue;
         }
-        let why = format!("the cluster does not have it: tests/cluster/peers.sh install, then {how}");
+        let why = format!("not installed in the cluster: run tests/cluster/peers.sh install, then {how}");
         let name = system.name().to_owned();
         progress.measured(&format!("WITHOUT {name}: {why}"));
         outcome.left_out.push(LeftOut { name, why });

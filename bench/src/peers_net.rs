@@ -56,7 +56,7 @@ pub struct PeersNetConfig {
 pub fn run(config: &PeersNetConfig, progress: &dyn Progress) -> anyhow::Result<PeersNetOutcome> {
     let servers = config.record_bytes.len() * config.kinds.len() * config.readers.len();
     progress.steps(servers as u64 * u64::from(config.rounds));
-    let folder = tempfile::tempdir_in(&config.folder).context("make a folder (--folder)")?;
+    let folder = tempfile::tempdir_in(&config.folder).context("create a directory (--folder)")?;
     write_certificates(folder.path())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let mut rows = Vec::new();
@@ -105,7 +105,7 @@ impl Process {
         command.args(["peers-net", "--serve", &serde_json::to_string(serve)?]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start the server")?;
         let mut line = String::new();
-        let said = child.stdout.take().context("take the server's output")?;
+        let said = child.stdout.take().context("open the server's output")?;
         std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line)
             .context("read the server's address")?;
         let address =

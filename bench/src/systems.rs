@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_there_once_whether_it_is_installed_or_not() {
+    fn every_system_is_listed_once_whether_installed_or_not() {
         let found = all(Path::new("/nonexistent/larder"));
         let mut names: Vec<String> = found.systems.iter().map(|system| system.name().to_owned()).collect();
         names.extend(found.missing.iter().map(|(name, _)| name.clone()));

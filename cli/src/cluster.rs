@@ -143,5 +143,5 @@ async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
     if args.context.is_some() {
         return Config::from_kubeconfig(&options).await.with_context(context);
     }
-    Config::infer().await.context("no cluster is configured: set KUBECONFIG, or give --kubeconfig")
+    Config::infer().await.context("no cluster is configured: set KUBECONFIG or --kubeconfig")
 }

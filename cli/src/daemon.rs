@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_daemon_that_dies_while_it_is_asked_is_away() {
+    async fn a_daemon_that_dies_during_a_request_counts_as_absent() {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join(GRPC_SOCKET);
         let listener = UnixListener::bind(&socket).expect("a socket");

@@ -1,14 +1,17 @@
-//! How a command ends: 0 success, 1 failure, 2 wrong usage, 141 if the reader of the output is gone, as for a program
-//! that SIGPIPE ends. Errors go to standard error and say what to do.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage, 141 if the reader of the output is gone, as after SIGPIPE. Errors go to
+//! standard error and say what to do.
 
 use std::process::ExitCode;
 
 use crate::output;
 
-/// 128 and the number of SIGPIPE.
+/// The exit code for wrong usage, as clap has it.
+pub const WRONG_USAGE: u8 = 2;
+
+/// 128 plus the number of SIGPIPE.
 const READER_GONE: u8 = 141;
 
-/// The exit code of a command, whose error is printed.
+/// Prints the error of a command, and returns its exit code.
 pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,
@@ -24,6 +27,6 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
 pub fn init_logs(filter: &str) -> Result<(), ExitCode> {
     larder_telemetry::init_logs(filter).map_err(|error| {
         output::note(format_args!("error: {error}"));
-        ExitCode::from(2)
+        ExitCode::from(WRONG_USAGE)
     })
 }

@@ -79,7 +79,7 @@ async fn ready(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let listed = cluster.list(&asked, Some(SELECTOR.to_owned()), |object| pods.extend(typed::<Pod>(object).ok())).await;
     listed
         .map_err(|error| cluster.in_words(error, &asked))
-        .context("cannot find the extender's pods; --extender URL names where to ask")?;
+        .context("cannot find the extender's pods; use --extender URL to name an extender")?;
     let is_ready = |pod: &Pod| {
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         pod.metadata.deletion_timestamp.is_none()
@@ -89,8 +89,8 @@ async fn ready(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let names: Vec<String> = pods.into_iter().filter(is_ready).filter_map(|pod| pod.metadata.name).collect();
     match (all, names.is_empty()) {
         (0, _) => bail!(
-            "no scheduler of Larder runs in {SYSTEM_NAMESPACE}: an administrator turns it on with the component \
-             `scheduler` (docs/kubernetes/scheduling.md), and --extender URL names an extender elsewhere"
+            "Larder's scheduler does not run in {SYSTEM_NAMESPACE}: an administrator enables it with the component \
+             `scheduler` (docs/kubernetes/scheduling.md); for an extender elsewhere use --extender URL"
         ),
         (_, true) => bail!(
             "none of the pods {SELECTOR} in {SYSTEM_NAMESPACE} is ready: `kubectl describe pods -n {SYSTEM_NAMESPACE} -l \
@@ -129,7 +129,7 @@ fn not_opened(cluster: &Cluster, error: Error, name: &str) -> anyhow::Error {
             status.message
         ),
         Error::UpgradeConnection(why) => anyhow!(
-            "cannot reach {name}: the API server, or a proxy before it, forwards no port by WebSocket ({why}); --extender \
+            "cannot reach {name}: the API server, or a proxy in front of it, does not forward ports over WebSocket ({why}); --extender \
              URL asks without it"
         ),
         error => {
@@ -149,7 +149,7 @@ where
         decisions: Vec<Value>,
     }
     let body = timeout(ANSWER, http::get(stream, host, &format!("/decisions?pod={pod}"), MOST)).await;
-    let body = body.map_err(|_| anyhow!("no whole answer within {} s", ANSWER.as_secs()))??;
-    let served = serde_json::from_slice::<Served>(&body).context("the answer is none of an extender's");
+    let body = body.map_err(|_| anyhow!("no complete response within {} s", ANSWER.as_secs()))??;
+    let served = serde_json::from_slice::<Served>(&body).context("the response is not an extender's");
     Ok(served?.decisions)
 }

@@ -12,7 +12,8 @@ pub fn scratch_folder(given: Option<&Path>, name: &str) -> anyhow::Result<PathBu
         Some(folder) => folder.to_owned(),
         None => Home::of_process()?.sub_folder(name)?,
     };
-    std::fs::create_dir_all(&folder).with_context(|| format!("make the folder {} (--folder)", folder.display()))?;
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("create the directory {} (--folder)", folder.display()))?;
     Ok(folder)
 }
 
@@ -21,7 +22,7 @@ pub fn check_folder(flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
     let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     match folder {
         Some(folder) if !folder.is_dir() => {
-            bail!("{flag}: the folder {} does not exist: create it first", folder.display())
+            bail!("{flag}: the directory {} does not exist: create it first", folder.display())
         }
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! The beginning of `docs/COMMANDS.md`. The help of the other programs follows it there.
+//! The first part of `docs/COMMANDS.md`: the help of `larder`. A test appends the help of the other programs.
 
 use clap::CommandFactory;
 
@@ -18,7 +18,7 @@ pub(crate) fn help_page() -> String {
     let mut page = String::from(
         "# Commands and flags\n\n\
          Generated from the help of `larder` and its commands, of `larderd`, `cachenode`, `larder-controller`, \
-         `larder-scheduler-ext` and `larder-devices`; a test keeps it current.\n\n",
+         `larder-scheduler-ext`, `larder-devices` and `larder-csi`; a test keeps it current.\n\n",
     );
     let mut command = Cli::command();
     command.build();

@@ -24,24 +24,24 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let builder = http1::Builder::new().max_buf_size(HEADERS).handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = builder.context("the connection broke")?;
+    let (mut sender, connection) = builder.context("the connection failed")?;
     // It ends with this request, whatever becomes of it.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let request = Request::get(path).header(header::HOST, host).body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await.context("there was no answer that is HTTP")?;
+    let response = sender.send_request(request).await.context("the response is not HTTP")?;
     let status = response.status();
     let most = if status == StatusCode::OK { most } else { REFUSAL };
     let body = match Limited::new(response.into_body(), most).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() && status == StatusCode::OK => {
-            bail!("the answer is larger than {}", show_bytes(most as u64))
+            bail!("the response is larger than {}", show_bytes(most as u64))
         }
-        Err(error) if status == StatusCode::OK => return Err(anyhow!(error).context("the answer broke off")),
+        Err(error) if status == StatusCode::OK => return Err(anyhow!(error).context("the response was cut off")),
         Err(_) => Bytes::new(),
     };
     if status != StatusCode::OK {
-        bail!("the answer is {} {}", status.as_u16(), cell(&String::from_utf8_lossy(&body)));
+        bail!("the response is {} {}", status.as_u16(), cell(&String::from_utf8_lossy(&body)));
     }
     Ok(body)
 }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_whole_answer_is_read_and_the_connection_is_left() {
+    async fn a_complete_response_is_read_without_waiting_for_the_connection_to_close() {
         for head in ["content-length: 2\r\n\r\n{}", "transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"] {
             let got = answered(format!("HTTP/1.1 200 OK\r\n{head}").as_bytes(), false).await;
             assert_eq!(got.as_deref(), Ok(&b"{}"[..]));
@@ -86,30 +86,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_is_read_than_the_bound() {
+    async fn no_more_than_the_limit_is_read() {
         let whole =
             |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}", " ".repeat(length));
         assert_eq!(answered(whole(MOST).as_bytes(), false).await.map(|body| body.len()), Ok(MOST));
         let error = answered(whole(MOST + 1).as_bytes(), false).await.unwrap_err();
-        assert_eq!(error, "the answer is larger than 1.0 KB");
+        assert_eq!(error, "the response is larger than 1.0 KB");
         let endless =
             [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".as_slice(), &b"2\r\n{}\r\n".repeat(MOST)];
         let error = answered(&endless.concat(), false).await.unwrap_err();
-        assert_eq!(error, "the answer is larger than 1.0 KB");
+        assert_eq!(error, "the response is larger than 1.0 KB");
         let headers = format!("HTTP/1.1 200 OK\r\na: {}\r\n\r\n", "b".repeat(HEADERS));
         let error = answered(headers.as_bytes(), false).await.unwrap_err();
-        assert!(error.starts_with("there was no answer that is HTTP: "), "{error}");
+        assert!(error.starts_with("the response is not HTTP: "), "{error}");
     }
 
     #[tokio::test]
-    async fn half_answers_and_junk_are_errors() {
+    async fn truncated_and_invalid_responses_are_errors() {
         for (answer, words) in [
-            (&b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"decisions\":"[..], "the answer broke off: "),
-            (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab", "the answer broke off: "),
-            (b"HTTP/1.1 200 OK\r\ncontent-le", "there was no answer that is HTTP: "),
-            (b"SSH-2.0-OpenSSH\r\n", "there was no answer that is HTTP: "),
-            (b"\x16\x03\x01\x00\xff\x00", "there was no answer that is HTTP: "),
-            (b"", "there was no answer that is HTTP: "),
+            (&b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"decisions\":"[..], "the response was cut off: "),
+            (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab", "the response was cut off: "),
+            (b"HTTP/1.1 200 OK\r\ncontent-le", "the response is not HTTP: "),
+            (b"SSH-2.0-OpenSSH\r\n", "the response is not HTTP: "),
+            (b"\x16\x03\x01\x00\xff\x00", "the response is not HTTP: "),
+            (b"", "the response is not HTTP: "),
         ] {
             let error = answered(answer, true).await.unwrap_err();
             assert!(error.starts_with(words), "{error}");
@@ -117,10 +117,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told_in_its_words() {
+    async fn a_rejection_is_quoted() {
         let refusal = "HTTP/1.1 503 X\r\ncontent-length: 10\r\n\r\nnot \x1b[ yet";
-        assert_eq!(answered(refusal.as_bytes(), false).await.unwrap_err(), "the answer is 503 not [ yet");
+        assert_eq!(answered(refusal.as_bytes(), false).await.unwrap_err(), "the response is 503 not [ yet");
         let long = format!("HTTP/1.1 404 X\r\ncontent-length: 99999\r\n\r\n{}", "a".repeat(9999));
-        assert_eq!(answered(long.as_bytes(), false).await.unwrap_err(), "the answer is 404 ");
+        assert_eq!(answered(long.as_bytes(), false).await.unwrap_err(), "the response is 404 ");
     }
 }

@@ -12,7 +12,10 @@ pub(crate) fn read(dir: &Path) -> anyhow::Result<Stats> {
     let text = std::fs::read(&path).map_err(|error| {
         let why = match error.kind() {
             io::ErrorKind::NotConnected => {
-                format!("the process that served {0} is gone: mount it again, or `larder umount {0}`", dir.display())
+                format!(
+                    "the process that served {0} is gone: mount the dataset again, or run `larder umount {0}`",
+                    dir.display()
+                )
             }
             _ => format!("read {}: is {} the root of a Larder mount?", path.display(), dir.display()),
         };

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_terminal_obeys_a_text_of_somebody_else() {
+    fn control_characters_in_foreign_text_do_not_reach_the_terminal() {
         assert_eq!(plain("a\u{1b}[31mb\rc\u{9b}d\u{202e}e\tf\ng"), "a?[31mb?c?d?e\tf\ng");
         assert_eq!(cell("two\nlines\u{1b}]0;x\u{7}  end"), "two lines ]0;x end");
         assert_eq!(cell(&"ä".repeat(400)).chars().count(), 301);

@@ -58,10 +58,11 @@ pub(crate) async fn jobs(cluster: &Cluster, namespace: &str, is_in: impl Fn(&str
         match listed.await {
             Ok(()) => break,
             Err(error) if of.is_none() && is_denied(&error) => {
-                seen.notes.push(format!("you may not list the jobs of all namespaces: these are those of {namespace}"));
+                seen.notes
+                    .push(format!("you may not list the jobs of all namespaces: only those in {namespace} are shown"));
             }
             Err(error) if is_denied(&error) => {
-                seen.notes = vec![format!("you may list neither the jobs of all namespaces nor those of {namespace}")];
+                seen.notes = vec![format!("you may not list jobs, neither in all namespaces nor in {namespace}")];
             }
             Err(error) => return Err(cluster.in_words(error, &asked)),
         }
@@ -72,7 +73,10 @@ pub(crate) async fn jobs(cluster: &Cluster, namespace: &str, is_in: impl Fn(&str
     match cluster.list(&asked, None, |object| classes.extend(typed::<PriorityClass>(object).ok())).await {
         Ok(()) => seen.priorities = priorities(&classes),
         Err(error) if is_denied(&error) => {
-            seen.notes.push("you may not list PriorityClasses: the order of jobs is as if all had the same".to_owned());
+            seen.notes.push(
+                "you may not list PriorityClasses: the order shown assumes that all jobs have the same priority"
+                    .to_owned(),
+            );
         }
         Err(error) => return Err(cluster.in_words(error, &asked)),
     }

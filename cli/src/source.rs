@@ -55,7 +55,7 @@ async fn telling<T>(text: &str, origin: &OriginArgs, progress: &ProgressView, wo
     }
     if !progress.has_moved() {
         output::note(format_args!(
-            "waiting for the origin of {text}, which has not answered yet; --read-deadline ({}) ends the wait",
+            "waiting for the origin of {text}, which has not responded yet; giving up after --read-deadline ({})",
             show_duration(origin.read_deadline)
         ));
     }
@@ -72,7 +72,7 @@ pub(crate) fn resolve(
 ) -> anyhow::Result<ResolvedSource> {
     let _in_runtime = runtime.enter();
     if refresh != Refresh::Never && !source::is_url(text) {
-        bail!("--refresh: a manifest file is served as it is; name the dataset's URL instead of {text}");
+        bail!("--refresh does not apply to a manifest file; use the dataset's URL instead of {text}");
     }
     let progress = ProgressView::new(0, "listing");
     let (config, home) = (origin.config(), Home::of_process()?);
@@ -86,7 +86,7 @@ pub(crate) fn resolve(
     }
     if refresh.is_due(found.manifest.created_ns(), now_ns()) && found.is_published() {
         output::note(format_args!(
-            "the manifest of {text} is published: `larder import --to` (or `larder pack`) renews it, not --refresh"
+            "--refresh does not apply to a published manifest: renew {text} with `larder import --to` or `larder pack`"
         ));
     }
     Ok(found)

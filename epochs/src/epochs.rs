@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_the_files_and_what_they_must_hold() {
+    fn a_list_names_the_files_with_their_sizes_and_checksums() {
         let folder = tempfile::tempdir().unwrap();
         let made = crate::tree::make(&folder.path().join("data"), &[16_000; 30], 7, |_| {}).unwrap();
         let list = folder.path().join("list");

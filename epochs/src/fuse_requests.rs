@@ -197,14 +197,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpus_are_read_in_ranges() {
+    fn cpu_ranges_are_parsed() {
         assert_eq!(parse_cpus("0-2,5\n"), Some(vec![0, 1, 2, 5]));
         assert_eq!(parse_cpus("0"), Some(vec![0]));
         assert_eq!(parse_cpus("x"), None);
     }
 
     #[test]
-    fn rates_are_shown_from_one_in_a_hundred() {
+    fn rates_below_one_in_a_hundred_are_hidden() {
         let requests = Requests { kinds: [("lookup", 1000), ("open", 4), ("read", 1380)].into(), total: 2384 };
         assert_eq!(requests.per_file(1000), " lookup 1.00 read 1.38");
         assert_eq!(Requests::default().per_file(1000), " none");

@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_brackets_and_blanks_does_not_shift_the_fields() {
+    fn a_process_name_with_brackets_and_spaces_is_parsed() {
         let text = "77 (a) b (c)) S 12 77 77 0 -1 4194560 5 0 0 0 250 150 9 9 20 0 1 0 100 1000 10";
         assert_eq!((parent(text), parent("")), (Some(12), None));
     }
 
     #[test]
-    fn what_a_thread_used_counts_after_its_end_and_in_less_than_ticks() {
+    fn the_cpu_time_of_ended_threads_is_counted_with_a_resolution_below_a_tick() {
         let own = || Usage::of(&[std::process::id()]).cpu_seconds;
         let before = own();
         let busy = || (0..2_000_000_u64).fold(0, |sum, number| std::hint::black_box(sum ^ number));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_in_bytes_and_a_process_that_is_gone_counts_nothing() {
+    fn memory_is_in_bytes_and_a_process_that_has_ended_counts_nothing() {
         let text = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
         assert_eq!((status_bytes(text, "VmRSS:"), status_bytes(text, "VmHWM:")), (1 << 20, 2 << 20));
         assert_eq!(Usage::of(&[u32::MAX]), Usage::default());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_has_the_children_too() {
+    fn child_processes_are_included() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let family = family(std::process::id());
         assert!(family[0] == std::process::id() && family.contains(&child.id()), "{family:?}");

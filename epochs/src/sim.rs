@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_hits_what_theory_says() {
+    fn the_hit_ratio_of_one_node_matches_theory() {
         let outcome = simulate(1, SimPlacement::Local, &SHARES, Sizes::Equal(111_000));
         close(&steady(&outcome, "nr"), &SHARES, 1e-9);
         let lru = SHARES.map(|share| share + (1.0 - share) * (1.0 - share).ln());
@@ -138,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_differ_change_nr_by_less_than_a_file() {
+    fn unequal_sizes_change_the_hit_ratio_of_nr_by_less_than_a_file() {
         let outcome = simulate(1, SimPlacement::Local, &SHARES, Sizes::Mean(111_000));
         close(&steady(&outcome, "nr"), &SHARES, 5e6 / outcome.bytes as f64);
     }
 
     #[test]
-    fn owners_add_up_their_caches_and_nodes_of_their_own_do_not() {
+    fn partitioned_caches_add_up_and_local_caches_do_not() {
         let shares = [0.0625, 0.2];
         let owned = simulate(4, SimPlacement::Partitioned, &shares, Sizes::Equal(1000));
         close(&steady(&owned, "nr"), &[0.25, 0.8], 0.001);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_gains_where_shards_change_and_nowhere_else() {
+    fn belady_gains_only_where_shards_change() {
         let shares = [0.0625, 0.2];
         for (nodes, placement) in
             [(1, SimPlacement::Local), (1, SimPlacement::Partitioned), (4, SimPlacement::Partitioned)]
@@ -193,7 +193,7 @@ mod tests {
         let table = outcome.table();
         assert!(table.contains("1 node, each with a cache of 25.00 % (0.2 GB)"), "{table}");
         assert!(table.contains("2 nodes, each with a cache of 50.00 % (0.5 GB)"), "{table}");
-        assert!(table.contains("nr           0.00    25.00           25.00     25.00"), "{table}");
+        assert!(table.contains("nr         0.00    25.00          25.00     25.00"), "{table}");
         let names: Vec<String> = outcome.plot().lines.into_iter().map(|line| line.name).collect();
         assert_eq!(names, ["nr, 1 node", "belady, 1 node", "nr, 2 nodes", "belady, 2 nodes"]);
     }

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_the_mean_asked_for_and_stay_within_bounds() {
+    fn sizes_have_the_requested_mean_and_stay_within_bounds() {
         let sizes = sizes(5000, 111_000, 42);
         let mean = sizes.iter().sum::<u64>() / 5000;
         assert!((110_000..112_000).contains(&mean), "{mean}");

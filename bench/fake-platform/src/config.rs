@@ -1,11 +1,11 @@
-//! Settings of the stand-ins, and the events that they have seen.
+//! The settings of the simulation, and what it has recorded.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Settings of the stand-ins.
+/// The settings of the simulation.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The namespace whose jobs are ended.
@@ -20,22 +20,22 @@ pub struct Config {
     pub bytes: u64,
     /// How long a job warms a node.
     pub warming: Duration,
-    /// The least time between two reports of a node.
+    /// The minimum interval between two reports of a node.
     pub report_every: Duration,
 }
 
-/// All bytes of a dataset are on a node.
+/// A node that has all bytes of a dataset.
 #[derive(Clone, Debug)]
 pub struct Filled {
     /// The node.
     pub node: String,
     /// The name of the Dataset.
     pub dataset: String,
-    /// Since when. The node's report comes later.
+    /// When the last byte arrived; the node reports it later.
     pub at: Instant,
 }
 
-/// The events so far.
+/// What has happened so far.
 #[derive(Debug, Default)]
 pub struct Seen {
     filled: Mutex<Vec<Filled>>,

@@ -1,4 +1,4 @@
-//! Makes Kubernetes leave jobs alone, by `spec.managedBy`: a mutating admission policy sets it on each job of a
+//! Takes jobs from Kubernetes' Job controller with `spec.managedBy`: a mutating admission policy sets it on each job of a
 //! namespace.
 
 use std::time::Duration;
@@ -10,14 +10,15 @@ use larder_kube::api::{DeleteParams, PostParams};
 use larder_kube::{Api, Client, Error};
 use serde_json::json;
 
-/// The manager of the jobs, and its policy.
-const MANAGER: &str = "larder.dev/stand-in";
+/// The value of `spec.managedBy`.
+const MANAGER: &str = "larder.dev/fake-platform";
 
-/// Between two looks whether the policy counts, and how often one looks.
+/// How often, and with which pause, to check whether the policy is in effect.
 const PAUSE: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 300;
 
-/// Hands the jobs of `namespace` over, of which none may exist yet, and waits until that counts. Needs Kubernetes 1.36.
+/// Takes over the jobs of `namespace`, where none may exist yet, and waits until the policy is in effect. Needs
+/// Kubernetes 1.36.
 pub async fn hand_over(client: &Client, namespace: &str) -> anyhow::Result<()> {
     let name = policy_of(namespace);
     let policy = json!({
@@ -61,16 +62,18 @@ pub async fn hand_over(client: &Client, namespace: &str) -> anyhow::Result<()> {
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     let try_it = PostParams { dry_run: true, ..PostParams::default() };
     for _ in 0..LOOKS {
-        let made = jobs.create(&try_it, &probe).await.context("try a Job")?;
+        let made = jobs.create(&try_it, &probe).await.context("create a Job (dry run)")?;
         if made.spec.and_then(|spec| spec.managed_by).as_deref() == Some(MANAGER) {
             return Ok(());
         }
         tokio::time::sleep(PAUSE).await;
     }
-    bail!("the MutatingAdmissionPolicy {name} does not count: is the admission plugin MutatingAdmissionPolicy off?")
+    bail!(
+        "the MutatingAdmissionPolicy {name} has no effect: check that the admission plugin MutatingAdmissionPolicy is enabled"
+    )
 }
 
-/// Gives the jobs back to Kubernetes. Those that were handed over stay so.
+/// Returns new jobs to Kubernetes; jobs that were taken over stay so.
 pub async fn give_back(client: &Client, namespace: &str) -> anyhow::Result<()> {
     let (name, delete) = (policy_of(namespace), DeleteParams::default());
     let bindings: Api<MutatingAdmissionPolicyBinding> = Api::all(client.clone());

@@ -1,4 +1,4 @@
-//! Ends jobs as their pods would: an import with a report, a warming job once its node has the bytes.
+//! Completes jobs as their pods would: an import with a report, a warming job once its node has the bytes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config::{Config, Filled, Seen, snapshot_of};
-use crate::larderd::{Nodes, Told};
+use crate::larderd::{Message, Nodes};
 
-/// How soon a write that failed is tried again.
+/// The pause before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The scheduler of the pods that stand for an import: nobody, so that they are never run.
-const NO_SCHEDULER: &str = "larder.dev-stand-in";
+/// The scheduler of the fake import pods: nobody serves it, so they never run.
+const NO_SCHEDULER: &str = "larder.dev-fake";
 
 #[derive(Clone)]
 pub(crate) struct Jobs {
@@ -36,7 +36,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Ends each job once, for ever.
+    /// Completes each job once. Never returns.
     pub(crate) async fn follow(self) {
         let config = watcher::Config::default().page_size(100);
         let api: Api<Job> = Api::namespaced(self.client.clone(), &self.config.namespace);
@@ -45,6 +45,7 @@ impl Jobs {
         let mut running = JoinSet::new();
         while let Some(job) = jobs.next().await {
             while running.try_join_next().is_some() {}
+            // The watch starts again with a new list, so an error loses nothing.
             let Ok(job) = job else { continue };
             let ended = job.status.as_ref().and_then(|status| status.conditions.as_ref()).is_some();
             let uid = job.metadata.uid.clone().unwrap_or_default();
@@ -70,7 +71,7 @@ impl Jobs {
                 let Some(larderd) = self.nodes.get(node) else { return };
                 let since = Instant::now();
                 let snapshot = purpose(&job).unwrap_or_default();
-                let _ = larderd.send(Told::Warming { snapshot, since }).await;
+                let _ = larderd.send(Message::Warming { snapshot, since }).await;
                 tokio::time::sleep_until(since + self.config.warming).await;
                 let at = (since + self.config.warming).into_std();
                 self.seen.add_filled(Filled { node: node.clone(), dataset, at });
@@ -82,7 +83,7 @@ impl Jobs {
         self.write(|| async { api.patch_status(&name, &PatchParams::default(), &patch).await.map(drop) }).await;
     }
 
-    /// Makes the pod of an import, which has ended with a report. False: the job is gone.
+    /// Creates the pod of an import, completed with a report. Returns false if the job is gone.
     async fn import(&self, job: &Job, name: &str, dataset: &str) -> bool {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.config.namespace);
         let report = json!({
@@ -106,7 +107,7 @@ impl Jobs {
         self.write(|| async { api.patch_status(&pod, &PatchParams::default(), &patch).await.map(drop) }).await
     }
 
-    /// Repeats a write until it succeeds, which is true, or its object is gone.
+    /// Retries a write until it succeeds. Returns false if its object is gone.
     async fn write<F: Future<Output = Result<(), Error>> + Send>(&self, write: impl Fn() -> F) -> bool {
         loop {
             {
@@ -146,7 +147,7 @@ fn pod(job: &Job, name: &str) -> Value {
     spec["schedulerName"] = NO_SCHEDULER.into();
     json!({
         "metadata": {
-            "name": format!("{name}-stand-in"),
+            "name": format!("{name}-fake"),
             "labels": labels,
             "ownerReferences": [{
                 "apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job.metadata.uid, "controller": true,
@@ -161,7 +162,7 @@ fn pod_ended(message: &str) -> Value {
     json!({"status": {
         "phase": "Succeeded",
         "containerStatuses": [{
-            "name": "larder", "image": "stand-in", "imageID": "stand-in", "ready": false, "restartCount": 0,
+            "name": "larder", "image": "fake", "imageID": "fake", "ready": false, "restartCount": 0,
             "state": {"terminated": {
                 "exitCode": 0, "reason": "Completed", "message": message, "startedAt": now, "finishedAt": now,
             }},

@@ -1,5 +1,5 @@
-//! A larderd of each node, as the controller sees it: it reports the promises that it has taken and the bytes that it
-//! has, not more often than it may.
+//! A simulated larderd per node, as the controller sees it: it accepts promises and reports its cached bytes, at a limited
+//! rate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,56 +16,57 @@ use tokio::time::Instant;
 
 use crate::config::{Config, Seen};
 
-/// Tidings that one larderd has not heard yet; more make the teller wait.
-const EARS: usize = 16;
+/// Messages queued for one larderd; senders wait when it is full.
+const MAILBOX: usize = 16;
 
 /// A message to a larderd.
 #[derive(Debug)]
-pub(crate) enum Told {
-    /// By its object: the promises.
+pub(crate) enum Message {
+    /// The promises in its NodeCache.
     Promises { uid: String, generation: i64, promises: Vec<PromisedDataset> },
-    /// By a pod: it warms a snapshot.
+    /// A pod warms a snapshot.
     Warming { snapshot: String, since: Instant },
 }
 
-/// The larderds by their nodes.
-pub(crate) type Nodes = Arc<HashMap<String, mpsc::Sender<Told>>>;
+/// The mailboxes of the larderds, by node.
+pub(crate) type Nodes = Arc<HashMap<String, mpsc::Sender<Message>>>;
 
-pub(crate) fn ears() -> (mpsc::Sender<Told>, mpsc::Receiver<Told>) {
-    mpsc::channel(EARS)
+pub(crate) fn mailbox() -> (mpsc::Sender<Message>, mpsc::Receiver<Message>) {
+    mpsc::channel(MAILBOX)
 }
 
-/// Tells each larderd of its object, for ever.
+/// Sends each larderd its NodeCache whenever it changes. Never returns.
 pub(crate) async fn listen(client: Client, nodes: Nodes) {
     let config = watcher::Config::default().page_size(100);
     let mut caches =
         watcher::watcher(Api::<NodeCache>::all(client), config).default_backoff().applied_objects().boxed();
     while let Some(cache) = caches.next().await {
+        // The watch starts again with a new list, so an error loses nothing.
         let Ok(cache) = cache else { continue };
         let name = cache.metadata.name.unwrap_or_default();
         if let Some(larderd) = nodes.get(&name) {
-            let told = Told::Promises {
+            let message = Message::Promises {
                 uid: cache.metadata.uid.unwrap_or_default(),
                 generation: cache.metadata.generation.unwrap_or_default(),
                 promises: cache.spec.datasets,
             };
-            let _ = larderd.send(told).await;
+            let _ = larderd.send(message).await;
         }
     }
 }
 
-/// One of them.
+/// The larderd of one node.
 pub(crate) struct Larderd {
     api: Api<NodeCache>,
     node: String,
     config: Arc<Config>,
     seen: Arc<Seen>,
     writers: Arc<Semaphore>,
-    /// The uid of its object, once there is one.
+    /// The uid of its NodeCache; empty until it exists.
     uid: String,
     generation: i64,
     promises: Vec<PromisedDataset>,
-    /// Since when each snapshot is warmed.
+    /// When the warming of each snapshot began.
     warming: BTreeMap<String, Instant>,
     reported: Option<Value>,
     reported_at: Option<Instant>,
@@ -94,15 +95,15 @@ impl Larderd {
         }
     }
 
-    /// Reports until nobody can tell it anything any more.
-    pub(crate) async fn run(mut self, mut told: mpsc::Receiver<Told>) {
+    /// Reports until its mailbox is closed.
+    pub(crate) async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
         loop {
             let now = Instant::now();
             let due = !self.uid.is_empty() && (self.is_filling(now) || self.reported != Some(self.status(now)));
             let at = self.reported_at.map_or(now, |at| at + self.config.report_every);
             tokio::select! {
-                told = told.recv() => match told {
-                    Some(told) => self.hear(told),
+                message = messages.recv() => match message {
+                    Some(message) => self.apply(message),
                     None => return,
                 },
                 () = tokio::time::sleep_until(at), if due => self.report().await,
@@ -110,9 +111,9 @@ impl Larderd {
         }
     }
 
-    fn hear(&mut self, told: Told) {
-        match told {
-            Told::Promises { uid, generation, promises } => {
+    fn apply(&mut self, message: Message) {
+        match message {
+            Message::Promises { uid, generation, promises } => {
                 if self.uid != uid {
                     self.reported = None;
                     self.uid = uid;
@@ -122,7 +123,7 @@ impl Larderd {
                 self.warming.retain(|snapshot, _| promises.iter().any(|promise| promise.snapshot == *snapshot));
                 self.promises = promises;
             }
-            Told::Warming { snapshot, since } => {
+            Message::Warming { snapshot, since } => {
                 self.warming.entry(snapshot).or_insert(since);
             }
         }
@@ -173,7 +174,7 @@ impl Larderd {
     }
 }
 
-/// The bytes of `all` that are there after some time of `warming`.
+/// How many of `all` bytes are cached `after` some time of a warm-up that takes `warming`.
 fn filled(all: u64, after: Duration, warming: Duration) -> u64 {
     if after >= warming {
         return all;

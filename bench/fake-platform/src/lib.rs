@@ -1,11 +1,11 @@
-//! Stands in for what `larder-controller` needs around it on a real API server, so that its own work can be measured
+//! Simulates the platform around `larder-controller` on a real API server, so that the controller alone can be measured
 //! and disturbed: no origin is listed, no byte is fetched, and no pod has to run.
 //!
-//! The cast: [`handover`] makes Kubernetes leave the jobs of one namespace alone; `jobs` ends them as their pods would,
-//! with a report of the import; `larderd` is one of each node: it takes promises, and reports bytes that grow while a
-//! job warms. [`program`] starts the controller and reads its figures.
+//! The cast: [`handover`] takes the jobs of one namespace from Kubernetes' Job controller; `jobs` completes them as their
+//! pods would, with a report of the import; `larderd` simulates the daemon of each node, which accepts promises and
+//! reports bytes that grow while a job warms. [`program`] starts the controller and reads its metrics.
 //!
-//! Invariant: it writes what the kubelet, Kubernetes' controllers and larderd would, and no object of the controller's.
+//! Invariant: it writes only what the kubelet, Kubernetes' controllers and larderd would write.
 
 mod config;
 pub mod handover;
@@ -22,10 +22,10 @@ use tokio::task::JoinSet;
 
 pub use config::{Config, Filled, Seen, snapshot_of};
 
-/// Writes at the same time.
+/// Concurrent writes to the API.
 const WRITERS: usize = 16;
 
-/// Plays its parts until it is dropped.
+/// The simulation; it stops when it is dropped.
 #[derive(Debug)]
 pub struct FakePlatform {
     seen: Arc<Seen>,
@@ -34,18 +34,18 @@ pub struct FakePlatform {
 }
 
 impl FakePlatform {
-    /// Starts to play. Jobs must have been handed over before. Must be called in a runtime.
+    /// Starts the simulation. Jobs must have been handed over before. Must be called in a runtime.
     pub fn start(client: &Client, config: Config) -> Self {
         let (config, seen) = (Arc::new(config), Arc::new(Seen::default()));
         let writers = Arc::new(Semaphore::new(WRITERS));
         let mut tasks = JoinSet::new();
         let mut nodes = HashMap::new();
         for node in &config.nodes {
-            let (ears, told) = larderd::ears();
-            nodes.insert(node.clone(), ears);
+            let (sender, messages) = larderd::mailbox();
+            nodes.insert(node.clone(), sender);
             let larderd =
                 larderd::Larderd::new(client, node, Arc::clone(&config), Arc::clone(&seen), Arc::clone(&writers));
-            tasks.spawn(larderd.run(told));
+            tasks.spawn(larderd.run(messages));
         }
         let nodes = Arc::new(nodes);
         tasks.spawn(larderd::listen(client.clone(), Arc::clone(&nodes)));
@@ -53,7 +53,7 @@ impl FakePlatform {
         Self { seen, _tasks: tasks }
     }
 
-    /// The events so far.
+    /// What has happened so far.
     pub fn seen(&self) -> &Seen {
         &self.seen
     }

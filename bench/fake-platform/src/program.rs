@@ -1,4 +1,4 @@
-//! `larder-controller` as a process: how it is started, and the figures that it tells.
+//! `larder-controller` as a process: its command line, and its metrics.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -9,7 +9,7 @@ use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A controller that is to be started.
+/// How to start a controller.
 #[derive(Clone, Debug)]
 pub struct Program<'a> {
     /// The program.
@@ -20,7 +20,7 @@ pub struct Program<'a> {
     pub namespace: &'a str,
     /// Its name in the Lease.
     pub identity: &'a str,
-    /// Where it serves its figures.
+    /// Its --admin-address.
     pub admin: SocketAddr,
 }
 
@@ -28,7 +28,7 @@ impl Program<'_> {
     /// The command that starts it. Logs go to its standard error.
     pub fn command(&self) -> Command {
         let mut command = Command::new(self.path);
-        command.args(["--image", "larder.dev/larder:stand-in", "--namespace", self.namespace]);
+        command.args(["--image", "larder.dev/larder:fake", "--namespace", self.namespace]);
         command.args(["--identity", self.identity, "--admin-address", &self.admin.to_string()]);
         if let Some(path) = self.kubeconfig {
             command.env("KUBECONFIG", path);
@@ -49,7 +49,7 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
 pub struct Figures(BTreeMap<String, u64>);
 
 impl Figures {
-    /// Asks a controller; `None` unless it answers.
+    /// Scrapes a controller; `None` unless it answers.
     pub async fn of(admin: SocketAddr) -> Option<Self> {
         let mut stream = TcpStream::connect(admin).await.ok()?;
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_are_told_by_resource_and_verb() {
+    fn writes_are_counted_by_resource_and_verb() {
         let figures = Figures::parse(
             "# TYPE larder_controller_writes_total counter\n\
              larder_controller_writes_total{verb=\"create\",resource=\"jobs\"} 7\n\

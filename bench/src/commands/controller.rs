@@ -9,7 +9,7 @@ use crate::args::ControllerArgs;
 
 pub(crate) fn run(args: &ControllerArgs) -> anyhow::Result<()> {
     if args.count > args.nodes {
-        bail!("--count {} is more than --nodes {}", args.count, args.nodes);
+        bail!("--count {} exceeds --nodes {}", args.count, args.nodes);
     }
     let program = program::controller(args.cluster.controller.as_deref())?;
     let config = ControllerConfig {

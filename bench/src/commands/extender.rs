@@ -25,17 +25,17 @@ fn config(args: &ExtenderArgs) -> anyhow::Result<ExtenderConfig> {
     let ExtenderArgs { known_nodes, rate, asks, nodes, pods, wakes, crowd, crowd_pods, .. } = *args;
     let holders = &args.holders;
     if pods > Crowd::room(nodes) {
-        bail!("--pods {pods} are more than --nodes {nodes} have room for");
+        bail!("--pods {pods} do not fit on --nodes {nodes}");
     }
     let all: u32 = holders.iter().sum();
     if all > crowd {
-        bail!("--holders are {all} nodes together: --crowd {crowd} has fewer");
+        bail!("--holders need {all} nodes together, but --crowd is {crowd}");
     }
     if let Some(few) = holders.iter().find(|holders| crowd_pods > Crowd::room(**holders)) {
         bail!("--crowd-pods {crowd_pods}: {few} holders have room for {} pods", Crowd::room(*few));
     }
     if u32::from(wakes) > nodes {
-        bail!("--wakes {wakes} is more than --nodes {nodes}: each has a node of its own");
+        bail!("--wakes {wakes} exceeds --nodes {nodes}: each pod needs its own node");
     }
     Ok(ExtenderConfig {
         scenarios: args.only.chosen(),
@@ -57,7 +57,7 @@ fn tools(args: &ExtenderArgs, needs_cluster: bool) -> anyhow::Result<Tools> {
     let extender = find("--extender", "larder-scheduler-ext", args.extender.as_deref())?;
     let controller = find("--controller", "larder-controller", args.cluster.controller.as_deref())?;
     Ok(Tools {
-        larder: std::env::current_exe().context("find this program")?,
+        larder: std::env::current_exe().context("locate this program")?,
         programs: Programs { scheduler: args.kube_scheduler.clone(), extender },
         places: Places { program: controller, kubeconfig: args.cluster.kubeconfig.clone() },
     })
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused_by_its_flag() {
+    fn impossible_sizes_are_rejected_naming_the_flag() {
         for (flags, word) in [
             (["--pods=20000", "--nodes=100"], "--pods 20000"),
             (["--holders=60,60", "--crowd=100"], "120 nodes together"),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_must_be_there_only_for_a_cluster() {
+    fn programs_must_exist_only_if_a_cluster_is_used() {
         let args = args(&["--extender", "/nonexistent/extender", "--only", "answers"]).unwrap();
         assert!(tools(&args, false).is_ok());
         let error = tools(&args, true).unwrap_err().to_string();

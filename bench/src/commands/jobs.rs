@@ -13,10 +13,10 @@ const PODS_OF_A_NODE: u32 = 90;
 pub(crate) fn run(args: &JobsArgs) -> anyhow::Result<()> {
     let sizes = Sizes { jobs: args.jobs, gangs: args.gangs, gang_size: args.gang_size };
     if sizes.jobs == 0 && sizes.gangs == 0 {
-        bail!("--jobs and --gangs are both 0: there is nothing to run");
+        bail!("--jobs and --gangs are both 0: nothing to run");
     }
     if sizes.pods() > args.nodes * PODS_OF_A_NODE {
-        bail!("--jobs and --gangs make {} pods: --nodes {} have room for fewer", sizes.pods(), args.nodes);
+        bail!("--jobs and --gangs make {} pods, more than fit on --nodes {}", sizes.pods(), args.nodes);
     }
     let JobsArgs { nodes, scale, loaded_gangs: gangs, .. } = *args;
     let config = JobsConfig { scenarios: args.only.chosen(), rounds: args.rounds.rounds, nodes, sizes, scale, gangs };

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &PeersNetArgs) -> anyhow::Result<()> {
         time: Duration::from_secs(args.seconds.into()),
         rounds: args.rounds.rounds,
         folder: scratch_folder(args.folder.folder.as_deref(), "peers-net")?,
-        serve: std::env::current_exe().context("find this program")?,
+        serve: std::env::current_exe().context("locate this program")?,
     };
     measure(&args.output, "readings", |steps| run_peers_net(&config, steps), |outcome| outcome.table())?;
     Ok(())

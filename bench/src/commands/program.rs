@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 
 /// The command `larder` beside this one.
 pub(super) fn larder() -> anyhow::Result<PathBuf> {
-    let larder = std::env::current_exe().context("find this program")?.with_file_name("larder");
+    let larder = std::env::current_exe().context("locate this program")?.with_file_name("larder");
     if !larder.is_file() {
-        bail!("there is no {}: build it with cargo build --release -p larder", larder.display());
+        bail!("{} does not exist: build it with cargo build --release -p larder", larder.display());
     }
     Ok(larder)
 }
@@ -22,10 +22,10 @@ pub(super) fn controller(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 pub(super) fn find(flag: &str, name: &str, named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let program = match named {
         Some(program) => program.to_owned(),
-        None => std::env::current_exe().context("find this program")?.with_file_name(name),
+        None => std::env::current_exe().context("locate this program")?.with_file_name(name),
     };
     if !program.is_file() {
-        bail!("there is no {}: name {name} by {flag}", program.display());
+        bail!("{} does not exist: set {flag} to the path of {name}", program.display());
     }
     Ok(program)
 }

@@ -175,7 +175,7 @@ impl ControllerOutcome {
         text += &format!(
             "\nCreated in {:.1} s; each Ready after {}. Until rest: {:.1} s of CPU, {} decisions, {} failed writes; {} \
              writes by the fake platform.\nAt rest for {rest_seconds} s: {:.0} MiB resident. {} restarts: {writes} \
-             writes{all}. Deleted to gone: {}.\nLoad of the machine: {:.1} before, {:.1} after.\n",
+             writes{all}. Deleted to gone: {}.\nMachine load: {:.1} before, {:.1} after.\n",
             self.created_seconds,
             self.ready,
             self.cpu_seconds,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn each_figure_stands_beside_its_goal() {
+    fn each_figure_is_shown_with_its_goal() {
         let table = outcome().table();
         let line = |start: &str| {
             let line = table.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {table}"));

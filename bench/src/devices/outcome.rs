@@ -48,7 +48,7 @@ impl DevicesOutcome {
         for LeftOut { name, why } in &self.left_out {
             text += &format!("WITHOUT {name}: {why}\n");
         }
-        text + &format!("Load of the machine: {:.1} before, {:.1} after.\n", self.load[0], self.load_after[0])
+        text + &format!("Machine load: {:.1} before, {:.1} after.\n", self.load[0], self.load_after[0])
     }
 
     fn goals(&self) -> Vec<Goal> {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_compares_with_the_peer_of_the_same_round_and_says_who_is_missing() {
+    fn the_table_compares_with_the_peer_of_the_same_round_and_names_missing_peers() {
         let daemons = vec![daemon(LARDER, 12), daemon(mellanox::NAME, 48)];
         let mut outcome = DevicesOutcome { daemons, ..DevicesOutcome::default() };
         let table = outcome.table();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_that_is_not_met_is_called_missed() {
+    fn an_unmet_goal_is_marked_missed() {
         let mut ours = DaemonRow { shape: Shape::GpusAndHcas, ..daemon(LARDER, 21) };
         let row = |of: &DaemonRow| DevicesOutcome { daemons: vec![of.clone()], ..DevicesOutcome::default() }.table();
         assert!(row(&ours).contains("21.000 (21.000..21.000)") && row(&ours).contains("MISSED"), "{}", row(&ours));

@@ -189,7 +189,7 @@ fn within(load: Load) -> anyhow::Result<[(Asked, Vec<Duration>); 3]> {
             let begun = Instant::now();
             for verb in [Verb::Filter, Verb::Prioritize] {
                 let answer = knowing.verbs.answer(verb, request.clone());
-                answer.map_err(|why| anyhow::anyhow!("the extender refuses: {why:?}"))?;
+                answer.map_err(|why| anyhow::anyhow!("the extender rejects the request: {why:?}"))?;
             }
             times.push(begun.elapsed());
         }
@@ -229,10 +229,11 @@ fn ask_all(
 /// Fails unless all nodes pass and have a score.
 fn check(connection: &mut Connection, [filter, prioritize]: &[Vec<u8>; 2], names: usize) -> anyhow::Result<()> {
     let count = |answer: &serde_json::Value| answer.as_array().map_or(0, Vec::len);
-    let filtered: serde_json::Value = serde_json::from_slice(connection.ask(filter)?).context("read what passes")?;
+    let filtered: serde_json::Value =
+        serde_json::from_slice(connection.ask(filter)?).context("parse the filter's response")?;
     let scores: serde_json::Value = serde_json::from_slice(connection.ask(prioritize)?).context("read scores")?;
     let answered = [count(&filtered["NodeNames"]), count(&scores)];
-    ensure!(answered == [names; 2], "of {names} nodes {} pass and {} have a score", answered[0], answered[1]);
+    ensure!(answered == [names; 2], "of {names} nodes, {} pass and {} are scored", answered[0], answered[1]);
     Ok(())
 }
 
@@ -270,7 +271,7 @@ pub(super) fn goals(answers: &Answers, Load { known, rate, .. }: Load) -> Vec<Go
         Some((none - floor, format!("{none:.0} - {floor:.0} = {:.0}", none - floor)))
     };
     if let (Some((middle, middle_shown)), Some((most, most_shown))) = (above(&p50), above(&p99)) {
-        let figure = format!("  {}, less an empty request, p50; p99, us", Asked::NoDataset.name(known));
+        let figure = format!("  {}, minus an empty request, p50; p99, us", Asked::NoDataset.name(known));
         let is_met = middle <= NONE_US && most <= NONE_US;
         add(figure, format!("{middle_shown}; {most_shown}"), format!("<= {NONE_US}"), is_met);
     }
@@ -300,8 +301,7 @@ pub(super) fn table(answers: &Answers, Load { known, rate, asks }: Load) -> Stri
         "Filter, then prioritize: {nodes} nodes, {datasets} datasets and {pods} pods known; {rate} requests/s, {asks} pods a \
          row; us\n"
     );
-    let head =
-        ["asked about", "round", "p50", "p99", "longest", "in process p50", "p99", "longest", "answered/s", "load"];
+    let head = ["request", "round", "p50", "p99", "longest", "in process p50", "p99", "longest", "answered/s", "load"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for row in &answers.rows {
         let us = |seconds: f64| format!("{:.0}", seconds * 1e6);
@@ -314,7 +314,7 @@ pub(super) fn table(answers: &Answers, Load { known, rate, asks }: Load) -> Stri
         );
     }
     text += &figures_table(&rows);
-    text += "\nThe process that answers, while it hears of 100 events a second\n";
+    text += "\nThe serving process, while it receives 100 events/s\n";
     let head = ["round", "event mean us", "p50", "p99", "longest", "events", "RSS MiB", "peak MiB", "CPU s"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for ServerRow { round, usage, news_mean, news } in &answers.servers {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn each_figure_stands_beside_its_goal() {
+    fn each_figure_is_shown_with_its_goal() {
         let goals = goals(&answers(999.0, 51.0), LOAD);
         let met: Vec<bool> = goals.iter().map(|goal| goal.is_met).collect();
         assert_eq!(met, [true, false, true, false, false, true]);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_cluster_is_asked_about_as_a_large_one_is() {
+    fn a_small_cluster_can_be_measured() {
         let load = Load { known: Known::of(600), rate: 2_000, asks: 20 };
         let serving = Serving::start(load.known).unwrap();
         let mut connection = Connection::open(serving.address).unwrap();
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_lacks_a_node_is_no_answer() {
+    fn a_response_without_some_node_is_an_error() {
         let serving = Serving::start(Known::of(10)).unwrap();
         let mut connection = Connection::open(serving.address).unwrap();
         let body = Known::of(10).size().request(10, Some(1));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_when_it_is_due_and_not_before() {
+    fn a_wait_ends_on_time_and_not_early() {
         let due = Instant::now() + Duration::from_millis(2);
         wait_until(due);
         assert!(Instant::now() >= due);

@@ -18,8 +18,8 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
-        stream.set_nodelay(true).context("send without delay")?;
-        stream.set_read_timeout(Some(LONGEST)).context("limit the time of an answer")?;
+        stream.set_nodelay(true).context("set TCP_NODELAY")?;
+        stream.set_read_timeout(Some(LONGEST)).context("set the read timeout")?;
         Ok(Self { stream, buffer: Vec::new() })
     }
 
@@ -35,13 +35,13 @@ impl Connection {
         };
         let text = String::from_utf8_lossy(&self.buffer[..head]).to_ascii_lowercase();
         let length = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
-        let length = length.context("the extender's answer does not say how long it is")?;
+        let length = length.context("the extender's response has no content-length")?;
         while self.buffer.len() < head + length {
             self.read()?;
         }
         let body = &self.buffer[head..];
         if !text.starts_with("http/1.1 200 ") {
-            bail!("the extender refuses: {}", String::from_utf8_lossy(body).trim());
+            bail!("the extender rejects the request: {}", String::from_utf8_lossy(body).trim());
         }
         Ok(body)
     }
@@ -49,9 +49,9 @@ impl Connection {
     fn read(&mut self) -> anyhow::Result<()> {
         let there = self.buffer.len();
         self.buffer.resize(there + (64 << 10), 0);
-        let read = self.stream.read(&mut self.buffer[there..]).context("wait for the extender's answer")?;
+        let read = self.stream.read(&mut self.buffer[there..]).context("read the extender's response")?;
         self.buffer.truncate(there + read);
-        ensure!(read > 0, "the extender ended the connection");
+        ensure!(read > 0, "the extender closed the connection");
         Ok(())
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_one_connection_come_one_after_the_other() {
+    fn a_connection_reads_successive_responses() {
         let texts =
             &["HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"];
         let mut connection = answering(texts);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_an_error_that_says_why() {
+    fn a_rejection_is_an_error_with_the_reason() {
         let mut connection = answering(&["HTTP/1.1 400 Bad Request\r\ncontent-length: 15\r\n\r\nPod is missing\n"]);
         let error = connection.ask(&post("filter", b"{}")).unwrap_err().to_string();
         assert_eq!(error, "the extender refuses: Pod is missing");

@@ -38,7 +38,7 @@ impl Data {
     }
 
     fn label(&self) -> anyhow::Result<String> {
-        DatasetKey::new(NAMESPACE, &self.name).node_label().context("name the label of a dataset")
+        DatasetKey::new(NAMESPACE, &self.name).node_label().context("compute the label of a dataset")
     }
 
     /// Makes it, imported long ago: a controller has nothing left to do about it.
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pods_of_each_way_differ_in_what_leads_them_alone() {
+    fn pods_differ_only_in_how_they_are_steered_to_their_data() {
         let data = Data::new("pets".to_owned(), 7);
         let (plain, steered) = (data.pod("p".to_owned()), data.steered_pod("p".to_owned()).unwrap());
         assert_eq!(plain["metadata"]["annotations"][DATASETS_ANNOTATION], "pets");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terms_are_those_of_the_policy() {
+    fn the_node_affinity_matches_the_shipped_policy() {
         let policy = include_str!("../../../deploy/components/datasets/affinity.yaml");
         let steered = Data::new("pets".to_owned(), 7).steered_pod("p".to_owned()).unwrap();
         let terms = &steered["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];

@@ -82,7 +82,7 @@ impl ExtenderOutcome {
                 text += &format!("\n{table}");
             }
         }
-        text + &format!("\nLoad of the machine: {:.1} before, {:.1} after.\n", self.load[0], self.load_after[0])
+        text + &format!("\nMachine load: {:.1} before, {:.1} after.\n", self.load[0], self.load_after[0])
     }
 }
 
@@ -95,9 +95,7 @@ mod tests {
         let row = WakeRow { rest_seconds: 1.0, load: 0.5, bound_seconds: 0.25 };
         let table = ExtenderOutcome { wake: vec![row], ..ExtenderOutcome::default() }.table();
         assert!(table.contains("0.25 (p50 0.25, longest 0.25)  <= 5  met\n"), "{table}");
-        assert!(
-            table.contains("waited before s") && table.ends_with("\nLoad of the machine: 0.0 before, 0.0 after.\n")
-        );
+        assert!(table.contains("waited before s") && table.ends_with("\nMachine load: 0.0 before, 0.0 after.\n"));
         for other in ["Filter, then prioritize", "percentageOfNodesToScore", "holders"] {
             assert!(!table.contains(other), "{other}: {table}");
         }

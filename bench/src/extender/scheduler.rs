@@ -60,7 +60,7 @@ impl Scheduler {
         setting: Setting,
         stop: &Stop,
     ) -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir().context("make a folder for logs")?;
+        let folder = tempfile::tempdir().context("create a directory for logs")?;
         let kubeconfig = kubeconfig(places)?;
         let address = free_address()?;
         let extender = match setting.extended {
@@ -95,7 +95,7 @@ impl Scheduler {
                 check(extender, "larder-scheduler-ext")?;
             }
             if started.elapsed() > limit {
-                bail!("waited {} s in vain until {what}; {}", limit.as_secs(), self.scheduler.last_words());
+                bail!("timed out after {} s waiting until {what}; {}", limit.as_secs(), self.scheduler.last_words());
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -136,7 +136,7 @@ async fn start_extender(
         stop.check()?;
         check(&mut child, "larder-scheduler-ext")?;
         if started.elapsed() > READY {
-            bail!("larder-scheduler-ext is not ready after {} s; {}", READY.as_secs(), child.last_words());
+            bail!("larder-scheduler-ext did not become ready within {} s; {}", READY.as_secs(), child.last_words());
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -159,9 +159,9 @@ async fn is_ready(admin: SocketAddr) -> bool {
 fn kubeconfig(places: &Places) -> anyhow::Result<PathBuf> {
     let of_home = || std::env::home_dir().map(|home| home.join(".kube/config"));
     let named = places.kubeconfig.clone().or_else(|| std::env::var_os("KUBECONFIG").map(PathBuf::from));
-    let path = named.or_else(of_home).context("find the kubeconfig: give --kubeconfig")?;
+    let path = named.or_else(of_home).context("no kubeconfig: set --kubeconfig")?;
     path.canonicalize()
-        .with_context(|| format!("find the kubeconfig {}: give one file by --kubeconfig", path.display()))
+        .with_context(|| format!("open the kubeconfig {}: name a single file with --kubeconfig", path.display()))
 }
 
 /// In JSON, which is YAML too. Nothing but the API server limits it, as all clients of these benchmarks.
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_schedulers_differ_in_the_extender_alone() {
+    fn the_scheduler_configurations_differ_only_in_the_extender() {
         let of = |extended| {
             let setting = Setting { percent: Some(50), extended };
             configuration(setting, Path::new("/k"), "127.0.0.1:7".parse().unwrap())
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_of_its_own_default_is_not_told_how_many_nodes_to_score() {
+    fn the_default_scheduler_keeps_its_own_percentage_of_nodes_to_score() {
         let setting = Setting { percent: None, extended: false };
         let configuration = configuration(setting, Path::new("/k"), "127.0.0.1:7".parse().unwrap());
         assert_eq!(configuration.get("percentageOfNodesToScore"), None);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubeconfig_is_one_file_that_is_there() {
+    fn the_kubeconfig_must_be_one_existing_file() {
         let places = Places { program: PathBuf::new(), kubeconfig: Some("/nonexistent/kubeconfig".into()) };
         let error = kubeconfig(&places).unwrap_err().to_string();
         assert!(error.contains("/nonexistent/kubeconfig") && error.contains("--kubeconfig"), "{error}");

@@ -70,7 +70,7 @@ pub fn serve(known: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serving.address).and_then(|()| out.flush()).context("print the address")?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    writeln!(out, "{}", serde_json::to_string(&serving.news())?).context("print what news cost")
+    writeln!(out, "{}", serde_json::to_string(&serving.news())?).context("print the cost of events")
 }
 
 /// What answers, and what it knows.
@@ -182,7 +182,7 @@ impl Process {
         let mut command = Command::new(larder);
         command.args(["extender", "--serve", &serde_json::to_string(&known)?]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start the server")?;
-        let mut said = BufReader::new(child.stdout.take().context("take the server's output")?);
+        let mut said = BufReader::new(child.stdout.take().context("open the server's output")?);
         let mut line = String::new();
         said.read_line(&mut line).context("read the server's address")?;
         let address =
@@ -198,7 +198,7 @@ impl Process {
     pub(super) fn end(mut self) -> anyhow::Result<News> {
         drop(self.child.stdin.take());
         let mut line = String::new();
-        self.said.read_line(&mut line).context("read what the server tells in the end")?;
+        self.said.read_line(&mut line).context("read the server's final report")?;
         let status = self.child.wait().context("wait for the server")?;
         ensure!(status.success(), "the server ended: {status}");
         serde_json::from_str(&line).with_context(|| format!("the server printed {line:?} instead of its figures"))
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_pods_go_as_come_and_the_index_knows_it() {
+    fn simulated_events_keep_the_number_of_pods_constant() {
         let size = Known::of(10).size();
         let mut index = Index::new(Vec::new());
         size.events().into_iter().for_each(|event| index.apply(event));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_news_cost_is_told() {
+    fn the_cost_of_events_is_reported() {
         let News { mean, times } = News::of(&[Duration::from_micros(10), Duration::from_micros(30)]);
         assert_eq!((times.count, times.max), (2, 30e-6));
         assert!((mean - 20e-6).abs() < 1e-12, "{mean}");

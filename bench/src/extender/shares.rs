@@ -122,7 +122,7 @@ pub(super) async fn make(ground: Ground<'_>, crowd: &Crowd) -> anyhow::Result<Ve
     let mut made = Vec::new();
     for (number, holders) in (1..).zip(&crowd.holders) {
         let at = nodes.len().checked_sub(*holders as usize);
-        ensure!(at.is_some(), "--holders are more than --crowd");
+        ensure!(at.is_some(), "--holders exceeds --crowd");
         let holders = nodes.split_off(at.unwrap_or_default());
         let data = Data::new(format!("held-{number}"), number);
         data.make(ground.client).await?;
@@ -218,7 +218,7 @@ pub(super) fn goals(rows: &[SharesRow], crowd: &Crowd) -> Vec<Goal> {
 /// The shares by way and number of holders.
 pub(super) fn table(rows: &[SharesRow], crowd: &Crowd) -> String {
     let Crowd { nodes, holders, pods } = crowd;
-    let text = format!("Percentage of {pods} pods that land on holders of their data, among {nodes} nodes\n");
+    let text = format!("Percentage of {pods} pods that land on holders of their data, on {nodes} nodes\n");
     let head = holders.iter().map(|holders| format!("{holders} holders"));
     let mut table = vec![std::iter::once(String::new()).chain(head).collect::<Vec<_>>()];
     for way in Way::ALL {
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_round_counts_and_each_way_has_a_line() {
+    fn the_worst_round_counts_and_each_variant_has_a_row() {
         let crowd = Crowd { nodes: 5_000, holders: vec![10, 50], pods: 200 };
         let row = |way, holders, on_holders| SharesRow { round: 1, way, holders, load: 0.0, on_holders };
         let rows = [
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_training_job_needs_no_scheduler_of_the_benchmark() {
+    fn only_training_jobs_run_without_the_benchmarks_scheduler() {
         let without: Vec<Way> = Way::ALL.into_iter().filter(|way| way.setting().is_none()).collect();
         assert_eq!(without, [Way::TrainingJob]);
         assert_eq!(Way::Default.setting(), Way::Affinity.setting());

@@ -45,7 +45,7 @@ impl Asks {
     const fn name(self) -> &'static str {
         match self {
             Self::Nobody => "kube-scheduler alone",
-            Self::AboutNothing => "with the extender, pods of no data",
+            Self::AboutNothing => "with the extender, pods without data",
             Self::AboutData => "with the extender",
         }
     }
@@ -129,9 +129,9 @@ fn ratios(rows: &[BindsRow], asks: Asks) -> impl Iterator<Item = f64> {
 pub(super) fn goals(rows: &[BindsRow]) -> Vec<Goal> {
     let Some(Spread { median, min, max }) = Spread::of(ratios(rows, Asks::AboutData)) else { return Vec::new() };
     let asking = Spread::of(ratios(rows, Asks::AboutNothing));
-    let asking = asking.map_or_else(String::new, |asking| format!("; asking alone {:.2}", asking.median));
+    let asking = asking.map_or_else(String::new, |asking| format!("; requests alone {:.2}", asking.median));
     vec![Goal {
-        figure: "pods/s with the extender, of those without it, of each round".to_owned(),
+        figure: "pods/s with the extender, relative to pods/s without it, per round".to_owned(),
         measured: format!("{median:.2} ({min:.2}..{max:.2}){asking}"),
         goal: format!(">= {RATIO}"),
         is_met: median >= RATIO,
@@ -141,7 +141,8 @@ pub(super) fn goals(rows: &[BindsRow]) -> Vec<Goal> {
 /// Each turn.
 pub(super) fn table(rows: &[BindsRow], nodes: u32) -> String {
     let pods = rows.first().map_or(0, |row| row.pods);
-    let text = format!("{pods} pods on {nodes} nodes, percentageOfNodesToScore {}, in turns\n", percent(nodes));
+    let text =
+        format!("{pods} pods on {nodes} nodes, percentageOfNodesToScore {}, one after another\n", percent(nodes));
     let head = ["", "round", "pods/s", "first to last bind s", "on holders %", "load"];
     let mut table = vec![head.map(str::to_owned).to_vec()];
     for row in rows {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_compared_within_themselves() {
+    fn variants_are_compared_within_a_round() {
         let rows =
             [row(1, false, 100.0), row(1, true, 90.0), row(2, true, 40.0), row(2, false, 50.0), row(3, true, 1.0)];
         let goals = goals(&rows);
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn about_five_hundred_names_are_sent() {
+    fn requests_name_about_five_hundred_nodes() {
         assert_eq!([1_000, 5_000, 400, 1_024].map(percent), [50, 10, 100, 49]);
     }
 }

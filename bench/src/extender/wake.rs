@@ -108,16 +108,16 @@ async fn await_refusal(ground: Ground<'_>, api: &Api<Pod>, name: &str) -> anyhow
     let started = Instant::now();
     loop {
         ground.stop.check()?;
-        let pod = api.get(name).await.with_context(|| format!("look at {name}"))?;
+        let pod = api.get(name).await.with_context(|| format!("get {name}"))?;
         let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
         if conditions.iter().any(|condition| condition.reason.as_deref() == Some("Unschedulable")) {
             return Ok(());
         }
         if pod.spec.is_some_and(|spec| spec.node_name.is_some()) {
-            bail!("{name} was bound before its data was there: is the extender asked");
+            bail!("{name} was bound before its data was cached: check that the scheduler calls the extender");
         }
         if started.elapsed() > LONGEST {
-            bail!("{name} was not refused within {} s", LONGEST.as_secs());
+            bail!("{name} was not marked unschedulable within {} s", LONGEST.as_secs());
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -133,7 +133,7 @@ pub(super) fn goals(rows: &[WakeRow]) -> Vec<Goal> {
     }
     let Latencies { p50, p99, max, .. } = times(rows.iter());
     vec![Goal {
-        figure: "report of the data to the bind of a pod that waits for it, s, p99".to_owned(),
+        figure: "from the report of the data to the binding of a waiting pod, s, p99".to_owned(),
         measured: format!("{p99:.2} (p50 {p50:.2}, longest {max:.2})"),
         goal: format!("<= {GOAL_SECONDS}"),
         is_met: p99 <= GOAL_SECONDS,
@@ -142,7 +142,7 @@ pub(super) fn goals(rows: &[WakeRow]) -> Vec<Goal> {
 
 /// The times by how long the pods had waited.
 pub(super) fn table(rows: &[WakeRow]) -> String {
-    let text = "From the label of a node, set as soon as its cache reports the data, to the bind of the pod that waits for it\n";
+    let text = "From the label of a node, set when its cache reports the data, to the binding of the waiting pod\n";
     let head = ["waited before s", "pods", "p50 s", "p99 s", "longest s", "load"];
     let mut table = vec![head.map(str::to_owned).to_vec()];
     for rest in RESTS {
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_stand_beside_the_goal_and_each_rest_has_a_line() {
+    fn the_slowest_is_compared_with_the_goal_and_each_waiting_time_has_a_row() {
         let row = |rest_seconds, bound_seconds| WakeRow { rest_seconds, load: 1.0, bound_seconds };
         let rows = [row(1.0, 5.1), row(3.0, 0.2), row(1.0, 0.1)];
         let missed = &goals(&rows)[0];
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_ends_when_its_time_is_over() {
+    fn a_waiting_time_ends_on_time() {
         let none = crate::jobs::pods::Pods::default();
         assert!(resting(Duration::ZERO)(&none) && !resting(Duration::from_secs(60))(&none));
     }

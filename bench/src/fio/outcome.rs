@@ -130,7 +130,7 @@ mod tests {
             name: name.to_owned(),
             kind: crate::systems::Kind::Floor,
             version: String::new(),
-            options: "as it is".to_owned(),
+            options: "unchanged".to_owned(),
         };
         let outcome = FioOutcome {
             config: FioConfig {

@@ -60,7 +60,7 @@ pub(super) fn parse(text: &str) -> anyhow::Result<FioResult> {
     let [job] = &document.jobs[..] else { bail!("fio reports {} groups instead of one", document.jobs.len()) };
     ensure!(job.error == 0, "fio: {}: error {}", job.jobname, job.error);
     ensure!(job.read.io_bytes > 0, "fio: {}: nothing was read", job.jobname);
-    let times = job.read.clat_ns.percentile.as_ref().context("fio gave no percentiles")?;
+    let times = job.read.clat_ns.percentile.as_ref().context("fio reported no percentiles")?;
     Ok(FioResult {
         bytes: job.read.io_bytes,
         mb_per_second: job.read.bw_bytes as f64 / 1e6,
@@ -78,7 +78,7 @@ mod tests {
     const SAMPLE: &str = include_str!("../../fio/sample.json");
 
     #[test]
-    fn a_real_output_is_understood() {
+    fn the_output_of_a_real_fio_is_parsed() {
         let said = parse(SAMPLE).unwrap();
         assert_eq!(said.bytes, 67_108_864);
         assert!((said.iops - said.mb_per_second * 1e6 / 131_072.0).abs() / said.iops < 0.01, "{said:?}");

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_as_fio_writes_them() {
+    fn fios_version_is_parsed() {
         assert_eq!(parse_version("fio-3.33"), Some((3, 33)));
         assert_eq!(parse_version("fio-3.36-5-gabc1"), Some((3, 36)));
         assert!(parse_version("fio-3.9") < Some(OLDEST_FIO));

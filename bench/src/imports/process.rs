@@ -69,7 +69,7 @@ impl Larder {
     ) -> anyhow::Result<MountRow> {
         let [mountpoint, cache] = ["mnt", "cache"].map(|name| folder.join(name));
         for folder in [&mountpoint, &cache] {
-            std::fs::create_dir_all(folder).with_context(|| format!("make the folder {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("create the directory {}", folder.display()))?;
         }
         drop_kernel_caches()?;
         let mut command = self.command();

@@ -10,7 +10,7 @@ const VERBS: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
 
 /// Writes so far, without those of Leases and events, and without trials (`dryRun`).
 pub(super) async fn count(client: &Client) -> anyhow::Result<u64> {
-    let request = Request::new("/metrics").list(&ListParams::default()).context("ask for metrics")?;
+    let request = Request::new("/metrics").list(&ListParams::default()).context("get metrics")?;
     let text = client.request_text(request).await.context("read the API server's metrics")?;
     Ok(text.lines().filter_map(write).sum())
 }

@@ -50,13 +50,13 @@ pub(crate) async fn serves(client: &Client, resource: &ApiResource) -> anyhow::R
 
 /// Fails if somebody else uses the cluster for jobs.
 pub(crate) async fn refuse_a_cluster_in_use(client: &Client) -> anyhow::Result<()> {
-    let known = "if the cluster does not know them, `kubectl apply -k deploy/crds` and repeat this";
+    let known = "if the CRDs are missing, run `kubectl apply -k deploy/crds` and try again";
     let all = ListParams::default();
     let jobs = Api::<TrainingJob>::all(client.clone()).list(&all).await;
     for job in jobs.with_context(|| format!("list TrainingJobs: {known}"))? {
         let (namespace, name) = (job.metadata.namespace.unwrap_or_default(), job.metadata.name.unwrap_or_default());
         if namespace != NAMESPACE {
-            bail!("the cluster has the TrainingJob {namespace}/{name}: use a cluster of the benchmark's own");
+            bail!("the cluster has the TrainingJob {namespace}/{name}: use a dedicated cluster");
         }
     }
     for queue in Api::<Queue>::all(client.clone()).list(&all).await.context("list Queues")? {
@@ -78,7 +78,7 @@ pub(crate) async fn refuse_a_cluster_in_use(client: &Client) -> anyhow::Result<(
 fn refuse(kind: &str, name: &Option<String>) -> anyhow::Result<()> {
     match name.as_deref() {
         Some(name) if !name.starts_with(NAMESPACE) => {
-            bail!("the cluster has the {kind} {name}: use a cluster of the benchmark's own")
+            bail!("the cluster has the {kind} {name}: use a dedicated cluster")
         }
         _ => Ok(()),
     }
@@ -164,7 +164,7 @@ pub(crate) async fn clear(client: &Client) -> anyhow::Result<()> {
         ];
         let Some(left) = left.into_iter().flatten().next() else { break };
         if started.elapsed() > GOING {
-            bail!("{left} does not go; `kubectl get -o yaml` says why");
+            bail!("{left} is not being deleted; see `kubectl get -o yaml`");
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -201,7 +201,7 @@ async fn delete_all<K>(api: &Api<K>, how: &DeleteParams) -> anyhow::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    gone(api.delete_collection(how, &ListParams::default()).await.map(drop)).context("delete what a turn made")
+    gone(api.delete_collection(how, &ListParams::default()).await.map(drop)).context("delete the objects of a run")
 }
 
 /// The name of an object that there is.
@@ -212,6 +212,6 @@ where
     match api.list_metadata(&ListParams::default().limit(1)).await {
         Ok(list) => Ok(list.items.into_iter().next().and_then(|object| object.metadata.name)),
         Err(Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error).context("look at what a turn made"),
+        Err(error) => Err(error).context("list the objects of a run"),
     }
 }

@@ -79,7 +79,7 @@ pub struct CohortsRow {
 impl fmt::Display for CohortsRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { system, jobs, wall_seconds, quota_use, .. } = self;
-        write!(f, "{}: {jobs} jobs in {wall_seconds:.1} s, quota used {:.0} %", system.name(), quota_use * 100.0)
+        write!(f, "{}: {jobs} jobs in {wall_seconds:.1} s, quota use {:.0} %", system.name(), quota_use * 100.0)
     }
 }
 
@@ -166,7 +166,8 @@ fn cpu_seconds(pods: &Pods, works: &[Work]) -> f64 {
 /// Each turn.
 pub(super) fn table(rows: &[CohortsRow]) -> String {
     let jobs = rows.first().map_or(0, |row| row.jobs);
-    let mut text = format!("Kueue's own scenario: {jobs} jobs of three sizes in 30 queues of 5 cohorts, in turns\n");
+    let mut text =
+        format!("Kueue's benchmark: {jobs} jobs of three sizes in 30 queues of 5 cohorts, one system after another\n");
     let head = ["system", "wall s", "created s", "quota used %", "small s", "medium s", "large s", "load"];
     let mut table = vec![head.map(str::to_owned).to_vec()];
     for row in rows {
@@ -176,7 +177,7 @@ pub(super) fn table(rows: &[CohortsRow]) -> String {
         table.push(cells.chain([format!("{:.1}", row.load)]).collect());
     }
     text += &figures_table(&table);
-    text + "small, medium, large: from creation to bind, the mean\n"
+    text + "small, medium, large: mean time from creation to binding\n"
 }
 
 #[cfg(test)]
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_jobs_are_those_of_kueue() {
+    fn the_jobs_match_kueues_benchmark() {
         let all = works(1.0);
         assert_eq!(all.len(), 15_000);
         let last = all.last().unwrap();
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_has_a_row() {
+    fn each_system_has_a_row() {
         let waits = CLASSES.iter().map(|class| ClassWait { class: class.name, mean: 2.0, wait: Latencies::default() });
         let row = CohortsRow {
             system: System::Kueue,

@@ -50,7 +50,7 @@ pub struct GangsRow {
 impl fmt::Display for GangsRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { system, bound, held_gpu_seconds, .. } = self;
-        write!(f, "{}: gangs bound {bound}; {held_gpu_seconds:.0} GPU-seconds held in vain", system.name())
+        write!(f, "{}: gangs bound {bound}; {held_gpu_seconds:.0} GPU-seconds wasted", system.name())
     }
 }
 
@@ -137,8 +137,8 @@ fn used_seconds(pods: &Pods, placed: &BTreeMap<String, Instant>, end: Instant) -
 /// Each turn.
 pub(super) fn table(rows: &[GangsRow]) -> String {
     let gangs = rows.first().map_or(0, |row| row.gangs);
-    let text = format!("{gangs} gangs of 2 to 32 pods that ask for 90 % of {PART} nodes, in turns\n");
-    let head = ["system", "bound p50 s", "p99 s", "longest s", "GPU-s held in vain", "nodes used %", "load"];
+    let text = format!("{gangs} gangs of 2 to 32 pods that request 90 % of {PART} nodes, one system after another\n");
+    let head = ["system", "bound p50 s", "p99 s", "longest s", "GPU-s wasted", "nodes used %", "load"];
     let mut table = vec![head.map(str::to_owned).to_vec()];
     for row in rows {
         let Latencies { p50, p99, max, .. } = row.bound;
@@ -147,7 +147,7 @@ pub(super) fn table(rows: &[GangsRow]) -> String {
             [format!("{:.0}", row.held_gpu_seconds), format!("{:.0}", row.used * 100.0), format!("{:.1}", row.load)];
         table.push([&[row.system.name().to_owned()][..], &seconds, &rest].concat());
     }
-    text + &figures_table(&table) + "held in vain: by pods that are bound while others of their gang are not\n"
+    text + &figures_table(&table) + "wasted: held by pods that are bound while other pods of their gang are not\n"
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gangs_ask_for_nine_tenths() {
+    fn the_gangs_request_nine_tenths_of_the_gpus() {
         let works = works(500);
         let asked: f64 = works.iter().map(node_seconds).sum();
         let time = works.last().unwrap().due.as_secs_f64();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_hold_in_vain_until_their_gang_is_whole_or_they_leave() {
+    fn bound_pods_waste_gpus_until_their_gang_is_complete_or_they_end() {
         let start = Instant::now();
         let at = |seconds| Some(start + Duration::from_secs(seconds));
         let pod = |work: &str, bound, ended| {

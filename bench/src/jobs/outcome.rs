@@ -86,7 +86,7 @@ impl JobsOutcome {
             text += "\n";
             text += &gangs::table(&self.gangs);
         }
-        text += &format!("\nLoad of the machine: {:.1} before, {:.1} after.\n", self.load[0], self.load_after[0]);
+        text += &format!("\nMachine load: {:.1} before, {:.1} after.\n", self.load[0], self.load_after[0]);
         for LeftOut { name, why } in &self.left_out {
             text += &format!("WITHOUT {name}: {why}\n");
         }
@@ -99,9 +99,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_peer_is_told_loudly() {
-        let left_out = vec![LeftOut { name: "Kueue".into(), why: "it is not installed".into() }];
+    fn a_missing_peer_is_reported_in_the_table() {
+        let left_out = vec![LeftOut { name: "Kueue".into(), why: "not installed".into() }];
         let table = JobsOutcome { left_out, ..JobsOutcome::default() }.table();
-        assert!(table.ends_with("\nWITHOUT Kueue: it is not installed\n"), "{table}");
+        assert!(table.ends_with("\nWITHOUT Kueue: not installed\n"), "{table}");
     }
 }

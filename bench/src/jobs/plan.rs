@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_stands_beside_its_goal() {
+    fn planning_time_is_shown_with_its_goal() {
         let row = |median_ms| PlanRow { topology_key: ZONE.to_owned(), median_ms, min_ms: 1.0, max_ms: 90.0 };
         let goals = goals(&[row(50.0), row(50.1)]);
         assert_eq!(goals[0].measured, "50.0 (1.0..90.0)");

@@ -132,7 +132,7 @@ async fn watch(api: Api<Pod>, pods: Arc<Mutex<Pods>>) {
             Ok(Event::Delete(pod)) => lock(&pods).note(&pod, true, now),
             Ok(Event::Init | Event::InitDone) => {}
             // The watch starts again with a new list: what happened in between is seen late.
-            Err(error) => tracing::warn!(%error, "the watch of pods failed: some times may be too long"),
+            Err(error) => tracing::warn!(%error, "pod watch failed: some times may be too long"),
         }
     }
 }

@@ -54,7 +54,11 @@ impl PreemptRow {
 impl fmt::Display for PreemptRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bound_seconds, regrown_seconds, taken, .. } = self;
-        write!(f, "{} taken, bound after {bound_seconds:.1} s, grown back after {regrown_seconds:.1} s", taken.len())
+        write!(
+            f,
+            "{} taken, bound after {bound_seconds:.1} s, back to full size after {regrown_seconds:.1} s",
+            taken.len()
+        )
     }
 }
 
@@ -110,7 +114,7 @@ async fn turn_of(ground: Ground<'_>, turn: &mut Turn<'_>) -> anyhow::Result<Pree
     };
     let deleted = Instant::now();
     jobs.delete(PRODUCTION, &DeleteParams::background()).await.context("delete the production job")?;
-    turn.until("the experiment has grown back", LONGEST, |pods| alive(pods, EXPERIMENT) == all).await?;
+    turn.until("the experiment is back to its full size", LONGEST, |pods| alive(pods, EXPERIMENT) == all).await?;
     let last = turn.observer.pods().of(EXPERIMENT).filter_map(|pod| pod.bound).max().context("nothing was bound")?;
     Ok(PreemptRow {
         load,
@@ -137,12 +141,12 @@ pub(super) fn goals(rows: &[PreemptRow]) -> Vec<Goal> {
             max <= most,
         ),
         goal(
-            "  took workers 50 to 99 and no other",
+            "  preempted workers 50 to 99 only",
             format!("{right} of {}", rows.len()),
             rows.len().to_string(),
             right == rows.len(),
         ),
-        goal("  grown back after, s", format!("{regrown:.1}"), "shown".to_owned(), true),
+        goal("  back to full size after, s", format!("{regrown:.1}"), "shown".to_owned(), true),
     ]
 }
 
@@ -151,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_upper_half_must_be_taken_and_in_time() {
+    fn the_upper_half_must_be_preempted_in_time() {
         let row = |bound_seconds, taken: std::ops::Range<u32>| PreemptRow {
             load: 1.0,
             grace_seconds: 5.0,

@@ -149,7 +149,12 @@ async fn turn_of(
     };
     if turn.controller.is_some() {
         let running = |seen: &super::pods::Pods| seen.all().filter(|pod| pod.running.is_some()).count() >= pods;
-        turn.until("all pods run: does kwok run them (kwok.sh start DIR OWNER pods)", LONGEST, running).await?;
+        turn.until(
+            "all pods are running: check that kwok simulates pods (kwok.sh start DIR OWNER pods)",
+            LONGEST,
+            running,
+        )
+        .await?;
         rest(turn, &figures, &mut row).await?;
     }
     Ok(row)
@@ -193,7 +198,7 @@ pub(super) fn goals(rows: &[ThroughputRow], sizes: Sizes) -> Vec<Goal> {
     add("jobs/min to the last bind", shown, format!(">= {JOBS_A_MINUTE}"), ours.median >= JOBS_A_MINUTE);
     if let Some(floor) = rates(rows, System::Direct) {
         let part = ours.median / floor.median;
-        add("  of what the API server gives", format!("{part:.2}"), "shown".to_owned(), true);
+        add("  fraction of the API server's rate", format!("{part:.2}"), "shown".to_owned(), true);
     }
     if let Some(kueue) = rates(rows, System::Kueue) {
         let ratio = ours.median / kueue.median;
@@ -205,7 +210,7 @@ pub(super) fn goals(rows: &[ThroughputRow], sizes: Sizes) -> Vec<Goal> {
         pods.push(of_pods as f64 / f64::from(sizes.pods().max(1)));
         others.push(of_others as f64 / f64::from(sizes.all().max(1)));
     }
-    for (figure, writes, most) in [("writes a job", others, WRITES_A_JOB), ("writes a pod", pods, WRITES_A_POD)] {
+    for (figure, writes, most) in [("writes per job", others, WRITES_A_JOB), ("writes per pod", pods, WRITES_A_POD)] {
         let most_seen = writes.into_iter().fold(0.0, f64::max);
         add(figure, format!("{most_seen:.2}"), format!("<= {most}"), most_seen <= most);
     }
@@ -215,8 +220,9 @@ pub(super) fn goals(rows: &[ThroughputRow], sizes: Sizes) -> Vec<Goal> {
 /// Each turn, then Larder's writes in its last one.
 pub(super) fn table(rows: &[ThroughputRow], sizes: Sizes) -> String {
     let Sizes { jobs, gangs, gang_size } = sizes;
-    let mut text = format!("{jobs} jobs of 1 pod and {gangs} gangs of {gang_size}, in turns\n");
-    let head = ["system", "created s", "bound s", "jobs/min", "pods/min", "job p50 s", "p99 s", "writes a pod", "load"];
+    let mut text = format!("{jobs} jobs of 1 pod and {gangs} gangs of {gang_size}, one system after another\n");
+    let head =
+        ["system", "created s", "bound s", "jobs/min", "pods/min", "job p50 s", "p99 s", "writes per pod", "load"];
     let mut table = vec![head.map(str::to_owned).to_vec()];
     for row in rows {
         let writes = row.api_writes as f64 / f64::from(sizes.pods().max(1));
@@ -233,10 +239,9 @@ pub(super) fn table(rows: &[ThroughputRow], sizes: Sizes) -> String {
         table.push([vec![row.system.name().to_owned()], numbers.to_vec()].concat());
     }
     text += &figures_table(&table);
-    text +=
-        "writes a pod: of everybody, the scheduler, kwok and Kubernetes' controllers included, until the last bind\n";
+    text += "writes per pod: by all clients, including the scheduler, kwok and Kubernetes' controllers, until the last bind\n";
     let Some(ours) = rows.iter().rev().find(|row| row.system == System::Larder) else { return text };
-    text += "\nWrites of larder-controller until it rested, those of the Lease left out\n";
+    text += "\nWrites of larder-controller until it was idle, excluding the Lease\n";
     let mut table = vec![["resource", "verb", "all", "a job", "a pod"].map(str::to_owned).to_vec()];
     for WriteRow { resource, verb, count } in &ours.writes {
         let each = |of: u32| format!("{:.2}", *count as f64 / f64::from(of.max(1)));
@@ -295,14 +300,14 @@ mod tests {
             [
                 ("jobs/min to the last bind", "100 (80..3000)", false),
                 ("beside Kueue", "2.50 x", true),
-                ("writes a job", "0.09", true),
-                ("writes a pod", "1.00", true),
+                ("writes per job", "0.09", true),
+                ("writes per pod", "1.00", true),
             ]
         );
     }
 
     #[test]
-    fn writes_stand_beside_jobs_and_pods() {
+    fn writes_are_shown_per_job_and_per_pod() {
         let table = table(&[row(System::Direct, 50.0), row(System::Larder, 100.0)], SIZES);
         let line = |start: &str| {
             let line = table.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {table}"));
@@ -313,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn tried_pods_count_for_their_jobs() {
+    fn dry_run_pods_count_as_writes_per_job() {
         let mut row = row(System::Larder, 1.0);
         row.writes.push(WriteRow { resource: "pods".to_owned(), verb: TRIED.to_owned(), count: 5 });
         assert_eq!(split(&row), (30, 7));

@@ -100,7 +100,7 @@ pub(crate) struct Turn<'a> {
 impl<'a> Turn<'a> {
     /// Must be called on the main thread.
     pub(crate) async fn begin(ground: Ground<'a>, system: System, queues: &[Wish]) -> anyhow::Result<Self> {
-        let logs = tempfile::tempdir().context("make a folder for logs")?;
+        let logs = tempfile::tempdir().context("create a directory for logs")?;
         let observer = Observer::start(ground.client);
         let controller = match system {
             System::Larder => Some(Running::start(ground.places, logs.path())?),
@@ -112,7 +112,7 @@ impl<'a> Turn<'a> {
         while !turn.is_ready(queues).await? {
             turn.check()?;
             if started.elapsed() > READY {
-                bail!("{} is not ready for jobs after {} s", system.name(), READY.as_secs());
+                bail!("{} did not become ready for jobs within {} s", system.name(), READY.as_secs());
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -162,7 +162,7 @@ impl<'a> Turn<'a> {
         let api: Api<DynamicObject> =
             Api::all_with(self.ground.client.clone(), &kueue("ClusterQueue", "clusterqueues"));
         for queue in queues {
-            let queue = api.get(&queue.name).await.context("look at the ClusterQueue")?;
+            let queue = api.get(&queue.name).await.context("get the ClusterQueue")?;
             let conditions = queue.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
             if !conditions.iter().any(|one| one["type"] == "Active" && one["status"] == "True") {
                 return Ok(false);

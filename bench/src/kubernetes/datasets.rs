@@ -16,17 +16,17 @@ pub(crate) async fn refuse_others(client: &Client) -> anyhow::Result<()> {
     let datasets = Api::<Dataset>::all(client.clone())
         .list(&all)
         .await
-        .context("list Datasets: if the cluster does not know them, `kubectl apply -k deploy/crds` and repeat this")?;
+        .context("list Datasets: if the CRDs are missing, run `kubectl apply -k deploy/crds` and try again")?;
     let other = |namespace: &Option<String>| namespace.as_deref() != Some(NAMESPACE);
     if let Some(dataset) = datasets.iter().find(|dataset| other(&dataset.metadata.namespace)) {
         let (namespace, name) = (dataset.metadata.namespace.as_deref(), dataset.metadata.name.as_deref());
         let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
-        bail!("the cluster has the Dataset {namespace}/{name}: use a cluster of the benchmark's own");
+        bail!("the cluster has the Dataset {namespace}/{name}: use a dedicated cluster");
     }
     let caches = Api::<NodeCache>::all(client.clone()).list(&all).await.context("list NodeCaches")?;
     if let Some(cache) = caches.iter().find(|cache| cache.status.is_some() && !is_ours(&cache.metadata.name)) {
         let name = cache.metadata.name.as_deref().unwrap_or_default();
-        bail!("a larderd reports the cache of the node {name}: use a cluster of the benchmark's own");
+        bail!("a larderd reports the cache of the node {name}: use a dedicated cluster");
     }
     Ok(())
 }

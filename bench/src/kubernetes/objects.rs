@@ -40,7 +40,7 @@ pub(crate) async fn refuse_another_controller(client: &Client) -> anyhow::Result
     let other = |lease: &&Lease| lease.metadata.namespace.as_deref() != Some(NAMESPACE);
     if let Some(lease) = leases.iter().find(other) {
         let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
-        bail!("a larder-controller runs in the namespace {namespace}: use a cluster of the benchmark's own");
+        bail!("a larder-controller runs in the namespace {namespace}: use a dedicated cluster");
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ pub(crate) async fn refuse_another_controller(client: &Client) -> anyhow::Result
 pub(crate) async fn make_namespace(client: &Client) -> anyhow::Result<()> {
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
     let created = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await;
-    created.with_context(|| format!("make the namespace {NAMESPACE}"))?;
+    created.with_context(|| format!("create the namespace {NAMESPACE}"))?;
     // The pods need it; Kubernetes makes it soon, and then this is refused.
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}}))?;
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
@@ -84,7 +84,7 @@ pub(crate) async fn make_nodes(client: &Client, numbers: Range<u32>) -> anyhow::
             "status": {"allocatable": resources, "capacity": resources},
         });
         let created = api.create(&PostParams::default(), &serde_json::from_value(object)?).await;
-        created.map(drop).with_context(|| format!("make the node {}", node(nth)))
+        created.map(drop).with_context(|| format!("create the node {}", node(nth)))
     });
     made.await
 }
@@ -104,9 +104,9 @@ pub(crate) async fn delete_namespace(client: &Client) -> anyhow::Result<()> {
 pub(crate) async fn await_namespace_gone(client: &Client) -> anyhow::Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let started = Instant::now();
-    while namespaces.get_opt(NAMESPACE).await.context("look at the namespace")?.is_some() {
+    while namespaces.get_opt(NAMESPACE).await.context("get the namespace")?.is_some() {
         if started.elapsed() > GOING {
-            bail!("the namespace {NAMESPACE} does not go; `kubectl get namespace {NAMESPACE} -o yaml` says why");
+            bail!("the namespace {NAMESPACE} is not being deleted; see `kubectl get namespace {NAMESPACE} -o yaml`");
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -78,7 +78,7 @@ impl Running {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        bail!("larder-controller does not tell its figures at {}", self.admin)
+        bail!("larder-controller does not serve metrics at {}", self.admin)
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) async fn until(
             controller.check()?;
         }
         if started.elapsed() > limit {
-            bail!("waited {} s in vain until {what}", limit.as_secs());
+            bail!("timed out after {} s waiting until {what}", limit.as_secs());
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -46,7 +46,10 @@ pub(crate) async fn for_nodes(client: &Client, stop: &Stop, count: u32) -> anyho
     while ready(&nodes).await? < count as usize {
         stop.check()?;
         if started.elapsed() > NODES {
-            bail!("the nodes are not ready after {} s: does kwok run (tests/cluster/kwok.sh)", NODES.as_secs());
+            bail!(
+                "the nodes did not become ready within {} s: check that kwok runs (tests/cluster/kwok.sh)",
+                NODES.as_secs()
+            );
         }
         tokio::time::sleep(LOOK_AT_NODES).await;
     }

@@ -205,7 +205,7 @@ mod tests {
             name: name.to_owned(),
             kind: Kind::Floor,
             version: String::new(),
-            options: "as it is".to_owned(),
+            options: "unchanged".to_owned(),
         };
         let outcome = MetaOutcome {
             config: MetaConfig {

@@ -56,7 +56,7 @@ impl Made {
     /// Makes it. This takes about 200 bytes of memory per file.
     pub(super) fn new(folder: &Path, files: u32) -> anyhow::Result<Self> {
         let origin = folder.join("origin");
-        std::fs::create_dir_all(&origin).with_context(|| format!("make the folder {}", origin.display()))?;
+        std::fs::create_dir_all(&origin).with_context(|| format!("create the directory {}", origin.display()))?;
         let mut builder = ManifestBuilder::new();
         for file in 0..files {
             let version = VersionTag::MtimeSize { mtime_ns: 0, size: FILE_BYTES };
@@ -79,7 +79,7 @@ impl Made {
     pub(super) fn measure(&self, binary: &Path, round: u32, seed: u64, stop: &Stop) -> anyhow::Result<SyntheticRow> {
         let [mountpoint, cache] = ["mnt", "cache"].map(|name| self.folder.join(name));
         for folder in [&mountpoint, &cache] {
-            std::fs::create_dir_all(folder).with_context(|| format!("make the folder {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("create the directory {}", folder.display()))?;
         }
         drop_kernel_caches()?;
         let mut command = Command::new(binary);
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_made_up_manifest_is_one_that_opens_and_has_every_file() {
+    fn a_synthetic_manifest_can_be_opened_and_has_every_file() {
         let folder = tempfile::tempdir().unwrap();
         let made = Made::new(folder.path(), 2500).unwrap();
         let manifest = Manifest::open(std::fs::read(&made.manifest).unwrap()).unwrap();

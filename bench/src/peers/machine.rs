@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processor_is_named_and_this_machine_has_something() {
+    fn the_machine_is_described() {
         let text = "processor\t: 0\nmodel name\t: AMD EPYC 7B13\nmodel\t: 1\n";
         assert_eq!(cpu_model(text), Some("AMD EPYC 7B13"));
         assert_eq!(cpu_model("processor : 0"), None);

@@ -48,7 +48,7 @@ impl Reader<'_> {
             }
             self.corpus.stop.check()?;
             if started.elapsed() > limit {
-                bail!("the reader has not ended after {} s", limit.as_secs());
+                bail!("the reader did not end within {} s", limit.as_secs());
             }
             std::thread::sleep(Duration::from_millis(5));
         };

@@ -188,7 +188,7 @@ pub(super) mod tests {
             name: name.to_owned(),
             kind,
             version: format!("{name} 1.0"),
-            options: "as it is".to_owned(),
+            options: "unchanged".to_owned(),
         };
         let mut measurements = Vec::new();
         for (name, rate) in [("ext4", 1000.0), ("larder", 800.0), ("s3fs", 100.0), ("rclone tuned", 400.0)] {

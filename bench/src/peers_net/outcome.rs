@@ -74,7 +74,7 @@ impl PeersNetOutcome {
                 ]);
             }
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{record_bytes} B, {readers} at a time\n{}", figures_table(&rows));
+            let _ = writeln!(text, "{record_bytes} B, {readers} concurrent reads\n{}", figures_table(&rows));
         }
         text
     }

@@ -13,8 +13,8 @@ impl Scratch {
     /// Makes one in `parent`, and returns it with its path.
     pub(crate) fn new(parent: &Path, prefix: &str) -> anyhow::Result<(Self, PathBuf)> {
         let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent);
-        let folder = folder.with_context(|| format!("make a folder in {}", parent.display()))?;
-        let path = folder.path().canonicalize().context("find the scratch folder")?;
+        let folder = folder.with_context(|| format!("create a directory in {}", parent.display()))?;
+        let path = folder.path().canonicalize().context("resolve the scratch directory")?;
         Ok((Self(Some(folder)), path))
     }
 }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scratch_folder_goes_with_all_in_it() {
+    fn a_scratch_directory_is_removed_with_its_contents() {
         let parent = tempfile::tempdir().unwrap();
         let (scratch, folder) = Scratch::new(parent.path(), "test-").unwrap();
         std::fs::create_dir_all(folder.join("a/b")).unwrap();

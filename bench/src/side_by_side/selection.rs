@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_there_is_not_is_refused_with_those_that_there_are() {
+    fn an_unknown_system_is_rejected_with_the_list_of_systems() {
         let Err(error) = chosen(Path::new("/nonexistent/larder"), &["ext5".to_owned()]) else { panic!("accepted") };
         let error = error.to_string();
         assert!(error.contains("--only ext5") && error.contains("ext4"), "{error}");

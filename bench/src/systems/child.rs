@@ -33,7 +33,7 @@ impl Child {
     /// Starts it in a separate process group, so that Ctrl-C reaches only this process. Both outputs go to `log`. The
     /// calling thread must live as long as the child may: the kernel kills the child when that thread ends.
     pub fn spawn(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
-        let output = File::create(log).with_context(|| format!("make the log {}", log.display()))?;
+        let output = File::create(log).with_context(|| format!("create the log {}", log.display()))?;
         let errors = output.try_clone().with_context(|| format!("open the log {}", log.display()))?;
         let parent = rustix::process::getpid();
         command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
@@ -56,7 +56,7 @@ impl Child {
 
     /// How it ended, if it has.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
-        self.process.try_wait().with_context(|| format!("look at {}", self.name))
+        self.process.try_wait().with_context(|| format!("poll {}", self.name))
     }
 
     /// The end of its output, with its name.
@@ -126,7 +126,7 @@ impl Drop for Child {
 pub fn own_mounts() -> anyhow::Result<()> {
     // SAFETY: no descriptor of this process depends on which mounts its threads see.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
-        .context("make a mount namespace (needs root)")?;
+        .context("create a mount namespace (needs root)")?;
     let private = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).context("make the mounts of this run private")
 }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_started_is_named() {
+    fn the_error_names_a_program_that_cannot_be_started() {
         let folder = tempfile::tempdir().unwrap();
         let error = Child::spawn("ghost", &mut Command::new("/nonexistent"), &folder.path().join("log")).unwrap_err();
         assert!(error.to_string().contains("start ghost"), "{error}");

@@ -66,7 +66,7 @@ impl Corpus {
     ) -> anyhow::Result<(Self, S3Server)> {
         let (tree, work) = (options.folder.join("tree"), options.folder.join("work"));
         for folder in [&tree, &work] {
-            std::fs::create_dir_all(folder).with_context(|| format!("make the folder {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("create the directory {}", folder.display()))?;
         }
         let bytes: u64 = options.sizes.iter().sum();
         let in_memory = bytes <= total_memory()? / PART_OF_MEMORY;
@@ -111,7 +111,7 @@ impl Corpus {
     /// The folder of one system, created if missing.
     pub fn folder_of(&self, system: &str) -> anyhow::Result<PathBuf> {
         let folder = self.work.join(system.replace(' ', "-"));
-        std::fs::create_dir_all(&folder).with_context(|| format!("make the folder {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("create the directory {}", folder.display()))?;
         Ok(folder)
     }
 

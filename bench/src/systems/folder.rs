@@ -22,7 +22,7 @@ impl System for Folder {
     }
 
     fn options(&self) -> &str {
-        "the same files in a plain folder of this disk (its filesystem is named with the machine), without S3"
+        "the same files in a plain directory on this disk (the filesystem is listed with the machine), without S3"
     }
 
     fn prepare(&mut self, _: &Corpus) -> anyhow::Result<()> {

@@ -72,9 +72,9 @@ impl System for Larder {
 
     fn options(&self) -> &str {
         if self.packed {
-            "the objects packed once by `larder pack`; `larder mount` with defaults except for the cache folder"
+            "objects packed by `larder pack`; `larder mount` with defaults except for the cache directory"
         } else {
-            "plain objects listed once by `larder import`; `larder mount` with defaults except for the cache folder"
+            "plain objects listed by `larder import`; `larder mount` with defaults except for the cache directory"
         }
     }
 

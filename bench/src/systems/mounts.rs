@@ -32,7 +32,7 @@ pub fn wait_for(folder: &Path, daemon: &mut Child, stop: &Stop) -> anyhow::Resul
             bail!("mount: the daemon ended with {status}; {}", daemon.last_words());
         }
         if started.elapsed() > MOUNT_TIMEOUT {
-            bail!("mount: no mount after {} s; {}", MOUNT_TIMEOUT.as_secs(), daemon.last_words());
+            bail!("mount: no mount appeared within {} s; {}", MOUNT_TIMEOUT.as_secs(), daemon.last_words());
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_is_no_mount_needs_no_unmount() {
+    fn a_directory_that_is_not_a_mount_needs_no_unmount() {
         let folder = tempfile::tempdir().unwrap();
         unmount(folder.path()).unwrap();
     }

@@ -33,7 +33,7 @@ impl System for S3fs {
     }
 
     fn options(&self) -> &str {
-        "read-only, local cache folder, stat cache of 400,000 entries for 24 h, kernel_cache, all else default"
+        "read-only, local cache directory, stat cache of 400,000 entries for 24 h, kernel_cache, all else default"
     }
 
     fn prepare(&mut self, corpus: &Corpus) -> anyhow::Result<()> {

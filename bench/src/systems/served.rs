@@ -27,7 +27,7 @@ impl Served {
         (self.mountpoint, self.cache) = (folder.join("mnt"), folder.join("cache"));
         remove(&self.cache)?;
         for folder in [&self.mountpoint, &self.cache] {
-            std::fs::create_dir_all(folder).with_context(|| format!("make the folder {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("create the directory {}", folder.display()))?;
         }
         Ok((self.mountpoint.clone(), self.cache.clone()))
     }

@@ -117,7 +117,7 @@ pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow:
         Error::Api(status) => match (status.code, status.reason.as_str()) {
             (404, "NotFound") if asked.right == "patch" && status.message.starts_with("namespaces ") => {
                 let namespace = asked.namespace.unwrap_or_default();
-                anyhow!("there is no namespace {namespace}: create it, or name another by --namespace")
+                anyhow!("there is no namespace {namespace}: create it, or choose another with --namespace")
             }
             (404, "NotFound") if !asked.name.is_empty() => {
                 let those = if asked.namespace.is_some() { "those of its namespace" } else { "all" };
@@ -125,10 +125,10 @@ pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow:
             }
             // The path is unknown, and not the object.
             (404, _) => anyhow!(
-                "the cluster at {server} knows no {one}s: an administrator turns them on with the {components} \
+                "the cluster at {server} does not serve {one}s: an administrator enables them with the {components} \
                  (docs/kubernetes/README.md)"
             ),
-            (401, _) => anyhow!("the cluster at {server} does not accept the kubeconfig's credentials: log in again"),
+            (401, _) => anyhow!("the cluster at {server} rejects the kubeconfig's credentials: log in again"),
             (403, _) => {
                 let whose = asked.namespace.unwrap_or("all namespaces");
                 let may = match asked.right {
@@ -137,24 +137,24 @@ pub(super) fn in_words(error: Error, asked: &Asked<'_>, server: &str) -> anyhow:
                     _ => "submit or change",
                 };
                 anyhow!(
-                    "you may not {may} {one}s of {whose}: ask its administrator for the right `{}` on {rights} ({})",
+                    "you may not {may} {one}s in {whose}: ask an administrator for permission to `{}` {rights} ({})",
                     asked.right,
                     status.message
                 )
             }
             (409, _) if asked.right == "patch" => anyhow!(
-                "another program has set fields of {asked} that this would change: change them there ({})",
+                "{asked} has fields that another program manages: change them with that program ({})",
                 status.message
             ),
-            (400 | 422, _) if asked.right == "patch" => anyhow!("the cluster refuses {asked}: {}", status.message),
+            (400 | 422, _) if asked.right == "patch" => anyhow!("the cluster rejects {asked}: {}", status.message),
             // A field that the kind does not have is an error of the server's to the API server.
             (500, _) if asked.right == "patch" && status.message.contains(UNTYPED) => {
-                anyhow!("the cluster refuses {asked}: {}", status.message)
+                anyhow!("the cluster rejects {asked}: {}", status.message)
             }
-            _ => anyhow!("the cluster at {server} answers with an error: {} ({})", status.message, status.code),
+            _ => anyhow!("the cluster at {server} returned an error: {} ({})", status.message, status.code),
         },
         Error::SerdeError(error) => anyhow!(error).context(format!(
-            "{asked} cannot be read; if the cluster's Larder is newer than this program, update this one"
+            "{asked} cannot be decoded; if the cluster's Larder is newer than this program, update this program"
         )),
         Error::Auth(error) => anyhow!(error).context("the kubeconfig's credentials cannot be used; log in again"),
         error => anyhow!(error).context(format!(

@@ -5,9 +5,8 @@ mod sim;
 
 use std::process::ExitCode;
 
-use anyhow::bail;
-
 use crate::args::bench::{BenchArgs, BenchCommand};
+use crate::{exit, output};
 
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     match &args.benchmark {
@@ -15,10 +14,11 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Sim(args) => sim::run(args),
         BenchCommand::Other(words) => {
             let name = words.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-            bail!(
-                "there is no larder bench {name}: larder-bench has the benchmarks of Larder itself and of its peers \
-                 (larder-bench --help; cargo build --release -p larder-bench builds it)"
-            )
+            output::note(format_args!(
+                "error: the benchmark {name} is not part of larder: larder-bench has all benchmarks except epochs and \
+                 sim. Build it with `cargo build --release -p larder-bench`, and see `larder-bench --help`"
+            ));
+            Ok(ExitCode::from(exit::WRONG_USAGE))
         }
     }
 }

@@ -74,7 +74,7 @@ async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
         None => extender::of(&cluster, &key).await?,
     };
     for note in &told.notes {
-        output::note(format_args!("{note}: what it knows is missing here"));
+        output::note(format_args!("{note}: its decisions are missing here"));
     }
     let decisions: Vec<ServedDecision> = told.decisions.iter().map(read).collect::<Result<_, _>>()?;
     let key = key.to_string();

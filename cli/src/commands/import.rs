@@ -70,7 +70,7 @@ fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
         }
         match to.store(&mut draft, &url.to_string(), &home, &runtime) {
             Err(error) if args.report.is_some() && is_denied(&error) => {
-                output::note(format_args!("the credentials may not write {to}"));
+                output::note(format_args!("the credentials do not permit writing {to}"));
                 report.published = false;
             }
             stored => outcomes.push((to, stored?)),
@@ -119,19 +119,19 @@ fn import(args: &ImportArgs, report: &mut Report) -> anyhow::Result<()> {
         if not_found > 0 {
             let more = if not_found > first_not_found.len() as u64 { ", ..." } else { "" };
             let named = first_not_found.join(", ");
-            output::note(format_args!("no file of the dataset is named by {named}{more} (--order)"));
+            output::note(format_args!("no file of the dataset matches {named}{more} (--order)"));
         }
     }
     for to in outcomes.iter().map(|(to, _)| to.to_string()).chain([to]).filter(|to| !to.is_empty()) {
         let (size, each) = (show_bytes(manifest_bytes), per_file(manifest_bytes, totals.files));
-        let there = if published { "" } else { "; nothing new, so it stays as it is" };
+        let there = if published { "" } else { "; unchanged" };
         output::line(format_args!("manifest   {to} ({size}, {each:.1} bytes per file{there})"))?;
     }
     Ok(())
 }
 
 fn print_totals(snapshot: SnapshotId, totals: Totals) -> anyhow::Result<()> {
-    output::line(format_args!("files      {} in {} folders", totals.files, totals.dirs))?;
+    output::line(format_args!("files      {} in {} directories", totals.files, totals.dirs))?;
     output::line(format_args!("bytes      {}", show_bytes(totals.bytes)))?;
     output::line(format_args!("snapshot   {snapshot}"))
 }
@@ -141,7 +141,7 @@ fn published(args: &ImportArgs, home: &Home, runtime: &Runtime) -> anyhow::Resul
     let is_source = is_url(&args.src) && manifest_url(&args.src).is_some();
     let Some(url) = (if is_source { Some(&args.src) } else { args.unless_published.as_ref() }) else { return Ok(None) };
     let (folder, key) = manifest_url(url)
-        .with_context(|| format!("--unless-published {url}: give a URL that ends in .manifest or /.larder/manifest"))?;
+        .with_context(|| format!("--unless-published {url}: the URL must end in .manifest or /.larder/manifest"))?;
     let folder = args.origin.open(&folder.parse()?)?;
     let scratch = home.sub_folder("imports")?.join(format!("fetched-{}.manifest", std::process::id()));
     let fetched = runtime.block_on(fetch_manifest(&*folder, key.as_bytes(), &scratch, verify_file));
@@ -174,7 +174,7 @@ fn store_fetched(
     report.found = true;
     let origin = open_manifest(fetched.path())?.name_and_origin()?.1.to_owned();
     if args.to.is_empty() {
-        bail!("{from} is a manifest already: --to says where else to store it");
+        bail!("{from} is a manifest already: use --to to copy it elsewhere");
     }
     let mut draft = Some(fetched);
     for to in Target::all(args, snapshot, home)? {
@@ -183,7 +183,7 @@ fn store_fetched(
         }
         match to.store(&mut draft, &origin, home, runtime) {
             Err(error) if args.report.is_some() && is_denied(&error) => {
-                output::note(format_args!("the credentials may not write {to}"));
+                output::note(format_args!("the credentials do not permit writing {to}"));
                 report.published = false;
             }
             stored => drop(stored?),
@@ -196,7 +196,7 @@ fn store_fetched(
         );
     }
     print_totals(snapshot, totals)?;
-    output::line(format_args!("manifest   {from}, which was there already"))
+    output::line(format_args!("manifest   {from} (already existed)"))
 }
 
 fn per_file(bytes: u64, files: u32) -> f64 {

@@ -113,11 +113,11 @@ fn tell(args: &MountArgs, dataset: &ResolvedSource) -> anyhow::Result<()> {
 /// A warning about the dataset's part of the cache, if a user should know one.
 fn doubt_cache(cache: &CacheStats) -> Option<String> {
     if let Some(why) = &cache.degraded {
-        return Some(format!("nothing more is cached at present: {why} (`larder stats` shows the state)"));
+        return Some(format!("caching is suspended: {why} (see `larder stats`)"));
     }
     let shortage = cache.shortage.as_deref()?;
     Some(match cache.capacity_bytes {
-        0 => format!("nothing of it is cached, and every read asks the origin: {shortage}"),
+        0 => format!("nothing is cached, and every read goes to the origin: {shortage}"),
         bytes => {
             let (bytes, wanted) = (show_bytes(bytes), show_bytes(cache.wanted_bytes));
             format!("at most {bytes} of {wanted} are cached: {shortage}")
@@ -160,9 +160,8 @@ fn check_home(home: &Home) -> anyhow::Result<()> {
     match try_to_write(home.dir()) {
         Err(error) if matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => {
             let home = home.dir().display();
-            let what = format!(
-                "write to {home}, where manifests and logs are kept: set LARDER_HOME to a folder that you can write to"
-            );
+            let what =
+                format!("write to {home}, where manifests and logs are kept: set LARDER_HOME to a writable directory");
             Err(error).context(what)
         }
         // A full disk may have the manifest and the log already.

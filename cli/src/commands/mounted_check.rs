@@ -50,7 +50,7 @@ pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let mut problems = problems.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     problems.sort();
     if targets.len() as u64 != u64::from(before.dataset.files) {
-        problems.push(format!("the mount lists {} files, the manifest has {}", targets.len(), before.dataset.files));
+        problems.push(format!("the mount has {} files, the manifest has {}", targets.len(), before.dataset.files));
     }
     let (bytes, summed) = (bytes.into_inner(), summed.into_inner());
     if as_json {
@@ -65,7 +65,7 @@ pub(crate) fn run(dir: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
             output::line(format_args!("{problem}"))?;
         }
         output::line(format_args!(
-            "{} files read ({}), {summed} compared with a checksum of the manifest; {} problems",
+            "{} files read ({}), {summed} verified against a checksum of the manifest; {} problems",
             targets.len(),
             show_bytes(bytes),
             problems.len()

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let from = source::resolve(&args.src, &args.origin, Refresh::Never, &runtime)?;
     let (_, origin) = from.manifest.name_and_origin()?;
     if origin == url.to_string() {
-        bail!("DST {url} is the prefix of the files themselves: name another prefix");
+        bail!("DST {url} is the prefix of the dataset itself: choose another prefix");
     }
     let to = args.origin.open(&url)?;
     let mut options = PackOptions::new(Home::of_process()?.sub_folder("packings")?);

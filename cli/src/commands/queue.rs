@@ -24,7 +24,7 @@ async fn show(args: &QueueArgs) -> anyhow::Result<ExitCode> {
     let is_chosen = |queue: &&Queue| args.name.as_ref().is_none_or(|name| queue.name_any() == *name);
     let chosen: Vec<&Queue> = all.iter().filter(is_chosen).collect();
     if let (Some(name), true) = (&args.name, chosen.is_empty()) {
-        bail!("there is no Queue {name}: `larder queue` lists all");
+        bail!("there is no Queue {name}: `larder queue` lists all queues");
     }
     // The list of all queues has their own counts.
     let seen = if args.name.is_some() || args.json {
@@ -41,7 +41,7 @@ async fn show(args: &QueueArgs) -> anyhow::Result<ExitCode> {
     } else if args.name.is_some() {
         views.iter().try_for_each(|view| output::text(&view::one(view)))?;
     } else if views.is_empty() {
-        output::note(format_args!("there is no Queue: jobs without one start when they fit"));
+        output::note(format_args!("there are no Queues: jobs without a queue start when they fit"));
     } else {
         output::text(&view::all(&views))?;
     }

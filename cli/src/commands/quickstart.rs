@@ -14,8 +14,8 @@ pub(crate) fn run(args: &QuickstartArgs) -> anyhow::Result<ExitCode> {
         Some(folder) => (folder.clone(), false),
         None => (Home::of_process()?.sub_folder("quickstart")?.join(std::process::id().to_string()), true),
     };
-    std::fs::create_dir_all(&folder).with_context(|| format!("make the folder {} (--keep)", folder.display()))?;
-    let folder = folder.canonicalize().with_context(|| format!("find the folder {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("create the directory {} (--keep)", folder.display()))?;
+    let folder = folder.canonicalize().with_context(|| format!("resolve the directory {}", folder.display()))?;
     let config = QuickstartConfig {
         files: args.files,
         mean_size: args.mean_size,

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
         None => larder_mounts().into_iter().map(|mount| mount.path).collect(),
     };
     if dirs.is_empty() {
-        bail!("no dataset is mounted: `larder mount SRC DIR` mounts one");
+        bail!("no dataset is mounted: mount one with `larder mount SRC DIR`");
     }
     if args.cluster {
         return cluster::run(&dirs, args.json);

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
         }
         Err(error) if !args.lazy => {
             bail!(
-                "{error:#}: if files are in use, end their readers (`fuser -m {0}` lists them) or use --lazy",
+                "{error:#}: if files are in use, stop their readers (`fuser -m {0}` lists them) or use --lazy",
                 args.dir.display()
             )
         }

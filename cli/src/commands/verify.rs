@@ -72,7 +72,7 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         ))?;
         if report.without_checksum > 0 {
             output::line(format_args!(
-                "{} of them have no checksum: only their size and version were compared",
+                "{} of them have no checksum; only their size and version were compared",
                 report.without_checksum
             ))?;
         }

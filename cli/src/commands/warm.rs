@@ -42,7 +42,7 @@ pub(crate) fn run(args: &WarmArgs) -> anyhow::Result<ExitCode> {
 
 fn read(dir: &Path) -> anyhow::Result<WarmState> {
     let state = mount_stats::read(dir)?.warm;
-    state.context("the mount reports no warming: it was probably restarted, so run this command again")
+    state.context("the mount is not warming, probably because it was restarted: run this command again")
 }
 
 /// Waits until warming has ended.
@@ -75,15 +75,12 @@ fn started(args: &WarmArgs) -> anyhow::Result<WarmState> {
 fn summary(state: &WarmState, cache: &CacheStats) -> String {
     let mut text = format!("{} of {} blocks are cached", state.blocks_kept, state.blocks_total);
     if state.blocks_elsewhere > 0 {
-        text += &format!("; {} are those of other nodes", state.blocks_elsewhere);
+        text += &format!("; {} belong to other nodes", state.blocks_elsewhere);
     }
     if state.full {
         let room = show_bytes(cache.capacity_bytes);
         let advice = cache.shortage.as_deref().unwrap_or("mount it with a larger --cache-size");
-        text += &format!(
-            "; {} do not fit into the {room} that the dataset has of the cache: {advice}",
-            state.blocks_unkept
-        );
+        text += &format!("; {} do not fit into the dataset's {room} of cache: {advice}", state.blocks_unkept);
     }
     text
 }
@@ -91,19 +88,19 @@ fn summary(state: &WarmState, cache: &CacheStats) -> String {
 /// Errors: the list names no file, or blocks that have room are not cached.
 fn check(args: &WarmArgs, state: &WarmState) -> anyhow::Result<()> {
     if state.lines_unknown > 0 {
-        output::note(format_args!("{} lines name no file of the dataset:", state.lines_unknown));
+        output::note(format_args!("{} lines match no file of the dataset:", state.lines_unknown));
         state.unknown.iter().for_each(|line| output::note(format_args!("    {line}")));
     }
     if let Some(from) = args.from.as_deref().filter(|_| state.files_listed == 0 && !state.running) {
         bail!(
-            "no line of {} (--from) names a file of the dataset: write paths below {}",
+            "no line of {} (--from) matches a file of the dataset: use paths below {}",
             from.display(),
             args.dir.display()
         );
     }
     if let Some(why) = &state.unkept_because {
         bail!(
-            "{} of {} blocks could not be kept in the cache: {why}; remedy that, and run this command again",
+            "{} of {} blocks could not be stored in the cache: {why}; fix this and run the command again",
             state.blocks_unkept,
             state.blocks_total
         );

@@ -22,7 +22,7 @@ pub(crate) struct Evictions {
 /// Reads a decision as it was served. Errors: it has another form.
 pub(crate) fn read(served: &Value) -> anyhow::Result<ServedDecision> {
     ServedDecision::deserialize(served)
-        .context("a decision of the extender cannot be read; use the `larder` of its release")
+        .context("the extender's decisions cannot be decoded; use the `larder` of the extender's release")
 }
 
 /// On how many nodes kube-scheduler looked for pods to evict.

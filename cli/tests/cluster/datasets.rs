@@ -15,13 +15,13 @@ const DATASET: &str = r#"{"apiVersion": "larder.dev/v1alpha1", "kind": "Dataset"
         "message": "", "lastTransitionTime": "2026-01-31T09:00:00Z"}]}}"#;
 
 #[test]
-fn it_reads_the_dataset_alone_and_says_why_it_is_not_ready() {
+fn only_the_dataset_is_read_to_explain_why_it_is_not_ready() {
     let server = Server::start().answers(GET, 200, DATASET);
     let output = server.larder(&["explain", "dataset", "team-a/pets"]);
     assert!(output.status.success(), "{}", said(&output));
     let first = said(&output).lines().next().unwrap().to_owned();
     assert!(
-        first.starts_with("team-a/pets is not ready: the Secret keys, which spec.origin.secretRef names"),
+        first.starts_with("team-a/pets is not ready: the Secret keys of spec.origin.secretRef does not exist"),
         "{first}"
     );
     let output = server.larder(&["explain", "dataset", "team-a/pets", "--json"]);
@@ -32,15 +32,15 @@ fn it_reads_the_dataset_alone_and_says_why_it_is_not_ready() {
 }
 
 #[test]
-fn each_failure_is_told_in_the_users_words() {
+fn each_failure_has_an_error_with_advice() {
     let status = |code: u16, reason: &str| status(code, reason, "its words");
     for (code, body, words) in [
         (404, status(404, "NotFound"), "there is no Dataset team-a/pets: `kubectl get dset -n team-a`"),
-        (404, "404 page not found\n".to_owned(), "knows no Datasets"),
+        (404, "404 page not found\n".to_owned(), "does not serve Datasets"),
         (401, status(401, "Unauthorized"), "log in again"),
-        (403, status(403, "Forbidden"), "you may not read Datasets of team-a"),
-        (400, status(400, "BadRequest"), "answers with an error: its words (400)"),
-        (200, r#"{"kind": "Dataset", "spec": 1}"#.to_owned(), "cannot be read"),
+        (403, status(403, "Forbidden"), "you may not read Datasets in team-a"),
+        (400, status(400, "BadRequest"), "returned an error: its words (400)"),
+        (200, r#"{"kind": "Dataset", "spec": 1}"#.to_owned(), "cannot be decoded"),
     ] {
         let output = Server::start().answers(GET, code, &body).larder(&["explain", "dataset", "team-a/pets"]);
         let said = said(&output);

@@ -73,7 +73,7 @@ fn a_job_of_kubeflow_is_converted_and_says_so() {
     let output = server.larder_with(&["job", "submit", "-"], tf);
     assert!(output.status.success(), "{}", said(&output));
     let notes = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(notes.contains("a TFJob became a TrainingJob") && notes.contains("spec.successPolicy"), "{notes}");
+    assert!(notes.contains("converted a TFJob to a TrainingJob") && notes.contains("spec.successPolicy"), "{notes}");
     // Without a cluster, the same is printed.
     let output = run(&["job", "convert", "-"], tf);
     assert!(output.status.success() && out(&output).contains("kind: TrainingJob\n"), "{}", said(&output));
@@ -100,7 +100,7 @@ fn a_dry_run_has_the_cluster_check_and_prints_what_it_would_submit() {
 }
 
 #[test]
-fn nothing_is_submitted_if_one_of_the_jobs_is_not_sound() {
+fn nothing_is_submitted_if_one_of_the_jobs_is_invalid() {
     let bad = MANIFEST.replace("name: worker", "name: worker, min: 2");
     let server = Server::start();
     let output = server.larder_with(&["job", "submit", "-"], &format!("{MANIFEST}---\n{bad}"));
@@ -111,7 +111,7 @@ fn nothing_is_submitted_if_one_of_the_jobs_is_not_sound() {
 }
 
 #[test]
-fn each_refusal_of_a_job_is_told_in_the_users_words() {
+fn each_rejection_of_a_job_has_an_error_with_advice() {
     let ended = job("resnet", json!({"phase": "Failed"})).to_string();
     let mut deleted = job("resnet", json!({"phase": "Running"}));
     deleted["metadata"]["deletionTimestamp"] = json!("2026-01-31T09:00:00Z");
@@ -122,26 +122,30 @@ fn each_refusal_of_a_job_is_told_in_the_users_words() {
         (
             400,
             status(400, "BadRequest", unknown),
-            "the cluster refuses team-a/resnet: strict decoding error: unknown field",
+            "the cluster rejects team-a/resnet: strict decoding error: unknown field",
         ),
-        (500, status(500, "", UNTYPED), "the cluster refuses team-a/resnet: failed to create typed patch object"),
+        (500, status(500, "", UNTYPED), "the cluster rejects team-a/resnet: failed to create typed patch object"),
         (
             404,
             status(404, "NotFound", "namespaces \"team-a\" not found"),
             "error: standard input, object 1: there is no namespace team-a: create it",
         ),
-        (422, status(422, "Invalid", "spec.type is \u{1b}[31mred"), "refuses team-a/resnet: spec.type is ?[31mred"),
+        (422, status(422, "Invalid", "spec.type is \u{1b}[31mred"), "rejects team-a/resnet: spec.type is ?[31mred"),
         (
             403,
             status(403, "Forbidden", "no"),
-            "you may not submit or change TrainingJobs of team-a: ask its administrator for the right `patch`",
+            "you may not submit or change TrainingJobs in team-a: ask an administrator for permission to `patch`",
         ),
         (
             404,
             "404 page not found\n".to_owned(),
-            "knows no TrainingJobs: an administrator turns them on with the components `datasets` and `jobs`",
+            "does not serve TrainingJobs: an administrator enables them with the components `datasets` and `jobs`",
         ),
-        (409, status(409, "Conflict", "kubectl set .spec.suspend"), "another program has set fields of team-a/resnet"),
+        (
+            409,
+            status(409, "Conflict", "kubectl set .spec.suspend"),
+            "team-a/resnet has fields that another program manages",
+        ),
         (200, ended, "has ended before (Failed) and does not start again: `larder job cancel team-a/resnet --wait`"),
         (200, deleted.to_string(), "is being deleted: submit it again once it is gone"),
     ] {
@@ -156,7 +160,7 @@ fn each_refusal_of_a_job_is_told_in_the_users_words() {
     }
     let elsewhere = MANIFEST.replace("name: resnet", "name: resnet, namespace: team-b");
     let output = Server::start().larder_with(&["job", "submit", "-", "-n", "team-a"], &elsewhere);
-    assert!(said(&output).contains("metadata.namespace is team-b, and --namespace is team-a"), "{}", said(&output));
+    assert!(said(&output).contains("metadata.namespace is team-b but --namespace is team-a"), "{}", said(&output));
 }
 
 fn event(kind: &str, job: &Value) -> String {
@@ -164,7 +168,7 @@ fn event(kind: &str, job: &Value) -> String {
 }
 
 #[test]
-fn waiting_follows_a_job_to_its_end_and_exits_as_it_did() {
+fn waiting_follows_a_job_to_its_end_and_returns_its_result() {
     let queued = job("resnet", json!({"phase": "Queued", "waitingFor": "queue vision uses 6 of 8 GPUs, needs 4"}));
     let running = job("resnet", json!({"phase": "Running", "shown": {"ready": "4/4"}}));
     for (end, code, words) in [
@@ -214,7 +218,7 @@ fn waiting_for_a_job_that_is_deleted_or_replaced_fails() {
 }
 
 #[test]
-fn a_job_that_is_seen_for_the_last_time_as_it_is_deleted_has_ended_as_it_did() {
+fn the_result_of_a_job_can_come_with_its_deletion() {
     let running = job("resnet", json!({"phase": "Running"}));
     let succeeded = job("resnet", json!({"phase": "Succeeded"}));
     let server = Server::start()
@@ -227,7 +231,7 @@ fn a_job_that_is_seen_for_the_last_time_as_it_is_deleted_has_ended_as_it_did() {
 
 /// `larder` itself sets `spec.suspend` apart from the manifest.
 #[test]
-fn a_manifest_may_say_what_larder_set_before() {
+fn a_manifest_may_set_fields_that_larder_managed_before() {
     let conflict = |managers: &[&str]| {
         let cause = |manager: &&str| {
             json!({"reason": "FieldManagerConflict", "field": ".spec.suspend",
@@ -249,7 +253,7 @@ fn a_manifest_may_say_what_larder_set_before() {
     for managers in [&["kubectl"][..], &["larder", "kubectl"], &["larderette"], &[]] {
         let server = Server::start().answers_once(&patch, 409, &conflict(managers)).answers(&patch, 200, &applied);
         let output = server.larder_with(&["job", "submit", "-"], MANIFEST);
-        assert!(said(&output).contains("another program has set fields of team-a/resnet"), "{}", said(&output));
+        assert!(said(&output).contains("team-a/resnet has fields that another program manages"), "{}", said(&output));
         assert_eq!(server.asked().len(), 1);
     }
 }
@@ -280,7 +284,7 @@ fn jobs_are_listed_by_namespace_and_queue_over_all_pages() {
 }
 
 #[test]
-fn cancel_deletes_the_job_that_it_saw_and_keeps_its_record() {
+fn cancel_deletes_the_job_that_it_read_and_prints_its_record() {
     let running = job("resnet", json!({"phase": "Running"})).to_string();
     let server = Server::start().answers(&format!("GET {}", path("resnet")), 200, &running).answers(
         &format!("DELETE {}", path("resnet")),
@@ -324,7 +328,7 @@ fn cancel_waits_until_the_job_is_gone() {
 }
 
 #[test]
-fn the_records_of_cancelled_jobs_are_printed_whatever_becomes_of_the_wait() {
+fn the_records_of_cancelled_jobs_are_printed_even_if_waiting_fails() {
     let denied = status(403, "Forbidden", "no");
     let server = ["resnet", "bert"].into_iter().fold(Server::start(), |server, name| {
         let running = job(name, json!({"phase": "Running"})).to_string();
@@ -345,7 +349,7 @@ fn the_records_of_cancelled_jobs_are_printed_whatever_becomes_of_the_wait() {
 }
 
 #[test]
-fn a_suspended_job_is_waited_for_until_its_pods_have_ended() {
+fn waiting_for_suspension_ends_when_the_pods_have_ended() {
     let suspended = |active: u32| {
         let role = json!({"name": "worker", "desired": 0, "active": active, "ready": 0, "done": 0});
         job("resnet", json!({"phase": "Suspended", "roles": [role]}))
@@ -383,7 +387,7 @@ fn suspend_and_resume_change_one_field() {
         );
     let output = server.larder(&["job", "cancel", "resnet", "--suspend"]);
     assert_eq!(out(&output), "team-a/resnet suspended; it was Running\n", "{}", said(&output));
-    assert_eq!(out(&server.larder(&["job", "resume", "resnet"])), "team-a/resnet goes on when it has room\n");
+    assert_eq!(out(&server.larder(&["job", "resume", "resnet"])), "team-a/resnet is resumed and waits for room\n");
     let patches =
         || -> Vec<_> { server.asked().into_iter().filter(|asked| asked.line.starts_with("PATCH ")).collect() };
     let bodies: Vec<String> = patches().into_iter().map(|asked| asked.body).collect();
@@ -396,7 +400,7 @@ fn suspend_and_resume_change_one_field() {
 }
 
 #[test]
-fn explain_says_what_the_queue_lacks_and_which_job_ends_next() {
+fn explain_names_the_missing_quota_and_the_job_that_ends_next() {
     let waits = json!({"type": "QuotaReserved", "status": "False", "reason": "QuotaUsed", "message": "",
         "lastTransitionTime": "2026-01-31T09:00:00Z"});
     let own = job("resnet", json!({"phase": "Queued", "conditions": [waits]}));

@@ -54,7 +54,7 @@ fn the_newest_pod_of_the_first_index_is_read_from_its_first_container() {
 }
 
 #[test]
-fn all_pods_are_told_apart() {
+fn lines_of_all_pods_are_prefixed() {
     let server = server("Running", &[pod(1, 0, "Running"), pod(0, 0, "Running")])
         .answers(&log(0, 0), 200, ONE)
         .answers(&log(1, 0), 200, TWO);
@@ -75,7 +75,7 @@ fn ending(pods: &[Value]) -> Server {
 }
 
 #[test]
-fn a_followed_pod_goes_on_after_its_last_line_and_into_its_replacement() {
+fn following_continues_after_the_last_line_and_into_a_replacement_pod() {
     let server = ending(&[pod(0, 0, "Failed"), pod(0, 1, "Succeeded")])
         // The stream breaks in the middle, and begins again with the second of its last line.
         .answers_once(&log(0, 0), 200, &format!("{ONE}{TWO}"))
@@ -96,7 +96,7 @@ fn a_followed_pod_goes_on_after_its_last_line_and_into_its_replacement() {
 }
 
 #[test]
-fn a_followed_pod_that_has_not_started_is_waited_for() {
+fn following_waits_for_a_pod_that_has_not_started() {
     let waiting = status(400, "BadRequest", "container \"train\" is waiting to start");
     let server =
         ending(&[pod(0, 0, "Succeeded")]).answers_once(&log(0, 0), 400, &waiting).answers(&log(0, 0), 200, ONE);
@@ -106,29 +106,29 @@ fn a_followed_pod_that_has_not_started_is_waited_for() {
 }
 
 #[test]
-fn a_job_without_such_a_pod_says_why_and_what_to_choose() {
+fn the_error_for_a_missing_pod_lists_the_alternatives() {
     let queued = server("Queued", &[]).larder(&["job", "logs", "resnet", "--role", "ps", "--index", "3"]);
     assert_eq!(queued.status.code(), Some(1));
     let words = "team-a/resnet has no pod ps-3 (see --role and --index): team-a/resnet waits";
     assert!(said(&queued).contains(words), "{}", said(&queued));
     let first = server("Running", &[pod(0, 0, "Running")]).larder(&["job", "logs", "resnet", "--previous"]);
-    assert!(said(&first).contains("has no pod worker-0 before the present one"), "{}", said(&first));
+    assert!(said(&first).contains("has no previous pod worker-0"), "{}", said(&first));
     let silent =
         server("Running", &[pod(0, 0, "Pending")]).answers(&log(0, 0), 200, "").larder(&["job", "logs", "resnet"]);
-    assert_eq!((said(&silent).as_str(), out(&silent).as_str()), ("resnet-worker-0-0 has written nothing\n", ""));
+    assert_eq!((said(&silent).as_str(), out(&silent).as_str()), ("resnet-worker-0-0 has not written any logs\n", ""));
     let container = server("Running", &[pod(0, 0, "Running")]).larder(&["job", "logs", "resnet", "--container", "x"]);
     assert!(said(&container).contains("--container x: resnet-worker-0-0 has train, side"), "{}", said(&container));
     let denied = status(403, "Forbidden", "no");
     let denied =
         server("Running", &[pod(0, 0, "Running")]).answers(&log(0, 0), 403, &denied).larder(&["job", "logs", "resnet"]);
-    assert!(said(&denied).contains("the right `get` on pods/log"), "{}", said(&denied));
+    assert!(said(&denied).contains("permission to `get` pods/log"), "{}", said(&denied));
     let many: Vec<Value> = (0..33).map(|index| pod(index, 0, "Running")).collect();
     let many = server("Running", &many).larder(&["job", "logs", "resnet", "--all", "-f"]);
     assert!(said(&many).contains("more than 32 pods") && said(&many).contains("--index"), "{}", said(&many));
 }
 
 #[test]
-fn pods_of_an_earlier_job_of_the_name_are_no_pods_of_the_job() {
+fn pods_of_an_earlier_job_with_the_same_name_are_ignored() {
     let mut earlier = pod(0, 3, "Running");
     earlier["metadata"]["ownerReferences"][0]["uid"] = json!("before");
     let mut orphan = pod(0, 2, "Running");
@@ -136,11 +136,11 @@ fn pods_of_an_earlier_job_of_the_name_are_no_pods_of_the_job() {
     let server = server("Running", &[earlier, pod(0, 0, "Running"), orphan]).answers(&log(0, 0), 200, ONE);
     assert_eq!(out(&server.larder(&["job", "logs", "resnet"])), "step 1\n");
     let previous = server.larder(&["job", "logs", "resnet", "--previous"]);
-    assert!(said(&previous).contains("has no pod worker-0 before the present one"), "{}", said(&previous));
+    assert!(said(&previous).contains("has no previous pod worker-0"), "{}", said(&previous));
 }
 
 #[test]
-fn a_pod_without_a_log_does_not_keep_back_those_of_others() {
+fn a_pod_without_a_log_does_not_hide_other_logs() {
     let waiting = status(400, "BadRequest", "container \"train\" is waiting to start");
     let server = server("Running", &[pod(0, 0, "Pending"), pod(1, 0, "Running")])
         .answers(&log(0, 0), 400, &waiting)
@@ -151,7 +151,7 @@ fn a_pod_without_a_log_does_not_keep_back_those_of_others() {
 }
 
 #[test]
-fn a_cluster_that_fails_for_a_while_is_asked_again() {
+fn requests_are_retried_while_the_cluster_fails() {
     let failure = status(500, "InternalError", "etcd has no leader");
     let server = Server::start()
         .answers_once(JOB, 200, &job("resnet", json!({"phase": "Running"})).to_string())
@@ -166,7 +166,7 @@ fn a_cluster_that_fails_for_a_while_is_asked_again() {
     let output = server.larder(&["job", "logs", "resnet", "-f"]);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(out(&output), "step 1\n");
-    assert!(said(&output).contains("asking again"), "{}", said(&output));
+    assert!(said(&output).contains("retrying every"), "{}", said(&output));
     // What is refused for good is not.
     let denied = status(403, "Forbidden", "no");
     let server = Server::start()

@@ -15,7 +15,7 @@ const PODS: &str = "GET /api/v1/namespaces/larder-system/pods";
 const NOTEBOOK: &str = "GET /api/v1/namespaces/team-a/pods/notebook";
 const EXPLAIN: [&str; 3] = ["explain", "pod", "notebook"];
 const SENTENCE: &str =
-    "team-a/notebook went to n7, which holds 98 % of team-a/imagenet: the best of 5 nodes asked about\n";
+    "team-a/notebook went to n7, which holds 98 % of team-a/imagenet: the best of 5 candidate nodes\n";
 
 fn notebook() -> String {
     let claim = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "imagenet"}}]);
@@ -59,7 +59,7 @@ fn served(places: &[usize]) -> String {
 }
 
 #[test]
-fn every_ready_replica_is_asked_through_the_api_server() {
+fn every_ready_replica_is_queried_through_the_api_server() {
     let replicas = [extender("a", "True"), extender("b", "True"), extender("c", "False")];
     let server = server(&replicas)
         .forwards(&forward("a"), answer(&served(&[1, 2])))
@@ -82,19 +82,19 @@ fn every_ready_replica_is_asked_through_the_api_server() {
 }
 
 #[test]
-fn a_replica_that_does_not_answer_is_told_and_the_others_are_enough() {
+fn a_replica_that_does_not_answer_is_reported_and_the_others_suffice() {
     let replicas = [extender("a", "True"), extender("b", "True")];
     let server = server(&replicas)
         .forwards(&forward("a"), answer(SERVED))
         .forwards(&forward("b"), Port::Refuses("connect: connection refused".to_owned()));
     let output = server.larder(&EXPLAIN);
     assert!(output.status.success() && out(&output).starts_with(SENTENCE), "{}", said(&output));
-    let words = "cannot ask b in larder-system: connect: connection refused: what it knows is missing here";
+    let words = "cannot ask b in larder-system: connect: connection refused: its decisions are missing here";
     assert!(said(&output).contains(words), "{}", said(&output));
 }
 
 #[test]
-fn each_failure_of_the_way_to_the_extender_is_told_with_what_to_do() {
+fn each_failure_to_reach_the_extender_has_an_error_with_advice() {
     let refused = |code, reason| one().answers(&forward("a"), code, &status(code, reason, "\u{1b}[31mno"));
     let says = |text: &str| one().forwards(&forward("a"), Port::Says(text.to_owned()));
     let denied =
@@ -108,13 +108,13 @@ fn each_failure_of_the_way_to_the_extender_is_told_with_what_to_do() {
         (refused(500, "InternalError"), "cannot reach a: the cluster at http://"),
         (
             one().answers(&forward("a"), 200, "{}"),
-            "cannot reach a: the API server, or a proxy before it, forwards no port",
+            "cannot reach a: the API server, or a proxy in front of it, does not forward ports",
         ),
         (
             denied,
-            "cannot find the extender's pods; --extender URL names where to ask: you may not read Pods of larder-system",
+            "cannot find the extender's pods; use --extender URL to name an extender: you may not read Pods in larder-system",
         ),
-        (server(&[]), "no scheduler of Larder runs in larder-system"),
+        (server(&[]), "Larder's scheduler does not run in larder-system"),
         (
             server(&[extender("a", "False")]),
             "none of the pods app.kubernetes.io/name=larder-scheduler in larder-system",
@@ -123,19 +123,25 @@ fn each_failure_of_the_way_to_the_extender_is_told_with_what_to_do() {
             one().forwards(&forward("a"), Port::Refuses("nobody\n".to_owned())),
             "cannot ask a in larder-system: nobody\n",
         ),
-        (says(""), "cannot ask a in larder-system: there was no answer that is HTTP"),
-        (says("SSH-2.0\r\n"), "cannot ask a in larder-system: there was no answer that is HTTP"),
-        (says("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"), "cannot ask a in larder-system: the answer broke off"),
-        (says("HTTP/1.1 404 X\r\ncontent-length: 2\r\n\r\nno"), "cannot ask a in larder-system: the answer is 404 no"),
+        (says(""), "cannot ask a in larder-system: the response is not HTTP"),
+        (says("SSH-2.0\r\n"), "cannot ask a in larder-system: the response is not HTTP"),
+        (
+            says("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"),
+            "cannot ask a in larder-system: the response was cut off",
+        ),
+        (
+            says("HTTP/1.1 404 X\r\ncontent-length: 2\r\n\r\nno"),
+            "cannot ask a in larder-system: the response is 404 no",
+        ),
         (
             one().forwards(&forward("a"), answer("[]")),
-            "cannot ask a in larder-system: the answer is none of an extender's",
+            "cannot ask a in larder-system: the response is not an extender's",
         ),
         (
             one().forwards(&forward("a"), answer(r#"{"decisions": [{"verb": "bind"}]}"#)),
-            "a decision of the extender cannot be read; use the `larder` of its release",
+            "the extender's decisions cannot be decoded; use the `larder` of the extender's release",
         ),
-        (Server::start().answers(NOTEBOOK, 403, &status(403, "Forbidden", "no")), "you may not read Pods of team-a"),
+        (Server::start().answers(NOTEBOOK, 403, &status(403, "Forbidden", "no")), "you may not read Pods in team-a"),
     ] {
         let output = server.larder(&EXPLAIN);
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
@@ -145,25 +151,25 @@ fn each_failure_of_the_way_to_the_extender_is_told_with_what_to_do() {
 }
 
 #[test]
-fn no_more_than_32_mib_are_read_of_an_answer() {
+fn no_more_than_32_mib_of_a_response_are_read() {
     let body = format!(r#"{{"decisions": [], "more": "{}"}}"#, "x".repeat(33 << 20));
     let output = one().forwards(&forward("a"), answer(&body)).larder(&EXPLAIN);
     assert!(
-        said(&output).starts_with("error: cannot ask a in larder-system: the answer is larger than"),
+        said(&output).starts_with("error: cannot ask a in larder-system: the response is larger than"),
         "{}",
         said(&output)
     );
 }
 
 #[test]
-fn an_answer_is_enough_although_the_connection_stays() {
+fn a_complete_response_suffices_while_the_connection_stays_open() {
     let Port::Says(text) = answer(SERVED) else { unreachable!() };
     let output = one().forwards(&forward("a"), Port::Hangs(text)).larder(&EXPLAIN);
     assert!(output.status.success() && out(&output).starts_with(SENTENCE), "{}", said(&output));
 }
 
 #[test]
-fn a_pod_that_is_gone_is_known_as_long_as_the_extender_knows_it() {
+fn a_deleted_pod_is_explained_while_the_extender_remembers_it() {
     let gone = || {
         Server::start().answers(NOTEBOOK, 404, &status(404, "NotFound", "pods \"notebook\" not found")).answers(
             PODS,
@@ -172,7 +178,7 @@ fn a_pod_that_is_gone_is_known_as_long_as_the_extender_knows_it() {
         )
     };
     let output = gone().forwards(&forward("a"), answer(SERVED)).larder(&EXPLAIN);
-    let words = "team-a/notebook is not there any more; when it was last asked about, n7, which holds 98 % of";
+    let words = "team-a/notebook no longer exists; at its last scheduling attempt, n7, which holds 98 % of";
     assert!(output.status.success() && out(&output).starts_with(words), "{}", said(&output));
     let output = gone().forwards(&forward("a"), answer(r#"{"decisions": []}"#)).larder(&EXPLAIN);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
@@ -180,7 +186,7 @@ fn a_pod_that_is_gone_is_known_as_long_as_the_extender_knows_it() {
 }
 
 #[test]
-fn an_extender_elsewhere_is_asked_itself() {
+fn an_extender_elsewhere_is_queried_directly() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let thread = std::thread::spawn(move || {

@@ -29,7 +29,7 @@ fn urgent(mut job: Value) -> Value {
 }
 
 #[test]
-fn all_queues_are_a_table_and_no_job_is_read_for_it() {
+fn all_queues_are_listed_without_reading_jobs() {
     let server = Server::start().answers(QUEUES, 200, &queues());
     let output = server.larder(&["queue"]);
     let lines: Vec<String> =
@@ -66,7 +66,7 @@ fn the_jobs_of_a_queue_are_in_the_order_of_their_priority() {
 }
 
 #[test]
-fn without_the_right_to_all_jobs_those_of_one_namespace_are_shown() {
+fn without_permission_to_list_all_jobs_those_of_one_namespace_are_shown() {
     let denied = status(403, "Forbidden", "no");
     let server = Server::start()
         .answers(QUEUES, 200, &queues())
@@ -75,22 +75,22 @@ fn without_the_right_to_all_jobs_those_of_one_namespace_are_shown() {
         .answers(CLASSES, 403, &denied);
     let output = server.larder(&["queue", "vision"]);
     let said = said(&output);
-    for words in ["team-a/mine", "these are those of team-a", "you may not list PriorityClasses"] {
+    for words in ["team-a/mine", "only those in team-a are shown", "you may not list PriorityClasses"] {
         assert!(said.contains(words), "{words}: {said}");
     }
 }
 
 #[test]
-fn what_cannot_be_shown_says_why() {
+fn missing_permissions_are_explained() {
     let missing = Server::start().answers(QUEUES, 200, &queues()).larder(&["queue", "none"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(said(&missing).contains("there is no Queue none: `larder queue` lists all"), "{}", said(&missing));
     let denied = Server::start().answers(QUEUES, 403, &status(403, "Forbidden", "no")).larder(&["queue"]);
     assert!(
-        said(&denied).contains("ask its administrator for the right `list` on queues.larder.dev"),
+        said(&denied).contains("ask an administrator for permission to `list` queues.larder.dev"),
         "{}",
         said(&denied)
     );
     let unknown = Server::start().answers(QUEUES, 404, "404 page not found\n").larder(&["queue"]);
-    assert!(said(&unknown).contains("knows no Queues"), "{}", said(&unknown));
+    assert!(said(&unknown).contains("does not serve Queues"), "{}", said(&unknown));
 }

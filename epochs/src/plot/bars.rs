@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_hold_their_names_and_values() {
+    fn a_bar_chart_contains_its_names_and_values() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bars.svg");
         let bar = |value| Some(Bar { value, low: value * 0.9, high: value * 1.2 });

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_holds_its_words_and_lines() {
+    fn a_plot_contains_its_labels_and_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plot.svg");
         let line =

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_would_push_out_one_of_sooner_use_is_not_kept_and_nothing_leaves() {
+    fn a_file_that_would_evict_one_needed_sooner_is_not_kept() {
         // Capacity 10: a of 6, b of 4, c of 8. c would need both, and b is used before it.
         let files = Files::of_sizes(vec![6, 4, 8]);
         let mut belady = Belady::new(10, 3);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_node_reads_next_leaves_first() {
+    fn files_that_another_node_reads_next_are_evicted_first() {
         let files = Files::of_sizes(vec![5, 5, 5]);
         let mut belady = Belady::new(10, 3);
         let mut plan = Plan::default();

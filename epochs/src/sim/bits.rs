@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_are_like_the_standard_librarys() {
+    fn bit_sets_behave_like_ordered_sets() {
         for count in [1, 63, 64, 65, 4096, 4097, 300_000] {
             let mut random = StdRng::seed_from_u64(u64::from(count));
             let (mut bits, mut largest, mut model) = (Bits::new(count), MaxSet::new(count), BTreeSet::new());

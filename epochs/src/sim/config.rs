@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_have_names() {
+    fn policies_are_parsed_by_name() {
         for policy in SimPolicy::all() {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }

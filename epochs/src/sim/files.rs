@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_dataset_has_the_sizes_that_a_real_one_gets() {
+    fn simulated_file_sizes_match_generated_ones() {
         let files = Files::new(300, Sizes::Mean(40_000), 5).unwrap();
         let made = tree::sizes(300, 40_000, 5);
         assert!((0..300).all(|file| files.size(file) == made[file as usize]));

@@ -1,7 +1,7 @@
-//! Why a Dataset is ready or not, what happens next by itself, and what to do about it: one sentence for its user.
+//! Why a Dataset is ready or not, what happens next and what to do about it: one sentence for its user.
 //!
-//! The conditions have the facts and the words of whoever stated them. This adds what the reason means for the user.
-//! It is pure, and looks at nothing but the Dataset itself. [`job`] does the same for TrainingJobs.
+//! Conditions state facts; this module adds what their reasons mean for the user. It is pure, and depends only on the
+//! Dataset itself. [`job`] does the same for TrainingJobs.
 
 pub mod job;
 
@@ -12,24 +12,24 @@ use crate::conditions::{ConditionKind, Reason};
 use crate::dataset::Dataset;
 use crate::names::SYSTEM_NAMESPACE;
 
-/// How to see whether the controller is there.
+/// The command that shows whether the controller runs.
 const LOOK_AT_THE_CONTROLLER: &str = "kubectl get pods -n larder-system -l app.kubernetes.io/name=larder-controller";
 
 /// Why a Dataset is ready or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// A pod that starts now finds what the spec asks for.
+    /// A pod that starts now finds what the spec requests.
     pub ready: bool,
-    /// The reason that counts, if there is one: that of `Ready`, or for a ready Dataset that of `Degraded`.
+    /// The reason of the condition that decides, if there is one: `Ready`, or for a ready Dataset `Degraded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Why.
     pub why: String,
-    /// The next step, which happens by itself; empty: none.
+    /// The next step that happens automatically; empty if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
-    /// The step for a person to take; empty: none.
+    /// What a person should do; empty if nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub todo: String,
 }
@@ -53,16 +53,16 @@ pub fn explain(dataset: &Dataset) -> Explanation {
         return unknown("it was deleted, and its jobs, claims, volumes and promises are being removed", next);
     }
     let Some(ready) = ready else {
-        return unknown("larder-controller has not looked at it yet", "a running controller does so within seconds");
+        return unknown("larder-controller has not processed it yet", "a running controller needs a few seconds");
     };
     let observed = dataset.status.as_ref().and_then(|status| status.observed_generation);
     if in_use.is_none() && observed < dataset.metadata.generation {
-        let why = "larder-controller has not seen the last change of the spec yet";
-        return unknown(why, "a running controller does so within seconds");
+        let why = "larder-controller has not processed the last change of the spec yet";
+        return unknown(why, "a running controller needs a few seconds");
     }
     let degraded = ConditionKind::Degraded.find(conditions).filter(|degraded| degraded.status == "True");
     if ready.status != "True" {
-        // Nothing goes on by itself while Kubernetes refuses what it needs.
+        // There is no progress while Kubernetes rejects a write.
         let refused = degraded.filter(|degraded| degraded.reason == Reason::WriteRefused.as_str() && in_use.is_none());
         return by_reason(dataset, refused.unwrap_or(ready));
     }
@@ -76,23 +76,20 @@ pub fn explain(dataset: &Dataset) -> Explanation {
     )
 }
 
-/// The controller has said nothing that counts.
+/// There is no current condition of the controller's.
 fn unknown(why: &str, next: &str) -> Explanation {
     let todo = format!("otherwise check that it runs: {LOOK_AT_THE_CONTROLLER}");
     Explanation { why: why.to_owned(), next: next.to_owned(), todo, ..Explanation::default() }
 }
 
 fn by_reason(dataset: &Dataset, condition: &Condition) -> Explanation {
-    let said = condition
-        .message
-        .trim()
-        .trim_end_matches('.')
-        .trim_end_matches("; it is tried again")
-        .trim_end_matches("; retrying")
-        .to_owned();
+    let said = condition.message.trim().trim_end_matches('.');
+    // The sentence says so itself, in `next`. Controllers of other releases use other words.
+    let said =
+        ["; it is tried again", "; it is retried", "; retrying"].iter().fold(said, |said, end| said.trim_end_matches(end)).to_owned();
     let (why, next, todo) = match condition.reason.parse() {
         Ok(reason) => words(dataset, reason, said),
-        // A controller that is newer than this program.
+        // The controller is newer than this program.
         Err(_) => (if said.is_empty() { condition.reason.clone() } else { said }, "", String::new()),
     };
     let reason = Some(condition.reason.clone());
@@ -110,42 +107,42 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
     let because = |what: String| if said.is_empty() { what } else { format!("{what}: {said}") };
     let or = |what: &str| if said.is_empty() { what.to_owned() } else { said.clone() };
     let pods = format!("kubectl describe pods -n {namespace} -l larder.dev/dataset-uid={uid}");
-    let again = "it is tried again by itself, after pauses of up to five minutes";
+    let again = "it is retried automatically, at least every five minutes";
     match reason {
         Reason::Listed | Reason::Found | Reason::ListedByNodes | Reason::Promised | Reason::Cached => {
             (or("this step is done"), "", String::new())
         }
-        Reason::NotWanted => (or("no node is to hold it before a pod asks"), "", String::new()),
-        Reason::AsWanted => (or("all is as wanted"), "", String::new()),
+        Reason::NotWanted => (or("no node caches it until a pod uses it"), "", String::new()),
+        Reason::AsWanted => (or("everything is as requested"), "", String::new()),
         Reason::Available => (format!("pods of {namespace} may mount the claim {name}"), "", String::new()),
         Reason::Importing => (
             or("its origin is being listed"),
-            "once it is listed, nodes are chosen and the claim appears",
-            format!("if this takes too long, look at its pod: {pods}"),
+            "after the listing, nodes are chosen and the claim is created",
+            format!("if this takes too long, check its pod: {pods}"),
         ),
         Reason::SecretMissing => match secret {
             Some(secret) => (
-                format!("the Secret {secret}, which spec.origin.secretRef names, does not exist in {namespace}"),
-                "the import goes on by itself once it does",
+                format!("the Secret {secret} of spec.origin.secretRef does not exist in {namespace}"),
+                "the import continues automatically once it exists",
                 format!("create it, with keys for {source}: kubectl create secret generic {secret} -n {namespace} …"),
             ),
             None => (
                 or("a Secret does not exist"),
-                "the import goes on by itself once it does",
+                "the import continues automatically once it exists",
                 format!("create it in {namespace}"),
             ),
         },
         Reason::BucketMissing => (
-            because(format!("there is nothing at {source}")),
+            because(format!("{source} does not exist")),
             again,
-            "put the data there or correct spec.origin.endpoint; the source itself cannot be changed, so if that is \
-             wrong, delete the Dataset and apply another"
+            "put the data there or correct spec.origin.endpoint; the source is immutable, so if it is wrong, delete the \
+             Dataset and create a new one"
                 .to_owned(),
         ),
         Reason::AccessDenied => (
-            because(format!("the origin refuses {}", credentials(secret, origin.anonymous))),
+            because(format!("the origin rejects {}", credentials(secret, origin.anonymous))),
             again,
-            format!("let them list and read {source}, or name others in spec.origin.secretRef"),
+            format!("permit them to list and read {source}, or use other credentials in spec.origin.secretRef"),
         ),
         Reason::OriginUnreachable => (
             because(format!("{} does not answer", origin.endpoint.as_deref().unwrap_or(source))),
@@ -153,74 +150,74 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
             format!("check spec.origin.endpoint, and whether pods of {namespace} can reach it"),
         ),
         Reason::SnapshotUnknown => (
-            or("spec.snapshot is not one of its snapshots"),
+            or("spec.snapshot is not a known snapshot"),
             again,
             format!("set spec.snapshot to {}latest", known_snapshots(dataset)),
         ),
         Reason::ImportFailed => (
             because("its import failed".to_owned()),
             again,
-            format!("see why: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=import"),
+            format!("see the log: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=import"),
         ),
         Reason::NotAllowed => (
-            or("it uses something that only the administrator's Datasets may use"),
-            "nothing is done until it is changed",
-            format!("change it, or ask the administrator, whose Datasets are in {SYSTEM_NAMESPACE}"),
+            or("it uses a field that is reserved for the administrator's Datasets"),
+            "nothing happens until it is changed",
+            format!("remove the field, or ask the administrator, whose Datasets are in {SYSTEM_NAMESPACE}"),
         ),
         Reason::InvalidSpec => (
-            or("its spec has a value that is not accepted"),
-            "nothing is done until it is corrected",
+            or("its spec has an invalid value"),
+            "nothing happens until it is corrected",
             format!("kubectl edit dset {name} -n {namespace}"),
         ),
         Reason::Waiting => (
-            or("the step before is not done yet"),
-            "larderd of each chosen node answers within seconds",
-            "if it does not, see which nodes report: kubectl get nodecaches".to_owned(),
+            or("the previous step is not done yet"),
+            "larderd on each chosen node responds within seconds",
+            "if it does not, check which nodes report: kubectl get nodecaches".to_owned(),
         ),
         Reason::NoNodeMatches => (
             or("too few nodes match spec.nodes.selector"),
-            "it goes on by itself once there are such nodes; its claim appears ten minutes after the import",
+            "it continues automatically once there are enough; its claim is created ten minutes after the import",
             selector(dataset),
         ),
         Reason::LargerThanAnyCache => (
             or("it is larger than the cache of any node"),
-            "pods may mount its claim meanwhile, and read what does not fit from the origin",
-            "set spec.cache.size to hold a part of it, or spec.cache.placement to partitioned to spread it over nodes"
+            "pods may mount its claim meanwhile, and read the rest from the origin",
+            "set spec.cache.size to cache a part of it, or set spec.cache.placement to partitioned to spread it over nodes"
                 .to_owned(),
         ),
         Reason::NotEnoughRoom => (
-            because("other datasets have the room".to_owned()),
-            "it goes on by itself once there is room, and pods may mount its claim meanwhile",
-            "delete or unpin others, lower spec.nodes.count or spec.cache.size, or add nodes".to_owned(),
+            because("other datasets use the space".to_owned()),
+            "it continues automatically once there is space, and pods may mount its claim meanwhile",
+            "delete or unpin other Datasets, lower spec.nodes.count or spec.cache.size, or add nodes".to_owned(),
         ),
         Reason::Warming => {
             let eta = dataset.status.as_ref().and_then(|status| status.eta.as_ref());
             let eta = eta.map(|eta| format!(", until about {}", eta.0)).unwrap_or_default();
             (
                 because(format!("its bytes are being fetched{eta}")),
-                "its claim appears when that is done, or ten minutes after the import",
+                "its claim is created when that is done, or ten minutes after the import",
                 String::new(),
             )
         }
         Reason::WarmingFailed => (
             because("fetching its bytes failed".to_owned()),
             again,
-            format!("see why: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=warm"),
+            format!("see the log: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=warm"),
         ),
         Reason::NodeLost => (
             because("a node that holds it is lost".to_owned()),
-            "it counts again once it is back, and another takes its place once it is deleted",
-            "repair it, or delete it: kubectl delete node NODE".to_owned(),
+            "the node counts again once it is back, and is replaced once it is deleted",
+            "repair the node, or delete it: kubectl delete node NODE".to_owned(),
         ),
         Reason::RefreshFailed => (
             because("the last refresh failed".to_owned()),
-            "pods read the snapshot before it, and the origin is listed again by itself",
-            format!("see why: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=import"),
+            "pods read the previous snapshot, and the refresh is retried automatically",
+            format!("see the log: kubectl logs -n {namespace} -l larder.dev/dataset-uid={uid},larder.dev/role=import"),
         ),
         Reason::PromiseUnkept => (
-            because("a node cannot keep its promise, since its cache has become smaller".to_owned()),
-            "its pods read what does not fit from the origin",
-            "give the cache of the node more room, or lower spec.nodes.count or spec.cache.size".to_owned(),
+            because("a node cannot keep its promise because its cache has shrunk".to_owned()),
+            "pods on it read the rest from the origin",
+            "give the node more cache space, or lower spec.nodes.count or spec.cache.size".to_owned(),
         ),
         Reason::InvalidClean => (
             or("the annotation larder.dev/clean is not a time"),
@@ -228,23 +225,23 @@ fn words(dataset: &Dataset, reason: Reason, said: String) -> (String, &'static s
             format!("kubectl annotate --overwrite dset {name} -n {namespace} larder.dev/clean=$(date -u +%FT%TZ)"),
         ),
         Reason::WriteRefused => (
-            because("Kubernetes refuses one of its objects".to_owned()),
-            "it is tried again by itself, after pauses of up to a minute",
-            "remove what is in the way: an object of that name, a quota, a LimitRange or an admission policy"
+            because("Kubernetes rejects one of its objects".to_owned()),
+            "it is retried automatically, at least once a minute",
+            "remove the obstacle: an object of the same name, a quota, a LimitRange or an admission policy"
                 .to_owned(),
         ),
         Reason::InlineLimit => (
-            or("inline volumes cannot name it"),
-            "claims of it work",
+            or("it cannot be used in inline volumes"),
+            "its claims work",
             format!(
-                "mount a claim instead, or make room: list fewer namespaces (\"*\" is all of them) or delete older Datasets \
-                 of {namespace} that have no Secret"
+                "mount a claim instead, or free a place: list fewer namespaces (\"*\" means all) or delete older Datasets of \
+                 {namespace} without a Secret"
             ),
         ),
         Reason::InUse => (
             or("it was deleted, and pods use it"),
-            "new pods cannot mount its own claim, and it is removed with the last pod that uses it",
-            "to remove it sooner, delete them".to_owned(),
+            "new pods cannot mount its claim, and it is removed when the last pod that uses it ends",
+            "to remove it sooner, delete these pods".to_owned(),
         ),
     }
 }
@@ -257,7 +254,7 @@ fn credentials(secret: Option<&str>, anonymous: bool) -> String {
     }
 }
 
-/// The snapshots that there are, for a list that `latest` ends.
+/// The known snapshots, as the beginning of a list that ends with `latest`.
 fn known_snapshots(dataset: &Dataset) -> String {
     let known = dataset.status.iter().flat_map(|status| &status.snapshots);
     let mut ids: Vec<&str> = known.map(|known| known.id.as_str()).collect();
@@ -268,7 +265,7 @@ fn known_snapshots(dataset: &Dataset) -> String {
 fn selector(dataset: &Dataset) -> String {
     let selector = &dataset.spec.nodes.selector;
     if selector.is_empty() {
-        return "see which are ready and report a cache: kubectl get nodes,nodecaches".to_owned();
+        return "check which nodes are ready and report a cache: kubectl get nodes,nodecaches".to_owned();
     }
     let labels: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
     format!("label more nodes (kubectl label node NODE {}), or change spec.nodes", labels.join(" "))

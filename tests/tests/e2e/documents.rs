@@ -112,7 +112,9 @@ fn the_flags_page_is_made_from_the_flags() {
         .output()
         .unwrap();
     let mut made = String::from_utf8(output.stdout).unwrap();
-    for program in ["larderd", "cachenode", "larder-controller", "larder-scheduler-ext", "larder-devices"] {
+    let programs =
+        ["larderd", "cachenode", "larder-controller", "larder-scheduler-ext", "larder-devices", "larder-csi"];
+    for program in programs {
         // Flags show the values of their variables.
         let help = std::process::Command::new(larder_testkit::built(program))
             .arg("--help")

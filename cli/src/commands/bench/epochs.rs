@@ -19,7 +19,7 @@ pub(crate) fn run(args: &EpochsArgs) -> anyhow::Result<ExitCode> {
         None => walk(&args.dir)?,
     };
     if targets.is_empty() {
-        bail!("{} contains no files: name a folder with files", args.dir.display());
+        bail!("{} contains no files: choose a directory with files", args.dir.display());
     }
     let files = args.files.map_or(targets.len(), |files| targets.len().min(files as usize));
     let bar = output::bar(u64::from(args.epochs) * files as u64, "{msg} {bar:30} {pos}/{len} files {per_sec} {eta}");

@@ -71,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_to_be_made_is_judged_by_its_parent() {
+    fn a_directory_that_does_not_exist_is_judged_by_its_parent() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(existing(&folder.path().join("a/b/c")), folder.path().canonicalize().unwrap());
     }
 
     #[test]
-    fn what_must_stay_free_is_not_counted_as_room_for_the_cache() {
+    fn space_that_must_stay_free_is_not_counted_as_space_for_the_cache() {
         let folder = tempfile::tempdir().unwrap();
         let all = disk(folder.path(), 0);
         assert!(!all.found.contains("--keep-free"), "{}", all.found);

@@ -28,7 +28,7 @@ a line that is none";
     }
 
     #[test]
-    fn a_folder_belongs_to_the_deepest_and_last_mount_above_it() {
+    fn a_directory_belongs_to_the_deepest_and_last_mount_above_it() {
         assert_eq!(kind_and_sharing("/home"), ("ext4".to_owned(), true));
         assert_eq!(kind_and_sharing("/var/lib/larder"), ("overlay".to_owned(), false));
         assert_eq!(kind_and_sharing("/var/lib/kube let/pods"), ("xfs".to_owned(), true));

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubelet_folder_that_is_not_shared_fails() {
+    fn a_kubelet_directory_without_shared_propagation_fails() {
         let folder = tempfile::tempdir().unwrap();
         let judged = |options: &str| propagation(&format!("1 0 8:1 / / rw{options} - ext4 /dev/sda rw"), folder.path());
         assert_eq!(judged(" shared:1").verdict, Verdict::Ok);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_reads_ahead_is_seen() {
+    fn a_low_limit_of_background_reads_is_a_warning() {
         assert_eq!(background("7866\n").verdict, Verdict::Ok);
         assert_eq!(background("").verdict, Verdict::Ok);
         assert_eq!(background("12\n").verdict, Verdict::Warn);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_the_own_cgroup_is_found_in_both_versions() {
+    fn the_limit_of_the_processs_cgroup_is_found_in_both_versions() {
         let file = |cgroup| pids_max_file(cgroup).unwrap();
         assert_eq!(file("0::/kubepods/pod1\n"), Path::new("/sys/fs/cgroup/kubepods/pod1/pids.max"));
         assert_eq!(file("9:name=systemd:/\n8:pids:/a/b\n0::/\n"), Path::new("/sys/fs/cgroup/pids/a/b/pids.max"));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_of_threads_is_named() {
+    fn the_lowest_limit_of_threads_is_named() {
         let judged = |pod: &str| threads(&[("kernel.pid_max", "32768\n".to_owned()), ("pids.max", pod.to_owned())]);
         assert_eq!(judged("max\n").verdict, Verdict::Ok);
         assert_eq!(judged("").verdict, Verdict::Ok);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_cgroups_and_selinux_are_judged_by_what_the_kernel_says() {
+    fn memory_cgroups_and_selinux_are_checked() {
         assert_eq!(memory("MemTotal: 9 kB\nMemAvailable:   22000000 kB\n").verdict, Verdict::Ok);
         assert_eq!(memory("MemAvailable: 1000000 kB\n").verdict, Verdict::Warn);
         assert_eq!(memory("MemTotal: 22000000 kB\n").verdict, Verdict::Warn);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_on_no_local_disk_is_warned_of() {
+    fn a_cache_on_a_remote_or_memory_file_system_is_a_warning() {
         let folder = Path::new("/srv/larder");
         let on = |kind: &str| file_system(&format!("1 0 8:1 / / rw - {kind} source rw"), folder).verdict;
         assert_eq!(on("ext4"), Verdict::Ok);

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_has_what_the_status_has() {
+    fn the_lines_show_the_status() {
         let job = serde_json::json!({
             "apiVersion": "larder.dev/v1alpha1",
             "kind": "TrainingJob",

@@ -65,7 +65,7 @@ pub(super) struct Row<'d> {
 #[derive(Debug)]
 pub(super) struct Story<'d> {
     pub(super) key: &'d str,
-    /// `None`: it is not there any more.
+    /// `None`: it no longer exists.
     pub(super) pod: Option<&'d Placed>,
     /// The last decision about nodes, and what the pod wanted then.
     pub(super) last: Option<(&'d Decision, &'d Question)>,
@@ -115,7 +115,7 @@ impl<'d> Story<'d> {
         self.pod.and_then(|pod| pod.node.as_deref())
     }
 
-    /// The nodes that will do, the best first.
+    /// The nodes that fits, the best first.
     pub(super) fn passing(&self) -> &[Row<'d>] {
         let passing = self.rows.partition_point(|row| row.node.refused.is_none());
         &self.rows[..passing]

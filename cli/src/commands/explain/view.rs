@@ -21,7 +21,7 @@ pub(super) fn view(key: &str, dataset: &Dataset, explanation: &Explanation) -> S
     let asked = dataset.metadata.annotations.as_ref().and_then(|annotations| annotations.get(CLEAN_ANNOTATION));
     let cleaned = dataset.status.as_ref().and_then(|status| status.cleaned.as_ref());
     if let Some(asked) = asked.filter(|asked| Some(*asked) != cleaned) {
-        line(&mut text, "clean", &format!("asked for {asked}, not done yet"));
+        line(&mut text, "clean", &format!("requested {asked}, not done yet"));
     }
     text
 }
@@ -49,7 +49,7 @@ fn facts(status: &DatasetStatus, text: &mut String) {
     }
     if let Some(nodes) = status.nodes {
         let percent = status.percent.map(|percent| format!(" ({percent} %)")).unwrap_or_default();
-        let eta = status.eta.as_ref().map(|eta| format!(", all at about {}", eta.0)).unwrap_or_default();
+        let eta = status.eta.as_ref().map(|eta| format!(", complete at about {}", eta.0)).unwrap_or_default();
         let said = format!("{} wanted, {} holding, {} warm{percent}{eta}", nodes.wanted, nodes.holding, nodes.warm);
         line(text, "nodes", &said);
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_has_what_the_status_has() {
+    fn the_lines_show_the_status() {
         let condition = |kind: &str, status: &str, reason: &str, message: &str| {
             serde_json::json!({
                 "type": kind,
@@ -126,11 +126,11 @@ mod tests {
                 "  Imported  True  Listed             since 2026-01-31T08:00:00Z  1 files",
                 "  Ready     False Warming            since 2026-01-31T08:00:00Z  60 % on 4 nodes",
                 "  snapshot  abababababab, 1 file, 1.5 MB; next cdcdcdcdcdcd, being warmed",
-                "  nodes     4 wanted, 3 holding, 2 warm (60 %), all at about 2026-01-31T10:42:00Z",
+                "  nodes     4 wanted, 3 holding, 2 warm (60 %), complete at about 2026-01-31T10:42:00Z",
                 "  lagging   n3: WarmingFailed no space",
                 "  lagging   n4: Queued",
                 "  users     3 pods: team-a/x, team-b/y and 1 more",
-                "  clean     asked for 2026-01-31T09:00:00Z, not done yet",
+                "  clean     requested 2026-01-31T09:00:00Z, not done yet",
             ]
         );
         dataset.status.as_mut().unwrap().cleaned = Some("2026-01-31T09:00:00Z".into());

@@ -54,7 +54,7 @@ impl Target {
             return Ok(vec![Self::Kept(KeptListing::at(path))]);
         }
         if args.to.len() > 1 && !args.to.iter().all(|to| is_url(to)) {
-            bail!("--to: name one file, or any number of URLs");
+            bail!("--to takes one file, or any number of URLs");
         }
         args.to.iter().map(|to| Self::at(&to.replace("{snapshot}", &snapshot.to_string()), args)).collect()
     }
@@ -64,7 +64,7 @@ impl Target {
             return Ok(Self::File(to.into()));
         }
         let (folder, key) = manifest_url(to).with_context(|| {
-            format!("--to {to}: give a URL that ends in .manifest, or the dataset's URL followed by /.larder/manifest")
+            format!("--to {to}: the URL must end in .manifest, or be the dataset's URL followed by /.larder/manifest")
         })?;
         let folder = args.origin.open(&folder.parse()?)?;
         Ok(Self::Object { url: to.to_owned(), folder, key: key.as_bytes().to_vec() })

@@ -59,7 +59,7 @@ pub(super) async fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
     for name in &args.jobs {
         let key = name.within(&cluster.namespace);
         match suspend(&cluster, &key, false).await {
-            Ok(_) => output::line(format_args!("{key} goes on when it has room"))?,
+            Ok(_) => output::line(format_args!("{key} is resumed and waits for room"))?,
             Err(error) => {
                 all_went_well = false;
                 output::error(&error);

@@ -24,8 +24,8 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn note(found: &Manifest) {
     let Manifest { from, was, warnings, .. } = found;
     match was {
-        Some(was) => output::note(format_args!("{from}: a {was} became a TrainingJob")),
-        None => output::note(format_args!("{from}: is a TrainingJob already")),
+        Some(was) => output::note(format_args!("{from}: converted a {was} to a TrainingJob")),
+        None => output::note(format_args!("{from}: already a TrainingJob")),
     }
     for warning in warnings {
         output::note(format_args!("  {warning}"));

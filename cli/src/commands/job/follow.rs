@@ -61,7 +61,7 @@ pub(super) async fn until(
             }
             Err(error) => {
                 let error = cluster.in_words(error, &Asked::one("watch", JOB, &key.namespace, &key.name));
-                output::note(format_args!("{error}; asking again in {} s", pause.as_secs()));
+                output::note(format_args!("{error}; retrying in {} s", pause.as_secs()));
             }
         }
         tokio::time::sleep(pause).await;
@@ -124,6 +124,6 @@ async fn watch(
 pub(super) fn uid<'a>(key: &ObjectKey, job: &'a TrainingJob) -> anyhow::Result<&'a str> {
     match job.metadata.uid.as_deref() {
         Some(uid) => Ok(uid),
-        None => bail!("the cluster says of {key} no metadata.uid"),
+        None => bail!("the cluster returned {key} without metadata.uid"),
     }
 }

@@ -47,7 +47,7 @@ pub(super) async fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
         output::json(&rows)?;
     } else if rows.is_empty() {
         let of = namespace.map_or("there is no job".to_owned(), |namespace| {
-            format!("there is no job in {namespace}; -A lists those of all namespaces")
+            format!("there are no jobs in {namespace}; use -A for all namespaces")
         });
         output::note(format_args!("{of}"));
     } else {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_what_the_status_has() {
+    fn a_row_shows_the_status() {
         let status = json!({
             "phase": "Queued",
             "shown": {"ready": "0/4", "data": "62%", "restarts": 3, "why": "QuotaUsed"},

@@ -85,7 +85,7 @@ impl Reader<'_> {
                 return Err(error);
             }
             if !was_told {
-                output::note(format_args!("{error}; asking again every {} s", LOOK_EVERY.as_secs()));
+                output::note(format_args!("{error}; retrying every {} s", LOOK_EVERY.as_secs()));
                 was_told = true;
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -104,7 +104,7 @@ impl Reader<'_> {
                 Which::One(role, index) => format!("pod {role}-{index}"),
             };
             if has_pods {
-                bail!("{} has no {what} before the present one: spec.keepPods says which stay", self.key);
+                bail!("{} has no previous {what}: spec.keepPods controls which pods are retained", self.key);
             }
             let sentence = explain_job(job, &Around::default()).sentence(&self.key.to_string());
             bail!("{} has no {what} (see --role and --index): {sentence}", self.key);
@@ -113,7 +113,7 @@ impl Reader<'_> {
         for pod in &chosen {
             match self.read(pod, None).await {
                 Ok(Some(_)) => {}
-                Ok(None) => output::note(format_args!("{} has written nothing", pod.name)),
+                Ok(None) => output::note(format_args!("{} has not written any logs", pod.name)),
                 Err(Failure::Printing(error)) => return Err(error),
                 Err(failure) => {
                     all_went_well = false;
@@ -139,7 +139,7 @@ impl Reader<'_> {
             seen.extend(all.into_iter().map(|pod| pod.name));
             if streams.len() + new.len() > FOLLOWED {
                 bail!(
-                    "{} has more than {FOLLOWED} pods, which is how many are followed at a time: choose one by --role and \
+                    "{} has more than {FOLLOWED} pods, the most that can be followed at once: choose one with --role and \
                      --index",
                     self.key
                 );
@@ -269,12 +269,12 @@ impl Reader<'_> {
         match failure {
             Failure::Printing(error) => error,
             Failure::Cluster(Error::Api(status)) if status.code == 400 => {
-                anyhow!("{} has no log: {}; -f waits for it", pod.name, status.message)
+                anyhow!("{} has no log: {}; use -f to wait for it", pod.name, status.message)
             }
             Failure::Cluster(error) => {
                 self.cluster.in_words(error, &Asked::one("get", LOG, &self.key.namespace, &pod.name))
             }
-            Failure::Broken(_) => anyhow!("the log of {} has broken off: try again", pod.name),
+            Failure::Broken(_) => anyhow!("the log of {} was cut off: try again", pod.name),
         }
     }
 }

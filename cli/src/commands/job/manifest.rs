@@ -39,7 +39,7 @@ pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
         }
     }
     if found.is_empty() {
-        bail!("there is no job in the files");
+        bail!("the files contain no job");
     }
     Ok(found)
 }
@@ -52,7 +52,7 @@ fn text(file: &Path) -> anyhow::Result<String> {
         std::fs::File::open(file)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
     }
     if text.len() as u64 > MOST_BYTES {
-        bail!("is longer than {} MiB: split it", MOST_BYTES >> 20);
+        bail!("longer than {} MiB: split it", MOST_BYTES >> 20);
     }
     Ok(text)
 }
@@ -61,7 +61,7 @@ fn text(file: &Path) -> anyhow::Result<String> {
 fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
     let mut objects = Vec::new();
     for document in serde_yaml_ng::Deserializer::from_str(text) {
-        match Value::deserialize(document).context("is neither YAML nor JSON")? {
+        match Value::deserialize(document).context("neither YAML nor JSON")? {
             Value::Null => {}
             Value::Object(mut list) if list.get("items").is_some_and(Value::is_array) => {
                 let items = list.remove("items").unwrap_or_default();
@@ -82,7 +82,7 @@ fn manifest(mut value: Value, from: String) -> anyhow::Result<Manifest> {
         let Converted { job, warnings } = convert(&value)?;
         return Ok(Manifest { value: sent(&job)?, from, job, was: Some(kind), warnings });
     }
-    let job: TrainingJob = serde_json::from_value(value.clone()).context("is no TrainingJob of this version")?;
+    let job: TrainingJob = serde_json::from_value(value.clone()).context("not a TrainingJob of this version")?;
     Ok(Manifest { from, value, job, was: None, warnings: Vec::new() })
 }
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_and_lists_are_read_and_what_the_cluster_adds_is_left_out() {
+    fn documents_and_lists_are_read_without_the_fields_that_the_cluster_adds() {
         let list = "apiVersion: v1\nkind: List\nitems: []\n";
         let found = read_text(&format!("{JOB}---\n# nothing\n---\n{list}---\n{JOB}")).unwrap();
         assert_eq!(found.len(), 2);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_not_known_is_left_for_the_cluster_to_refuse() {
+    fn an_unknown_field_is_left_for_the_cluster_to_reject() {
         let found = read_text(&JOB.replace("type: single", "type: single, priority: 3")).unwrap();
         assert_eq!(found[0].value["spec"]["priority"], 3);
     }
@@ -199,7 +199,7 @@ mod tests {
 
     /// `kubectl` reads YAML 1.1, in which more words are booleans and more texts are numbers.
     #[test]
-    fn no_text_is_a_boolean_or_a_number_to_kubectl() {
+    fn strings_that_look_like_booleans_or_numbers_are_quoted() {
         let texts =
             ["on", "Yes", "n", "OFF", "1_000", "0x_ff", "-1_0.5", "true", "017", "quoted", "online", "a_b", "24h"];
         let value = json!({"on": texts, "script": "a: on\n- yes\n", "many": 1000, "is": true});
@@ -216,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_job_is_named_by_its_file_and_place() {
+    fn an_invalid_job_is_named_by_its_file_and_position() {
         for (text, words) in [
             (format!("{JOB}---\napiVersion: v1\nkind: Service\n"), "object 2: kind is \"Service\""),
-            ("a: [".to_owned(), "is neither YAML nor JSON"),
-            (JOB.replace("type: single", "type: 1"), "object 1: is no TrainingJob"),
+            ("a: [".to_owned(), "neither YAML nor JSON"),
+            (JOB.replace("type: single", "type: 1"), "object 1: not a TrainingJob"),
             ("- 1\n".to_owned(), "object 1"),
-            ("".to_owned(), "there is no job"),
+            ("".to_owned(), "the files contain no job"),
         ] {
             let error = format!("{:#}", read_text(&text).unwrap_err());
             assert!(error.contains(words), "{text}: {error}");

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_do_not_go_together_are_named() {
+    fn conflicting_flags_are_named() {
         assert_eq!(job(&submit(&["train.yaml"]).unwrap().quick), None);
         for (words, named) in [
             ("", "<FILE>"),

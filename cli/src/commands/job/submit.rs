@@ -70,7 +70,7 @@ fn place(found: &mut Manifest, given: Option<&str>, default: &str) -> anyhow::Re
     if let (Some(own), Some(given)) = (&own, given)
         && own != given
     {
-        bail!("{}: metadata.namespace is {own}, and --namespace is {given}: leave one of them out", found.from);
+        bail!("{}: metadata.namespace is {own} but --namespace is {given}: omit one of them", found.from);
     }
     let namespace = own.unwrap_or_else(|| given.unwrap_or(default).to_owned());
     found.value["metadata"]["namespace"] = json!(namespace);
@@ -148,7 +148,7 @@ fn show_dry(args: &SubmitArgs, manifests: &[Manifest], all_went_well: bool) -> a
         output::text(&manifest::yaml(values)?)?;
     }
     if all_went_well {
-        output::note(format_args!("the cluster accepts this; nothing was submitted (--dry-run)"));
+        output::note(format_args!("the cluster accepts the job; nothing was submitted (--dry-run)"));
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ fn show(args: &SubmitArgs, submitted: &[(ObjectKey, TrainingJob)]) -> anyhow::Re
     for (key, job) in submitted {
         match phase(job) {
             None => output::line(format_args!("{key} submitted"))?,
-            Some(phase) => output::line(format_args!("{key} was there already, and is {phase:?}"))?,
+            Some(phase) => output::line(format_args!("{key} already existed, and is {phase:?}"))?,
         }
     }
     Ok(())

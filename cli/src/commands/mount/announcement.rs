@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_announcement_is_one_line_and_is_read_as_it_was_written() {
+    fn an_announcement_round_trips_as_one_line() {
         for announced in [
             Announcement::Ready,
             Announcement::Busy("the store is in use".to_owned()),

@@ -58,7 +58,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
 async fn stop_on_signal(daemon: Arc<Daemon>) {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        warn!("cannot listen for signals; end the mount with `larder umount`");
+        warn!("cannot listen for signals; unmount with `larder umount`");
         return;
     };
     tokio::select! {

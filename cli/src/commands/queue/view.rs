@@ -125,13 +125,15 @@ pub(super) fn one(view: &QueueView) -> String {
     let namespaces = if view.namespaces.is_empty() { "none".to_owned() } else { view.namespaces.join(", ") };
     let _ = writeln!(text, ", for jobs of: {}", cell(&namespaces));
     match view.stop.as_deref() {
-        Some("drain") => text += "It is stopped: no job starts, and those that ran wait (spec.stop: drain).\n",
-        Some(_) => text += "It is stopped: no job starts, and those that run go on (spec.stop: hold).\n",
+        Some("drain") => {
+            text += "Stopped: no job starts, and running jobs are sent back to the queue (spec.stop: drain).\n"
+        }
+        Some(_) => text += "Stopped: no job starts, and running jobs continue (spec.stop: hold).\n",
         None => {}
     }
     text.push('\n');
     if view.quota.is_empty() {
-        text += "It has no quota: nothing is limited.\n";
+        text += "No quota: nothing is limited.\n";
     } else {
         let row = |account: &Account| {
             let Account { resource, nominal, used, borrowed, lent, may_use } = account;
@@ -143,7 +145,7 @@ pub(super) fn one(view: &QueueView) -> String {
     }
     text.push('\n');
     if view.waiting.is_empty() {
-        text += "No job waits.\n";
+        text += "No job is waiting.\n";
     } else {
         let row = |(at, job): (usize, &JobView)| {
             let place = (at + 1).to_string();
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_queue_is_quota_use_and_jobs_in_their_order() {
+    fn the_view_of_a_queue_has_quota_usage_and_jobs_in_order() {
         let text = one(&shown());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_queue_says_what_it_uses() {
+    fn the_row_of_a_queue_shows_its_usage() {
         let text = all(&[shown()]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -242,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_without_anything_says_so() {
+    fn the_view_of_an_empty_queue_says_so() {
         let bare: Queue = serde_json::from_value(json!({
             "apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": {"stop": "drain"},
         }))
         .unwrap();
         let text = one(&QueueView::of(&bare, &[], &[], &Priorities::default()));
-        for words in ["for jobs of: none", "(spec.stop: drain)", "nothing is limited", "No job waits."] {
+        for words in ["for jobs of: none", "(spec.stop: drain)", "nothing is limited", "No job is waiting."] {
             assert!(text.contains(words), "{words}: {text}");
         }
     }

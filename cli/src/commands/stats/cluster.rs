@@ -14,7 +14,7 @@ use crate::mount_stats::read;
 use crate::{daemon, output, source};
 
 /// Why a node that answers has no share. It does not say more: what a node has is for those with its token.
-const NOT_SHARED: &str = "does not share it with this node: not mounted there, another token, or placement local";
+const NOT_SHARED: &str = "not shared with this node: not mounted there, a different token, or placement local";
 
 /// Shows how much each node has cached of the datasets mounted at `dirs`, as their daemons report it.
 pub(super) fn run(dirs: &[PathBuf], as_json: bool) -> anyhow::Result<ExitCode> {
@@ -38,7 +38,7 @@ pub(super) fn run(dirs: &[PathBuf], as_json: bool) -> anyhow::Result<ExitCode> {
 fn nodes_of(dir: &Path, runtime: &Runtime) -> anyhow::Result<(Stats, Vec<v1::NodeInfo>)> {
     let stats = read(dir)?;
     let socket = stats.process.socket.as_ref().with_context(|| {
-        format!("the process that serves {} has no socket: it shares its cache with no node", dir.display())
+        format!("the process that serves {} has no socket, so it does not share its cache", dir.display())
     })?;
     let mut nodes = runtime.block_on(daemon::nodes(socket)).with_context(|| dir.display().to_string())?;
     for node in &mut nodes {
@@ -116,7 +116,7 @@ mod tests {
     fn a_node_without_a_share_has_a_reason() {
         let node = v1::NodeInfo { name: "a".to_owned(), ..v1::NodeInfo::default() };
         let without = row(&node, |_| 0.0);
-        assert!(without.contains("not mounted there, another token"), "{without}");
+        assert!(without.contains("not mounted there, a different token"), "{without}");
         let down = row(&v1::NodeInfo { error: "it is down".to_owned(), ..node.clone() }, |_| 0.0);
         assert!(down.ends_with("it is down\n") && !down.contains(NOT_SHARED), "{down}");
         let cached = v1::CachedDataset { bytes: 5, ..v1::CachedDataset::default() };

@@ -24,7 +24,7 @@ fn less_than_wanted(cache: &CacheStats) -> String {
     if cache.wanted_bytes <= cache.capacity_bytes {
         return String::new();
     }
-    format!("; wants {}, more than the cache has room for", show_bytes(cache.wanted_bytes))
+    format!("; needs {}, more than the cache can hold", show_bytes(cache.wanted_bytes))
 }
 
 /// The state of a mount. The hit ratio covers the time since `before`, or since the mount began.
@@ -66,8 +66,8 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
     row(
         "hits",
         format_args!(
-            "{hits} of the bytes that the kernel requested, with what it read ahead{}",
-            if before.is_some() { " since the last time" } else { "" }
+            "{hits} of the bytes that the kernel requested, including its read-ahead{}",
+            if before.is_some() { " since the last refresh" } else { "" }
         ),
     );
     row(
@@ -113,7 +113,7 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
                 unkept.map(|why| format!(", {} not kept: {why}", warm.blocks_unkept)).unwrap_or_default(),
                 match warm.lines_unknown {
                     0 => String::new(),
-                    lines => format!(", {lines} lines of the list name no file"),
+                    lines => format!(", {lines} lines of the list match no file"),
                 }
             ),
         );

@@ -38,34 +38,36 @@ fn not_ready(reason: Reason, message: &str) -> String {
 #[test]
 fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
     for reason in Reason::ALL {
-        // The remedy, or that it goes on by itself; a step that is done has neither.
+        // The remedy, or the automatic next step; a step that is done has neither.
         let (why, rest) = match reason {
             Reason::Listed | Reason::Found | Reason::ListedByNodes | Reason::Promised | Reason::Cached => ("done", ""),
-            Reason::NotWanted => ("no node is to hold it", ""),
-            Reason::AsWanted => ("as wanted", ""),
+            Reason::NotWanted => ("no node caches it", ""),
+            Reason::AsWanted => ("as requested", ""),
             Reason::Available => ("may mount the claim pets", ""),
             Reason::Importing => ("is being listed", "kubectl describe pods -n team-a -l larder.dev/dataset-uid=u1"),
-            Reason::SecretMissing => ("the Secret keys, ", "kubectl create secret generic keys -n team-a"),
-            Reason::BucketMissing => ("nothing at s3://bucket/pets", "apply another"),
-            Reason::AccessDenied => ("refuses the keys of the Secret keys", "let them list and read s3://bucket/pets"),
+            Reason::SecretMissing => ("the Secret keys of", "kubectl create secret generic keys -n team-a"),
+            Reason::BucketMissing => ("s3://bucket/pets does not exist", "create a new one"),
+            Reason::AccessDenied => {
+                ("rejects the keys of the Secret keys", "permit them to list and read s3://bucket/pets")
+            }
             Reason::OriginUnreachable => ("http://s3:9000 does not answer", "check spec.origin.endpoint"),
             Reason::SnapshotUnknown => ("spec.snapshot", "set spec.snapshot to latest"),
             Reason::ImportFailed => ("import failed", "kubectl logs -n team-a"),
-            Reason::NotAllowed => ("only the administrator's", "larder-system"),
-            Reason::InvalidSpec => ("not accepted", "kubectl edit dset pets -n team-a"),
+            Reason::NotAllowed => ("reserved for the administrator's", "larder-system"),
+            Reason::InvalidSpec => ("invalid value", "kubectl edit dset pets -n team-a"),
             Reason::Waiting => ("not done yet", "kubectl get nodecaches"),
             Reason::NoNodeMatches => ("too few nodes", "kubectl get nodes,nodecaches"),
             Reason::LargerThanAnyCache => ("larger than the cache", "spec.cache.size"),
-            Reason::NotEnoughRoom => ("have the room", "spec.nodes.count"),
-            Reason::Warming => ("being fetched", "claim appears"),
+            Reason::NotEnoughRoom => ("use the space", "spec.nodes.count"),
+            Reason::Warming => ("being fetched", "claim is created"),
             Reason::WarmingFailed => ("failed", "larder.dev/role=warm"),
             Reason::NodeLost => ("lost", "kubectl delete node"),
             Reason::RefreshFailed => ("refresh failed", "larder.dev/role=import"),
-            Reason::PromiseUnkept => ("has become smaller", "more room"),
+            Reason::PromiseUnkept => ("has shrunk", "more cache space"),
             Reason::InvalidClean => ("larder.dev/clean", "kubectl annotate --overwrite dset pets -n team-a"),
-            Reason::InlineLimit => ("inline volumes cannot name it", "mount a claim instead"),
-            Reason::WriteRefused => ("refuses one of its objects", "remove what is in the way"),
-            Reason::InUse => ("was deleted", "delete them"),
+            Reason::InlineLimit => ("cannot be used in inline volumes", "mount a claim instead"),
+            Reason::WriteRefused => ("rejects one of its objects", "remove the obstacle"),
+            Reason::InUse => ("was deleted", "delete these pods"),
         };
         let said = not_ready(*reason, "");
         assert!(said.starts_with("team-a/pets is not ready: ") && said.contains(why) && said.contains(rest), "{said}");
@@ -75,12 +77,12 @@ fn every_reason_makes_one_sentence_that_says_why_and_what_to_do() {
         let with_message = not_ready(*reason, "n3: the controller's words; it is tried again");
         let other_words = matches!(reason, Reason::SecretMissing | Reason::Available);
         assert_eq!(with_message.contains("n3: the controller's words"), !other_words, "{with_message}");
-        assert!(!with_message.contains("words; it is tried again; it is tried"), "{with_message}");
+        assert!(!with_message.contains("it is tried again"), "{with_message}");
     }
 }
 
 #[test]
-fn what_the_spec_says_changes_the_advice() {
+fn the_advice_depends_on_the_spec() {
     let change = |reason: Reason, pointer: &str, value: Value| {
         let mut dataset = with(&[("Ready", "False", reason.as_str(), "")]);
         *dataset.pointer_mut(pointer).unwrap() = value;
@@ -103,7 +105,7 @@ fn what_the_spec_says_changes_the_advice() {
 }
 
 #[test]
-fn a_ready_one_may_be_worse_than_asked_for() {
+fn a_ready_dataset_may_have_fewer_nodes_than_requested() {
     let ready = ("Ready", "True", "Available", "pods may mount it");
     assert_eq!(
         sentence(&with(&[ready, ("Degraded", "False", "AsWanted", "")])),
@@ -115,16 +117,16 @@ fn a_ready_one_may_be_worse_than_asked_for() {
 }
 
 #[test]
-fn what_kubernetes_refuses_is_why_a_dataset_is_not_ready() {
+fn a_write_that_kubernetes_rejects_is_the_reason() {
     let refused = ("Degraded", "True", "WriteRefused", "Job team-a/larder-import: exceeded quota");
     let said = sentence(&with(&[("Ready", "False", "Importing", "the import begins"), refused]));
     let begin =
-        "team-a/pets is not ready: Kubernetes refuses one of its objects: Job team-a/larder-import: exceeded quota";
+        "team-a/pets is not ready: Kubernetes rejects one of its objects: Job team-a/larder-import: exceeded quota";
     assert!(said.starts_with(begin), "{said}");
 }
 
 #[test]
-fn without_a_word_of_the_controller_it_says_where_to_look() {
+fn without_a_status_the_sentence_says_where_to_look() {
     let ready = ("Ready", "True", "Available", "");
     let mut new = with(&[]);
     new.as_object_mut().unwrap().remove("status");
@@ -133,9 +135,9 @@ fn without_a_word_of_the_controller_it_says_where_to_look() {
     let mut deleted = with(&[ready]);
     deleted["metadata"]["deletionTimestamp"] = "2026-01-31T10:00:00Z".into();
     for (dataset, why) in [
-        (new, "has not looked at it yet"),
-        (with(&[]), "has not looked at it yet"),
-        (changed, "has not seen the last change"),
+        (new, "has not processed it yet"),
+        (with(&[]), "has not processed it yet"),
+        (changed, "has not processed the last change"),
         (deleted.clone(), "was deleted"),
     ] {
         let said = sentence(&dataset);
@@ -147,7 +149,7 @@ fn without_a_word_of_the_controller_it_says_where_to_look() {
     deleted["status"]["conditions"][0]["reason"] = "InUse".into();
     deleted["status"]["conditions"][0]["status"] = "False".into();
     deleted["status"]["conditions"][0]["message"] = "it will be removed when these pods end: team-a/a".into();
-    assert!(sentence(&deleted).contains("when these pods end: team-a/a; new pods cannot mount its own claim"));
+    assert!(sentence(&deleted).contains("when these pods end: team-a/a; new pods cannot mount its claim"));
 }
 
 #[test]

@@ -41,16 +41,13 @@ pub(crate) fn sentence(story: &Story<'_>, asked_at: Option<&str>) -> String {
             )
         }
         (None, _) if passing.is_empty() => {
-            format!("{key} is not there any more; when it was last asked about, {}", none_will_do(story, question))
+            format!("{key} no longer exists; at its last scheduling attempt, {}", none_will_do(story, question))
         }
         (None, _) => {
             let best = &passing[0];
             let which = holds(question, best).map(|holds| format!(", which {holds},")).unwrap_or_default();
             let name = cell(&best.node.name);
-            format!(
-                "{key} is not there any more; when it was last asked about, {name}{which} was {}",
-                rank(story, best)
-            )
+            format!("{key} no longer exists; at its last scheduling attempt, {name}{which} was {}", rank(story, best))
         }
     }
 }
@@ -58,7 +55,7 @@ pub(crate) fn sentence(story: &Story<'_>, asked_at: Option<&str>) -> String {
 /// Of a pod about whose nodes there is no decision.
 fn without_nodes(story: &Story<'_>, asked_at: Option<&str>) -> String {
     let key = story.key;
-    let Some(pod) = story.pod else { return format!("{key} is not there any more{}", offers(story)) };
+    let Some(pod) = story.pod else { return format!("{key} no longer exists{}", offers(story)) };
     let scheduler = cell(&pod.scheduler);
     if story.room.is_some() && pod.node.is_none() {
         return format!("{key} waits for room: no node has what it asks for{}", offers(story));
@@ -90,8 +87,8 @@ fn went(story: &Story<'_>, question: &Question, node: &str) -> String {
     let key = story.key;
     let went = format!("{key} went to {}", cell(node));
     let Some(row) = story.rows.iter().find(|row| row.node.name == node) else {
-        let all = count(story.rows.len() as u64, "node");
-        return format!("{went}, which is none of the {all} asked about: the scheduler's other reasons decided");
+        let all = count(story.rows.len() as u64, "candidate node");
+        return format!("{went}, which was not among the {all}: other criteria of the scheduler decided");
     };
     if let Some(refused) = &row.node.refused {
         let why = cell(refused.strip_prefix(&format!("{node}: ")).unwrap_or(refused));
@@ -103,7 +100,7 @@ fn went(story: &Story<'_>, question: &Question, node: &str) -> String {
         return format!("{went}{which}: {}", rank(story, row));
     }
     format!(
-        "{went}{which}, though {} has the better score ({} against {}): the scheduler's other reasons decided",
+        "{went}{which}, though {} has the better score ({} against {}): other criteria of the scheduler decided",
         cell(&best.name),
         best.score,
         row.node.score
@@ -114,10 +111,10 @@ fn went(story: &Story<'_>, question: &Question, node: &str) -> String {
 fn rank(story: &Story<'_>, best: &Row<'_>) -> String {
     let (all, passing) = (story.rows.len(), story.passing());
     let as_good = passing.iter().filter(|row| row.node.score == best.node.score).count();
-    let nodes = format!("{} asked about", count(all as u64, "node"));
+    let nodes = count(all as u64, "candidate node");
     match (passing.len(), as_good) {
-        _ if all == 1 => "the only node asked about".to_owned(),
-        (1, _) => format!("the only one of {nodes} that will do"),
+        _ if all == 1 => "the only candidate node".to_owned(),
+        (1, _) => format!("the only one of {nodes} that fits"),
         (_, 1) => format!("the best of {nodes}"),
         (passing, as_good) if as_good == passing && passing == all => format!("as good as any other of {nodes}"),
         (_, as_good) => format!("one of the {as_good} best of {nodes}"),
@@ -142,7 +139,7 @@ fn datasets(question: &Question) -> String {
 fn none_will_do(story: &Story<'_>, question: &Question) -> String {
     if let [row] = &story.rows[..] {
         return format!(
-            "the only node asked about will not do: {}",
+            "the only candidate node does not fit: {}",
             cell(row.node.refused.as_deref().unwrap_or_default())
         );
     }
@@ -164,17 +161,17 @@ fn none_will_do(story: &Story<'_>, question: &Question) -> String {
         Some(RefusalKind::Trouble) | None => format!("{nodes} are refused"),
     };
     let words: Vec<String> = reasons.into_iter().map(words).collect();
-    format!("none of {} will do: {}", count(story.rows.len() as u64, "node"), words.join(", "))
+    format!("none of {} fits: {}", count(story.rows.len() as u64, "node"), words.join(", "))
 }
 
-/// `; pods may end for it on 2 of 5 nodes`, if that was asked after the nodes were.
+/// `; pods can be preempted for it on 2 of 5 nodes`, if that was asked after the nodes were.
 fn offers(story: &Story<'_>) -> String {
     let is_later = |room: &&Decision| story.last.is_none_or(|(last, _)| last.at <= room.at);
     let Some(room) = story.room.filter(is_later) else { return String::new() };
     let (offered, asked) = (evictions(room).len(), proposed_nodes(room));
     match offered {
-        0 => format!("; on none of {} may pods end for it", count(asked as u64, "node")),
-        _ => format!("; pods may end for it on {offered} of {}", count(asked as u64, "node")),
+        0 => format!("; pods can be preempted for it on none of {}", count(asked as u64, "node")),
+        _ => format!("; pods can be preempted for it on {offered} of {}", count(asked as u64, "node")),
     }
 }
 

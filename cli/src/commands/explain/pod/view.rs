@@ -45,10 +45,10 @@ pub(crate) fn view(sentence: &str, story: &Story<'_>, all: bool) -> String {
         line("preempted", &when(room));
         match story.place() {
             Some(place) => line("", &format!("for its place on {}", eviction(&place))),
-            None if offers.is_empty() => line("", "no pods may end for it"),
+            None if offers.is_empty() => line("", "no pods can be preempted for it"),
             None => {
                 for one in offers.iter().take(NAMED) {
-                    line("", &format!("may end on {}", eviction(one)));
+                    line("", &format!("can preempt on {}", eviction(one)));
                 }
                 let left = offers.len().saturating_sub(NAMED);
                 if left > 0 {

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_without_their_ends_and_long_ones_broken() {
+    fn lines_lose_their_terminators_and_long_lines_are_split() {
         let of = |text: &str| (true, text.as_bytes().to_vec());
         assert_eq!(lines(b"a\n\nb\r\nlast"), [of("a"), of(""), of("b\r"), of("last")]);
         assert_eq!(lines(b""), []);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_before_a_line_is_told_apart() {
+    fn the_timestamp_of_a_line_is_split_off() {
         let (stamp, line) = stamped(b"2026-01-31T09:00:00.123456789Z step 1");
         assert_eq!(
             (stamp.map(|time| time.to_string()).as_deref(), line),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_sees_what_was_written_last_and_obeys_nothing() {
+    fn a_terminal_sees_overwritten_text_once_and_no_control_characters() {
         for (written, seen) in [
             (&b"\x1b[1;31mloss\x1b[0m 0.5"[..], "loss 0.5"),
             (b"10 %\r50 %\r100 %\r", "100 %"),

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_told_apart_by_their_labels() {
+    fn pods_are_distinguished_by_their_labels() {
         let labels = json!({JOB_ROLE_LABEL: "worker", JOB_INDEX_LABEL: "2", JOB_ATTEMPT_LABEL: "1"});
         let found = of(labels, "Failed").unwrap();
         assert_eq!((found.role.as_str(), found.index, found.attempt, found.has_ended), ("worker", 2, 1, true));

@@ -328,7 +328,7 @@ fn jobs_of_others_are_told_apart() {
 }
 
 #[test]
-fn without_a_word_of_the_controller_it_says_where_to_look() {
+fn without_a_status_the_sentence_says_where_to_look() {
     let mut new = job("resnet", "Queued", &[]);
     new.as_object_mut().unwrap().remove("status");
     let said = sentence(&new);

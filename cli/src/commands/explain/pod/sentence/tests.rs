@@ -54,38 +54,38 @@ fn of(node: &str, filter: &[Asked], scored: &[Asked], question: &Value) -> Strin
 const THREE: [Asked; 3] = [("n1", 0, 0, None), ("n2", 0, 0, None), ("n7", 98, 9, None)];
 
 #[test]
-fn a_pod_that_went_where_its_data_is() {
+fn a_pod_placed_where_its_data_is() {
     let said = of("n7", &THREE, &THREE, &imagenet());
-    assert_eq!(said, "team-a/nb went to n7, which holds 98 % of team-a/imagenet: the best of 3 nodes asked about");
+    assert_eq!(said, "team-a/nb went to n7, which holds 98 % of team-a/imagenet: the best of 3 candidate nodes");
     let two = [("n1", 98, 9, None), ("n2", 0, 0, None), ("n7", 98, 9, None)];
     let said = of("n7", &two, &two, &imagenet());
     assert_eq!(
         said,
-        "team-a/nb went to n7, which holds 98 % of team-a/imagenet: one of the 2 best of 3 nodes asked about"
+        "team-a/nb went to n7, which holds 98 % of team-a/imagenet: one of the 2 best of 3 candidate nodes"
     );
     let equal = [("n1", 0, 0, None), ("n7", 0, 0, None)];
     let said = of("n7", &equal, &equal, &imagenet());
     assert_eq!(
         said,
-        "team-a/nb went to n7, which holds 0 % of team-a/imagenet: as good as any other of 2 nodes asked about"
+        "team-a/nb went to n7, which holds 0 % of team-a/imagenet: as good as any other of 2 candidate nodes"
     );
     let one = [("n7", 5, 0, None)];
     let said = of("n7", &one, &one, &imagenet());
-    assert_eq!(said, "team-a/nb went to n7, which holds 5 % of team-a/imagenet: the only node asked about");
+    assert_eq!(said, "team-a/nb went to n7, which holds 5 % of team-a/imagenet: the only candidate node");
     let last = [("n1", 0, 0, Some("away")), ("n7", 5, 0, None)];
     let said = of("n7", &last, &[], &imagenet());
     assert_eq!(
         said,
-        "team-a/nb went to n7, which holds 5 % of team-a/imagenet: the only one of 2 nodes asked about that will do"
+        "team-a/nb went to n7, which holds 5 % of team-a/imagenet: the only one of 2 candidate nodes that fits"
     );
     let mut several = imagenet();
     several["datasets"] = json!(["team-a/imagenet", "team-a/pets"]);
     let said = of("n7", &THREE, &THREE, &several);
-    assert_eq!(said, "team-a/nb went to n7, which holds 98 % of its 2 datasets: the best of 3 nodes asked about");
+    assert_eq!(said, "team-a/nb went to n7, which holds 98 % of its 2 datasets: the best of 3 candidate nodes");
 }
 
 #[test]
-fn caches_that_are_shared_are_said_to_be() {
+fn shared_caches_are_named_as_shared() {
     let mut decision = served("filter", 200_000, &THREE, &imagenet());
     decision["about"]["nodes"]["candidates"][2]["look"]["standing"]["shared_bytes"] = json!(1);
     let said = said(Some(&pod("n7")), &[decision], None);
@@ -93,17 +93,17 @@ fn caches_that_are_shared_are_said_to_be() {
 }
 
 #[test]
-fn a_pod_that_the_schedulers_other_reasons_placed() {
+fn a_pod_placed_by_other_criteria_of_the_scheduler() {
     let said = of("n2", &THREE, &THREE, &imagenet());
     assert_eq!(
         said,
-        "team-a/nb went to n2, which holds 0 % of team-a/imagenet, though n7 has the better score (9 against 0): the \
-         scheduler's other reasons decided"
+        "team-a/nb went to n2, which holds 0 % of team-a/imagenet, though n7 has the better score (9 against 0): \
+         other criteria of the scheduler decided"
     );
     let said = of("n9", &THREE, &THREE, &imagenet());
     assert_eq!(
         said,
-        "team-a/nb went to n9, which is none of the 3 nodes asked about: the scheduler's other reasons decided"
+        "team-a/nb went to n9, which was not among the 3 candidate nodes: other criteria of the scheduler decided"
     );
     let refused = [("n1", 0, 0, Some("away")), ("n7", 5, 0, None)];
     let said = of("n1", &refused, &[], &imagenet());
@@ -114,15 +114,15 @@ fn a_pod_that_the_schedulers_other_reasons_placed() {
 }
 
 #[test]
-fn the_scores_are_those_of_the_last_attempt() {
+fn scores_come_from_the_last_attempt() {
     let [old, new] = [[("n7", 0, 1, None), ("n1", 0, 2, None)], [("n7", 0, 4, None), ("n1", 0, 3, None)]];
     let filter = |at| served("filter", at, &[("n7", 0, 0, None), ("n1", 0, 0, None)], &imagenet());
     let scored = |at, nodes: &[Asked]| served("prioritize", at, nodes, &imagenet());
     let both = [filter(200_000), scored(200_001, &old), filter(300_000), scored(300_001, &new)];
     let after = |decisions: &[Value]| said(Some(&pod("n7")), decisions, None);
     assert!(after(&both[..2]).contains("though n1 has the better score (2 against 1)"));
-    assert!(after(&both).ends_with("the best of 2 nodes asked about"), "{}", after(&both));
-    assert!(after(&both[..3]).contains("as good as any other of 2 nodes"), "{}", after(&both[..3]));
+    assert!(after(&both).ends_with("the best of 2 candidate nodes"), "{}", after(&both));
+    assert!(after(&both[..3]).contains("as good as any other of 2 candidate nodes"), "{}", after(&both[..3]));
     // A pod of the same name before it.
     let earlier = [filter(80_000), scored(80_001, &old)];
     assert!(after(&earlier).contains("why is not known: "), "{}", after(&earlier));
@@ -130,21 +130,21 @@ fn the_scores_are_those_of_the_last_attempt() {
 }
 
 #[test]
-fn a_pod_for_which_no_node_will_do() {
+fn a_pod_that_no_node_fits() {
     let mut question = imagenet();
     question["required"] = json!(90);
     let none = |kinds: &[&'static str]| kinds.iter().map(|kind| ("n1", 12, 1, Some(*kind))).collect::<Vec<_>>();
     let said = |kinds: &[&'static str], question: &Value| of("", &none(kinds), &[], question);
     assert_eq!(
         said(&["holds"; 12], &question),
-        "team-a/nb waits: none of 12 nodes will do: 12 hold less than 90 % of team-a/imagenet"
+        "team-a/nb waits: none of 12 nodes fits: 12 hold less than 90 % of team-a/imagenet"
     );
     assert_eq!(
         said(&["away", "holds", "cordoned", "away"], &question),
-        "team-a/nb waits: none of 4 nodes will do: 1 holds less than 90 % of team-a/imagenet, the caches of 1 are \
+        "team-a/nb waits: none of 4 nodes fits: 1 holds less than 90 % of team-a/imagenet, the caches of 1 are \
          cordoned, no larderd is ready on 2"
     );
-    assert_eq!(said(&["holds"], &question), "team-a/nb waits: the only node asked about will not do: n1: holds!");
+    assert_eq!(said(&["holds"], &question), "team-a/nb waits: the only candidate node does not fit: n1: holds!");
     question["datasets"] = json!(["a/b", "c/d"]);
     assert!(said(&["holds"; 2], &question).ends_with("2 hold less than 90 % of one of its datasets"));
     question["trouble"] = json!("there is no Dataset team-a/x that pods of team-a may read");
@@ -155,7 +155,7 @@ fn a_pod_for_which_no_node_will_do() {
 }
 
 #[test]
-fn a_pod_that_waits_for_something_else() {
+fn a_pod_that_waits_for_something_other_than_data() {
     let said = of("", &THREE, &THREE, &imagenet());
     assert_eq!(
         said,
@@ -165,22 +165,22 @@ fn a_pod_that_waits_for_something_else() {
 }
 
 #[test]
-fn a_pod_that_others_make_room_for() {
+fn a_pod_that_others_are_preempted_for() {
     let waiting = |decisions: &[Value]| said(Some(&pod("")), decisions, None);
     assert_eq!(
         waiting(&[room(200_000, 2)]),
-        "team-a/nb waits for room: no node has what it asks for; pods may end for it on 2 of 3 nodes"
+        "team-a/nb waits for room: no node has what it asks for; pods can be preempted for it on 2 of 3 nodes"
     );
-    assert!(waiting(&[room(200_000, 0)]).ends_with("; on none of 3 nodes may pods end for it"));
+    assert!(waiting(&[room(200_000, 0)]).ends_with("; pods can be preempted for it on none of 3 nodes"));
     let refused = served("filter", 200_000, &[("n1", 0, 0, Some("away")); 2], &imagenet());
     let said = waiting(&[refused.clone(), room(200_001, 1)]);
-    assert!(said.ends_with("no larderd is ready on 2; pods may end for it on 1 of 3 nodes"), "{said}");
+    assert!(said.ends_with("no larderd is ready on 2; pods can be preempted for it on 1 of 3 nodes"), "{said}");
     let said = waiting(&[room(199_999, 1), refused]);
     assert!(said.ends_with("no larderd is ready on 2"), "{said}");
 }
 
 #[test]
-fn a_pod_whose_dataset_nobody_knows() {
+fn a_pod_with_an_unknown_dataset() {
     let mut question = imagenet();
     question["trouble"] = json!("there is no Dataset team-a/x that pods of team-a may read");
     let trouble = "there is no Dataset team-a/x that pods of team-a may read: all nodes are equal for team-a/nb";
@@ -192,16 +192,19 @@ fn a_pod_whose_dataset_nobody_knows() {
 #[test]
 fn a_pod_that_is_gone() {
     let gone = |nodes: &[Asked]| said(None, &[served("filter", 1, nodes, &imagenet())], None);
-    let begin = "team-a/nb is not there any more; when it was last asked about, ";
+    let begin = "team-a/nb no longer exists; at its last scheduling attempt, ";
     assert_eq!(
         gone(&THREE),
-        format!("{begin}n7, which holds 98 % of team-a/imagenet, was the best of 3 nodes asked about")
+        format!("{begin}n7, which holds 98 % of team-a/imagenet, was the best of 3 candidate nodes")
     );
     assert_eq!(
         gone(&[("n1", 0, 0, Some("away")); 2]),
-        format!("{begin}none of 2 nodes will do: no larderd is ready on 2")
+        format!("{begin}none of 2 nodes fits: no larderd is ready on 2")
     );
-    assert_eq!(said(None, &[room(1, 1)], None), "team-a/nb is not there any more; pods may end for it on 1 of 3 nodes");
+    assert_eq!(
+        said(None, &[room(1, 1)], None),
+        "team-a/nb no longer exists; pods can be preempted for it on 1 of 3 nodes"
+    );
 }
 
 #[test]
@@ -234,7 +237,7 @@ fn a_pod_that_the_extender_does_not_know() {
 }
 
 #[test]
-fn a_pod_is_read_as_the_cluster_has_it() {
+fn a_pod_is_converted_from_its_object() {
     let read = |change: fn(&mut Value)| {
         let mut pod = json!({
             "metadata": {"creationTimestamp": "2026-01-31T08:00:00Z"},

@@ -18,7 +18,7 @@ fn pod(node: &str) -> Placed {
 }
 
 #[test]
-fn what_the_extender_serves_is_shown() {
+fn the_served_decisions_are_shown() {
     let (decisions, pod) = (decisions(), pod("n7"));
     let story = Story::new("team-a/notebook", Some(&pod), &decisions);
     let text = view(&sentence(&story, None), &story, false);
@@ -26,7 +26,7 @@ fn what_the_extender_serves_is_shown() {
     assert_eq!(
         lines,
         [
-            "team-a/notebook went to n7, which holds 98 % of team-a/imagenet: the best of 5 nodes asked about",
+            "team-a/notebook went to n7, which holds 98 % of team-a/imagenet: the best of 5 candidate nodes",
             "NODE  SCORE  DATA  WARMING  SHARED  ZONE  RACK  WHOLE  WHY NOT",
             "n7    8      9     9        -       7     0     10",
             "n1    7      9     9        -       0     0     10",
@@ -41,11 +41,14 @@ fn what_the_extender_serves_is_shown() {
 }
 
 #[test]
-fn all_offers_of_room_are_shown_while_it_is_not_known_which_is_taken() {
+fn all_possible_preemptions_are_shown_until_one_is_chosen() {
     let decisions = decisions();
     let story = Story::new("team-a/notebook", None, &decisions);
     let text = view("", &story, false);
-    assert!(text.ends_with("  may end on n1: 2 pods\n            may end on n7: team-b/train worker-3\n"), "{text}");
+    assert!(
+        text.ends_with("  can preempt on n1: 2 pods\n            can preempt on n7: team-b/train worker-3\n"),
+        "{text}"
+    );
 }
 
 /// So many nodes, of which the last are the best.
@@ -61,7 +64,7 @@ fn many(nodes: usize) -> Vec<ServedDecision> {
 }
 
 #[test]
-fn the_best_nodes_are_shown_and_the_one_that_was_taken() {
+fn the_best_nodes_and_the_chosen_node_are_shown() {
     let (decisions, pod) = (many(25), pod("n01"));
     let story = Story::new("a/p", Some(&pod), &decisions);
     let text = view("", &story, false);
