@@ -71,7 +71,8 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
     }
     let (node, nominated) = (pod::node(&pod).to_owned(), pod::nominated_node(&pod).to_owned());
     let ended = pod::has_ended(&pod);
-    let takes_room = !ended && !(node.is_empty() && nominated.is_empty());
+    let has_node = !node.is_empty() || !nominated.is_empty();
+    let takes_room = has_node && !ended;
     if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && !takes_room {
         return Ok(None);
     }

@@ -372,7 +372,7 @@ mod tests {
         let view = full();
         let listed = listed(&[("a", "larder.dev/hca", &["0000:20:00.0::0"])]);
         let held = Held::of(&view.resources, &listed, &Uids::default());
-        let known = Known { held, trouble: Some("no kubelet".into()), ..Known::default() };
+        let known = Known { held, trouble: Some("no kubelet".into()) };
         let text = serde_json::to_string_pretty(&of("n1", &view, &known)).unwrap() + "\n";
         let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("api/golden/report.json");
         if std::env::var_os("LARDER_WRITE_GOLDEN").is_some() {

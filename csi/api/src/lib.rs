@@ -4,6 +4,11 @@
 //! Invariant: a message that carries secrets prints as its name alone, so no log line can contain one.
 
 /// CSI, package `csi.v1`.
+#[expect(
+    clippy::doc_lazy_continuation,
+    clippy::doc_overindented_list_items,
+    reason = "generated code: the comments are those of the proto"
+)]
 #[path = "gen/csi.v1.rs"]
 #[rustfmt::skip]
 pub mod csi;

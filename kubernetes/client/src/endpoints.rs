@@ -176,7 +176,7 @@ impl Endpoints {
             }
             Err(error) => {
                 self.failures += 1;
-                let is_stuck = self.failures % RETRIES == 0;
+                let is_stuck = self.failures.is_multiple_of(RETRIES);
                 // A list in progress is begun again in any case, and cannot be waited for by its version.
                 if is_stuck || matches!(error, Error::TimedOut) || !error.is_temporary() {
                     self.events = None;
